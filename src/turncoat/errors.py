@@ -1,0 +1,23 @@
+"""Every failure Turncoat names. A message says where, the rule, the value found, and what to do."""
+
+from __future__ import annotations
+
+
+class TurncoatError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class DataError(TurncoatError):
+    """The data break a rule."""
+
+
+class ConfigError(TurncoatError):
+    """A setting breaks a rule."""
+
+
+class NotFittedError(TurncoatError):
+    """A model was asked for something it only knows after `fit`."""
+
+
+class BundleError(TurncoatError):
+    """A saved model is missing, damaged, edited or of a newer format."""

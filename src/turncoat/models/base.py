@@ -1,0 +1,276 @@
+"""What both tiers share as estimators: fitting on a panel, inference over sequences, the live step, saving."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from typing import Any, ClassVar, Generic, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from threadpoolctl import threadpool_limits
+
+from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.models.anchors import Anchors
+from turncoat.models.fitting import RESTART_SEED_STEP, FitOptions, FitReport, fit
+from turncoat.models.initialisation import Columns, kmeans_statistics, measure_columns
+from turncoat.models.messages import announced_compilation, fit_progress
+from turncoat.models.sampling import sample_panel
+from turncoat.models.settings import Rule, check_settings, number, one_of, or_none, whole_number
+from turncoat.models.tiers import P, Tier
+from turncoat.numerics import engine
+from turncoat.numerics.coding import Coding, Statistics, Terms
+from turncoat.numerics.live import BAD_CELL, FINE, LiveTables, live_step, live_tables
+from turncoat.numerics.structures import Observations
+from turncoat.panel import LARGEST_VALUE, Panel
+
+Array = NDArray[Any]
+
+_NO_CELLS = np.empty(0)
+_NO_CODES = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Posteriors:
+    """State probabilities [N, K] and the log-likelihood of each sequence [U]."""
+
+    probs: Array
+    log_likelihood: Array
+
+
+class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
+    """Base of the tiers. A subclass names its parameters, its tier and the terms it scores with."""
+
+    rules: ClassVar[dict[str, Rule]] = {
+        "n_states": whole_number(1),
+        "n_restarts": whole_number(1),
+        "max_iter": whole_number(1),
+        "tol": number(0.0),
+        "restart_halving": one_of(True, False),
+        "random_state": whole_number(0),
+        "precision": one_of("float32", "float64"),
+        "n_threads": or_none(whole_number(1)),
+        "progress": one_of(None, True, False),
+    }
+    params_type: ClassVar[type]
+
+    n_states: int
+    n_restarts: int
+    max_iter: int
+    tol: float
+    restart_halving: bool
+    random_state: int
+    precision: str
+    n_threads: int | None
+    init: P | None
+    progress: bool | None
+
+    params_: P
+    lower_bound_: float
+    fit_report_: FitReport
+
+    @abstractmethod
+    def _tier(self, columns: Columns) -> Tier[P]:
+        """The tier's mathematics for these columns."""
+
+    @abstractmethod
+    def _scoring_terms(self, params: P) -> Terms:
+        """Terms used outside fitting."""
+
+    def _scoring_name(self) -> str:
+        """Which scoring terms are in use, where a tier has a choice."""
+        return "point"
+
+    @classmethod
+    def from_params(cls, params: P, **settings: Any) -> Self:
+        """A model with given parameters, ready to score. Other settings are as in the constructor."""
+        if not isinstance(params, cls.params_type):
+            raise ConfigError(f"{cls.__name__}.from_params needs {cls.params_type.__name__}; found {type(params).__name__}")
+        model = cls(n_states=params.n_states, **settings)
+        model._check_settings()
+        return model._adopt(params)
+
+    def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
+        """Fit to a panel; anchored rows may only sit in the states their code allows."""
+        self._check_settings()
+        coding = Coding.of(panel.n_categories, panel.missing_cells, panel.missing_codes)
+        options = FitOptions(self.max_iter, self.tol, self.restart_halving, self.precision)
+        title = f"{type(self).__name__} with {self.n_states} states"
+        with announced_compilation(), threadpool_limits(1, "blas"):
+            observations, anchor_table = self._observe(coding, panel, anchors)
+            columns = measure_columns(coding, observations, self.precision, self._threads())
+            tier = self._tier(columns)
+
+            def collect(terms: Terms) -> Statistics:
+                potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
+                sums, log_likelihoods = engine.collect(observations, potentials, self._threads())
+                return coding.statistics(potentials, sums, float(log_likelihoods.sum()), panel.n_rows)
+
+            with fit_progress(title, self.max_iter, self.progress) as announce:
+                params, report = fit(tier, self._starts(panel, tier, columns), collect, options, announce)
+        self._adopt(params)
+        self.fit_report_ = report
+        self.lower_bound_ = report.history[-1]
+        return self
+
+    def filter(self, panel: Panel, anchors: Anchors | None = None) -> Posteriors:
+        """P(state | rows so far) for every row: what was knowable at that moment."""
+        return self._infer(panel, anchors, smoothed=False)
+
+    def smooth(self, panel: Panel, anchors: Anchors | None = None) -> Posteriors:
+        """P(state | all rows of the sequence) for every row. Looks ahead: for study, not for live scores."""
+        return self._infer(panel, anchors, smoothed=True)
+
+    def decode(self, panel: Panel, anchors: Anchors | None = None) -> NDArray[np.int64]:
+        """The most likely path of states [N], each sequence on its own."""
+        coding = self._coding_for(panel)
+        with announced_compilation():
+            observations, anchor_table = self._observe(coding, panel, anchors)
+            terms = self._scoring_terms(self.params_)
+            potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
+            return engine.decode(observations, potentials, self._threads())
+
+    def log_likelihood(self, panel: Panel) -> Array:
+        """Log-likelihood of each sequence [U]."""
+        return self.filter(panel).log_likelihood
+
+    def bic(self, panel: Panel) -> float:
+        """Bayesian information criterion, lower is better: -2 log L + p log N."""
+        params = self._fitted()
+        k, d = params.n_states, params.means.shape[1]
+        free = (k - 1) + k * (k - 1) + 2 * k * d + k * sum(size - 1 for size in params.n_categories)
+        return float(-2.0 * self.log_likelihood(panel).sum() + free * np.log(panel.n_rows))
+
+    def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, NDArray[np.int64]]:
+        """Draw sequences of the given lengths from the model: the panel and the hidden path [N]."""
+        seed = self.random_state if random_state is None else random_state
+        return sample_panel(self._fitted(), lengths, np.random.default_rng(seed))
+
+    def step(self, belief: ArrayLike | None, continuous_row: ArrayLike | None = None, categorical_row: ArrayLike | None = None) -> Array:
+        """The live recursion: a stored belief [K] (None for a new customer) and one row give the new belief [K].
+
+        Always in float64, and equal to `filter` on the same rows to the rounding of `precision`.
+        """
+        tables = self._live_tables()
+        held = _NO_CELLS if belief is None else np.asarray(belief, np.float64)
+        cells = _NO_CELLS if continuous_row is None else np.asarray(continuous_row, np.float64)
+        codes = _NO_CODES if categorical_row is None else np.asarray(categorical_row)
+        if codes.dtype != np.int64:
+            codes = _as_codes(codes)
+        n_states, n_codes = tables.columns.shape[1], len(tables.bounds) - 1
+        if (belief is not None and held.shape != (n_states,)) or cells.shape != (tables.n_columns,) or codes.shape != (n_codes,):
+            raise DataError(
+                f"a step takes a belief of {n_states}, {tables.n_columns} continuous cells and {n_codes} codes; "
+                f"found {held.shape}, {cells.shape} and {codes.shape}"
+            )
+        status, place, updated, _ = live_step(held, cells, codes, tables, LARGEST_VALUE)
+        if status != FINE:
+            raise _bad_live_row(status, place, cells, codes, tables)
+        return updated
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the fitted model to a folder; an earlier model there is replaced only once the new one is whole."""
+        from turncoat.models.storage import save_model
+
+        save_model(self, folder)
+
+    def _fitted(self) -> P:
+        if not hasattr(self, "params_"):
+            raise NotFittedError(f"this {type(self).__name__} has no parameters yet; call fit(panel) or use from_params")
+        return self.params_
+
+    def _adopt(self, params: P) -> Self:
+        self.params_ = params
+        self._live: tuple[Any, LiveTables] | None = None
+        return self
+
+    def _check_settings(self) -> None:
+        check_settings(self, self.get_params(deep=False), self.rules)
+        if self.init is not None and not isinstance(self.init, self.params_type):
+            raise ConfigError(f"{type(self).__name__}: init must be {self.params_type.__name__} or None; found {type(self.init).__name__}")
+        if self.init is not None and self.init.n_states != self.n_states:
+            raise ConfigError(f"init has {self.init.n_states} states but n_states is {self.n_states}")
+
+    def _threads(self) -> int:
+        return engine.available_threads() if self.n_threads is None else self.n_threads
+
+    def _observe(self, coding: Coding, panel: Panel, anchors: Anchors | None) -> tuple[Observations, Array | None]:
+        codes = None if anchors is None else anchors.checked_codes(panel.n_rows)
+        table = None if anchors is None else anchors.log_weights(self.n_states)
+        return coding.pack(panel.continuous, panel.categorical, panel.offsets, codes), table
+
+    def _infer(self, panel: Panel, anchors: Anchors | None, smoothed: bool) -> Posteriors:
+        coding = self._coding_for(panel)
+        with announced_compilation():
+            observations, anchor_table = self._observe(coding, panel, anchors)
+            terms = self._scoring_terms(self.params_)
+            potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
+            probs, log_likelihoods = engine.infer(observations, potentials, smoothed, self._threads())
+        impossible = np.flatnonzero(~np.isfinite(log_likelihoods))
+        if impossible.size:
+            raise DataError(
+                f"sequence {impossible[0]} has no possible path under this model: its transitions or anchors contain zeros that rule it out"
+            )
+        return Posteriors(probs, log_likelihoods)
+
+    def _coding_for(self, panel: Panel) -> Coding:
+        """Layout for a panel under this model, if the two agree about columns and categories."""
+        params = self._fitted()
+        if panel.n_continuous != params.means.shape[1] or panel.n_categorical != len(params.n_categories):
+            raise DataError(
+                f"the model knows {params.means.shape[1]} continuous and {len(params.n_categories)} categorical columns; "
+                f"the panel has {panel.n_continuous} and {panel.n_categorical}"
+            )
+        for j, (known, present) in enumerate(zip(params.n_categories, panel.n_categories, strict=True)):
+            if present > known and (panel.categorical[:, j] >= known).any():
+                row = int(np.flatnonzero(panel.categorical[:, j] >= known)[0])
+                raise DataError(
+                    f"categorical row {row}, column {j}: code {panel.categorical[row, j]} is unknown to the model, whose codes run "
+                    f"from 0 to {known - 1}. Use -1 for a value it has never seen, or fit with n_categories that leave room"
+                )
+        return Coding.of(params.n_categories, panel.missing_cells, panel.missing_codes)
+
+    def _starts(self, panel: Panel, tier: Tier[P], columns: Columns) -> list[tuple[int, Callable[[], P]]]:
+        """The given start, or one k-means++ start per restart with seeds 137 apart."""
+        if self.init is not None:
+            given = self.init
+            if given.means.shape[1] != panel.n_continuous or given.n_categories != panel.n_categories:
+                raise ConfigError(
+                    f"init describes {given.means.shape[1]} continuous columns and categories {given.n_categories}; the panel "
+                    f"has {panel.n_continuous} and {panel.n_categories}"
+                )
+            return [(self.random_state, lambda: given)]
+
+        seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
+        return [(seed, partial(self._start, panel, tier, columns, seed)) for seed in seeds]
+
+    def _start(self, panel: Panel, tier: Tier[P], columns: Columns, seed: int) -> P:
+        statistics = kmeans_statistics(panel, columns, self.n_states, seed, self.precision, self._threads())
+        return tier.update(statistics, None)
+
+    def _live_tables(self) -> LiveTables:
+        """Tables for the live step, made once for the parameters and the emission in use."""
+        params = self._fitted()
+        key = (id(params), self._scoring_name())
+        if self._live is None or self._live[0] != key:
+            self._live = (key, live_tables(self._scoring_terms(params)))
+        return self._live[1]
+
+
+def _as_codes(codes: Array) -> Array:
+    if codes.dtype.kind not in "bui":
+        raise DataError(f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}")
+    return codes.astype(np.int64)
+
+
+def _bad_live_row(status: int, place: int, cells: Array, codes: Array, tables: LiveTables) -> DataError:
+    if status == BAD_CELL:
+        return DataError(
+            f"continuous column {place}: found {cells[place]}; values must be finite and within {LARGEST_VALUE:g}, NaN if missing"
+        )
+    highest = int(tables.bounds[place + 1] - tables.bounds[place]) - 1
+    return DataError(f"categorical column {place}: found code {codes[place]}; codes run from 0 to {highest}, -1 is missing")

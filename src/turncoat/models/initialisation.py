@@ -1,0 +1,122 @@
+"""Where a fit starts: k-means++ on a subsample of rows, taken in short runs so that transitions can be counted too."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from turncoat.numerics import engine
+from turncoat.numerics.coding import Coding, Statistics, Terms
+from turncoat.numerics.structures import Array, Observations
+from turncoat.panel import Panel
+
+SUBSAMPLE_ROWS = 5000
+_SHORTEST_RUN = 32
+_DOUBT = 0.1  # share of each row spread over all states, so that none starts empty
+_FARTHEST = 5.0  # standard deviations; k-means should not spend a state on an outlier
+_MOST_LEVELS = 32
+_GUESS_ROWS = 4096
+_CONSTANT = 1e-6  # a spread below this share of a column's size is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What the columns look like before any state exists: the scale for floors and starts."""
+
+    centre: Array  # [D]
+    variances: Array  # [D]; 1 for a column that is constant or all missing
+
+
+def measure_columns(coding: Coding, observations: Observations, precision: str, n_threads: int) -> Columns:
+    """Mean and variance of each column over the cells that are there, by the same kernels as everything else."""
+    first_rows = observations.continuous[:_GUESS_ROWS]
+    counts = np.maximum((~np.isnan(first_rows)).sum(axis=0), 1)
+    guess = np.nansum(first_rows, axis=0, dtype=np.float64) / counts
+    terms = _flat_terms(1, guess, np.ones(coding.n_columns), coding.n_categories)
+    everyone = np.ones((int(observations.offsets[-1]), 1))
+    statistics = _weighted(coding, observations, terms, everyone, precision, n_threads)
+    seen = np.maximum(statistics.observed[0], 1.0)
+    step = statistics.first[0] / seen
+    variances = statistics.second[0] / seen - step**2
+    centre = statistics.reference[0] + step
+    varies = variances > (_CONSTANT * np.maximum(np.abs(centre), 1.0)) ** 2
+    return Columns(centre, np.where(varies, variances, 1.0))
+
+
+def kmeans_statistics(panel: Panel, columns: Columns, n_states: int, seed: int, precision: str, n_threads: int) -> Statistics:
+    """Statistics of a subsample under its k-means++ clusters: what a first M-step needs."""
+    sample = subsample(panel, np.random.default_rng(seed))
+    spread = np.sqrt(columns.variances)
+    probs = soft_assignments(sample, n_states, columns.centre, spread, seed)
+    coding = Coding.of(sample.n_categories, sample.missing_cells, sample.missing_codes)
+    observations = coding.pack(sample.continuous, sample.categorical, sample.offsets)
+    terms = _flat_terms(n_states, columns.centre, 1.0 / spread, sample.n_categories)
+    return _weighted(coding, observations, terms, probs, precision, n_threads)
+
+
+def _flat_terms(n_states: int, centre: Array, scales: Array, n_categories: tuple[int, ...]) -> Terms:
+    """Terms that say nothing about states, only where and how residuals are measured."""
+    shape = (n_states, len(centre))
+    return Terms(
+        initial=np.full(n_states, 1.0 / n_states),
+        transition=np.full((n_states, n_states), 1.0 / n_states),
+        means=np.broadcast_to(centre, shape),
+        scales=np.broadcast_to(scales, shape),
+        constants=np.zeros(shape),
+        log_categories=tuple(np.zeros((n_states, size)) for size in n_categories),
+    )
+
+
+def _weighted(coding: Coding, observations: Observations, terms: Terms, probs: Array, precision: str, n_threads: int) -> Statistics:
+    potentials = coding.potentials(terms, observations.continuous.dtype, precision)
+    sums = engine.collect_given(observations, potentials, probs, n_threads)
+    return coding.statistics(potentials, sums, 0.0, len(probs))
+
+
+def subsample(panel: Panel, rng: np.random.Generator) -> Panel:
+    """At most about SUBSAMPLE_ROWS rows: runs of neighbouring rows from randomly chosen sequences."""
+    if panel.n_rows <= SUBSAMPLE_ROWS:
+        return panel
+    longest = max(_SHORTEST_RUN, -(-SUBSAMPLE_ROWS // panel.n_sequences))
+    order = rng.permutation(panel.n_sequences)
+    lengths = np.minimum(panel.lengths[order], longest)
+    kept = int(np.searchsorted(np.cumsum(lengths), SUBSAMPLE_ROWS)) + 1
+    order, lengths = order[:kept], lengths[:kept]
+    spare = panel.lengths[order] - lengths
+    starts = panel.offsets[order] + rng.integers(0, spare + 1)
+    rows = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths) + np.arange(lengths.sum())
+    return Panel.from_arrays(
+        continuous=panel.continuous[rows],
+        categorical=panel.categorical[rows],
+        lengths=lengths,
+        n_categories=panel.n_categories,
+    )
+
+
+def soft_assignments(sample: Panel, n_states: int, centre: Array, spread: Array, seed: int) -> Array:
+    """State probabilities [rows, K] from k-means++ on standardised columns and one-hot categories."""
+    if n_states == 1:
+        return np.ones((sample.n_rows, 1))
+    points = _points(sample, centre, spread)
+    n_clusters = min(n_states, sample.n_rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than states is no fault here
+        labels = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed).fit_predict(points)
+    probs = np.full((sample.n_rows, n_states), _DOUBT / n_states)
+    probs[np.arange(sample.n_rows), labels] += 1.0 - _DOUBT
+    return probs
+
+
+def _points(sample: Panel, centre: Array, spread: Array) -> Array:
+    standard = (sample.continuous - centre) / spread
+    parts = [np.clip(np.nan_to_num(standard, nan=0.0), -_FARTHEST, _FARTHEST)]
+    for j, size in enumerate(sample.n_categories):
+        codes = sample.categorical[:, j].astype(np.int64)
+        levels = min(size, _MOST_LEVELS)
+        hot = (codes[:, None] % levels == np.arange(levels)) & (codes[:, None] >= 0)
+        parts.append(hot.astype(np.float64))
+    return np.concatenate(parts, axis=1).astype(np.float32)

@@ -1,0 +1,196 @@
+"""Compiled passes over one chunk of sequences: each group's emissions, recursion and statistics while it is in cache."""
+
+from __future__ import annotations
+
+from turncoat.numerics.compiled import compiled
+from turncoat.numerics.emissions import block_emissions, load_block
+from turncoat.numerics.recursions import backward, forward, log_backward, log_forward, most_likely_path
+from turncoat.numerics.statistics import block_statistics, fold_patterns
+from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums
+
+FILTER, SMOOTH, COLLECT = 0, 1, 2
+
+
+@compiled
+def _group_emissions(observations: Observations, potentials: Potentials, scratch: Scratch, block_rows: int, first: int, last: int) -> None:
+    """Emissions of rows first..last, a cache-sized block at a time."""
+    for start in range(first, last, block_rows):
+        block_emissions(observations, potentials, scratch, start, min(start + block_rows, last), start - first)
+
+
+@compiled
+def _infer_sequence(potentials: Potentials, scratch: Scratch, start: int, stop: int, mode: int, sums: Sums) -> float:
+    """Posteriors of the sequence in scratch rows start..stop; expected transitions when they are collected."""
+    emissions = scratch.emissions[start:stop]
+    posteriors = scratch.posteriors[start:stop]
+    n_states, vectors = potentials.n_states, scratch.vectors
+    if potentials.linear:
+        log_likelihood = forward(
+            potentials.initial,
+            potentials.transition,
+            n_states,
+            emissions,
+            scratch.shifts[start:stop],
+            vectors[0],
+            posteriors,
+        )
+        if mode != FILTER:
+            backward(
+                potentials.transition_back,
+                n_states,
+                emissions,
+                vectors[1:2],
+                vectors[2],
+                posteriors,
+                scratch.pair_weights,
+            )
+        return log_likelihood
+    log_joint = scratch.log_joint[start:stop]
+    log_likelihood = log_forward(
+        potentials.log_initial,
+        potentials.log_transition,
+        n_states,
+        emissions,
+        scratch.shifts[start:stop],
+        vectors[0],
+        log_joint,
+        posteriors,
+    )
+    if mode != FILTER:
+        log_backward(
+            potentials.log_transition,
+            n_states,
+            emissions,
+            vectors[0],
+            vectors[1],
+            vectors[2],
+            log_joint,
+            posteriors,
+            sums.transitions,
+        )
+    return log_likelihood
+
+
+@compiled
+def _group_statistics(
+    observations: Observations,
+    potentials: Potentials,
+    scratch: Scratch,
+    block_rows: int,
+    first: int,
+    last: int,
+    sums: Sums,
+) -> None:
+    """Statistics of rows first..last from the posteriors in scratch; a group of one block is still loaded."""
+    reload = last - first > block_rows and observations.continuous.shape[1] > 0
+    for start in range(first, last, block_rows):
+        stop = min(start + block_rows, last)
+        if reload:
+            load_block(observations.continuous, start, stop, potentials.shift, scratch.block)
+        posteriors = scratch.posteriors[start - first : stop - first]
+        block_statistics(observations, potentials, scratch, posteriors, start, stop, sums)
+
+
+@compiled
+def infer_chunk(
+    observations: Observations,
+    potentials: Potentials,
+    plan: Plan,
+    chunk: int,
+    scratch: Scratch,
+    mode: int,
+    probs: Array,
+    log_likelihoods: Array,
+    sums: Sums,
+) -> None:
+    """Filter, smooth or collect one chunk. Writes log-likelihoods [U], and probs [N, K] or sums as the mode asks."""
+    n_states = potentials.n_states
+    offsets = observations.offsets
+    scratch.pair_weights[:, :] = 0.0
+    if mode == COLLECT:
+        scratch.pattern_counts[:, :, :] = 0
+    for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+        sequences = (plan.groups[group], plan.groups[group + 1])
+        first, last = offsets[sequences[0]], offsets[sequences[1]]
+        _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
+        for u in range(sequences[0], sequences[1]):
+            start, stop = offsets[u] - first, offsets[u + 1] - first
+            log_likelihoods[u] = _infer_sequence(potentials, scratch, start, stop, mode, sums)
+            if mode == COLLECT:
+                for k in range(n_states):
+                    sums.initial[k] += scratch.posteriors[start, k]
+        if mode == COLLECT:
+            _group_statistics(observations, potentials, scratch, plan.block_rows, first, last, sums)
+        else:
+            for t in range(last - first):
+                for k in range(n_states):
+                    probs[first + t, k] = scratch.posteriors[t, k]
+    if mode == COLLECT:
+        fold_patterns(scratch.pattern_counts, sums.flags)
+        if potentials.linear:
+            for i in range(n_states):
+                for j in range(n_states):
+                    sums.transitions[i, j] += scratch.pair_weights[i, j] * potentials.transition[i, j]
+
+
+@compiled
+def weigh_chunk(
+    observations: Observations,
+    potentials: Potentials,
+    plan: Plan,
+    chunk: int,
+    scratch: Scratch,
+    probs: Array,
+    sums: Sums,
+) -> None:
+    """Statistics of one chunk under given state probabilities [N, K], consecutive rows taken as independent."""
+    n_states = potentials.n_states
+    offsets = observations.offsets
+    scratch.pattern_counts[:, :, :] = 0
+    scratch.posteriors[:, :] = 0.0
+    for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+        sequences = (plan.groups[group], plan.groups[group + 1])
+        first, last = offsets[sequences[0]], offsets[sequences[1]]
+        for t in range(first, last):
+            for k in range(n_states):
+                scratch.posteriors[t - first, k] = probs[t, k]
+        if last - first <= plan.block_rows:
+            load_block(observations.continuous, first, last, potentials.shift, scratch.block)
+        for u in range(sequences[0], sequences[1]):
+            for k in range(n_states):
+                sums.initial[k] += probs[offsets[u], k]
+            for t in range(offsets[u] + 1, offsets[u + 1]):
+                for i in range(n_states):
+                    for j in range(n_states):
+                        sums.transitions[i, j] += probs[t - 1, i] * probs[t, j]
+        _group_statistics(observations, potentials, scratch, plan.block_rows, first, last, sums)
+    fold_patterns(scratch.pattern_counts, sums.flags)
+
+
+@compiled
+def decode_chunk(
+    observations: Observations,
+    potentials: Potentials,
+    plan: Plan,
+    chunk: int,
+    scratch: Scratch,
+    back: Array,
+    path: Array,
+) -> None:
+    """Most likely paths of one chunk's sequences, into path [N]. `potentials` must be in the log domain."""
+    offsets = observations.offsets
+    for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+        sequences = (plan.groups[group], plan.groups[group + 1])
+        first, last = offsets[sequences[0]], offsets[sequences[1]]
+        _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
+        for u in range(sequences[0], sequences[1]):
+            most_likely_path(
+                potentials.log_initial,
+                potentials.log_transition,
+                potentials.n_states,
+                scratch.emissions[offsets[u] - first : offsets[u + 1] - first],
+                scratch.vectors[0],
+                scratch.vectors[1],
+                back,
+                path[offsets[u] : offsets[u + 1]],
+            )

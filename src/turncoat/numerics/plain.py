@@ -1,0 +1,174 @@
+"""Every kernel again in plain NumPy and float64, with the same signature: slow, obvious, and what the fast ones are held to.
+
+Sequences are walked one row at a time in the log domain. Nothing here is shared with the compiled kernels but the
+arrays they read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from turncoat.numerics.live import BAD_CELL, BAD_CODE, FINE, LiveTables
+from turncoat.numerics.structures import Array, Observations, Potentials, Sums, zero_sums
+
+
+def _residuals(observations: Observations, potentials: Potentials) -> Array:
+    """t [N, K, D], 0 where the cell is missing."""
+    d = observations.continuous.shape[1]
+    x = observations.continuous.astype(np.float64) - potentials.shift.astype(np.float64)
+    scale = potentials.scale[:, :d].astype(np.float64)
+    location = potentials.location[:, :d].astype(np.float64)
+    return np.nan_to_num(x[:, None, :] * scale - location, nan=0.0)
+
+
+def log_emissions(observations: Observations, potentials: Potentials) -> Array:
+    """log b [N, K]."""
+    k = potentials.n_states
+    t = _residuals(observations, potentials)
+    if potentials.half_dof.shape[0]:
+        d = t.shape[2]
+        cells = -potentials.half_dof[:, :d] * np.log1p(t**2 * potentials.inverse_dof[:, :d])
+    else:
+        cells = -0.5 * t**2
+    total = potentials.constant[:k] + cells.sum(axis=2)
+    for g in range(observations.flags.shape[1]):
+        total += potentials.flag_tables[g, observations.flags[:, g], :k].astype(np.float64)
+    for j in range(observations.levels.shape[1]):
+        total += potentials.level_table[observations.levels[:, j], :k].astype(np.float64)
+    if len(observations.anchors):
+        total += potentials.anchor_table[observations.anchors, :k]
+    return np.asarray(total)
+
+
+def _forward(potentials: Potentials, emissions: Array) -> Array:
+    """log p(x_1..t, state) [T, K] of one sequence."""
+    k = potentials.n_states
+    log_transition = potentials.log_transition[:k, :k]
+    joint = np.empty_like(emissions)
+    joint[0] = potentials.log_initial[:k] + emissions[0]
+    for t in range(1, len(emissions)):
+        joint[t] = logsumexp(joint[t - 1][:, None] + log_transition, axis=0) + emissions[t]
+    return joint
+
+
+def _backward(potentials: Potentials, emissions: Array) -> Array:
+    """log p(x_t+1.. | state) [T, K] of one sequence."""
+    k = potentials.n_states
+    ahead = np.zeros_like(emissions)
+    for t in range(len(emissions) - 2, -1, -1):
+        ahead[t] = logsumexp(potentials.log_transition[:k, :k] + emissions[t + 1] + ahead[t + 1], axis=1)
+    return ahead
+
+
+def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1) -> tuple[Array, Array]:
+    """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]; `n_threads` is there for the signature."""
+    emissions = log_emissions(observations, potentials)
+    probs = np.empty_like(emissions)
+    offsets = observations.offsets
+    log_likelihoods = np.empty(len(offsets) - 1)
+    for u in range(len(offsets) - 1):
+        rows = slice(offsets[u], offsets[u + 1])
+        joint = _forward(potentials, emissions[rows])
+        log_likelihoods[u] = logsumexp(joint[-1])
+        probs[rows] = softmax(joint + _backward(potentials, emissions[rows]) if smoothed else joint, axis=1)
+    return probs, log_likelihoods
+
+
+def collect(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Sums, Array]:
+    """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
+    k = potentials.n_states
+    probs, log_likelihoods = infer(observations, potentials, smoothed=True)
+    sums = _row_sums(observations, potentials, probs)
+    emissions = log_emissions(observations, potentials)
+    offsets = observations.offsets
+    for u in range(len(offsets) - 1):
+        part = emissions[offsets[u] : offsets[u + 1]]
+        joint, ahead = _forward(potentials, part), _backward(potentials, part)
+        for t in range(1, len(part)):
+            pair = joint[t - 1][:, None] + potentials.log_transition[:k, :k] + (part[t] + ahead[t])[None, :]
+            sums.transitions[:k, :k] += np.exp(pair - log_likelihoods[u])
+    return sums, log_likelihoods
+
+
+def collect_given(observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1) -> Sums:
+    """Sufficient statistics under given state probabilities [N, K], consecutive rows taken as independent."""
+    k, offsets = potentials.n_states, observations.offsets
+    sums = _row_sums(observations, potentials, probs)
+    for u in range(len(offsets) - 1):
+        part = probs[offsets[u] : offsets[u + 1]]
+        sums.transitions[:k, :k] += part[:-1].T @ part[1:]
+    return sums
+
+
+def _row_sums(observations: Observations, potentials: Potentials, probs: Array) -> Sums:
+    """All statistics but the transitions."""
+    k, d = potentials.n_states, observations.continuous.shape[1]
+    sums = zero_sums(potentials)
+    t = _residuals(observations, potentials)
+    sums.initial[:k] = probs[observations.offsets[:-1]].sum(axis=0)
+    sums.occupancy[:k] = probs.sum(axis=0)
+    sums.first[:, :d] = np.einsum("nk,nkd->kd", probs, t)
+    sums.second[:, :d] = np.einsum("nk,nkd->kd", probs, t**2)
+    bits = np.unpackbits(observations.flags, axis=1, bitorder="little")
+    sums.flags[:, :k] = bits.T.astype(np.float64) @ probs
+    for j in range(observations.levels.shape[1]):
+        np.add.at(sums.levels[:, :k], observations.levels[:, j], probs)
+    return sums
+
+
+def decode(observations: Observations, potentials: Potentials, n_threads: int = 1) -> Array:
+    """Most likely state path [N] of every sequence."""
+    k, offsets = potentials.n_states, observations.offsets
+    emissions = log_emissions(observations, potentials)
+    path = np.empty(len(emissions), np.int64)
+    for u in range(len(offsets) - 1):
+        part = emissions[offsets[u] : offsets[u + 1]]
+        best = potentials.log_initial[:k] + part[0]
+        choices = np.zeros((len(part), k), np.int64)
+        for t in range(1, len(part)):
+            moves = best[:, None] + potentials.log_transition[:k, :k]
+            choices[t] = moves.argmax(axis=0)
+            best = moves.max(axis=0) + part[t]
+        state = int(best.argmax())
+        for t in range(len(part) - 1, -1, -1):
+            path[offsets[u] + t] = state
+            state = int(choices[t, state])
+    return path
+
+
+def live_step(
+    belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+) -> tuple[int, int, Array, float]:
+    """One live step from a belief [K] (empty for a new customer) and one row, as in `live.live_step`."""
+    k, d = tables.columns.shape[1], tables.n_columns
+    sizes = np.diff(tables.bounds)
+    for place in np.flatnonzero(np.abs(cells) > largest_value):
+        return BAD_CELL, int(place), belief, np.nan
+    for place in np.flatnonzero((codes < -1) | (codes >= sizes)):
+        return BAD_CODE, int(place), belief, np.nan
+    t = cells * tables.columns[0, :, :d] - tables.columns[1, :, :d]
+    if len(tables.columns) == 3:
+        log_density = tables.columns[2, :, :d] - 0.5 * t**2
+    else:
+        log_density = tables.columns[2, :, :d] - tables.columns[3, :, :d] * np.log1p(t**2 * tables.columns[4, :, :d])
+    scores = np.where(np.isnan(cells), 0.0, log_density).sum(axis=1)
+    scores = scores + tables.levels[(tables.bounds[:-1] + codes)[codes >= 0], :k].sum(axis=0)
+    initial, transition = tables.chain[0, :k], tables.chain[1 : k + 1, :k]
+    with np.errstate(divide="ignore"):
+        joint = np.log(belief @ transition if len(belief) else initial) + scores
+    return FINE, 0, np.asarray(softmax(joint)), float(logsumexp(joint))
+
+
+def pack_equal(codes: Array, columns: Array, value: int, first_flag: int, flags: Array) -> None:
+    """Set flag first_flag + i wherever codes[:, columns[i]] equals value."""
+    for i, column in enumerate(columns):
+        flag = first_flag + i
+        flags[:, flag >> 3] |= ((codes[:, column] == value) << (flag & 7)).astype(np.uint8)
+
+
+def pack_seen(continuous: Array, columns: Array, first_flag: int, flags: Array) -> None:
+    """Set flag first_flag + i wherever continuous[:, columns[i]] is not missing."""
+    for i, column in enumerate(columns):
+        flag = first_flag + i
+        flags[:, flag >> 3] |= (~np.isnan(continuous[:, column]) << (flag & 7)).astype(np.uint8)

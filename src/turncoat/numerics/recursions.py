@@ -1,0 +1,183 @@
+"""Compiled recursions over one sequence: forward, backward and the most likely path.
+
+The scaled forms are used whenever every transition is possible. They are safe: each row's emissions are shifted to a
+maximum of one, so a normaliser is never smaller than the smallest transition probability. The log-domain forms serve
+models with impossible transitions, where a probability that underflowed could not come back.
+"""
+
+from __future__ import annotations
+
+import math
+
+from turncoat.numerics.compiled import compiled
+from turncoat.numerics.structures import Array
+from turncoat.numerics.vectors import add, fma, largest, load8, multiply, splat, store, total
+
+
+@compiled
+def _weigh_rows(weights: Array, t: int, matrix: Array, n_states: int, out: Array) -> None:
+    """out = weights[t] @ matrix, eight columns at a time, in two interleaved sums."""
+    paired = n_states - n_states % 2
+    for base in range(0, out.shape[0], 8):
+        even = odd = splat(0.0, load8(matrix, (0, base)))
+        for i in range(0, paired, 2):
+            even = fma(splat(weights[t, i], even), load8(matrix, (i, base)), even)
+            odd = fma(splat(weights[t, i + 1], odd), load8(matrix, (i + 1, base)), odd)
+        if paired < n_states:
+            even = fma(splat(weights[t, paired], even), load8(matrix, (paired, base)), even)
+        store(out, (base,), add(even, odd))
+
+
+@compiled
+def forward(initial: Array, transition: Array, n_states: int, emissions: Array, shifts: Array, predicted: Array, filtered: Array) -> float:
+    """Filtered probabilities [T, KP] of one sequence (the method, section 2); returns its log-likelihood."""
+    width = initial.shape[0]
+    log_likelihood = 0.0
+    for base in range(0, width, 8):
+        store(predicted, (base,), load8(initial, (base,)))
+    for t in range(emissions.shape[0]):
+        evidence = 0.0
+        for base in range(0, width, 8):
+            joint = multiply(load8(predicted, (base,)), load8(emissions, (t, base)))
+            store(filtered, (t, base), joint)
+            evidence += total(joint)
+        inverse = 1.0 / evidence
+        for base in range(0, width, 8):
+            joint = load8(filtered, (t, base))
+            store(filtered, (t, base), multiply(joint, splat(inverse, joint)))
+        log_likelihood += math.log(evidence) + shifts[t]
+        _weigh_rows(filtered, t, transition, n_states, predicted)
+    return log_likelihood
+
+
+@compiled
+def backward(
+    transition_back: Array, n_states: int, emissions: Array, ahead: Array, pulled: Array, posteriors: Array, pair_weights: Array
+) -> None:
+    """Turn filtered probabilities into smoothed ones in place, last row first. `ahead` is [1, KP] work space.
+
+    Adds to `pair_weights` [KP, KP] the outer products that, multiplied by the transition matrix, are the expected
+    transitions: only K x K sums are kept.
+    """
+    width = posteriors.shape[1]
+    for base in range(0, width, 8):
+        store(ahead, (0, base), splat(1.0, load8(ahead, (0, base))))
+    for t in range(emissions.shape[0] - 2, -1, -1):
+        for base in range(0, width, 8):
+            store(ahead, (0, base), multiply(load8(ahead, (0, base)), load8(emissions, (t + 1, base))))
+        _weigh_rows(ahead, 0, transition_back, n_states, pulled)
+        evidence, top = 0.0, 0.0
+        for base in range(0, width, 8):
+            behind = load8(pulled, (base,))
+            evidence += total(multiply(load8(posteriors, (t, base)), behind))
+            top = max(top, largest(behind))
+        inverse = 1.0 / evidence
+        for base in range(0, width, 8):
+            after = load8(ahead, (0, base))
+            for i in range(n_states):
+                weight = splat(posteriors[t, i] * inverse, after)
+                store(pair_weights, (i, base), fma(weight, after, load8(pair_weights, (i, base))))
+        for base in range(0, width, 8):
+            behind = load8(pulled, (base,))
+            smoothed = multiply(load8(posteriors, (t, base)), behind)
+            store(posteriors, (t, base), multiply(smoothed, splat(inverse, smoothed)))
+            store(ahead, (0, base), multiply(behind, splat(1.0 / top, behind)))
+
+
+@compiled
+def _log_sum_exp(values: Array, n: int) -> float:
+    top = -math.inf
+    for i in range(n):
+        top = max(top, values[i])
+    if top == -math.inf:
+        return top
+    total = 0.0
+    for i in range(n):
+        total += math.exp(values[i] - top)
+    return float(top + math.log(total))
+
+
+@compiled
+def log_forward(
+    log_initial: Array,
+    log_transition: Array,
+    n_states: int,
+    emissions: Array,
+    shifts: Array,
+    terms: Array,
+    log_joint: Array,
+    filtered: Array,
+) -> float:
+    """`forward` in the log domain: emissions are logarithms, `log_joint` keeps log p(x_1..t, state). -inf if impossible."""
+    log_likelihood = 0.0
+    for t in range(emissions.shape[0]):
+        for j in range(n_states):
+            arriving = log_initial[j]
+            if t > 0:
+                for i in range(n_states):
+                    terms[i] = log_joint[t - 1, i] + log_transition[i, j]
+                arriving = _log_sum_exp(terms, n_states)
+            log_joint[t, j] = arriving + emissions[t, j]
+        log_likelihood += shifts[t]
+        total = _log_sum_exp(log_joint[t], n_states)
+        for j in range(n_states):
+            filtered[t, j] = math.exp(log_joint[t, j] - total) if total > -math.inf else math.nan
+        for j in range(n_states, filtered.shape[1]):
+            filtered[t, j] = 0.0
+    return log_likelihood + _log_sum_exp(log_joint[emissions.shape[0] - 1], n_states)
+
+
+@compiled
+def log_backward(
+    log_transition: Array,
+    n_states: int,
+    emissions: Array,
+    terms: Array,
+    ahead: Array,
+    pulled: Array,
+    log_joint: Array,
+    posteriors: Array,
+    transitions: Array,
+) -> None:
+    """`backward` in the log domain. Adds the expected transitions themselves to `transitions`."""
+    last = emissions.shape[0] - 1
+    total = _log_sum_exp(log_joint[last], n_states)
+    for j in range(n_states):
+        ahead[j] = 0.0
+    for t in range(last - 1, -1, -1):
+        for i in range(n_states):
+            for j in range(n_states):
+                terms[j] = log_transition[i, j] + emissions[t + 1, j] + ahead[j]
+                transitions[i, j] += math.exp(log_joint[t, i] + terms[j] - total)
+            pulled[i] = _log_sum_exp(terms, n_states)
+        for i in range(n_states):
+            ahead[i] = pulled[i]
+            posteriors[t, i] = math.exp(log_joint[t, i] + pulled[i] - total)
+
+
+@compiled
+def most_likely_path(
+    log_initial: Array, log_transition: Array, n_states: int, emissions: Array, best: Array, arriving: Array, back: Array, path: Array
+) -> None:
+    """Viterbi: the single most probable path [T] of one sequence, from log emissions. `back` is [T, K] work space."""
+    length = emissions.shape[0]
+    for j in range(n_states):
+        best[j] = log_initial[j] + emissions[0, j]
+    for t in range(1, length):
+        for j in range(n_states):
+            top, choice = -math.inf, 0
+            for i in range(n_states):
+                value = best[i] + log_transition[i, j]
+                if value > top:
+                    top, choice = value, i
+            arriving[j] = top + emissions[t, j]
+            back[t, j] = choice
+        for j in range(n_states):
+            best[j] = arriving[j]
+    choice = 0
+    for j in range(1, n_states):
+        if best[j] > best[choice]:
+            choice = j
+    path[length - 1] = choice
+    for t in range(length - 1, 0, -1):
+        path[t - 1] = back[t, path[t]]

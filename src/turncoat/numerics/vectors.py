@@ -1,0 +1,268 @@
+"""Short vectors as values inside compiled functions.
+
+numba vectorises plain loops by guessing; the hot kernels here need to say what they mean: these sixteen columns, these
+eight states, held in registers. ``load8(array, (i, j))`` reads eight neighbours, ``fma(a, b, c)`` is a * b + c on all
+lanes, ``total(v)`` adds the lanes. The compiler maps them to whatever width the machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.extending
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import register_default
+from numba.core.datamodel.models import PrimitiveModel
+
+# Typed, so that the functions it makes may be called from typed code.
+intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
+
+_LLVM_FLOAT = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
+
+
+class Lanes(types.Type):  # type: ignore[misc]
+    """The type of `width` numbers side by side."""
+
+    def __init__(self, dtype: types.Float, width: int) -> None:
+        self.dtype = dtype
+        self.width = width
+        super().__init__(name=f"Lanes({dtype}, {width})")
+
+    @property
+    def key(self) -> tuple[types.Float, int]:
+        """What makes two of these types the same."""
+        return self.dtype, self.width
+
+
+@register_default(Lanes)
+class _LanesModel(PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, data_model_manager: Any, frontend_type: Lanes) -> None:
+        super().__init__(data_model_manager, frontend_type, _llvm(frontend_type))
+
+
+def _llvm(lanes: Lanes) -> ir.VectorType:
+    return ir.VectorType(_LLVM_FLOAT[lanes.dtype], lanes.width)
+
+
+def _splatted(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
+    zero = ir.Constant(ir.IntType(32), 0)
+    single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, zero)
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)
+
+
+def _call(builder: Any, name: str, returned: Any, arguments: list[Any]) -> Any:
+    """Call an LLVM intrinsic overloaded on its first argument's type."""
+    kind = arguments[-1].type
+    letters = "f32" if isinstance(kind.element, ir.FloatType) else "f64"
+    function_type = ir.FunctionType(returned, [argument.type for argument in arguments])
+    function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{name}.v{kind.count}{letters}")
+    return builder.call(function, arguments)
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any, index: Any, vector: Any) -> Any:
+    proxy = context.make_array(array_type)(context, builder, array)
+    places = cgutils.unpack_tuple(builder, index)
+    places = [context.cast(builder, place, kind, types.intp) for place, kind in zip(places, index_type.types, strict=True)]
+    cell = cgutils.get_item_pointer(context, builder, array_type, proxy, places, wraparound=False)
+    return builder.bitcast(cell, vector.as_pointer())
+
+
+def _loader(width: int) -> Any:
+    def load(typing_context: Any, array: Any, index: Any) -> Any:
+        lanes = Lanes(array.dtype, width)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array_type, index_type = signature.args
+            cells = _pointer(context, builder, array_type, arguments[0], index_type, arguments[1], _llvm(lanes))
+            return builder.load(cells, align=array.dtype.bitwidth // 8)
+
+        return lanes(array, index), generate
+
+    load.__doc__ = f"Read {width} neighbouring cells of a contiguous array, from the index on."
+    return intrinsic(load)
+
+
+load8 = _loader(8)
+load16 = _loader(16)
+
+
+@intrinsic
+def store(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
+    """Write the lanes to neighbouring cells of a contiguous array, from the index on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type, index_type, _ = signature.args
+        cells = _pointer(context, builder, array_type, arguments[0], index_type, arguments[1], arguments[2].type)
+        builder.store(arguments[2], cells, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.none(array, index, lanes), generate
+
+
+@intrinsic
+def splat(typing_context: Any, scalar: Any, like: Any) -> Any:
+    """The scalar on every lane, in the type of `like`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = context.cast(builder, arguments[0], signature.args[0], like.dtype)
+        return _splatted(builder, value, _llvm(like))
+
+    return like(scalar, like), generate
+
+
+def _elementwise(name: str, doc: str) -> Any:
+    def operation(typing_context: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, name)(arguments[0], arguments[1], flags=("contract",))
+
+        return a(a, b), generate
+
+    operation.__doc__ = doc
+    return intrinsic(operation)
+
+
+add = _elementwise("fadd", "a + b on every lane.")
+multiply = _elementwise("fmul", "a * b on every lane.")
+
+
+@intrinsic
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c on every lane, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _call(builder, "fma", arguments[0].type, list(arguments))
+
+    return a(a, b, c), generate
+
+
+@intrinsic
+def residual(typing_context: Any, x: Any, scale: Any, location: Any) -> Any:
+    """x * scale - location on every lane, and 0 where x is missing (NaN)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, by, off = arguments
+        moved = _call(builder, "fma", value.type, [value, by, builder.fneg(off)])
+        seen = builder.fcmp_ordered("ord", value, value)
+        return builder.select(seen, moved, ir.Constant(value.type, None))
+
+    return x(x, scale, location), generate
+
+
+@intrinsic
+def total(typing_context: Any, lanes: Any) -> Any:
+    """The sum of the lanes, added in pairs."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = arguments[0]
+        while vector.type.count > 1:
+            half = vector.type.count // 2
+            nothing = ir.Constant(vector.type, ir.Undefined)
+            index = ir.VectorType(ir.IntType(32), half)
+            low = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half))))
+            high = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half, 2 * half))))
+            vector = builder.fadd(low, high)
+        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    return lanes.dtype(lanes), generate
+
+
+@intrinsic
+def largest(typing_context: Any, lanes: Any) -> Any:
+    """The largest lane. No lane may be NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _call(builder, "vector.reduce.fmax", arguments[0].type.element, [arguments[0]])
+
+    return lanes.dtype(lanes), generate
+
+
+@intrinsic
+def convert(typing_context: Any, lanes: Any, like: Any) -> Any:
+    """The lanes in the number type of `like`."""
+    target = Lanes(like.dtype, lanes.width)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, wanted = lanes.dtype.bitwidth, target.dtype.bitwidth
+        if source < wanted:
+            return builder.fpext(arguments[0], _llvm(target))
+        if source > wanted:
+            return builder.fptrunc(arguments[0], _llvm(target))
+        return arguments[0]
+
+    return target(lanes, like), generate
+
+
+# exp(x) = 2^n * exp(r) with |r| <= log(2) / 2; the Taylor polynomial of degree 13 then errs by less than one rounding.
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
+_EXP_DEGREE = 13
+_EXP_LOWEST = -708.0
+
+
+@intrinsic
+def exp(typing_context: Any, lanes: Any) -> Any:
+    """The exponential of every float64 lane, none of them above 0; below -708 the answer is 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x = arguments[0]
+        vector = x.type
+        whole = ir.VectorType(ir.IntType(64), vector.count)
+
+        def number(value: float) -> Any:
+            return ir.Constant(vector, [value] * vector.count)
+
+        tiny = builder.fcmp_ordered("<", x, number(_EXP_LOWEST))
+        x = builder.select(tiny, number(_EXP_LOWEST), x)
+        n = _call(builder, "rint", vector, [builder.fmul(x, number(_LOG2_E))])
+        r = _call(builder, "fma", vector, [n, number(-_LN2_HIGH), x])
+        r = _call(builder, "fma", vector, [n, number(-_LN2_LOW), r])
+        coefficients = [1.0]
+        for degree in range(1, _EXP_DEGREE + 1):
+            coefficients.append(coefficients[-1] / degree)
+        value = number(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            value = _call(builder, "fma", vector, [value, r, number(coefficient)])
+        exponent = builder.add(builder.fptosi(n, whole), ir.Constant(whole, [1023] * vector.count))
+        power = builder.bitcast(builder.shl(exponent, ir.Constant(whole, [52] * vector.count)), vector)
+        return builder.select(tiny, ir.Constant(vector, None), builder.fmul(value, power))
+
+    return lanes(lanes), generate
+
+
+# log(y) = e * log(2) + log(m) with m in [1/sqrt(2), sqrt(2)); log(m) = 2 atanh((m - 1) / (m + 1)), eleven terms of the series.
+_LOG_TERMS = 11
+_SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
+
+
+@intrinsic
+def log(typing_context: Any, lanes: Any) -> Any:
+    """Natural logarithm of every float64 lane, all of them positive, normal and finite."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = arguments[0].type
+        whole = ir.VectorType(ir.IntType(64), vector.count)
+
+        def number(value: float) -> Any:
+            return ir.Constant(vector, [value] * vector.count)
+
+        def integer(value: int) -> Any:
+            return ir.Constant(whole, [value] * vector.count)
+
+        above = builder.sub(builder.bitcast(arguments[0], whole), integer(_SQRT_HALF_BITS))
+        exponent = builder.ashr(above, integer(52))
+        mantissa = builder.and_(above, integer((1 << 52) - 1))
+        m = builder.bitcast(builder.add(mantissa, integer(_SQRT_HALF_BITS)), vector)
+        s = builder.fdiv(builder.fsub(m, number(1.0)), builder.fadd(m, number(1.0)))
+        square = builder.fmul(s, s)
+        series = number(1.0 / (2 * _LOG_TERMS + 1))
+        for term in range(_LOG_TERMS - 1, -1, -1):
+            series = _call(builder, "fma", vector, [series, square, number(1.0 / (2 * term + 1))])
+        twice = builder.fadd(s, s)
+        low = builder.fmul(builder.sitofp(exponent, vector), number(_LN2_HIGH + _LN2_LOW))
+        return _call(builder, "fma", vector, [twice, series, low])
+
+    return lanes(lanes), generate
