@@ -13,7 +13,7 @@ from turncoat.errors import DataError
 
 Array = NDArray[Any]
 
-LARGEST_VALUE = 1e30
+LARGEST_VALUE = 1e15  # its square, summed over a block, still fits float32
 _CHECKED_ROWS = 8192
 
 

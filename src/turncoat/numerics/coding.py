@@ -1,13 +1,13 @@
 """How a panel's columns are laid out for the kernels, and the way back from kernel sums to per-column statistics.
 
-Yes/no facts are packed eight to a byte. A binary column without missing codes is one fact (is it 1?); with missing codes
-it is two (is it 1? is it 0?), so that a missing code is neither; a continuous column with missing cells adds one (is it
-there?), which carries the column's normalising constant. Categories with more than two values are looked up one by one.
+Yes/no facts are packed eight to a byte: the values of binary columns, and which values are missing. Categories with more
+than two values are looked up one by one. Continuous cells stay where they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from turncoat.numerics.structures import (
 
 # Below this a transition counts as impossible and the recursions go to the log domain.
 _SMALLEST_LINEAR = 1e-100
+# What a flag can record.
+IS_ONE, CODE_MISSING, CELL_MISSING = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -78,37 +80,34 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Coding:
-    """Which column sits where in `Observations`."""
+    """Which column sits where in `Observations`.
+
+    Flag f of a row is bit f % 8 of byte f // 8. `questions` and `columns` say what it records: 0 nothing, 1 "is this
+    binary code a one?", 2 "is this binary code missing?", 3 "is this continuous cell missing?". A byte asking after missing
+    values is only there if some value is missing, and always asks about the same eight columns, so that a row's terms add
+    up in the same order whatever panel it is part of.
+    """
 
     n_columns: int
     n_categories: tuple[int, ...]
-    partial_columns: Array  # continuous columns with missing cells
-    binary: Array  # binary columns without missing codes
-    partial_binary: Array  # binary columns with missing codes
+    questions: Array  # [8 G]
+    columns: Array  # [8 G]
     many: Array  # columns with more than two values
     bases: Array  # first row of each of `many` in the level table; that row is the missing code
 
     @classmethod
     def of(cls, n_categories: tuple[int, ...], missing_cells: Array, missing_codes: Array) -> Coding:
-        """Lay out D continuous columns (flagged if any cell is missing) and J categorical ones (likewise)."""
+        """Lay out D continuous columns (True if any cell is missing) and J categorical ones (likewise)."""
         sizes = np.asarray(n_categories, dtype=np.int64)
-        two = sizes <= 2
-        many = np.flatnonzero(~two)
-        rows = np.concatenate([[0], np.cumsum(sizes[many] + 1)])
-        return cls(
-            n_columns=len(missing_cells),
-            n_categories=n_categories,
-            partial_columns=np.flatnonzero(missing_cells),
-            binary=np.flatnonzero(two & ~missing_codes),
-            partial_binary=np.flatnonzero(two & missing_codes),
-            many=many,
-            bases=rows[:-1],
-        )
-
-    @property
-    def n_flags(self) -> int:
-        """Number of yes/no facts per row."""
-        return len(self.binary) + 2 * len(self.partial_binary) + len(self.partial_columns)
+        binary, many = np.flatnonzero(sizes <= 2), np.flatnonzero(sizes > 2)
+        asked = [
+            _bytes_of(IS_ONE, binary, np.ones(len(binary), bool)),
+            _bytes_of(CODE_MISSING, binary, np.asarray(missing_codes)[binary]),
+            _bytes_of(CELL_MISSING, np.arange(len(missing_cells)), np.asarray(missing_cells)),
+        ]
+        questions, columns = np.concatenate(asked, axis=1)
+        rows = np.concatenate([[0], np.cumsum(sizes[many] + 1)]).astype(np.int64)
+        return cls(len(missing_cells), n_categories, questions, columns, many, rows[:-1])
 
     @property
     def n_level_rows(self) -> int:
@@ -118,12 +117,8 @@ class Coding:
     def pack(self, continuous: Array, categorical: Array, offsets: Array, anchors: Array | None = None) -> Observations:
         """Rows in kernel form. Continuous cells are not copied. `anchors` [N] holds codes, -1 for a free row."""
         n_rows = int(offsets[-1])
-        flags = np.zeros((n_rows, -(-self.n_flags // 8)), np.uint8)
-        at = 0
-        for columns, value in ((self.binary, 1), (self.partial_binary, 1), (self.partial_binary, 0)):
-            pack_equal(categorical, columns, value, at, flags)
-            at += len(columns)
-        pack_seen(continuous, self.partial_columns, at, flags)
+        flags = np.zeros((n_rows, len(self.questions) // 8), np.uint8)
+        pack_flags(continuous, categorical, self.questions, self.columns, flags)
         small = self.n_level_rows <= np.iinfo(np.uint16).max
         levels = np.empty((n_rows, len(self.many)), np.uint16 if small else np.int32)
         for place, (column, base) in enumerate(zip(self.many, self.bases, strict=True)):
@@ -131,81 +126,68 @@ class Coding:
         rows = np.empty(0, np.int32) if anchors is None else (anchors + 1).astype(np.int32)
         return Observations(continuous, flags, levels, rows, offsets)
 
-    def potentials(self, terms: Terms, cell_type: np.dtype[np.floating], precision: str, anchor_table: Array | None = None) -> Potentials:
+    def potentials(self, terms: Terms, cell_type: np.dtype[Any], precision: str, anchor_table: Array | None = None) -> Potentials:
         """Kernel tables for a model, in the working precision; `anchor_table` is [codes, K] log weights."""
         working = np.dtype(precision)
         n_states = terms.n_states
         width = padded_states(n_states)
-        tile_shape = (n_states, padded_columns(self.n_columns))
+        shape = (n_states, padded_columns(self.n_columns))
         wide = working.itemsize == 8 or np.dtype(cell_type).itemsize == 8
-        shift = terms.means.mean(axis=0).astype(np.float64 if wide else np.float32)
-        scale = np.zeros(tile_shape, working)
-        location = np.zeros(tile_shape, working)
-        scale[:, : self.n_columns] = terms.scales
-        location[:, : self.n_columns] = (terms.means - shift.astype(np.float64)) * terms.scales
-        half_dof, inverse_dof = np.zeros((0, 0)), np.zeros((0, 0))
-        if terms.dof is not None:
-            half_dof, inverse_dof = np.zeros(tile_shape), np.zeros(tile_shape)
-            half_dof[:, : self.n_columns] = 0.5 * (terms.dof + 1.0)
-            inverse_dof[:, : self.n_columns] = 1.0 / terms.dof
-        initial, transition = np.zeros(width), np.zeros((width, width))
-        initial[:n_states], transition[:n_states, :n_states] = terms.initial, terms.transition
+        # Precision-weighted, so that the states with the least room for rounding have the smallest numbers.
+        shift = np.average(terms.means, axis=0, weights=terms.scales**2).astype(np.float64 if wide else np.float32)
+        location = (terms.means - shift.astype(np.float64)) * terms.scales
+        initial = _padded(terms.initial, (width,))
+        transition = _padded(terms.transition, (width, width))
         with np.errstate(divide="ignore"):
             log_initial, log_transition = np.log(initial), np.log(transition)
-        everywhere = np.ones(self.n_columns, bool)
-        everywhere[self.partial_columns] = False
-        constant = np.full(width, -np.inf)
-        constant[:n_states] = terms.constants[:, everywhere].sum(axis=1)
-        anchors = np.zeros((1 if anchor_table is None else len(anchor_table) + 1, width))
-        if anchor_table is not None:
-            anchors[1:, :n_states] = anchor_table
+        no_dof = np.zeros((0, 0))
+        anchors = np.zeros((1, n_states)) if anchor_table is None else np.vstack([np.zeros(n_states), anchor_table])
         return Potentials(
             initial=initial,
             transition=transition,
             transition_back=np.ascontiguousarray(transition.T),
             log_initial=log_initial,
             log_transition=log_transition,
-            constant=constant,
+            constant=_padded(terms.constants.sum(axis=1), (width,), fill=-np.inf),
             shift=shift,
-            scale=scale,
-            location=location,
-            half_dof=half_dof,
-            inverse_dof=inverse_dof,
-            flag_tables=self._flag_tables(terms, width, working),
-            level_table=self._level_table(terms, width, working),
-            anchor_table=anchors,
+            scale=_padded(terms.scales, shape).astype(working),
+            location=_padded(location, shape).astype(working),
+            half_dof=no_dof if terms.dof is None else _padded(0.5 * (terms.dof + 1.0), shape),
+            inverse_dof=no_dof if terms.dof is None else _padded(1.0 / terms.dof, shape),
+            flag_tables=self._flag_tables(terms, width).astype(working),
+            level_table=self._level_table(terms, width).astype(working),
+            anchor_table=_padded(anchors, (len(anchors), width)),
             n_states=n_states,
             linear=bool(min(terms.initial.min(), terms.transition.min()) > _SMALLEST_LINEAR),
         )
 
-    def _flag_tables(self, terms: Terms, width: int, working: np.dtype[np.floating]) -> Array:
-        """[G, 256, KP]: the sum over a byte's eight facts, for each value of the byte."""
-        n_bytes = -(-self.n_flags // 8)
+    def _flag_tables(self, terms: Terms, width: int) -> Array:
+        """[G, 256, KP]: the sum over a byte's eight flags, for each value of the byte.
+
+        The constant of every cell is already in `Potentials.constant`, and a missing binary code looks like a zero, so the
+        flags of missing values take those terms back.
+        """
+        n_bytes = len(self.questions) // 8
         when_set, when_clear = np.zeros((8 * n_bytes, width)), np.zeros((8 * n_bytes, width))
-        at = 0
-        for columns, one, zero in (
-            (self.binary, when_set, when_clear),
-            (self.partial_binary, when_set, None),
-            (self.partial_binary, None, when_set),
-        ):
-            for column in columns:
+        k = terms.n_states
+        for flag, (question, column) in enumerate(zip(self.questions, self.columns, strict=True)):
+            if question == IS_ONE:
                 logs = terms.log_categories[column]
-                if one is not None and logs.shape[1] > 1:
-                    one[at, : terms.n_states] = logs[:, 1]
-                if zero is not None:
-                    zero[at, : terms.n_states] = logs[:, 0]
-                at += 1
-        seen = slice(at, at + len(self.partial_columns))
-        when_set[seen, : terms.n_states] = terms.constants[:, self.partial_columns].T
+                when_clear[flag, :k] = logs[:, 0]
+                when_set[flag, :k] = logs[:, -1]
+            elif question == CODE_MISSING:
+                when_set[flag, :k] = -terms.log_categories[column][:, 0]
+            elif question == CELL_MISSING:
+                when_set[flag, :k] = -terms.constants[:, column]
         tables = np.zeros((n_bytes, 256, width))
         tables[:, 0] = when_clear.reshape(n_bytes, 8, width).sum(axis=1)
         gain = (when_set - when_clear).reshape(n_bytes, 8, width)
         for bit in range(8):
             tables[:, 1 << bit : 2 << bit] = tables[:, : 1 << bit] + gain[:, bit, None, :]
-        return tables.astype(working)
+        return tables
 
-    def _level_table(self, terms: Terms, width: int, working: np.dtype[np.floating]) -> Array:
-        table = np.zeros((self.n_level_rows, width), working)
+    def _level_table(self, terms: Terms, width: int) -> Array:
+        table = np.zeros((max(self.n_level_rows, 1), width))
         for column, base in zip(self.many, self.bases, strict=True):
             logs = terms.log_categories[column]
             table[base + 1 : base + 1 + logs.shape[1], : terms.n_states] = logs.T
@@ -215,18 +197,18 @@ class Coding:
         """Kernel sums as per-column statistics in the data's units."""
         k, d = potentials.n_states, self.n_columns
         occupancy = sums.occupancy[:k]
+        flags = sums.flags[:, :k].T
         scale = potentials.scale[:, :d].astype(np.float64)
         location = potentials.location[:, :d].astype(np.float64)
         observed = np.repeat(occupancy[:, None], d, axis=1)
-        flags = sums.flags[:, :k].T
-        at = len(self.binary) + 2 * len(self.partial_binary)
-        observed[:, self.partial_columns] = flags[:, at : at + len(self.partial_columns)]
+        of_cells = self.questions == CELL_MISSING
+        observed[:, self.columns[of_cells]] -= flags[:, of_cells]
         return Statistics(
             initial=sums.initial[:k],
             transitions=sums.transitions[:k, :k],
             occupancy=occupancy,
             reference=potentials.shift.astype(np.float64) + location / scale,
-            observed=observed,
+            observed=np.maximum(observed, 0.0),
             first=sums.first[:, :d] / scale,
             second=sums.second[:, :d] / scale**2,
             categories=self._category_counts(occupancy, flags, sums.levels[:, :k].T),
@@ -236,37 +218,49 @@ class Coding:
 
     def _category_counts(self, occupancy: Array, flags: Array, levels: Array) -> tuple[Array, ...]:
         counts = [np.zeros((len(occupancy), size)) for size in self.n_categories]
-        n_binary, n_partial = len(self.binary), len(self.partial_binary)
-        for at, column in enumerate(self.binary):
-            ones = np.minimum(flags[:, at], occupancy)
-            counts[column][:, 0] = occupancy - ones
-            if counts[column].shape[1] > 1:
-                counts[column][:, 1] = ones
-        for at, column in enumerate(self.partial_binary, start=n_binary):
-            counts[column][:, 0] = flags[:, at + n_partial]
-            if counts[column].shape[1] > 1:
-                counts[column][:, 1] = flags[:, at]
+        for flag in np.flatnonzero(self.questions == IS_ONE):
+            column = counts[self.columns[flag]]
+            column[:, 0] = occupancy
+            if column.shape[1] > 1:
+                column[:, 1] = flags[:, flag]
+                column[:, 0] -= flags[:, flag]
+        for flag in np.flatnonzero(self.questions == CODE_MISSING):
+            counts[self.columns[flag]][:, 0] -= flags[:, flag]
         for column, base in zip(self.many, self.bases, strict=True):
             counts[column][:] = levels[:, base + 1 : base + 1 + self.n_categories[column]]
-        return tuple(counts)
+        return tuple(np.maximum(column, 0.0) for column in counts)
+
+
+def _bytes_of(question: int, columns: Array, wanted: Array) -> Array:
+    """Questions and columns [2, 8 n] of the bytes in which any of eight columns is wanted; spare bits ask nothing."""
+    n_bytes = -(-len(columns) // 8)
+    asked, about = np.zeros((n_bytes, 8), np.int64), np.zeros((n_bytes, 8), np.int64)
+    asked.flat[: len(columns)], about.flat[: len(columns)] = question, columns
+    kept = np.zeros((n_bytes, 8), bool)
+    kept.flat[: len(columns)] = wanted
+    rows = kept.any(axis=1)
+    return np.stack([asked[rows].ravel(), about[rows].ravel()])
+
+
+def _padded(values: Array, shape: tuple[int, ...], fill: float = 0.0) -> Array:
+    """The values in the corner of a larger float64 array."""
+    padded = np.full(shape, fill)
+    padded[tuple(slice(n) for n in values.shape)] = values
+    return padded
 
 
 @compiled
-def pack_equal(codes: Array, columns: Array, value: int, first_flag: int, flags: Array) -> None:
-    """Set flag first_flag + i wherever codes[:, columns[i]] equals value."""
+def pack_flags(continuous: Array, categorical: Array, questions: Array, columns: Array, flags: Array) -> None:
+    """Answer every row's questions (see `Coding`), eight to a byte, in `flags` [N, G], which must be zero."""
     for row in range(flags.shape[0]):
-        for i in range(columns.shape[0]):
-            if codes[row, columns[i]] == value:
-                flag = first_flag + i
-                flags[row, flag >> 3] |= 1 << (flag & 7)
-
-
-@compiled
-def pack_seen(continuous: Array, columns: Array, first_flag: int, flags: Array) -> None:
-    """Set flag first_flag + i wherever continuous[:, columns[i]] is not missing."""
-    for row in range(flags.shape[0]):
-        for i in range(columns.shape[0]):
-            x = continuous[row, columns[i]]
-            if x == x:
-                flag = first_flag + i
+        for flag in range(questions.shape[0]):
+            question, column = questions[flag], columns[flag]
+            answer = False
+            if question == IS_ONE:
+                answer = categorical[row, column] == 1
+            elif question == CODE_MISSING:
+                answer = categorical[row, column] < 0
+            elif question == CELL_MISSING:
+                answer = continuous[row, column] != continuous[row, column]
+            if answer:
                 flags[row, flag >> 3] |= 1 << (flag & 7)

@@ -16,4 +16,4 @@ _RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 
 def compiled(function: F) -> F:
     """Compile without the interpreter lock, cached on disk, with sums in any order."""
-    return cast(F, numba.njit(nogil=True, cache=True, fastmath=_RELAXED)(function))
+    return cast(F, numba.njit(nogil=True, cache=True, fastmath=_RELAXED, error_model="numpy")(function))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 from turncoat.numerics.compiled import compiled
 from turncoat.numerics.structures import Array, Observations, Potentials, Scratch
@@ -117,93 +120,91 @@ def _exact_distances(values: Array, potentials: Potentials, out: Array) -> None:
     for k in range(potentials.n_states):
         summed = 0.0
         for d in range(values.shape[0]):
-            x = float(values[d])
+            x = np.float64(values[d])
             if x == x:
-                t = (x - float(potentials.shift[d])) * float(potentials.scale[k, d]) - float(potentials.location[k, d])
+                t = (x - np.float64(potentials.shift[d])) * potentials.scale[k, d] - potentials.location[k, d]
                 summed += t * t
         out[k] -= 0.5 * summed
 
 
 @compiled
-def _table_terms(flags: Array, flag_tables: Array, levels: Array, level_table: Array, row: int, base: int, like: object) -> object:
-    """Sum of one row's flag and level terms for states base..base + 8, in the lanes of `like`."""
-    even = odd = splat(0.0, load8(level_table, (0, base)))
-    paired = flags.shape[1] - flags.shape[1] % 2
-    for g in range(0, paired, 2):
-        even = add(even, load8(flag_tables, (g, flags[row, g], base)))
-        odd = add(odd, load8(flag_tables, (g + 1, flags[row, g + 1], base)))
-    for g in range(paired, flags.shape[1]):
-        even = add(even, load8(flag_tables, (g, flags[row, g], base)))
-    paired = levels.shape[1] - levels.shape[1] % 2
-    for j in range(0, paired, 2):
-        even = add(even, load8(level_table, (levels[row, j], base)))
-        odd = add(odd, load8(level_table, (levels[row, j + 1], base)))
-    for j in range(paired, levels.shape[1]):
-        even = add(even, load8(level_table, (levels[row, j], base)))
-    return convert(add(even, odd), like)
+def _table_terms(observations: Observations, potentials: Potentials, n_rows: int, first: int, emissions: Array, target: int) -> None:
+    """Write constant, flag and level terms of rows first... to emissions; two rows at a time, each in the same fixed order."""
+    flags, levels = observations.flags, observations.levels
+    flag_tables, level_table = potentials.flag_tables, potentials.level_table
+    for base in range(0, emissions.shape[1], 8):
+        constant = load8(potentials.constant, (base,))
+        nothing = splat(0.0, load8(potentials.level_table, (0, base)))
+        for t in range(0, n_rows, 2):
+            a, b = first + t, first + min(t + 1, n_rows - 1)
+            sum_a = sum_b = nothing
+            for g in range(flags.shape[1]):
+                sum_a = add(sum_a, load8(flag_tables, (g, flags[a, g], base)))
+                sum_b = add(sum_b, load8(flag_tables, (g, flags[b, g], base)))
+            for j in range(levels.shape[1]):
+                sum_a = add(sum_a, load8(level_table, (levels[a, j], base)))
+                sum_b = add(sum_b, load8(level_table, (levels[b, j], base)))
+            store(emissions, (target + a - first, base), add(constant, convert(sum_a, constant)))
+            store(emissions, (target + b - first, base), add(constant, convert(sum_b, constant)))
+
+
+@compiled
+def _distances(observations: Observations, potentials: Potentials, scratch: Scratch, first: int, last: int) -> None:
+    """Load rows first..last and measure them against every state."""
+    load_block(observations.continuous, first, last, potentials.shift, scratch.block)
+    if potentials.half_dof.shape[0] > 0:
+        student_distances(
+            scratch.block,
+            last - first,
+            potentials.scale,
+            potentials.location,
+            potentials.half_dof,
+            potentials.inverse_dof,
+            scratch.distances,
+        )
+    else:
+        gaussian_distances(scratch.block, last - first, potentials.scale, potentials.location, scratch.distances)
 
 
 @compiled
 def block_emissions(observations: Observations, potentials: Potentials, scratch: Scratch, first: int, last: int, target: int) -> None:
-    """Load rows first..last and write their emissions to scratch rows target..., shifted by each row's maximum.
+    """Write the emissions of rows first..last to scratch rows target..., shifted by each row's maximum.
 
-    The shift goes to `scratch.shifts`. In the scaled (linear) recursion the emissions are exponentiated here.
+    The shift goes to `scratch.shifts`. In the scaled (linear) recursion the emissions are exponentiated here. A row's
+    emissions depend on that row alone, bit for bit: not on its neighbours, nor on what the rest of the panel is missing.
     """
-    n_rows = last - first
-    constant, emissions, anchors = potentials.constant, scratch.emissions, observations.anchors
-    width = constant.shape[0]
+    emissions, distances, anchors = scratch.emissions, scratch.distances, observations.anchors
+    width = emissions.shape[1]
     has_columns = observations.continuous.shape[1] > 0
     if has_columns:
-        load_block(observations.continuous, first, last, potentials.shift, scratch.block)
-        if potentials.half_dof.shape[0] > 0:
-            student_distances(
-                scratch.block,
-                n_rows,
-                potentials.scale,
-                potentials.location,
-                potentials.half_dof,
-                potentials.inverse_dof,
-                scratch.distances,
-            )
-        else:
-            gaussian_distances(scratch.block, n_rows, potentials.scale, potentials.location, scratch.distances)
-    has_tables = observations.flags.shape[1] + observations.levels.shape[1] > 0
-    half = splat(-0.5, load8(constant, (0,)))
-    for t in range(n_rows):
+        _distances(observations, potentials, scratch, first, last)
+    _table_terms(observations, potentials, last - first, first, emissions, target)
+    half = splat(-0.5, load8(emissions, (0, 0)))
+    for t in range(last - first):
         row, place = first + t, target + t
+        if anchors.shape[0] > 0:
+            for base in range(0, width, 8):
+                anchor = load8(potentials.anchor_table, (anchors[row], base))
+                store(emissions, (place, base), add(load8(emissions, (place, base)), anchor))
         top = -math.inf
         for base in range(0, width, 8):
-            value = load8(constant, (base,))
-            if has_tables:
-                value = add(
-                    value,
-                    _table_terms(
-                        observations.flags,
-                        potentials.flag_tables,
-                        observations.levels,
-                        potentials.level_table,
-                        row,
-                        base,
-                        value,
-                    ),
-                )
-            if anchors.shape[0] > 0:
-                value = add(value, load8(potentials.anchor_table, (anchors[row], base)))
-            store(emissions, (place, base), value)
-            if has_columns:
-                value = fma(convert(load8(scratch.distances, (t, base)), value), half, value)
-            top = max(top, largest(value))
-        if top == -math.inf and has_columns:
+            top = max(top, largest(_with_distance(emissions, place, distances, t, base, half, has_columns)))
+        measured = has_columns and top > -math.inf
+        if has_columns and not measured:
             _exact_distances(observations.continuous[row], potentials, emissions[place])
             for k in range(potentials.n_states):
                 top = max(top, emissions[place, k])
-            has_distance = False
-        else:
-            has_distance = has_columns
         scratch.shifts[place] = top
         for base in range(0, width, 8):
-            value = load8(emissions, (place, base))
-            if has_distance:
-                value = fma(convert(load8(scratch.distances, (t, base)), value), half, value)
+            value = _with_distance(emissions, place, distances, t, base, half, measured)
             value = add(value, splat(-top, value))
             store(emissions, (place, base), exp(value) if potentials.linear else value)
+
+
+@compiled
+def _with_distance(emissions: Array, place: int, distances: Array, t: int, base: int, half: Any, measured: bool) -> Any:
+    """Eight states' terms of one row, less half their distances."""
+    value = load8(emissions, (place, base))
+    if measured:
+        value = fma(convert(load8(distances, (t, base)), value), half, value)
+    return value

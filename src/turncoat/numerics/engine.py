@@ -51,7 +51,7 @@ def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
     working = potentials.scale.dtype
     width = potentials.initial.shape[0]
     tiles = potentials.scale.shape
-    patterns = potentials.flag_tables.shape if collecting else (0, 256, width)  # only statistics count patterns
+    n_patterns = 256 * potentials.flag_tables.shape[0] if collecting else 0
     return Scratch(
         block=np.zeros((plan.block_rows, tiles[1]), working),
         distances=np.zeros((plan.block_rows, width), working),
@@ -62,7 +62,7 @@ def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
         weights=np.zeros((tiles[0], plan.block_rows), working),
         rows=np.zeros((tiles[0], plan.block_rows), np.int64),
         kept=np.zeros(tiles[0], np.int64),
-        pattern_counts=np.zeros(patterns, working),
+        pattern_counts=np.zeros((n_patterns, width)),
         pair_weights=np.zeros((width, width)),
         vectors=np.zeros((4, width)),
     )

@@ -108,7 +108,7 @@ def infer_chunk(
     offsets = observations.offsets
     scratch.pair_weights[:, :] = 0.0
     if mode == COLLECT:
-        scratch.pattern_counts[:, :, :] = 0
+        scratch.pattern_counts[:, :] = 0.0
     for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
         sequences = (plan.groups[group], plan.groups[group + 1])
         first, last = offsets[sequences[0]], offsets[sequences[1]]
@@ -146,7 +146,7 @@ def weigh_chunk(
     """Statistics of one chunk under given state probabilities [N, K], consecutive rows taken as independent."""
     n_states = potentials.n_states
     offsets = observations.offsets
-    scratch.pattern_counts[:, :, :] = 0
+    scratch.pattern_counts[:, :] = 0.0
     scratch.posteriors[:, :] = 0.0
     for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
         sequences = (plan.groups[group], plan.groups[group + 1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp, softmax
 
+from turncoat.numerics.coding import CELL_MISSING, CODE_MISSING, IS_ONE
 from turncoat.numerics.live import BAD_CELL, BAD_CODE, FINE, LiveTables
 from turncoat.numerics.structures import Array, Observations, Potentials, Sums, zero_sums
 
@@ -41,6 +42,13 @@ def log_emissions(observations: Observations, potentials: Potentials) -> Array:
     return np.asarray(total)
 
 
+def _shifted_emissions(observations: Observations, potentials: Potentials) -> tuple[Array, Array]:
+    """log b [N, K] less each row's maximum, and those maxima [N]."""
+    emissions = log_emissions(observations, potentials)
+    shifts = emissions.max(axis=1)
+    return emissions - shifts[:, None], shifts
+
+
 def _forward(potentials: Potentials, emissions: Array) -> Array:
     """log p(x_1..t, state) [T, K] of one sequence."""
     k = potentials.n_states
@@ -63,14 +71,14 @@ def _backward(potentials: Potentials, emissions: Array) -> Array:
 
 def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1) -> tuple[Array, Array]:
     """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]; `n_threads` is there for the signature."""
-    emissions = log_emissions(observations, potentials)
+    emissions, shifts = _shifted_emissions(observations, potentials)
     probs = np.empty_like(emissions)
     offsets = observations.offsets
     log_likelihoods = np.empty(len(offsets) - 1)
     for u in range(len(offsets) - 1):
         rows = slice(offsets[u], offsets[u + 1])
         joint = _forward(potentials, emissions[rows])
-        log_likelihoods[u] = logsumexp(joint[-1])
+        log_likelihoods[u] = logsumexp(joint[-1]) + shifts[rows].sum()
         probs[rows] = softmax(joint + _backward(potentials, emissions[rows]) if smoothed else joint, axis=1)
     return probs, log_likelihoods
 
@@ -80,14 +88,15 @@ def collect(observations: Observations, potentials: Potentials, n_threads: int =
     k = potentials.n_states
     probs, log_likelihoods = infer(observations, potentials, smoothed=True)
     sums = _row_sums(observations, potentials, probs)
-    emissions = log_emissions(observations, potentials)
+    emissions, _ = _shifted_emissions(observations, potentials)
     offsets = observations.offsets
     for u in range(len(offsets) - 1):
         part = emissions[offsets[u] : offsets[u + 1]]
         joint, ahead = _forward(potentials, part), _backward(potentials, part)
+        total = logsumexp(joint[-1])
         for t in range(1, len(part)):
             pair = joint[t - 1][:, None] + potentials.log_transition[:k, :k] + (part[t] + ahead[t])[None, :]
-            sums.transitions[:k, :k] += np.exp(pair - log_likelihoods[u])
+            sums.transitions[:k, :k] += np.exp(pair - total)
     return sums, log_likelihoods
 
 
@@ -137,9 +146,7 @@ def decode(observations: Observations, potentials: Potentials, n_threads: int = 
     return path
 
 
-def live_step(
-    belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
-) -> tuple[int, int, Array, float]:
+def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float) -> tuple[int, int, Array, float]:
     """One live step from a belief [K] (empty for a new customer) and one row, as in `live.live_step`."""
     k, d = tables.columns.shape[1], tables.n_columns
     sizes = np.diff(tables.bounds)
@@ -160,15 +167,9 @@ def live_step(
     return FINE, 0, np.asarray(softmax(joint)), float(logsumexp(joint))
 
 
-def pack_equal(codes: Array, columns: Array, value: int, first_flag: int, flags: Array) -> None:
-    """Set flag first_flag + i wherever codes[:, columns[i]] equals value."""
-    for i, column in enumerate(columns):
-        flag = first_flag + i
-        flags[:, flag >> 3] |= ((codes[:, column] == value) << (flag & 7)).astype(np.uint8)
-
-
-def pack_seen(continuous: Array, columns: Array, first_flag: int, flags: Array) -> None:
-    """Set flag first_flag + i wherever continuous[:, columns[i]] is not missing."""
-    for i, column in enumerate(columns):
-        flag = first_flag + i
-        flags[:, flag >> 3] |= (~np.isnan(continuous[:, column]) << (flag & 7)).astype(np.uint8)
+def pack_flags(continuous: Array, categorical: Array, questions: Array, columns: Array, flags: Array) -> None:
+    """Answer every row's questions, eight to a byte, in `flags` [N, G], which must be zero."""
+    answers = {IS_ONE: categorical == 1, CODE_MISSING: categorical < 0, CELL_MISSING: np.isnan(continuous)}
+    for flag, (question, column) in enumerate(zip(questions, columns, strict=True)):
+        if question in answers:
+            flags[:, flag // 8] |= answers[question][:, column].astype(np.uint8) << (flag % 8)

@@ -46,42 +46,46 @@ def residual_sums(
 
 
 @compiled
-def count_patterns(flags: Array, posteriors: Array, first: int, n_rows: int, counts: Array) -> None:
-    """Add each row's posterior to the counter of each flag byte's value."""
-    for t in range(n_rows):
-        for base in range(0, counts.shape[2], 8):
-            p = convert(load8(posteriors, (t, base)), load8(counts, (0, 0, base)))
-            for g in range(flags.shape[1]):
-                place = (g, flags[first + t, g], base)
-                store(counts, place, add(load8(counts, place), p))
+def count_codes(codes: Array, stride: int, posteriors: Array, first: int, n_rows: int, counts: Array) -> None:
+    """Add each row's posterior to the counter of each of its codes: row `stride * column + code` of `counts`.
 
-
-@compiled
-def count_levels(levels: Array, posteriors: Array, first: int, n_rows: int, counts: Array) -> None:
-    """Add each row's posterior to the counter of each many-valued category it carries."""
-    for t in range(n_rows):
-        for base in range(0, counts.shape[1], 8):
-            p = load8(posteriors, (t, base))
-            for j in range(levels.shape[1]):
-                place = (levels[first + t, j], base)
-                store(counts, place, add(load8(counts, place), p))
+    Most rows of a block share a column's code. Those of the first row's code are not counted one by one, which would
+    make each addition wait for the last, but as what the other codes leave of the block's total.
+    """
+    for base in range(0, counts.shape[1], 8):
+        everything = splat(0.0, load8(posteriors, (0, base)))
+        for t in range(n_rows):
+            everything = add(everything, load8(posteriors, (t, base)))
+        for j in range(codes.shape[1]):
+            usual = codes[first, j]
+            elsewhere = splat(0.0, everything)
+            for t in range(1, n_rows):
+                code = codes[first + t, j]
+                if code != usual:
+                    p = load8(posteriors, (t, base))
+                    elsewhere = add(elsewhere, p)
+                    place = (stride * j + code, base)
+                    store(counts, place, add(load8(counts, place), p))
+            place = (stride * j + usual, base)
+            rest = fma(elsewhere, splat(-1.0, elsewhere), everything)
+            store(counts, place, add(load8(counts, place), rest))
 
 
 @compiled
 def fold_patterns(patterns: Array, flags: Array) -> None:
-    """Marginalise pattern counts [G, 256, KP] to counts of set flags, added to [8 G, KP]. Destroys `patterns`.
+    """Marginalise pattern counts [256 G, KP] to counts of set flags, added to [8 G, KP]. Destroys `patterns`.
 
     From the highest bit down: the upper half of the patterns has it set; then the halves are added and the bit is gone.
     """
-    for g in range(patterns.shape[0]):
-        for base in range(0, patterns.shape[2], 8):
+    for g in range(patterns.shape[0] // 256):
+        for base in range(0, patterns.shape[1], 8):
             half = 128
             for bit in range(7, -1, -1):
                 with_bit = load8(flags, (8 * g + bit, base))
-                for pattern in range(half):
-                    upper = load8(patterns, (g, half + pattern, base))
-                    with_bit = add(with_bit, convert(upper, with_bit))
-                    store(patterns, (g, pattern, base), add(load8(patterns, (g, pattern, base)), upper))
+                for pattern in range(256 * g, 256 * g + half):
+                    upper = load8(patterns, (pattern + half, base))
+                    with_bit = add(with_bit, upper)
+                    store(patterns, (pattern, base), add(load8(patterns, (pattern, base)), upper))
                 store(flags, (8 * g + bit, base), with_bit)
                 half //= 2
 
@@ -111,9 +115,9 @@ def block_statistics(
             sums.second,
         )
     if observations.flags.shape[1] > 0:
-        count_patterns(observations.flags, posteriors, first, n_rows, scratch.pattern_counts)
+        count_codes(observations.flags, 256, posteriors, first, n_rows, scratch.pattern_counts)
     if observations.levels.shape[1] > 0:
-        count_levels(observations.levels, posteriors, first, n_rows, sums.levels)
+        count_codes(observations.levels, 0, posteriors, first, n_rows, sums.levels)
     for base in range(0, posteriors.shape[1], 8):
         occupancy = load8(sums.occupancy, (base,))
         for t in range(n_rows):

@@ -73,7 +73,7 @@ class Scratch(NamedTuple):
     weights: Array  # [K, block_rows] working precision
     rows: Array  # [K, block_rows] int64
     kept: Array  # [K] int64
-    pattern_counts: Array  # [G, 256, KP] working precision
+    pattern_counts: Array  # [256 G, KP] float64
     pair_weights: Array  # [KP, KP] float64
     vectors: Array  # [4, KP] float64
 

@@ -1,0 +1,73 @@
+"""The fit loop on its own, with a tier whose bound can be told to misbehave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turncoat import DataError, HMMParams
+from turncoat.models.fitting import FitOptions, fit
+from turncoat.numerics.coding import Statistics, Terms
+
+PARAMS = HMMParams([1.0], [[1.0]], [[0.0]], [[1.0]])
+
+
+class Scripted:
+    """A tier whose log-likelihoods are read from a list, one per iteration."""
+
+    def __init__(self, bounds: list[float]) -> None:
+        self.bounds = iter(bounds)
+
+    def terms(self, params: HMMParams) -> Any:
+        return None
+
+    def update(self, statistics: Statistics, previous: HMMParams | None) -> HMMParams:
+        return PARAMS
+
+    def penalty(self, params: HMMParams) -> float:
+        return 0.0
+
+    def floored_share(self, params: HMMParams) -> float:
+        return 0.0
+
+    def collect(self, terms: Terms) -> Statistics:
+        empty = np.zeros((1, 0))
+        return Statistics(np.ones(1), np.ones((1, 1)), np.full(1, 10.0), empty, empty, empty, empty, (), next(self.bounds), 10)
+
+
+def run(bounds: list[float], max_iter: int = 10, tol: float = 1e-3, precision: str = "float64") -> Any:
+    tier = Scripted(bounds)
+    seen: list[tuple[int, int, int, float]] = []
+    options = FitOptions(max_iter, tol, False, precision)
+    _, report = fit(tier, [(0, lambda: PARAMS)], tier.collect, options, lambda *news: seen.append(news))
+    assert [bound for _, _, _, bound in seen] == list(report.history)
+    return report
+
+
+def test_tolerance_is_per_transaction() -> None:
+    assert run([-100.0, -50.0, -49.995]).n_iter == 3  # 0.005 over 10 rows is below 1e-3
+    assert run([-100.0, -50.0, -49.95, -49.949]).n_iter == 4
+
+
+def test_a_decrease_is_reported_and_not_hidden() -> None:
+    report = run([-100.0, -90.0, -95.0, -80.0, -80.0])
+    assert report.decreases == (3,)
+    assert report.history[2] == -95.0
+    assert run([-100.0, -90.0, -90.0 - 1e-9, -90.0], tol=0.0, max_iter=4).decreases == ()
+
+
+def test_a_bound_that_is_not_a_number_stops_the_fit() -> None:
+    with pytest.raises(DataError, match="bound of nan at iteration 2"):
+        run([-100.0, float("nan")])
+
+
+def test_statistics_of_different_parameters_do_not_add() -> None:
+    one = Scripted([1.0]).collect(None)
+    both = one + one
+    assert both.n_rows == 20
+    assert both.log_likelihood == 2.0
+    moved = Statistics(*[np.ones((1, 1)) if name == "reference" else getattr(one, name) for name in one.__dataclass_fields__])
+    with pytest.raises(ValueError, match="different parameters"):
+        one + moved

@@ -1,0 +1,167 @@
+"""Each compiled kernel against its plain NumPy counterpart, on the same arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.numerics.cases import CASES, draw
+from turncoat.numerics import coding, engine, live, plain
+from turncoat.numerics.structures import Observations, Potentials, Sums
+
+TOLERANCE = {"float64": {"rtol": 1e-10, "atol": 1e-10}, "float32": {"rtol": 2e-4, "atol": 2e-4}}
+
+both_precisions = pytest.mark.parametrize("precision", ["float64", "float32"])
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def assert_same_sums(fast: Sums, slow: Sums, precision: str) -> None:
+    for field in Sums._fields:
+        np.testing.assert_allclose(getattr(fast, field), getattr(slow, field), **TOLERANCE[precision], err_msg=field)
+
+
+@both_precisions
+@every_case
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_infer(name: str, precision: str, smoothed: bool) -> None:
+    problem = draw(CASES[name], precision)
+    fast, fast_likelihood = engine.infer(problem.observations, problem.potentials, smoothed)
+    slow, slow_likelihood = plain.infer(problem.observations, problem.potentials, smoothed)
+    np.testing.assert_allclose(fast, slow, **TOLERANCE[precision])
+    np.testing.assert_allclose(fast.sum(axis=1), 1.0, atol=1e-12)
+    np.testing.assert_allclose(fast_likelihood, slow_likelihood, rtol=1e-10 if precision == "float64" else 1e-5)
+
+
+@both_precisions
+@every_case
+def test_collect(name: str, precision: str) -> None:
+    problem = draw(CASES[name], precision)
+    fast, fast_likelihood = engine.collect(problem.observations, problem.potentials)
+    slow, slow_likelihood = plain.collect(problem.observations, problem.potentials)
+    assert_same_sums(fast, slow, precision)
+    np.testing.assert_allclose(fast_likelihood, slow_likelihood, rtol=1e-10 if precision == "float64" else 1e-5)
+
+
+@both_precisions
+@every_case
+def test_collect_given(name: str, precision: str) -> None:
+    problem = draw(CASES[name], precision)
+    probs = np.random.default_rng(1).dirichlet(np.ones(CASES[name].n_states), len(problem.continuous))
+    fast = engine.collect_given(problem.observations, problem.potentials, probs)
+    assert_same_sums(fast, plain.collect_given(problem.observations, problem.potentials, probs), precision)
+
+
+@every_case
+def test_decode(name: str) -> None:
+    problem = draw(CASES[name], "float64")
+    fast = engine.decode(problem.observations, problem.potentials)
+    np.testing.assert_array_equal(fast, plain.decode(problem.observations, problem.potentials))
+
+
+@every_case
+def test_result_does_not_depend_on_threads(name: str) -> None:
+    problem = draw(CASES[name], "float32")
+    alone, alone_likelihood = engine.collect(problem.observations, problem.potentials, 1)
+    for n_threads in (2, 5):
+        together, likelihood = engine.collect(problem.observations, problem.potentials, n_threads)
+        for field in Sums._fields:
+            np.testing.assert_array_equal(getattr(alone, field), getattr(together, field))
+        np.testing.assert_array_equal(alone_likelihood, likelihood)
+
+
+@every_case
+def test_live_step(name: str) -> None:
+    """Two steps in a row, fast against plain, on the first rows of the case."""
+    problem = draw(CASES[name], "float64")
+    tables = live.live_tables(problem.terms)
+    held = np.empty(0)
+    for row in range(min(2, len(problem.continuous))):
+        cells = problem.continuous[row].astype(np.float64)
+        codes = problem.categorical[row].astype(np.int64)
+        fast = live.live_step(held, cells, codes, tables, 1e30)
+        slow = plain.live_step(held, cells, codes, tables, 1e30)
+        assert fast[:2] == slow[:2] == (live.FINE, 0)
+        np.testing.assert_allclose(fast[2], slow[2], rtol=1e-9, atol=1e-300)
+        assert fast[3] == pytest.approx(slow[3], rel=1e-10)
+        held = fast[2]
+
+
+def test_live_step_names_the_bad_cell() -> None:
+    problem = draw(CASES["mixed"], "float64")
+    tables = live.live_tables(problem.terms)
+    cells, codes = np.zeros(18), np.zeros(13, np.int64)
+    for step in (live.live_step, plain.live_step):
+        cells[:], codes[:] = 0.0, 0
+        cells[7] = np.inf
+        assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CELL, 7)
+        cells[7], codes[11] = 0.0, 3
+        assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
+        codes[11] = -2
+        assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
+
+
+@every_case
+def test_packing(name: str) -> None:
+    problem = draw(CASES[name], "float64")
+    slow = np.zeros_like(problem.observations.flags)
+    plain.pack_flags(problem.continuous, problem.categorical, problem.coding.questions, problem.coding.columns, slow)
+    np.testing.assert_array_equal(problem.observations.flags, slow)
+    assert slow.any() == (2 in CASES[name].n_categories or CASES[name].missing > 0)
+
+
+def test_values_far_beyond_float32_squares_stay_finite() -> None:
+    """A cell whose squared distance overflows float32 is scored in float64, and its row still sums to one."""
+    problem = draw(CASES["continuous"], "float32")
+    continuous = problem.continuous.copy()
+    continuous[2, 1] = 1e25
+    observations = problem.observations._replace(continuous=continuous)
+    fast, fast_likelihood = engine.infer(observations, problem.potentials, True)
+    slow, slow_likelihood = plain.infer(observations, problem.potentials, True)
+    assert np.isfinite(fast_likelihood).all()
+    np.testing.assert_allclose(fast_likelihood, slow_likelihood, rtol=1e-6)
+    np.testing.assert_allclose(fast, slow, atol=1e-3)
+
+
+def _linear_and_log(name: str) -> tuple[Observations, Potentials, Potentials]:
+    problem = draw(CASES[name], "float64")
+    assert problem.potentials.linear
+    return problem.observations, problem.potentials, problem.potentials._replace(linear=False)
+
+
+@pytest.mark.parametrize("name", ["mixed", "far apart", "longer than a block", "anchored"])
+def test_scaled_and_log_domain_recursions_agree(name: str) -> None:
+    observations, scaled, logarithmic = _linear_and_log(name)
+    assert_same_sums(engine.collect(observations, scaled)[0], engine.collect(observations, logarithmic)[0], "float64")
+
+
+def test_underflowed_state_comes_back_when_moves_are_impossible() -> None:
+    """Evidence 40 nats a row against the only possible path must not trap the recursion in a state it has ruled out."""
+    n = 60
+    cells = np.concatenate([np.zeros(30), np.full(30, 9.0)])[:, None]
+    terms = coding.Terms(
+        initial=np.array([0.5, 0.5]),
+        transition=np.eye(2),
+        means=np.array([[0.0], [9.0]]),
+        scales=np.ones((2, 1)),
+        constants=np.zeros((2, 1)),
+        log_categories=(),
+    )
+    layout = coding.Coding.of((), np.array([False]), np.empty(0, bool))
+    observations = layout.pack(np.vstack([cells, cells[-1:]]), np.empty((n + 1, 0), np.int8), np.array([0, n + 1]))
+    potentials = layout.potentials(terms, np.dtype("float64"), "float64")
+    assert not potentials.linear
+    probs, _ = engine.infer(observations, potentials, smoothed=False)
+    assert probs[29, 0] > 1 - 1e-12
+    assert probs[-1, 1] > 1 - 1e-12
+
+
+def test_plan_covers_every_sequence_once() -> None:
+    lengths = np.random.default_rng(0).integers(1, 2000, 500)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    plan = engine.make_plan(offsets)
+    assert plan.groups[0] == 0
+    assert plan.groups[-1] == 500
+    assert (np.diff(plan.groups) > 0).all()
+    assert plan.chunks[-1] == len(plan.groups) - 1
+    assert (np.diff(plan.chunks) > 0).all()
+    assert plan.longest == np.diff(offsets[plan.groups]).max()

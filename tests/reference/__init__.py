@@ -1,0 +1,1 @@
+"""Independent oracles: plain NumPy and SciPy written from the method's formulas, never from Turncoat's code."""
