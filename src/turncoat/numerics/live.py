@@ -10,7 +10,7 @@ import numpy as np
 from turncoat.numerics.coding import Terms
 from turncoat.numerics.compiled import compiled
 from turncoat.numerics.structures import Array, padded_columns, padded_states
-from turncoat.numerics.vectors import add, fma, load8, log, multiply, residual, splat, store, total
+from turncoat.numerics.vectors import add, fma, load8, load16, log, multiply, residual, splat, store, total
 
 FINE, BAD_CELL, BAD_CODE = 0, 1, 2
 
@@ -76,58 +76,57 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
     top = -math.inf
     for k in range(n_states):
         top = max(top, scores[0, k])
+    predicted = np.empty(n_states)
+    _predict(belief, chain, predicted)
     updated = np.empty(n_states)
     evidence = 0.0
     for j in range(n_states):
-        arriving = chain[0, j]
-        if belief.shape[0] > 0:
-            arriving = 0.0
-            for i in range(n_states):
-                arriving += belief[i] * chain[i + 1, j]
-        updated[j] = arriving * math.exp(scores[0, j] - top)
+        updated[j] = predicted[j] * math.exp(scores[0, j] - top)
         evidence += updated[j]
     if evidence <= 0.0:
-        top, evidence = _rescue(belief, chain, scores, updated)
+        top, evidence = _rescue(predicted, scores, updated)
     for j in range(n_states):
         updated[j] /= evidence
     return FINE, 0, updated, top + math.log(evidence)
 
 
 @compiled
-def _cells_log_density(row: Array, columns: Array, k: int) -> float:
-    """Log density of one padded row under state k; a missing cell adds nothing."""
-    nothing = splat(0.0, load8(row, (0, 0)))
-    half = splat(-0.5, nothing)
-    summed = nothing
-    for d in range(0, row.shape[1], 8):
-        x = load8(row, (0, d))
-        t = residual(x, load8(columns, (0, k, d)), load8(columns, (1, k, d)))
-        square = multiply(t, t)
-        if columns.shape[0] > 3:
-            ratio = fma(square, load8(columns, (4, k, d)), splat(1.0, nothing))
-            summed = fma(multiply(load8(columns, (3, k, d)), splat(-1.0, nothing)), log(ratio), summed)
-        else:
-            summed = fma(square, half, summed)
-        minus_constant = multiply(load8(columns, (2, k, d)), splat(-1.0, nothing))
-        summed = add(summed, residual(x, nothing, minus_constant))
-    return float(total(summed))
+def _predict(belief: Array, chain: Array, out: Array) -> None:
+    """Where the chain is expected before the row is seen."""
+    for j in range(out.shape[0]):
+        out[j] = chain[0, j]
+        if belief.shape[0] > 0:
+            out[j] = 0.0
+            for i in range(out.shape[0]):
+                out[j] += belief[i] * chain[i + 1, j]
 
 
 @compiled
-def _rescue(belief: Array, chain: Array, scores: Array, updated: Array) -> tuple[float, float]:
+def _cells_log_density(row: Array, columns: Array, k: int) -> float:
+    """Log density of one padded row under state k; a missing cell adds nothing."""
+    nothing = splat(0.0, load16(row, (0, 0)))
+    density, constants = nothing, nothing
+    for d in range(0, row.shape[1], 16):
+        x = load16(row, (0, d))
+        t = residual(x, load16(columns, (0, k, d)), load16(columns, (1, k, d)))
+        if columns.shape[0] > 3:
+            ratio = fma(multiply(t, t), load16(columns, (4, k, d)), splat(1.0, nothing))
+            density = fma(load16(columns, (3, k, d)), log(ratio), density)
+        else:
+            density = fma(t, t, density)
+        constants = add(constants, residual(x, nothing, load16(columns, (2, k, d))))
+    return float((-1.0 if columns.shape[0] > 3 else -0.5) * total(density) - total(constants))
+
+
+@compiled
+def _rescue(predicted: Array, scores: Array, updated: Array) -> tuple[float, float]:
     """Redo the step in the log domain when every product underflowed; returns its shift and normaliser."""
-    n_states = updated.shape[0]
     top = -math.inf
-    for j in range(n_states):
-        arriving = chain[0, j]
-        if belief.shape[0] > 0:
-            arriving = 0.0
-            for i in range(n_states):
-                arriving += belief[i] * chain[i + 1, j]
-        updated[j] = scores[0, j] + math.log(arriving) if arriving > 0.0 else -math.inf
+    for j in range(updated.shape[0]):
+        updated[j] = scores[0, j] + math.log(predicted[j]) if predicted[j] > 0.0 else -math.inf
         top = max(top, updated[j])
     evidence = 0.0
-    for j in range(n_states):
+    for j in range(updated.shape[0]):
         updated[j] = math.exp(updated[j] - top)
         evidence += updated[j]
     return top, evidence
