@@ -40,7 +40,7 @@ CASES = {
     "one state": Case(1, 4, (2, 3), (10, 5)),
     "eight states": Case(8, 33, (2,) * 20, (50, 60)),
     "more states than lanes": Case(11, 4, (2, 3, 4), (40, 10)),
-    "longer than a block": Case(3, 5, (2, 4), (700, 20, 256, 300), missing=0.1),
+    "longer than a block": Case(3, 5, (2, 4), (2500, 20, 1024, 1100, 3), missing=0.1),
     "many chunks": Case(3, 2, (2,), (25,) * 300, missing=0.1),
     "far apart": Case(3, 40, (2,), (50, 10), separation=10.0),
 }

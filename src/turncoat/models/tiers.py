@@ -20,8 +20,10 @@ Array = NDArray[Any]
 P = TypeVar("P", HMMParams, VariationalParams)
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
-# Expected rows below which a state or cell has said nothing and keeps its parameters.
+# Expected rows below which counts are nothing but rounding.
 _NO_EVIDENCE = 1e-8
+# Share of all rows a state needs in a column to move its mean and variance there: the kernels leave out weights of 1e-8.
+_LEAST_SHARE = 1e-6
 # Keeps every possible transition possible: far below anything a likelihood can feel, far above underflow.
 _SMALLEST_PROBABILITY = 1e-30
 _SMALLEST_CATEGORY = 1e-300
@@ -57,7 +59,7 @@ class MaximumLikelihood(Generic[P]):
 
     def update(self, statistics: Statistics, previous: HMMParams | None) -> HMMParams:
         """Weighted means, variances and frequencies; a missing cell has no weight."""
-        seen = statistics.observed > _NO_EVIDENCE
+        seen = statistics.observed > _LEAST_SHARE * statistics.n_rows
         weight = np.where(seen, statistics.observed, 1.0)
         step = statistics.first / weight
         variances = np.maximum(statistics.second / weight - step**2, self.lowest_variances)

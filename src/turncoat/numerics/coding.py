@@ -198,8 +198,6 @@ class Coding:
         k, d = potentials.n_states, self.n_columns
         occupancy = sums.occupancy[:k]
         flags = sums.flags[:, :k].T
-        scale = potentials.scale[:, :d].astype(np.float64)
-        location = potentials.location[:, :d].astype(np.float64)
         observed = np.repeat(occupancy[:, None], d, axis=1)
         of_cells = self.questions == CELL_MISSING
         observed[:, self.columns[of_cells]] -= flags[:, of_cells]
@@ -207,10 +205,10 @@ class Coding:
             initial=sums.initial[:k],
             transitions=sums.transitions[:k, :k],
             occupancy=occupancy,
-            reference=potentials.shift.astype(np.float64) + location / scale,
+            reference=np.repeat(potentials.shift[None].astype(np.float64), k, axis=0),
             observed=np.maximum(observed, 0.0),
-            first=sums.first[:, :d] / scale,
-            second=sums.second[:, :d] / scale**2,
+            first=sums.first[:, :d],
+            second=sums.second[:, :d],
             categories=self._category_counts(occupancy, flags, sums.levels[:, :k].T),
             log_likelihood=log_likelihood,
             n_rows=n_rows,

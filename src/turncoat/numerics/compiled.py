@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.caching import FunctionCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -13,7 +16,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 # NaN and infinity keep their meaning: NaN is how a missing cell is recognised.
 _RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 
+_SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    """numba's disk cache, keyed by all kernel sources: kernels are inlined in each other, so any edit touches all."""
+
+    def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(signature, codegen), _SOURCES)
+
 
 def compiled(function: F) -> F:
     """Compile without the interpreter lock, cached on disk, with sums in any order."""
-    return cast(F, numba.njit(nogil=True, cache=True, fastmath=_RELAXED, error_model="numpy")(function))
+    dispatcher = numba.njit(nogil=True, fastmath=_RELAXED, error_model="numpy")(function)
+    dispatcher._cache = _KernelCache(function)
+    return cast(F, dispatcher)

@@ -15,7 +15,7 @@ import numpy as np
 from turncoat.numerics.passes import COLLECT, FILTER, SMOOTH, decode_chunk, infer_chunk, weigh_chunk
 from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums, zero_sums
 
-BLOCK_ROWS = 256
+BLOCK_ROWS = 1024
 _SMALLEST_CHUNK, _LARGEST_CHUNK, _CHUNKS = 1024, 16384, 32
 
 
@@ -32,8 +32,9 @@ def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS) -> Plan:
     chunk_rows = min(max(n_rows // _CHUNKS, _SMALLEST_CHUNK), _LARGEST_CHUNK)
     groups = _cut(offsets, block_rows)
     chunks = _cut(offsets[groups], chunk_rows)
+    order = np.argsort(-np.diff(offsets[groups][chunks]), kind="stable")
     longest = int(np.diff(offsets[groups]).max())
-    return Plan(groups, chunks, block_rows, longest)
+    return Plan(groups, chunks, order, block_rows, longest)
 
 
 def _cut(offsets: Array, most_rows: int) -> Array:
@@ -50,18 +51,17 @@ def _cut(offsets: Array, most_rows: int) -> Array:
 def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
     working = potentials.scale.dtype
     width = potentials.initial.shape[0]
-    tiles = potentials.scale.shape
     n_patterns = 256 * potentials.flag_tables.shape[0] if collecting else 0
     return Scratch(
-        block=np.zeros((plan.block_rows, tiles[1]), working),
+        block=np.zeros((plan.block_rows, potentials.scale.shape[1]), working),
         distances=np.zeros((plan.block_rows, width), working),
         emissions=np.zeros((plan.longest, width)),
         shifts=np.zeros(plan.longest),
         posteriors=np.zeros((plan.longest, width)),
         log_joint=np.zeros((0 if potentials.linear else plan.longest, width)),
-        weights=np.zeros((tiles[0], plan.block_rows), working),
-        rows=np.zeros((tiles[0], plan.block_rows), np.int64),
-        kept=np.zeros(tiles[0], np.int64),
+        weights=np.zeros((plan.block_rows, width), working),
+        rows=np.zeros((potentials.n_states, plan.block_rows), np.int64),
+        kept=np.zeros(potentials.n_states, np.int64),
         pattern_counts=np.zeros((n_patterns, width)),
         pair_weights=np.zeros((width, width)),
         vectors=np.zeros((4, width)),
@@ -89,7 +89,7 @@ def _each_chunk(potentials: Potentials, plan: Plan, collecting: bool, n_threads:
             spare.put(scratch)
 
     with ThreadPoolExecutor(n_threads) as pool:
-        for _ in pool.map(run, range(n_chunks)):
+        for _ in pool.map(run, plan.order.tolist()):
             pass
 
 

@@ -14,21 +14,18 @@ from turncoat.numerics.live import BAD_CELL, BAD_CODE, FINE, LiveTables
 from turncoat.numerics.structures import Array, Observations, Potentials, Sums, zero_sums
 
 
-def _residuals(observations: Observations, potentials: Potentials) -> Array:
-    """t [N, K, D], 0 where the cell is missing."""
-    d = observations.continuous.shape[1]
-    x = observations.continuous.astype(np.float64) - potentials.shift.astype(np.float64)
-    scale = potentials.scale[:, :d].astype(np.float64)
-    location = potentials.location[:, :d].astype(np.float64)
-    return np.nan_to_num(x[:, None, :] * scale - location, nan=0.0)
+def _shifted_cells(observations: Observations, potentials: Potentials) -> Array:
+    """x - shift [N, D]; NaN where the cell is missing."""
+    return np.asarray(observations.continuous.astype(np.float64) - potentials.shift.astype(np.float64))
 
 
 def log_emissions(observations: Observations, potentials: Potentials) -> Array:
     """log b [N, K]."""
     k = potentials.n_states
-    t = _residuals(observations, potentials)
+    d = observations.continuous.shape[1]
+    x = _shifted_cells(observations, potentials)[:, None, :]
+    t = np.nan_to_num(x * potentials.scale[:, :d].astype(np.float64) - potentials.location[:, :d].astype(np.float64), nan=0.0)
     if potentials.half_dof.shape[0]:
-        d = t.shape[2]
         cells = -potentials.half_dof[:, :d] * np.log1p(t**2 * potentials.inverse_dof[:, :d])
     else:
         cells = -0.5 * t**2
@@ -114,11 +111,11 @@ def _row_sums(observations: Observations, potentials: Potentials, probs: Array) 
     """All statistics but the transitions."""
     k, d = potentials.n_states, observations.continuous.shape[1]
     sums = zero_sums(potentials)
-    t = _residuals(observations, potentials)
+    x = np.nan_to_num(_shifted_cells(observations, potentials), nan=0.0)
     sums.initial[:k] = probs[observations.offsets[:-1]].sum(axis=0)
     sums.occupancy[:k] = probs.sum(axis=0)
-    sums.first[:, :d] = np.einsum("nk,nkd->kd", probs, t)
-    sums.second[:, :d] = np.einsum("nk,nkd->kd", probs, t**2)
+    sums.first[:, :d] = probs.T @ x
+    sums.second[:, :d] = probs.T @ x**2
     bits = np.unpackbits(observations.flags, axis=1, bitorder="little")
     sums.flags[:, :k] = bits.T.astype(np.float64) @ probs
     for j in range(observations.levels.shape[1]):

@@ -2,47 +2,92 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from turncoat.numerics.compiled import compiled
 from turncoat.numerics.structures import Array, Observations, Potentials, Scratch, Sums
-from turncoat.numerics.vectors import add, convert, fma, load8, load16, multiply, residual, splat, store
+from turncoat.numerics.vectors import add, convert, fma, load8, load16, multiply, seen, splat, store
 
-# A posterior below this is left out of the float32 sums of residuals, whose own rounding is far larger.
-_NEGLIGIBLE = 1e-12
+# A posterior below this is left out of the float32 moments, whose own rounding is larger.
+_NEGLIGIBLE = 1e-8
+# Rows whose sixteen columns stay in the first cache while every state uses them.
+_CACHED_ROWS = 256
 
 
 @compiled
-def keep_rows(posteriors: Array, n_rows: int, n_states: int, weights: Array, rows: Array, kept: Array) -> None:
-    """List, per state, the rows it has a part in: their places, their weights, and how many."""
+def weigh_rows(posteriors: Array, n_rows: int, n_states: int, weights: Array, rows: Array, kept: Array) -> int:
+    """Posteriors in the working precision, and per state the rows it has a part in; returns how many in all."""
+    like = load8(weights, (0, 0))
+    for t in range(n_rows):
+        for base in range(0, weights.shape[1], 8):
+            store(weights, (t, base), convert(load8(posteriors, (t, base)), like))
     threshold = _NEGLIGIBLE if weights.itemsize == 4 else 0.0
+    n_kept = 0
     for k in range(n_states):
         n = 0
         for t in range(n_rows):
             rows[k, n] = t
-            weights[k, n] = posteriors[t, k]
-            n += posteriors[t, k] > threshold
+            n += weights[t, k] > threshold
         kept[k] = n
+        n_kept += n
+    return n_kept
 
 
 @compiled
-def residual_sums(
-    block: Array, scale: Array, location: Array, weights: Array, rows: Array, kept: Array, first: Array, second: Array
-) -> None:
-    """Per state, add the weighted sums of t and t^2 over its kept rows; a missing cell adds nothing.
+def _add_moments(once: Any, twice: Any, k: int, d: int, sums: Sums) -> None:
+    """Add a block's moments, summed in the working precision, to the float64 totals."""
+    wide = load16(sums.first, (k, d))
+    store(sums.first, (k, d), add(wide, convert(once, wide)))
+    store(sums.second, (k, d), add(load16(sums.second, (k, d)), convert(twice, wide)))
 
-    Summed in the working precision inside the block, added to float64 totals at its end.
-    """
+
+@compiled
+def sparse_moments(block: Array, n_states: int, scratch: Scratch, sums: Sums) -> None:
+    """Weighted sums of the block's cells and their squares over each state's kept rows; a missing cell adds nothing."""
+    weights, rows = scratch.weights, scratch.rows
+    nothing = splat(0.0, load16(block, (0, 0)))
     for d in range(0, block.shape[1], 16):
-        for k in range(scale.shape[0]):
-            s, m = load16(scale, (k, d)), load16(location, (k, d))
-            once = twice = splat(0.0, s)
-            for i in range(kept[k]):
-                t = residual(load16(block, (rows[k, i], d)), s, m)
-                weighted = multiply(splat(weights[k, i], t), t)
+        for k in range(n_states):
+            once = twice = nothing
+            for i in range(scratch.kept[k]):
+                t = rows[k, i]
+                x = seen(load16(block, (t, d)))
+                weighted = multiply(splat(weights[t, k], nothing), x)
                 once = add(once, weighted)
-                twice = fma(weighted, t, twice)
-            wide = load16(first, (k, d))
-            store(first, (k, d), add(wide, convert(once, wide)))
-            store(second, (k, d), add(load16(second, (k, d)), convert(twice, wide)))
+                twice = fma(weighted, x, twice)
+            _add_moments(once, twice, k, d, sums)
+
+
+@compiled
+def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums: Sums) -> None:
+    """`sparse_moments` without skipping: four states share each cell's value and square."""
+    whole = n_states - n_states % 4
+    nothing = splat(0.0, load16(block, (0, 0)))
+    for start in range(0, n_rows, _CACHED_ROWS):
+        stop = min(start + _CACHED_ROWS, n_rows)
+        for d in range(0, block.shape[1], 16):
+            for k in range(0, whole, 4):
+                once0 = once1 = once2 = once3 = nothing
+                twice0 = twice1 = twice2 = twice3 = nothing
+                for t in range(start, stop):
+                    x = seen(load16(block, (t, d)))
+                    square = multiply(x, x)
+                    w0, w1 = splat(weights[t, k], nothing), splat(weights[t, k + 1], nothing)
+                    w2, w3 = splat(weights[t, k + 2], nothing), splat(weights[t, k + 3], nothing)
+                    once0, once1, once2, once3 = fma(w0, x, once0), fma(w1, x, once1), fma(w2, x, once2), fma(w3, x, once3)
+                    twice0, twice1 = fma(w0, square, twice0), fma(w1, square, twice1)
+                    twice2, twice3 = fma(w2, square, twice2), fma(w3, square, twice3)
+                _add_moments(once0, twice0, k, d, sums)
+                _add_moments(once1, twice1, k + 1, d, sums)
+                _add_moments(once2, twice2, k + 2, d, sums)
+                _add_moments(once3, twice3, k + 3, d, sums)
+            for k in range(whole, n_states):
+                once = twice = nothing
+                for t in range(start, stop):
+                    x = seen(load16(block, (t, d)))
+                    weighted = multiply(splat(weights[t, k], nothing), x)
+                    once, twice = add(once, weighted), fma(weighted, x, twice)
+                _add_moments(once, twice, k, d, sums)
 
 
 @compiled
@@ -101,19 +146,13 @@ def block_statistics(
     sums: Sums,
 ) -> None:
     """Add rows first..last, already loaded in the block, with their posteriors [rows, KP], to the sums."""
-    n_rows = last - first
+    n_rows, n_states = last - first, potentials.n_states
     if observations.continuous.shape[1] > 0:
-        keep_rows(posteriors, n_rows, potentials.n_states, scratch.weights, scratch.rows, scratch.kept)
-        residual_sums(
-            scratch.block,
-            potentials.scale,
-            potentials.location,
-            scratch.weights,
-            scratch.rows,
-            scratch.kept,
-            sums.first,
-            sums.second,
-        )
+        n_kept = weigh_rows(posteriors, n_rows, n_states, scratch.weights, scratch.rows, scratch.kept)
+        if 2 * n_kept > n_rows * n_states:
+            dense_moments(scratch.block, n_rows, n_states, scratch.weights, sums)
+        else:
+            sparse_moments(scratch.block, n_states, scratch, sums)
     if observations.flags.shape[1] > 0:
         count_codes(observations.flags, 256, posteriors, first, n_rows, scratch.pattern_counts)
     if observations.levels.shape[1] > 0:

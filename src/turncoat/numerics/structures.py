@@ -57,6 +57,7 @@ class Plan(NamedTuple):
 
     groups: Array  # [n_groups + 1] first sequence of each group
     chunks: Array  # [n_chunks + 1] first group of each chunk
+    order: Array  # [n_chunks] largest first, so that no thread is left alone with a long sequence at the end
     block_rows: int  # rows held in cache at a time
     longest: int  # rows in the largest group, rounded up to a whole number of tiles
 
@@ -64,13 +65,13 @@ class Plan(NamedTuple):
 class Scratch(NamedTuple):
     """One thread's working memory."""
 
-    block: Array  # [block_rows, DP] working precision
+    block: Array  # [block_rows, DP] working precision: cells less the shift
     distances: Array  # [block_rows, KP] working precision
     emissions: Array  # [longest, KP] float64
     shifts: Array  # [longest] float64
     posteriors: Array  # [longest, KP] float64
     log_joint: Array  # [longest, KP] float64; empty for the scaled recursion
-    weights: Array  # [K, block_rows] working precision
+    weights: Array  # [block_rows, KP] working precision
     rows: Array  # [K, block_rows] int64
     kept: Array  # [K] int64
     pattern_counts: Array  # [256 G, KP] float64
@@ -79,13 +80,13 @@ class Scratch(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Expected sufficient statistics of some rows, in float64. Residuals are t of `Potentials`, so they are centred."""
+    """Expected sufficient statistics of some rows, in float64. Moments are taken about `Potentials.shift`."""
 
     initial: Array  # [KP]
     transitions: Array  # [KP, KP]
     occupancy: Array  # [KP]
-    first: Array  # [K, DP] sum of posterior * t
-    second: Array  # [K, DP] sum of posterior * t^2
+    first: Array  # [K, DP] sum of posterior * (x - shift)
+    second: Array  # [K, DP] sum of posterior * (x - shift)^2
     flags: Array  # [8 G, KP] posterior mass where each flag is set
     levels: Array  # [R, KP]
 

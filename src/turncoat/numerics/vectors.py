@@ -153,6 +153,17 @@ def residual(typing_context: Any, x: Any, scale: Any, location: Any) -> Any:
 
 
 @intrinsic
+def seen(typing_context: Any, x: Any) -> Any:
+    """x on every lane, and 0 where it is missing (NaN)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        there = builder.fcmp_ordered("ord", arguments[0], arguments[0])
+        return builder.select(there, arguments[0], ir.Constant(arguments[0].type, None))
+
+    return x(x), generate
+
+
+@intrinsic
 def total(typing_context: Any, lanes: Any) -> Any:
     """The sum of the lanes, added in pairs."""
 
