@@ -194,22 +194,22 @@ class Coding:
         return table
 
     def statistics(self, potentials: Potentials, sums: Sums, log_likelihood: float, n_rows: int) -> Statistics:
-        """Kernel sums as per-column statistics in the data's units."""
+        """Kernel sums, of a single part, as per-column statistics in the data's units."""
         k, d = potentials.n_states, self.n_columns
-        occupancy = sums.occupancy[:k]
-        flags = sums.flags[:, :k].T
+        occupancy = sums.occupancy[0, :k]
+        flags = sums.flags[0, :, :k].T
         observed = np.repeat(occupancy[:, None], d, axis=1)
         of_cells = self.questions == CELL_MISSING
         observed[:, self.columns[of_cells]] -= flags[:, of_cells]
         return Statistics(
-            initial=sums.initial[:k],
-            transitions=sums.transitions[:k, :k],
+            initial=sums.initial[0, :k],
+            transitions=sums.transitions[0, :k, :k],
             occupancy=occupancy,
             reference=np.repeat(potentials.shift[None].astype(np.float64), k, axis=0),
             observed=np.maximum(observed, 0.0),
-            first=sums.first[:, :d],
-            second=sums.second[:, :d],
-            categories=self._category_counts(occupancy, flags, sums.levels[:, :k].T),
+            first=sums.first[0, :, :d],
+            second=sums.second[0, :, :d],
+            categories=self._category_counts(occupancy, flags, sums.levels[0, :, :k].T),
             log_likelihood=log_likelihood,
             n_rows=n_rows,
         )

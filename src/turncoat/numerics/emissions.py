@@ -22,6 +22,7 @@ from turncoat.numerics.vectors import (
     residual,
     splat,
     store,
+    subtract,
     total,
 )
 
@@ -31,13 +32,26 @@ TILE_ROWS = 4
 @compiled
 def load_block(continuous: Array, first: int, last: int, shift: Array, block: Array) -> None:
     """Copy rows first..last into the padded block, shifted; rows up to the next whole tile are cleared."""
-    n_rows = last - first
+    n_rows, n_columns = last - first, continuous.shape[1]
+    like = load16(block, (0, 0))
     for t in range(n_rows):
-        for d in range(continuous.shape[1]):
-            block[t, d] = continuous[first + t, d] - shift[d]
+        if n_columns < 16:
+            for d in range(n_columns):
+                block[t, d] = continuous[first + t, d] - shift[d]
+        else:
+            for d in range(0, n_columns - 15, 16):
+                _load_cells(continuous, first + t, d, shift, block, t, like)
+            _load_cells(continuous, first + t, n_columns - 16, shift, block, t, like)
     for t in range(n_rows, -(-n_rows // TILE_ROWS) * TILE_ROWS):
-        for d in range(block.shape[1]):
-            block[t, d] = 0
+        for d in range(0, block.shape[1], 16):
+            store(block, (t, d), splat(0.0, like))
+
+
+@compiled
+def _load_cells(continuous: Array, row: int, d: int, shift: Array, block: Array, t: int, like: Any) -> None:
+    offset = load16(shift, (d,))
+    cells = convert(load16(continuous, (row, d)), offset)
+    store(block, (t, d), convert(subtract(cells, offset), like))
 
 
 @compiled

@@ -1,6 +1,6 @@
-"""Runs the compiled passes over all sequences on a pool of threads. The result never depends on how many.
+"""Runs the compiled passes over all sequences on several threads. The result never depends on how many.
 
-Sequences are cut into chunks by their lengths alone; each chunk's sums are its own and are added in chunk order.
+Sequences are cut into chunks by their lengths and the model's size; each chunk's sums are its own and are added in chunk order.
 """
 
 from __future__ import annotations
@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 
 import numpy as np
 
-from turncoat.numerics.passes import COLLECT, FILTER, SMOOTH, decode_chunk, infer_chunk, weigh_chunk
-from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums, zero_sums
+from turncoat.numerics.compiled import compiled
+from turncoat.numerics.passes import COLLECT, FILTER, SMOOTH, decode_chunks, infer_chunks, weigh_chunks
+from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums, sums_bytes, zero_sums
 
 BLOCK_ROWS = 1024
 _SMALLEST_CHUNK, _LARGEST_CHUNK, _CHUNKS = 1024, 16384, 32
+_MOST_BYTES = 1 << 27  # for the sums of all chunks together
 
 
 def available_threads() -> int:
@@ -26,10 +27,14 @@ def available_threads() -> int:
     return os.cpu_count() or 1
 
 
-def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS) -> Plan:
-    """Group whole sequences into cache-sized groups and groups into chunks of roughly equal rows."""
+def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS, part_bytes: int = 0) -> Plan:
+    """Group whole sequences into cache-sized groups and groups into chunks of roughly equal rows.
+
+    Models with very large tables, whose sums take `part_bytes` a chunk, get fewer chunks.
+    """
     n_rows = int(offsets[-1])
     chunk_rows = min(max(n_rows // _CHUNKS, _SMALLEST_CHUNK), _LARGEST_CHUNK)
+    chunk_rows = max(chunk_rows, n_rows * part_bytes // _MOST_BYTES)
     groups = _cut(offsets, block_rows)
     chunks = _cut(offsets[groups], chunk_rows)
     order = np.argsort(-np.diff(offsets[groups][chunks]), kind="stable")
@@ -37,15 +42,18 @@ def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS) -> Plan:
     return Plan(groups, chunks, order, block_rows, longest)
 
 
+@compiled
 def _cut(offsets: Array, most_rows: int) -> Array:
     """Cut consecutive pieces into runs of at most `most_rows` rows; a longer piece is a run of its own."""
-    cuts = [0]
-    last = len(offsets) - 1
-    while cuts[-1] < last:
-        limit = offsets[cuts[-1]] + most_rows
-        nxt = int(np.searchsorted(offsets, limit, side="right")) - 1
-        cuts.append(max(nxt, cuts[-1] + 1))
-    return np.asarray(cuts, dtype=np.int64)
+    cuts = np.empty_like(offsets)
+    cuts[0] = 0
+    n_cuts = 1
+    for piece in range(1, offsets.shape[0]):
+        if offsets[piece] - offsets[cuts[n_cuts - 1]] > most_rows and cuts[n_cuts - 1] < piece - 1:
+            cuts[n_cuts] = piece - 1
+            n_cuts += 1
+    cuts[n_cuts] = offsets.shape[0] - 1
+    return cuts[: n_cuts + 1].copy()
 
 
 def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
@@ -68,59 +76,48 @@ def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
     )
 
 
-def _each_chunk(potentials: Potentials, plan: Plan, collecting: bool, n_threads: int, task: Callable[[int, Scratch], None]) -> None:
-    """Run task(chunk, scratch) for every chunk, each thread with scratch memory of its own."""
-    n_chunks = len(plan.chunks) - 1
-    n_threads = min(n_threads, n_chunks)
+def _on_threads(potentials: Potentials, plan: Plan, collecting: bool, n_threads: int, work: Callable[[Array, Scratch], None]) -> None:
+    """Run work(tickets, scratch) on every thread, each with scratch memory of its own; tickets number the chunks."""
+    tickets = np.zeros(1, np.int64)
+    n_threads = min(n_threads, len(plan.order))
     if n_threads == 1:
-        scratch = _scratch(potentials, plan, collecting)
-        for chunk in range(n_chunks):
-            task(chunk, scratch)
+        work(tickets, _scratch(potentials, plan, collecting))
         return
-    spare: SimpleQueue[Scratch] = SimpleQueue()
-    for _ in range(n_threads):
-        spare.put(_scratch(potentials, plan, collecting))
-
-    def run(chunk: int) -> None:
-        scratch = spare.get()
-        try:
-            task(chunk, scratch)
-        finally:
-            spare.put(scratch)
-
     with ThreadPoolExecutor(n_threads) as pool:
-        for _ in pool.map(run, plan.order.tolist()):
-            pass
+        tasks = [pool.submit(work, tickets, _scratch(potentials, plan, collecting)) for _ in range(n_threads)]
+        for task in tasks:
+            task.result()
 
 
-def _sum_in_order(parts: list[Sums]) -> Sums:
-    return Sums(*(np.add.reduce(np.stack(field), axis=0) for field in zip(*parts, strict=True)))
+def _added(parts: Sums) -> Sums:
+    """All parts added in order, as a single part."""
+    return Sums(*(np.add.reduce(field, axis=0, keepdims=True) for field in parts))
 
 
 def collect(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Sums, Array]:
     """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
-    plan = make_plan(observations.offsets)
-    parts = [zero_sums(potentials) for _ in range(len(plan.chunks) - 1)]
+    plan = make_plan(observations.offsets, part_bytes=sums_bytes(potentials))
+    parts = zero_sums(potentials, len(plan.order))
     log_likelihoods = np.zeros(len(observations.offsets) - 1)
     no_probs = np.zeros((0, 0))
 
-    def task(chunk: int, scratch: Scratch) -> None:
-        infer_chunk(observations, potentials, plan, chunk, scratch, COLLECT, no_probs, log_likelihoods, parts[chunk])
+    def work(tickets: Array, scratch: Scratch) -> None:
+        infer_chunks(observations, potentials, plan, tickets, scratch, COLLECT, no_probs, log_likelihoods, parts)
 
-    _each_chunk(potentials, plan, True, n_threads, task)
-    return _sum_in_order(parts), log_likelihoods
+    _on_threads(potentials, plan, True, n_threads, work)
+    return _added(parts), log_likelihoods
 
 
 def collect_given(observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1) -> Sums:
-    """Sufficient statistics under given state probabilities [N, K]; `potentials` only says where residuals are centred."""
-    plan = make_plan(observations.offsets)
-    parts = [zero_sums(potentials) for _ in range(len(plan.chunks) - 1)]
+    """Sufficient statistics under given state probabilities [N, K]; `potentials` only says where moments are centred."""
+    plan = make_plan(observations.offsets, part_bytes=sums_bytes(potentials))
+    parts = zero_sums(potentials, len(plan.order))
 
-    def task(chunk: int, scratch: Scratch) -> None:
-        weigh_chunk(observations, potentials, plan, chunk, scratch, probs, parts[chunk])
+    def work(tickets: Array, scratch: Scratch) -> None:
+        weigh_chunks(observations, potentials, plan, tickets, scratch, probs, parts)
 
-    _each_chunk(potentials, plan, True, n_threads, task)
-    return _sum_in_order(parts)
+    _on_threads(potentials, plan, True, n_threads, work)
+    return _added(parts)
 
 
 def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1) -> tuple[Array, Array]:
@@ -129,13 +126,12 @@ def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_
     probs = np.empty((int(observations.offsets[-1]), potentials.n_states))
     log_likelihoods = np.zeros(len(observations.offsets) - 1)
     mode = SMOOTH if smoothed else FILTER
+    no_sums = zero_sums(potentials, 1)
 
-    def task(chunk: int, scratch: Scratch) -> None:
-        # In the log domain smoothing adds up transitions on its way; nobody asked for them here.
-        unused = zero_sums(potentials)
-        infer_chunk(observations, potentials, plan, chunk, scratch, mode, probs, log_likelihoods, unused)
+    def work(tickets: Array, scratch: Scratch) -> None:
+        infer_chunks(observations, potentials, plan, tickets, scratch, mode, probs, log_likelihoods, no_sums)
 
-    _each_chunk(potentials, plan, False, n_threads, task)
+    _on_threads(potentials, plan, False, n_threads, work)
     return probs, log_likelihoods
 
 
@@ -145,9 +141,9 @@ def decode(observations: Observations, potentials: Potentials, n_threads: int = 
     log_potentials = potentials._replace(linear=False)
     path = np.empty(int(observations.offsets[-1]), np.int64)
 
-    def task(chunk: int, scratch: Scratch) -> None:
+    def work(tickets: Array, scratch: Scratch) -> None:
         back = np.empty((plan.longest, potentials.n_states), np.int64)
-        decode_chunk(observations, log_potentials, plan, chunk, scratch, back, path)
+        decode_chunks(observations, log_potentials, plan, tickets, scratch, back, path)
 
-    _each_chunk(log_potentials, plan, False, n_threads, task)
+    _on_threads(log_potentials, plan, False, n_threads, work)
     return path

@@ -7,6 +7,7 @@ from turncoat.numerics.emissions import block_emissions, load_block
 from turncoat.numerics.recursions import backward, forward, log_backward, log_forward, most_likely_path
 from turncoat.numerics.statistics import block_statistics, fold_patterns
 from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums
+from turncoat.numerics.tickets import take_ticket
 
 FILTER, SMOOTH, COLLECT = 0, 1, 2
 
@@ -19,8 +20,8 @@ def _group_emissions(observations: Observations, potentials: Potentials, scratch
 
 
 @compiled
-def _infer_sequence(potentials: Potentials, scratch: Scratch, start: int, stop: int, mode: int, sums: Sums) -> float:
-    """Posteriors of the sequence in scratch rows start..stop; expected transitions when they are collected."""
+def _infer_sequence(potentials: Potentials, scratch: Scratch, start: int, stop: int, mode: int) -> float:
+    """Posteriors of the sequence in scratch rows start..stop, and its part of the expected transitions."""
     emissions = scratch.emissions[start:stop]
     posteriors = scratch.posteriors[start:stop]
     n_states, vectors = potentials.n_states, scratch.vectors
@@ -66,7 +67,7 @@ def _infer_sequence(potentials: Potentials, scratch: Scratch, start: int, stop: 
             vectors[2],
             log_joint,
             posteriors,
-            sums.transitions,
+            scratch.pair_weights,
         )
     return log_likelihood
 
@@ -92,7 +93,7 @@ def _group_statistics(
 
 
 @compiled
-def infer_chunk(
+def _infer_chunk(
     observations: Observations,
     potentials: Potentials,
     plan: Plan,
@@ -115,7 +116,7 @@ def infer_chunk(
         _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
         for u in range(sequences[0], sequences[1]):
             start, stop = offsets[u] - first, offsets[u + 1] - first
-            log_likelihoods[u] = _infer_sequence(potentials, scratch, start, stop, mode, sums)
+            log_likelihoods[u] = _infer_sequence(potentials, scratch, start, stop, mode)
             if mode == COLLECT:
                 for k in range(n_states):
                     sums.initial[k] += scratch.posteriors[start, k]
@@ -127,14 +128,14 @@ def infer_chunk(
                     probs[first + t, k] = scratch.posteriors[t, k]
     if mode == COLLECT:
         fold_patterns(scratch.pattern_counts, sums.flags)
-        if potentials.linear:
-            for i in range(n_states):
-                for j in range(n_states):
-                    sums.transitions[i, j] += scratch.pair_weights[i, j] * potentials.transition[i, j]
+        for i in range(n_states):
+            for j in range(n_states):
+                factor = potentials.transition[i, j] if potentials.linear else 1.0
+                sums.transitions[i, j] += scratch.pair_weights[i, j] * factor
 
 
 @compiled
-def weigh_chunk(
+def _weigh_chunk(
     observations: Observations,
     potentials: Potentials,
     plan: Plan,
@@ -168,7 +169,7 @@ def weigh_chunk(
 
 
 @compiled
-def decode_chunk(
+def _decode_chunk(
     observations: Observations,
     potentials: Potentials,
     plan: Plan,
@@ -194,3 +195,53 @@ def decode_chunk(
                 back,
                 path[offsets[u] : offsets[u + 1]],
             )
+
+
+@compiled
+def _part(sums: Sums, chunk: int) -> Sums:
+    """One chunk's own statistics; with a single part, that one."""
+    p = chunk % sums.initial.shape[0]
+    return Sums(sums.initial[p], sums.transitions[p], sums.occupancy[p], sums.first[p], sums.second[p], sums.flags[p], sums.levels[p])
+
+
+@compiled
+def infer_chunks(
+    observations: Observations,
+    potentials: Potentials,
+    plan: Plan,
+    tickets: Array,
+    scratch: Scratch,
+    mode: int,
+    probs: Array,
+    log_likelihoods: Array,
+    sums: Sums,
+) -> None:
+    """Filter, smooth or collect chunks until none is left. Collecting needs a part of `sums` for every chunk."""
+    ticket = take_ticket(tickets)
+    while ticket < plan.order.shape[0]:
+        chunk = plan.order[ticket]
+        _infer_chunk(observations, potentials, plan, chunk, scratch, mode, probs, log_likelihoods, _part(sums, chunk))
+        ticket = take_ticket(tickets)
+
+
+@compiled
+def weigh_chunks(
+    observations: Observations, potentials: Potentials, plan: Plan, tickets: Array, scratch: Scratch, probs: Array, sums: Sums
+) -> None:
+    """Statistics of chunks under given state probabilities, until none is left."""
+    ticket = take_ticket(tickets)
+    while ticket < plan.order.shape[0]:
+        chunk = plan.order[ticket]
+        _weigh_chunk(observations, potentials, plan, chunk, scratch, probs, _part(sums, chunk))
+        ticket = take_ticket(tickets)
+
+
+@compiled
+def decode_chunks(
+    observations: Observations, potentials: Potentials, plan: Plan, tickets: Array, scratch: Scratch, back: Array, path: Array
+) -> None:
+    """Most likely paths of chunks, until none is left."""
+    ticket = take_ticket(tickets)
+    while ticket < plan.order.shape[0]:
+        _decode_chunk(observations, potentials, plan, plan.order[ticket], scratch, back, path)
+        ticket = take_ticket(tickets)

@@ -93,7 +93,7 @@ def collect(observations: Observations, potentials: Potentials, n_threads: int =
         total = logsumexp(joint[-1])
         for t in range(1, len(part)):
             pair = joint[t - 1][:, None] + potentials.log_transition[:k, :k] + (part[t] + ahead[t])[None, :]
-            sums.transitions[:k, :k] += np.exp(pair - total)
+            sums.transitions[0, :k, :k] += np.exp(pair - total)
     return sums, log_likelihoods
 
 
@@ -103,23 +103,23 @@ def collect_given(observations: Observations, potentials: Potentials, probs: Arr
     sums = _row_sums(observations, potentials, probs)
     for u in range(len(offsets) - 1):
         part = probs[offsets[u] : offsets[u + 1]]
-        sums.transitions[:k, :k] += part[:-1].T @ part[1:]
+        sums.transitions[0, :k, :k] += part[:-1].T @ part[1:]
     return sums
 
 
 def _row_sums(observations: Observations, potentials: Potentials, probs: Array) -> Sums:
     """All statistics but the transitions."""
     k, d = potentials.n_states, observations.continuous.shape[1]
-    sums = zero_sums(potentials)
+    sums = zero_sums(potentials, 1)
     x = np.nan_to_num(_shifted_cells(observations, potentials), nan=0.0)
-    sums.initial[:k] = probs[observations.offsets[:-1]].sum(axis=0)
-    sums.occupancy[:k] = probs.sum(axis=0)
-    sums.first[:, :d] = probs.T @ x
-    sums.second[:, :d] = probs.T @ x**2
+    sums.initial[0, :k] = probs[observations.offsets[:-1]].sum(axis=0)
+    sums.occupancy[0, :k] = probs.sum(axis=0)
+    sums.first[0, :, :d] = probs.T @ x
+    sums.second[0, :, :d] = probs.T @ x**2
     bits = np.unpackbits(observations.flags, axis=1, bitorder="little")
-    sums.flags[:, :k] = bits.T.astype(np.float64) @ probs
+    sums.flags[0, :, :k] = bits.T.astype(np.float64) @ probs
     for j in range(observations.levels.shape[1]):
-        np.add.at(sums.levels[:, :k], observations.levels[:, j], probs)
+        np.add.at(sums.levels[0, :, :k], observations.levels[:, j], probs)
     return sums
 
 

@@ -13,6 +13,9 @@ from turncoat.numerics.compiled import compiled
 from turncoat.numerics.structures import Array
 from turncoat.numerics.vectors import add, fma, largest, load8, multiply, splat, store, total
 
+# Far above the smallest number, even after one more step through the least likely transition.
+_SMALL = 1e-100
+
 
 @compiled
 def _weigh_rows(weights: Array, t: int, matrix: Array, n_states: int, out: Array) -> None:
@@ -41,12 +44,13 @@ def forward(initial: Array, transition: Array, n_states: int, emissions: Array, 
             joint = multiply(load8(predicted, (base,)), load8(emissions, (t, base)))
             store(filtered, (t, base), joint)
             evidence += total(joint)
+        _weigh_rows(filtered, t, transition, n_states, predicted)  # beside the division, not after it
         inverse = 1.0 / evidence
         for base in range(0, width, 8):
-            joint = load8(filtered, (t, base))
-            store(filtered, (t, base), multiply(joint, splat(inverse, joint)))
+            scale = splat(inverse, load8(predicted, (base,)))
+            store(filtered, (t, base), multiply(load8(filtered, (t, base)), scale))
+            store(predicted, (base,), multiply(load8(predicted, (base,)), scale))
         log_likelihood += math.log(evidence) + shifts[t]
-        _weigh_rows(filtered, t, transition, n_states, predicted)
     return log_likelihood
 
 
@@ -77,11 +81,12 @@ def backward(
             for i in range(n_states):
                 weight = splat(posteriors[t, i] * inverse, after)
                 store(pair_weights, (i, base), fma(weight, after, load8(pair_weights, (i, base))))
+        rescale = 1.0 / top if top < _SMALL else 1.0  # the values only shrink, and slowly
         for base in range(0, width, 8):
             behind = load8(pulled, (base,))
             smoothed = multiply(load8(posteriors, (t, base)), behind)
             store(posteriors, (t, base), multiply(smoothed, splat(inverse, smoothed)))
-            store(ahead, (0, base), multiply(behind, splat(1.0 / top, behind)))
+            store(ahead, (0, base), multiply(behind, splat(rescale, behind)))
 
 
 @compiled

@@ -80,15 +80,15 @@ class Scratch(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Expected sufficient statistics of some rows, in float64. Moments are taken about `Potentials.shift`."""
+    """Expected sufficient statistics in float64, a part per chunk (P parts). Moments are taken about `Potentials.shift`."""
 
-    initial: Array  # [KP]
-    transitions: Array  # [KP, KP]
-    occupancy: Array  # [KP]
-    first: Array  # [K, DP] sum of posterior * (x - shift)
-    second: Array  # [K, DP] sum of posterior * (x - shift)^2
-    flags: Array  # [8 G, KP] posterior mass where each flag is set
-    levels: Array  # [R, KP]
+    initial: Array  # [P, KP]
+    transitions: Array  # [P, KP, KP]
+    occupancy: Array  # [P, KP]
+    first: Array  # [P, K, DP] sum of posterior * (x - shift)
+    second: Array  # [P, K, DP] sum of posterior * (x - shift)^2
+    flags: Array  # [P, 8 G, KP] posterior mass where each flag is set
+    levels: Array  # [P, R, KP]
 
 
 def padded_states(n_states: int) -> int:
@@ -101,15 +101,20 @@ def padded_columns(n_columns: int) -> int:
     return -(-n_columns // COLUMN_LANES) * COLUMN_LANES
 
 
-def zero_sums(potentials: Potentials) -> Sums:
+def zero_sums(potentials: Potentials, n_parts: int) -> Sums:
     """Statistics of no rows, in the shapes of a model's tables."""
     width = potentials.initial.shape[0]
     return Sums(
-        initial=np.zeros(width),
-        transitions=np.zeros((width, width)),
-        occupancy=np.zeros(width),
-        first=np.zeros(potentials.scale.shape),
-        second=np.zeros(potentials.scale.shape),
-        flags=np.zeros((8 * potentials.flag_tables.shape[0], width)),
-        levels=np.zeros(potentials.level_table.shape),
+        initial=np.zeros((n_parts, width)),
+        transitions=np.zeros((n_parts, width, width)),
+        occupancy=np.zeros((n_parts, width)),
+        first=np.zeros((n_parts, *potentials.scale.shape)),
+        second=np.zeros((n_parts, *potentials.scale.shape)),
+        flags=np.zeros((n_parts, 8 * potentials.flag_tables.shape[0], width)),
+        levels=np.zeros((n_parts, *potentials.level_table.shape)),
     )
+
+
+def sums_bytes(potentials: Potentials) -> int:
+    """Size of one part."""
+    return sum(field.nbytes for field in zero_sums(potentials, 1))

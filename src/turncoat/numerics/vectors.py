@@ -126,6 +126,7 @@ def _elementwise(name: str, doc: str) -> Any:
 
 
 add = _elementwise("fadd", "a + b on every lane.")
+subtract = _elementwise("fsub", "a - b on every lane.")
 multiply = _elementwise("fmul", "a * b on every lane.")
 
 
@@ -163,20 +164,24 @@ def seen(typing_context: Any, x: Any) -> Any:
     return x(x), generate
 
 
+def _folded(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """Combine the upper half of a vector with the lower until one number is left."""
+    while vector.type.count > 1:
+        half = vector.type.count // 2
+        nothing = ir.Constant(vector.type, ir.Undefined)
+        index = ir.VectorType(ir.IntType(32), half)
+        low = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half))))
+        high = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half, 2 * half))))
+        vector = combine(low, high)
+    return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+
 @intrinsic
 def total(typing_context: Any, lanes: Any) -> Any:
     """The sum of the lanes, added in pairs."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = arguments[0]
-        while vector.type.count > 1:
-            half = vector.type.count // 2
-            nothing = ir.Constant(vector.type, ir.Undefined)
-            index = ir.VectorType(ir.IntType(32), half)
-            low = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half))))
-            high = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half, 2 * half))))
-            vector = builder.fadd(low, high)
-        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+        return _folded(builder, arguments[0], builder.fadd)
 
     return lanes.dtype(lanes), generate
 
@@ -186,7 +191,7 @@ def largest(typing_context: Any, lanes: Any) -> Any:
     """The largest lane. No lane may be NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _call(builder, "vector.reduce.fmax", arguments[0].type.element, [arguments[0]])
+        return _folded(builder, arguments[0], lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
 
     return lanes.dtype(lanes), generate
 
