@@ -43,7 +43,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/.installed-bench
-	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.engine --sweep
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

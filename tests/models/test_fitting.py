@@ -34,7 +34,7 @@ class Scripted:
 
     def collect(self, terms: Terms) -> Statistics:
         empty = np.zeros((1, 0))
-        return Statistics(np.ones(1), np.ones((1, 1)), np.full(1, 10.0), empty, empty, empty, empty, (), next(self.bounds), 10)
+        return Statistics(np.ones(1), np.ones((1, 1)), np.full(1, 10.0), empty, empty, empty, empty, empty, (), next(self.bounds), 10)
 
 
 def run(bounds: list[float], max_iter: int = 10, tol: float = 1e-3, precision: str = "float64") -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turncoat.numerics.coding import Coding, Terms
+from turncoat.numerics.ragged import joined
 from turncoat.numerics.structures import Array, Observations, Potentials
 
 
@@ -77,7 +78,8 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         means=case.separation * rng.normal(size=(k, d)),
         scales=rng.uniform(0.5, 2.0, (k, d)),
         constants=rng.normal(size=(k, d)),
-        log_categories=tuple(np.log(rng.dirichlet(np.ones(c), k)) for c in case.n_categories),
+        log_categories=joined([np.log(rng.dirichlet(np.ones(c), k)) for c in case.n_categories], k),
+        n_categories=case.n_categories,
         dof=rng.uniform(3.0, 50.0, (k, d)) if case.student else None,
     )
     coding = Coding.of(case.n_categories, np.isnan(continuous).any(axis=0), (categorical < 0).any(axis=0))

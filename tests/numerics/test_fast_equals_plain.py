@@ -144,7 +144,8 @@ def test_underflowed_state_comes_back_when_moves_are_impossible() -> None:
         means=np.array([[0.0], [9.0]]),
         scales=np.ones((2, 1)),
         constants=np.zeros((2, 1)),
-        log_categories=(),
+        log_categories=np.empty((2, 0)),
+        n_categories=(),
     )
     layout = coding.Coding.of((), np.array([False]), np.empty(0, bool))
     observations = layout.pack(np.vstack([cells, cells[-1:]]), np.empty((n + 1, 0), np.int8), np.array([0, n + 1]))

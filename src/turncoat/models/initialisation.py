@@ -67,7 +67,8 @@ def _flat_terms(n_states: int, centre: Array, scales: Array, n_categories: tuple
         means=np.broadcast_to(centre, shape),
         scales=np.broadcast_to(scales, shape),
         constants=np.zeros(shape),
-        log_categories=tuple(np.zeros((n_states, size)) for size in n_categories),
+        log_categories=np.zeros((n_states, sum(n_categories))),
+        n_categories=n_categories,
     )
 
 

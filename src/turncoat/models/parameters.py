@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from turncoat.errors import ConfigError
+from turncoat.numerics.ragged import column_sums, joined
 
 Array = NDArray[Any]
 
@@ -31,8 +32,7 @@ class HMMParams:
         k = _check_shapes(self, "initial_probs", "transition_matrix", ("means", "variances"), "category_probs")
         _check_simplex(self.initial_probs[None], "initial_probs")
         _check_simplex(self.transition_matrix, "transition_matrix")
-        for j, probs in enumerate(self.category_probs):
-            _check_simplex(probs, f"category_probs[{j}]")
+        _check_categories(self.category_probs)
         if not (np.isfinite(self.means).all() and np.isfinite(self.variances).all() and (self.variances > 0).all()):
             raise ConfigError(f"means must be finite and variances positive, for all {k} states")
 
@@ -73,7 +73,7 @@ class VariationalParams:
             self.mean_strength,
             self.dof,
             self.scale,
-            *self.category_concentration,
+            joined(self.category_concentration, self.n_states),
         ]
         if not all(np.isfinite(a).all() and (a > 0).all() for a in positive) or not np.isfinite(self.location).all():
             raise ConfigError("concentrations, mean_strength, dof and scale must be positive and finite, locations finite")
@@ -215,6 +215,17 @@ def _check_shapes(params: Any, initial: str, transition: str, columns: tuple[str
 def _check_simplex(rows: Array, name: str) -> None:
     if not np.isfinite(rows).all() or (rows < 0).any() or (np.abs(rows.sum(axis=1) - 1.0) > _SUM_TOLERANCE).any():
         raise ConfigError(f"{name} must be probabilities that add up to 1")
+
+
+def _check_categories(columns: tuple[Array, ...]) -> None:
+    """All columns at once; only if something is wrong, which one."""
+    if not columns:
+        return
+    flat, sizes = joined(columns, len(columns[0])), tuple(probs.shape[1] for probs in columns)
+    if np.isfinite(flat).all() and (flat >= 0).all() and (np.abs(column_sums(flat, sizes) - 1.0) <= _SUM_TOLERANCE).all():
+        return
+    for j, probs in enumerate(columns):
+        _check_simplex(probs, f"category_probs[{j}]")
 
 
 def _mean(concentration: Array) -> Array:

@@ -14,7 +14,14 @@ from scipy.special import digamma, gammaln
 
 from turncoat.models.parameters import HMMParams, Prior, VariationalParams
 from turncoat.numerics.coding import Statistics, Terms
-from turncoat.numerics.conjugate import dirichlet_divergence, expected_log_probs, normal_gamma_divergence
+from turncoat.numerics.conjugate import (
+    category_divergence,
+    dirichlet_divergence,
+    expected_log_categories,
+    expected_log_probs,
+    normal_gamma_divergence,
+)
+from turncoat.numerics.ragged import column_sums, joined, split
 
 Array = NDArray[Any]
 P = TypeVar("P", HMMParams, VariationalParams)
@@ -69,18 +76,14 @@ class MaximumLikelihood(Generic[P]):
             transition_matrix=self._frequencies(statistics.transitions, None if previous is None else previous.transition_matrix),
             means=statistics.reference + np.where(seen, step, 0.0),
             variances=np.where(seen, variances, fallback),
-            category_probs=tuple(
-                self._category_probs(counts, None if previous is None else previous.category_probs[j])
-                for j, counts in enumerate(statistics.categories)
-            ),
+            category_probs=split(self._category_probs(statistics, previous), statistics.n_categories),
         )
 
     def penalty(self, params: HMMParams) -> float:
         """Log of the Dirichlet that the smoothing stands for, up to a constant."""
         if self.category_smoothing == 0.0:
             return 0.0
-        logs = sum(float(np.log(probs).sum()) for probs in params.category_probs)
-        return self.category_smoothing * logs
+        return self.category_smoothing * float(np.log(joined(params.category_probs, params.n_states)).sum())
 
     def floored_share(self, params: HMMParams) -> float:
         """Share of variances that sit on the floor."""
@@ -97,11 +100,15 @@ class MaximumLikelihood(Generic[P]):
             probs = np.where(previous > 0.0, probs, 0.0)
         return np.asarray(probs / probs.sum(axis=-1, keepdims=True))
 
-    def _category_probs(self, counts: Array, previous: Array | None) -> Array:
-        smoothed = counts + self.category_smoothing
-        total = smoothed.sum(axis=1, keepdims=True)
+    def _category_probs(self, statistics: Statistics, previous: HMMParams | None) -> Array:
+        smoothed = statistics.categories + self.category_smoothing
+        sizes = statistics.n_categories
+        total = column_sums(smoothed, sizes)
         used = total > _NO_EVIDENCE
-        fallback = np.full(counts.shape, 1.0 / counts.shape[1]) if previous is None else previous
+        if previous is None:
+            fallback = 1.0 / column_sums(np.ones(smoothed.shape), sizes)
+        else:
+            fallback = joined(previous.category_probs, previous.n_states)
         return np.where(used, smoothed / np.where(used, total, 1.0), fallback)
 
 
@@ -134,7 +141,7 @@ class VariationalBayes(Generic[P]):
             mean_strength=strength,
             dof=prior.total_dof(self.n_columns) + observed,
             scale=prior.total_scale(self.n_columns) + scatter + shrunk * (average - prior.mean) ** 2,
-            category_concentration=tuple(prior.category + counts for counts in statistics.categories),
+            category_concentration=split(prior.category + statistics.categories, statistics.n_categories),
         )
 
     def penalty(self, params: VariationalParams) -> float:
@@ -152,8 +159,8 @@ class VariationalBayes(Generic[P]):
             prior.total_dof(self.n_columns),
             prior.total_scale(self.n_columns),
         )
-        for concentration in params.category_concentration:
-            divergence += dirichlet_divergence(concentration, np.array(prior.category))
+        concentration = joined(params.category_concentration, params.n_states)
+        divergence += category_divergence(concentration, prior.category, params.n_categories)
         return -divergence
 
     def floored_share(self, params: VariationalParams) -> float:
@@ -169,7 +176,8 @@ def point_terms(params: HMMParams) -> Terms:
         means=params.means,
         scales=1.0 / np.sqrt(params.variances),
         constants=-0.5 * (_LOG_TWO_PI + np.log(params.variances)),
-        log_categories=tuple(np.log(np.maximum(probs, _SMALLEST_CATEGORY)) for probs in params.category_probs),
+        log_categories=np.log(np.maximum(joined(params.category_probs, params.n_states), _SMALLEST_CATEGORY)),
+        n_categories=params.n_categories,
     )
 
 
@@ -182,7 +190,8 @@ def expected_log_terms(params: VariationalParams) -> Terms:
         means=params.location,
         scales=np.sqrt(params.dof / params.scale),
         constants=0.5 * (expected_log_precision - _LOG_TWO_PI - 1.0 / params.mean_strength),
-        log_categories=tuple(expected_log_probs(a) for a in params.category_concentration),
+        log_categories=expected_log_categories(joined(params.category_concentration, params.n_states), params.n_categories),
+        n_categories=params.n_categories,
     )
 
 
@@ -195,6 +204,7 @@ def predictive_terms(params: VariationalParams) -> Terms:
         means=params.location,
         scales=1.0 / width,
         constants=gammaln((params.dof + 1.0) / 2.0) - gammaln(params.dof / 2.0) - 0.5 * np.log(params.dof * np.pi) - np.log(width),
-        log_categories=tuple(np.log(probs) for probs in params.category_probs),
+        log_categories=np.log(joined(params.category_probs, params.n_states)),
+        n_categories=params.n_categories,
         dof=params.dof,
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from turncoat.numerics.compiled import compiled
+from turncoat.numerics.ragged import Sizes, split, starts
 from turncoat.numerics.structures import (
     Array,
     Observations,
@@ -36,7 +37,8 @@ class Terms:
     means: Array  # [K, D]
     scales: Array  # [K, D] inverse standard deviations
     constants: Array  # [K, D] log density at the mean
-    log_categories: tuple[Array, ...]  # one [K, C_j] per categorical column
+    log_categories: Array  # [K, sum of C_j], see `ragged`
+    n_categories: Sizes  # [J]
     dof: Array | None = None  # [K, D] makes the columns Student instead of Gaussian
 
     @property
@@ -56,7 +58,8 @@ class Statistics:
     observed: Array  # [K, D] expected rows with the cell present
     first: Array  # [K, D] sum of x - reference
     second: Array  # [K, D] sum of (x - reference)^2
-    categories: tuple[Array, ...]  # one [K, C_j] per categorical column
+    categories: Array  # [K, sum of C_j] expected rows with each category, see `ragged`
+    n_categories: Sizes  # [J]
     log_likelihood: float
     n_rows: int
 
@@ -72,7 +75,8 @@ class Statistics:
             observed=self.observed + other.observed,
             first=self.first + other.first,
             second=self.second + other.second,
-            categories=tuple(a + b for a, b in zip(self.categories, other.categories, strict=True)),
+            categories=self.categories + other.categories,
+            n_categories=self.n_categories,
             log_likelihood=self.log_likelihood + other.log_likelihood,
             n_rows=self.n_rows + other.n_rows,
         )
@@ -89,14 +93,14 @@ class Coding:
     """
 
     n_columns: int
-    n_categories: tuple[int, ...]
+    n_categories: Sizes
     questions: Array  # [8 G]
     columns: Array  # [8 G]
     many: Array  # columns with more than two values
     bases: Array  # first row of each of `many` in the level table; that row is the missing code
 
     @classmethod
-    def of(cls, n_categories: tuple[int, ...], missing_cells: Array, missing_codes: Array) -> Coding:
+    def of(cls, n_categories: Sizes, missing_cells: Array, missing_codes: Array) -> Coding:
         """Lay out D continuous columns (True if any cell is missing) and J categorical ones (likewise)."""
         sizes = np.asarray(n_categories, dtype=np.int64)
         binary, many = np.flatnonzero(sizes <= 2), np.flatnonzero(sizes > 2)
@@ -170,15 +174,11 @@ class Coding:
         n_bytes = len(self.questions) // 8
         when_set, when_clear = np.zeros((8 * n_bytes, width)), np.zeros((8 * n_bytes, width))
         k = terms.n_states
-        for flag, (question, column) in enumerate(zip(self.questions, self.columns, strict=True)):
-            if question == IS_ONE:
-                logs = terms.log_categories[column]
-                when_clear[flag, :k] = logs[:, 0]
-                when_set[flag, :k] = logs[:, -1]
-            elif question == CODE_MISSING:
-                when_set[flag, :k] = -terms.log_categories[column][:, 0]
-            elif question == CELL_MISSING:
-                when_set[flag, :k] = -terms.constants[:, column]
+        ones, no_codes, no_cells = (self.questions == question for question in (IS_ONE, CODE_MISSING, CELL_MISSING))
+        when_clear[ones, :k] = terms.log_categories[:, self._zeros(ones)].T
+        when_set[ones, :k] = terms.log_categories[:, self._last(ones)].T
+        when_set[no_codes, :k] = -terms.log_categories[:, self._zeros(no_codes)].T
+        when_set[no_cells, :k] = -terms.constants[:, self.columns[no_cells]].T
         tables = np.zeros((n_bytes, 256, width))
         tables[:, 0] = when_clear.reshape(n_bytes, 8, width).sum(axis=1)
         gain = (when_set - when_clear).reshape(n_bytes, 8, width)
@@ -186,11 +186,19 @@ class Coding:
             tables[:, 1 << bit : 2 << bit] = tables[:, : 1 << bit] + gain[:, bit, None, :]
         return tables
 
+    def _zeros(self, flags: Array) -> Array:
+        """Where the category 0 of these flags' columns stands in `ragged` order."""
+        return np.asarray(starts(self.n_categories)[self.columns[flags]])
+
+    def _last(self, flags: Array) -> Array:
+        """Where their last category stands: 1 of a binary column."""
+        return self._zeros(flags) + np.asarray(self.n_categories, dtype=np.int64)[self.columns[flags]] - 1
+
     def _level_table(self, terms: Terms, width: int) -> Array:
         table = np.zeros((max(self.n_level_rows, 1), width))
+        columns = split(terms.log_categories, self.n_categories)
         for column, base in zip(self.many, self.bases, strict=True):
-            logs = terms.log_categories[column]
-            table[base + 1 : base + 1 + logs.shape[1], : terms.n_states] = logs.T
+            table[base + 1 : base + 1 + self.n_categories[column], : terms.n_states] = columns[column].T
         return table
 
     def statistics(self, potentials: Potentials, sums: Sums, log_likelihood: float, n_rows: int) -> Statistics:
@@ -210,23 +218,24 @@ class Coding:
             first=sums.first[0, :, :d],
             second=sums.second[0, :, :d],
             categories=self._category_counts(occupancy, flags, sums.levels[0, :, :k].T),
+            n_categories=self.n_categories,
             log_likelihood=log_likelihood,
             n_rows=n_rows,
         )
 
-    def _category_counts(self, occupancy: Array, flags: Array, levels: Array) -> tuple[Array, ...]:
-        counts = [np.zeros((len(occupancy), size)) for size in self.n_categories]
-        for flag in np.flatnonzero(self.questions == IS_ONE):
-            column = counts[self.columns[flag]]
-            column[:, 0] = occupancy
-            if column.shape[1] > 1:
-                column[:, 1] = flags[:, flag]
-                column[:, 0] -= flags[:, flag]
-        for flag in np.flatnonzero(self.questions == CODE_MISSING):
-            counts[self.columns[flag]][:, 0] -= flags[:, flag]
+    def _category_counts(self, occupancy: Array, flags: Array, levels: Array) -> Array:
+        """[K, sum of C_j]: a zero of a binary column is what neither a one nor a missing code accounts for."""
+        counts = np.zeros((len(occupancy), sum(self.n_categories)))
+        ones, no_codes = self.questions == IS_ONE, self.questions == CODE_MISSING
+        two = self._last(ones) > self._zeros(ones)
+        counts[:, self._zeros(ones)] = occupancy[:, None]
+        counts[:, self._zeros(ones)[two]] -= flags[:, ones][:, two]
+        counts[:, self._last(ones)[two]] = flags[:, ones][:, two]
+        counts[:, self._zeros(no_codes)] -= flags[:, no_codes]
+        columns = split(counts, self.n_categories)
         for column, base in zip(self.many, self.bases, strict=True):
-            counts[column][:] = levels[:, base + 1 : base + 1 + self.n_categories[column]]
-        return tuple(np.maximum(column, 0.0) for column in counts)
+            columns[column][:] = levels[:, base + 1 : base + 1 + self.n_categories[column]]
+        return np.maximum(counts, 0.0)
 
 
 def _bytes_of(question: int, columns: Array, wanted: Array) -> Array:

@@ -5,12 +5,28 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from turncoat.numerics.ragged import Sizes, column_sums, starts
 from turncoat.numerics.structures import Array
 
 
 def expected_log_probs(concentration: Array) -> Array:
     """E[log p] under Dirichlet rows (last axis)."""
     return np.asarray(digamma(concentration) - digamma(concentration.sum(axis=-1, keepdims=True)))
+
+
+def expected_log_categories(concentration: Array, sizes: Sizes) -> Array:
+    """E[log p] under the Dirichlets of many columns side by side (see `ragged`)."""
+    return np.asarray(digamma(concentration) - digamma(column_sums(concentration, sizes)))
+
+
+def category_divergence(posterior: Array, prior: float, sizes: Sizes) -> float:
+    """Sum over states and columns of KL(Dirichlet(posterior) || Dirichlet(prior, ..., prior)), columns side by side."""
+    firsts = starts(sizes)
+    posterior_totals = column_sums(posterior, sizes)[:, firsts]
+    prior_totals = prior * np.asarray(sizes, dtype=np.float64)
+    by_column = gammaln(posterior_totals) - gammaln(prior_totals)
+    by_category = gammaln(prior) - gammaln(posterior) + (posterior - prior) * expected_log_categories(posterior, sizes)
+    return float(by_column.sum() + by_category.sum())
 
 
 def dirichlet_divergence(posterior: Array, prior: Array) -> float:

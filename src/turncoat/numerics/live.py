@@ -9,6 +9,7 @@ import numpy as np
 
 from turncoat.numerics.coding import Terms
 from turncoat.numerics.compiled import compiled
+from turncoat.numerics.ragged import starts
 from turncoat.numerics.structures import Array, padded_columns, padded_states
 from turncoat.numerics.vectors import add, fma, load8, load16, log, multiply, residual, splat, store, total
 
@@ -39,11 +40,10 @@ def live_tables(terms: Terms) -> LiveTables:
     if terms.dof is not None:
         columns[3, :, :n_columns] = 0.5 * (terms.dof + 1.0)
         columns[4, :, :n_columns] = 1.0 / terms.dof
-    sizes = [logs.shape[1] for logs in terms.log_categories]
-    levels = np.zeros((sum(sizes), width))
-    if sizes:
-        levels[:, :n_states] = np.concatenate(terms.log_categories, axis=1).T
-    return LiveTables(chain, columns, levels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), n_columns)
+    levels = np.zeros((terms.log_categories.shape[1], width))
+    levels[:, :n_states] = terms.log_categories.T
+    bounds = np.append(starts(terms.n_categories), sum(terms.n_categories))
+    return LiveTables(chain, columns, levels, bounds, n_columns)
 
 
 @compiled

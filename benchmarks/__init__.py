@@ -1,0 +1,1 @@
+"""Benchmarks of Turncoat, each run as `python -m benchmarks.<name>`."""
