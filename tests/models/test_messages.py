@@ -31,6 +31,13 @@ def test_compilation_is_announced_once_and_only_when_it_happens(tmp_path: Path) 
     assert [run.stdout for run in runs] == ["", ""]
 
 
+def test_without_a_writable_folder_kernels_are_compiled_and_not_cached() -> None:
+    script = "from numba.core import caching; caching.CacheImpl._locator_classes = []\n" + SCRIPT
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    assert run.stderr.count("compiling kernels, once") == 1
+    assert "not cached: set NUMBA_CACHE_DIR" in run.stderr
+
+
 def test_progress_is_shown_when_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     panel = Panel.from_arrays(np.random.default_rng(0).normal(size=(50, 2)))
     BaumWelchHMM(2, n_restarts=2, max_iter=3, progress=True).fit(panel)

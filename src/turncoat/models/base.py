@@ -100,7 +100,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         coding = Coding.of(panel.n_categories, panel.missing_cells, panel.missing_codes)
         options = FitOptions(self.max_iter, self.tol, self.restart_halving, self.precision)
         title = f"{type(self).__name__} with {self.n_states} states"
-        with announced_compilation(), threadpool_limits(1, "blas"):
+        with announced_compilation(), threadpool_limits(1):
             observations, anchor_table = self._observe(coding, panel, anchors)
             columns = measure_columns(coding, observations, self.precision, self._threads())
             tier = self._tier(columns)

@@ -26,8 +26,21 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
         return (*super()._index_key(signature, codegen), _SOURCES)
 
 
+def can_cache() -> bool:
+    """Whether compiled kernels can be kept on disk: somewhere must be writable."""
+    try:
+        _KernelCache(can_cache)
+    except RuntimeError:
+        return False
+    return True
+
+
+_CAN_CACHE = can_cache()
+
+
 def compiled(function: F) -> F:
-    """Compile without the interpreter lock, cached on disk, with sums in any order."""
+    """Compile without the interpreter lock, cached on disk where possible, with sums in any order."""
     dispatcher = numba.njit(nogil=True, fastmath=_RELAXED, error_model="numpy")(function)
-    dispatcher._cache = _KernelCache(function)
+    if _CAN_CACHE:
+        dispatcher._cache = _KernelCache(function)
     return cast(F, dispatcher)
