@@ -2,6 +2,7 @@
 # make test   everything that decides whether a change is good: format, lint, types, layers, tests
 # make lint   the same without the tests
 # make bench  measure the engine beside its peers; results go to benchmarks/results/
+# make clean  remove the environment and all caches
 
 PYTHON ?= python3
 VENV := .venv

@@ -81,6 +81,17 @@ def test_a_sequence_out_of_range() -> None:
         Panel.from_arrays(CELLS)[1]
 
 
+def test_negative_numbers_count_from_the_end() -> None:
+    panel = Panel.from_arrays(np.arange(6.0)[:, None], lengths=[1, 2, 3])
+    np.testing.assert_array_equal(panel[[-2]].continuous[:, 0], [1, 2])
+    np.testing.assert_array_equal(panel[[-1, 0]].continuous[:, 0], [3, 4, 5, 0])
+    for wrong in ([3], [-4]):
+        with pytest.raises(IndexError, match="of 3"):
+            panel[wrong]
+    with pytest.raises(DataError, match="whole numbers or a mask"):
+        panel[[0.5]]
+
+
 REFUSALS = {
     "nothing": ({}, "neither was given"),
     "no rows": ({"continuous": np.empty((0, 2))}, "no rows"),
@@ -98,6 +109,12 @@ REFUSALS = {
     "zero size": ({"categorical": CODES, "n_categories": [0, 3]}, "at least 1"),
     "rows disagree": ({"continuous": CELLS, "categorical": CODES[:3]}, "6 rows but categorical has 3"),
     "lengths fall short": ({"continuous": CELLS, "lengths": [2, 3]}, "add up to 5 rows but the panel has 6"),
+    "lengths that overflow": ({"continuous": CELLS, "lengths": np.array([2**62] * 4 + [6])}, "add up to 18446744073709551622 rows"),
+    "codes that overflow": ({"categorical": np.array([[0], [2**63]], np.uint64), "n_categories": [5]}, "row 1, column 0"),
+    "identifiers as codes": ({"categorical": [[0], [123456789]]}, "row 1, column 0: found code 123456789"),
+    "ragged table": ({"continuous": [[1.0], [1.0, 2.0]]}, "rows of equal length"),
+    "customers of mixed types": ({"continuous": CELLS, "customers": np.array([1, "a", 2, "b", 3, "c"], object)}, "of one type"),
+    "ids of mixed types": ({"continuous": CELLS, "ids": np.array([1, "a", 2, "b", 3, "c"], object)}, "of one type"),
     "zero length": ({"continuous": CELLS, "lengths": [6, 0]}, "sequence 1 has length 0"),
     "lengths of a wrong type": ({"continuous": CELLS, "lengths": [2.5, 3.5]}, "whole numbers"),
     "customers per sequence": ({"continuous": CELLS, "lengths": [2, 4], "customers": [1]}, "one key per sequence"),

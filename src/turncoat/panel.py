@@ -14,6 +14,7 @@ from turncoat.errors import DataError
 Array = NDArray[Any]
 
 LARGEST_VALUE = 1e15  # its square, summed over a block, still fits float32
+MOST_CATEGORIES = 1_000_000
 _CHECKED_ROWS = 8192
 
 
@@ -113,7 +114,7 @@ class Panel:
     def __repr__(self) -> str:
         """One line for people."""
         return (
-            f"Panel({self.n_rows:,} rows in {self.n_sequences:,} sequences, "
+            f"Panel({self.n_rows:,} rows in {self.n_sequences:,} sequence{'s' if self.n_sequences > 1 else ''}, "
             f"{self.n_continuous} continuous and {self.n_categorical} categorical columns)"
         )
 
@@ -145,6 +146,11 @@ class Panel:
             sequences = np.flatnonzero(sequences)
         if sequences.size == 0:
             raise DataError("a panel of no sequences was asked for; name at least one")
+        if sequences.ndim != 1 or sequences.dtype.kind not in "ui":
+            raise DataError(f"sequences are named by whole numbers or a mask; found {sequences.dtype} {sequences.shape}")
+        sequences = np.where(sequences < 0, sequences + self.n_sequences, sequences).astype(np.int64)
+        for wrong in sequences[(sequences < 0) | (sequences >= self.n_sequences)]:
+            raise IndexError(f"sequence {wrong} of {self.n_sequences}")
         lengths = self.lengths[sequences]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         rows = np.arange(offsets[-1]) + np.repeat(self.offsets[sequences] - offsets[:-1], lengths)
@@ -168,8 +174,14 @@ class Panel:
         )
 
 
-def _two_dimensional(values: ArrayLike, name: str) -> Array:
-    array = np.asarray(values)
+def _two_dimensional(values: ArrayLike, name: str, missing: float) -> Array:
+    """The values as a table; masked cells become the missing value."""
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(np.float64 if np.isnan(missing) else np.int64), missing)
+    try:
+        array = np.asarray(values)
+    except ValueError as problem:
+        raise DataError(f"{name} must be a table [rows, columns] with rows of equal length") from problem
     if array.ndim != 2:
         raise DataError(f"{name} must be a table [rows, columns]; found shape {array.shape}")
     return array
@@ -178,7 +190,7 @@ def _two_dimensional(values: ArrayLike, name: str) -> Array:
 def _continuous(values: ArrayLike | None) -> Array | None:
     if values is None:
         return None
-    array = _two_dimensional(values, "continuous")
+    array = _two_dimensional(values, "continuous", np.nan)
     if array.dtype.kind in "bui":
         array = array.astype(np.float64)
     elif array.dtype == np.float16:
@@ -193,16 +205,19 @@ def _categorical(values: ArrayLike | None, sizes: Sequence[int] | None) -> tuple
         if sizes is not None and len(sizes):
             raise DataError("n_categories is given but categorical is not")
         return None, None
-    array = _two_dimensional(values, "categorical")
+    array = _two_dimensional(values, "categorical", -1)
     if array.dtype.kind not in "bui":
-        raise DataError(f"categorical must hold integer codes (-1 for missing); found type {array.dtype}")
+        raise DataError(
+            f"categorical must hold integer codes; found type {array.dtype}. Number the values of each column from 0 on, "
+            "write -1 for missing, and convert with .astype(int)"
+        )
     if sizes is None:
         return array, None
     wanted = np.asarray(sizes)
     if wanted.shape != (array.shape[1],):
         raise DataError(f"n_categories has {wanted.size} entries for {array.shape[1]} categorical columns")
-    if wanted.size and (wanted.dtype.kind not in "ui" or wanted.min() < 1):
-        raise DataError(f"n_categories must be whole numbers of at least 1; found {sizes!r}")
+    if wanted.size and (wanted.dtype.kind not in "ui" or wanted.min() < 1 or wanted.max() > MOST_CATEGORIES):
+        raise DataError(f"n_categories must be whole numbers of at least 1 and at most {MOST_CATEGORIES:,}; found {sizes!r}")
     return array, wanted.astype(np.int64)
 
 
@@ -238,6 +253,12 @@ def _check_cells(numbers: Array) -> Array:
 
 def _check_codes(codes: Array, sizes: Array | None) -> tuple[Array, tuple[int, ...], Array]:
     """Refuse codes out of range; store them in the smallest type; tell which columns have missing ones."""
+    for column in np.flatnonzero(codes.max(axis=0) >= MOST_CATEGORIES):
+        row = int(codes[:, column].argmax())
+        raise DataError(
+            f"categorical row {row}, column {column}: found code {codes[row, column]}; codes must lie below {MOST_CATEGORIES:,}. "
+            "Number the values of a column from 0 on"
+        )
     largest = codes.max(axis=0).astype(np.int64)
     smallest = codes.min(axis=0).astype(np.int64)
     if sizes is None:
@@ -263,8 +284,9 @@ def _sequences(n_rows: int, lengths: ArrayLike | None, customers: ArrayLike | No
     if sizes.min() < 1:
         place = int(np.flatnonzero(sizes < 1)[0])
         raise DataError(f"sequence {place} has length {sizes[place]}; every sequence needs at least one row")
-    if int(sizes.sum()) != n_rows:
-        raise DataError(f"lengths add up to {int(sizes.sum())} rows but the panel has {n_rows}")
+    n_wanted = sum(sizes.tolist())  # as Python integers, which do not overflow
+    if n_wanted != n_rows:
+        raise DataError(f"lengths add up to {n_wanted} rows but the panel has {n_rows}")
     if keys is not None and keys.shape != sizes.shape:
         raise DataError(f"with lengths, customers has one key per sequence: expected {sizes.size}, found {keys.size}")
     if keys is not None:
@@ -280,7 +302,10 @@ def _runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
         raise DataError(f"without lengths, customers has one key per row: expected {n_rows}, found {keys.size}")
     starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1]).astype(np.int64)
     firsts = keys[starts]
-    distinct, places = np.unique(firsts, return_inverse=True)
+    try:
+        distinct, places = np.unique(firsts, return_inverse=True)
+    except TypeError as problem:
+        raise DataError("customers must be of one type: all numbers, all dates or all text") from problem
     if distinct.size < firsts.size:
         again = next(i for i in range(1, firsts.size) if places[i] in places[:i])
         raise DataError(
@@ -290,7 +315,10 @@ def _runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
 
 
 def _refuse_repeats(keys: Array, name: str, unit: str) -> None:
-    order = np.argsort(keys, kind="stable")
+    try:
+        order = np.argsort(keys, kind="stable")
+    except TypeError as problem:
+        raise DataError(f"{name} must be of one type: all numbers, all dates or all text") from problem
     equal = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     if equal.size:
         first, second = int(order[equal[0]]), int(order[equal[0] + 1])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.base import clone
+from threadpoolctl import threadpool_info
 
 from turncoat import (
     Anchors,
@@ -358,21 +361,25 @@ def test_a_bad_live_row_is_named(tier: Any, panel: Panel) -> None:
 
 
 BAD_ANCHORS = {
-    "one per row": (Anchors(np.zeros(3, int), np.ones((1, 2), bool)), DataError, "one per row"),
-    "unknown code": (Anchors(np.full(20, 1), np.ones((1, 2), bool)), DataError, "row 0: found code 1"),
-    "float codes": (Anchors(np.zeros(20), np.ones((1, 2), bool)), DataError, "integers"),
-    "allows nothing": (Anchors(np.zeros(20, int), np.zeros((1, 2), bool)), ConfigError, "code 0 allows no state"),
-    "wrong width": (Anchors(np.zeros(20, int), np.ones((1, 3), bool)), ConfigError, r"\[codes, 2\]"),
-    "noise": (Anchors(np.zeros(20, int), np.ones((1, 2), bool), noise=1.0), ConfigError, "below 1"),
+    "one per row": ((np.zeros(3, int), np.ones((1, 2), bool)), DataError, "each of the panel's 20 rows; found 3"),
+    "unknown code": ((np.full(20, 1), np.ones((1, 2), bool)), DataError, "row 0: found code 1"),
+    "float codes": ((np.zeros(20), np.ones((1, 2), bool)), DataError, "integers"),
+    "one number": ((0, np.ones((1, 2), bool)), DataError, "one per row"),
+    "allows nothing": ((np.zeros(20, int), np.zeros((1, 2), bool)), ConfigError, "code 0 allows no state"),
+    "wrong width": ((np.zeros(20, int), np.ones((1, 3), bool)), ConfigError, "each of the 2 states; found 3"),
+    "lists of states": ((np.zeros(20, int), [[0, 1], [2]]), ConfigError, "table of booleans"),
+    "numbers": ((np.zeros(20, int), [[0, 1]]), ConfigError, "table of booleans"),
+    "noise": ((np.zeros(20, int), np.ones((1, 2), bool), 1.0), ConfigError, "below 1"),
+    "noise in words": ((np.zeros(20, int), np.ones((1, 2), bool), "some"), ConfigError, "below 1"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_ANCHORS)
 def test_bad_anchors_are_named(name: str) -> None:
-    anchors, kind, message = BAD_ANCHORS[name]
+    arguments, kind, message = BAD_ANCHORS[name]
     panel = Panel.from_arrays(np.random.default_rng(0).normal(size=(20, 1)))
     with pytest.raises(kind, match=message):
-        BaumWelchHMM(2, **QUICK).fit(panel, anchors=anchors)
+        BaumWelchHMM(2, **QUICK).fit(panel, anchors=Anchors(*arguments))
 
 
 def test_anchors_that_rule_out_every_path() -> None:
@@ -383,4 +390,106 @@ def test_anchors_that_rule_out_every_path() -> None:
     with pytest.raises(DataError, match="sequence 0 has no possible path"):
         BaumWelchHMM.from_params(params).filter(panel, anchors=anchors)
     with pytest.raises(DataError, match="no possible path"):
+        BaumWelchHMM.from_params(params).decode(panel, anchors=anchors)
+    with pytest.raises(DataError, match="no possible path"):
         BaumWelchHMM(2, init=params).fit(panel, anchors=anchors)
+
+
+@every_tier
+def test_things_of_the_wrong_kind_are_named(tier: Any, panel: Panel) -> None:
+    with pytest.raises(DataError, match=r"expected a Panel, found ndarray; make one with Panel\.from_arrays"):
+        tier(2).fit(np.zeros((3, 2)))
+    with pytest.raises(ConfigError, match="anchors must be Anchors"):
+        tier(2).fit(panel, np.zeros(panel.n_rows, int))
+    model = tier(2, **QUICK).fit(panel)
+    for lengths in ([], [0], [-1], [1.5]):
+        with pytest.raises(DataError, match="whole numbers of at least 1"):
+            model.sample(lengths)
+    model.set_params(n_threads=0)
+    with pytest.raises(ConfigError, match="n_threads"):
+        model.filter(panel)
+    with pytest.raises(DataError, match="finite"):
+        align_states(np.full((3, 2), np.nan), np.full((3, 2), 0.5))
+    for belief in ([0.0, 0.0], [np.nan, 1.0], [1.5, -0.5], [0.9, 0.9]):
+        with pytest.raises(DataError, match="add up to 1"):
+            tier.from_params(model.params_).step(belief, panel.continuous[0], panel.categorical[0])
+
+
+def test_settings_are_checked_again_when_a_fitted_model_is_used(panel: Panel) -> None:
+    model = VariationalHMM(2, **QUICK).fit(panel).set_params(emission="bogus")
+    with pytest.raises(ConfigError, match="emission"):
+        model.filter(panel)
+    with pytest.raises(ConfigError, match="emission"):
+        model.step(None, panel.continuous[0], panel.categorical[0])
+
+
+def test_a_column_a_state_never_sees_keeps_its_parameters() -> None:
+    """State 1 sits on rows without column 1; its mean there must stay put, and the likelihood must not fall."""
+    rng = np.random.default_rng(0)
+    cells = np.r_[np.c_[rng.normal(0, 1, 300), rng.normal(50, 1, 300)], np.c_[rng.normal(30, 1, 300), np.full(300, np.nan)]]
+    panel = Panel.from_arrays(cells, lengths=[300, 300])
+    start = HMMParams([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 50.0], [30.0, -20.0]], np.ones((2, 2)))
+    model = BaumWelchHMM(2, init=start, max_iter=5, tol=0.0, precision="float64").fit(panel)
+    assert model.params_.means[1, 1] == -20.0
+    assert (np.diff(model.fit_report_.history) > -1e-9).all()
+
+
+def test_a_prior_so_sparse_that_probabilities_underflow_keeps_its_logarithms() -> None:
+    """exp(E[log pi]) is 0 in float64 for the state no sequence begins in, but E[log pi] is not minus infinity."""
+    rng = np.random.default_rng(0)
+    cells = np.repeat([[0.0], [40.0], [0.0]], 20, axis=0) + rng.normal(size=(60, 1))
+    panel = Panel.from_arrays(cells, lengths=[60])
+    prior = Prior(initial=1e-3, transition=1e-3, sticky=0.0)
+    model = VariationalHMM(2, prior=prior, max_iter=30, precision="float64").fit(panel)
+    assert not model.fit_report_.decreases
+    path = model.decode(panel)
+    assert len(set(path[:20])) == len(set(path[20:40])) == 1
+    assert path[0] == path[59] != path[30]
+    assert (model.filter(panel).probs[np.arange(60), path] > 0.999).all()
+    assert np.isfinite(model.filter(panel[:1]).log_likelihood).all()
+    backwards = Panel.from_arrays(cells[20:40])  # begins in the other state, which the prior makes all but impossible
+    assert (model.decode(backwards)[1:] == path[30]).all()
+    assert (model.filter(backwards).probs[1:, path[30]] > 0.999).all()
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e7])
+def test_units_of_a_column_do_not_matter(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 400)
+    panel = Panel.from_arrays(scale * (rng.normal(size=(400, 1)) + 6.0 * truth[:, None]), lengths=[20] * 20)
+    path = BaumWelchHMM(2).fit(panel).decode(panel)
+    assert max((path == truth).mean(), (path != truth).mean()) > 0.98
+
+
+def test_read_only_and_masked_arrays(panel: Panel) -> None:
+    cells = panel.continuous.copy()
+    cells.flags.writeable = False
+    frozen = Panel.from_arrays(cells, panel.categorical, lengths=panel.lengths, n_categories=panel.n_categories)
+    model = BaumWelchHMM(2, **QUICK).fit(frozen)
+    np.testing.assert_array_equal(model.filter(panel).probs, model.filter(frozen).probs)
+    np.testing.assert_array_equal(model.step(None, cells[0], panel.categorical[0]), model.step(None, cells[0].copy(), panel.categorical[0]))
+    masked = Panel.from_arrays(np.ma.masked_invalid(panel.continuous), np.ma.masked_less(panel.categorical, 0), lengths=panel.lengths)
+    np.testing.assert_array_equal(masked.continuous, panel.continuous.astype(np.float64))
+    np.testing.assert_array_equal(masked.categorical, panel.categorical)
+
+
+def test_a_forked_child_can_fit(panel: Panel) -> None:
+    """OpenMP and BLAS threads of the parent must not leave a child waiting for them."""
+    BaumWelchHMM(2, **QUICK).fit(panel)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = multiprocessing.get_context("fork").Process(target=BaumWelchHMM(2, **QUICK).fit, args=(panel,))
+        child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_fits_at_the_same_time_agree_and_give_threads_back(panel: Panel) -> None:
+    before = {info["filepath"]: info["num_threads"] for info in threadpool_info()}
+    alone = BaumWelchHMM(2, **QUICK).fit(panel)
+    models = [BaumWelchHMM(2, **QUICK) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda model: model.fit(panel), models))
+    for model in models:
+        np.testing.assert_array_equal(model.params_.means, alone.params_.means)
+    assert {info["filepath"]: info["num_threads"] for info in threadpool_info()} == before

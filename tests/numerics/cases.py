@@ -73,8 +73,8 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
     anchors = np.where(rng.random(n) < 0.5, -1, rng.integers(0, 2, n)) if case.anchors else None
     anchor_table = np.log(np.where(np.arange(k) < k // 2, [[0.9], [0.2]], [[0.1], [0.8]])) if case.anchors else None
     terms = Terms(
-        initial=rng.dirichlet(np.ones(k)),
-        transition=transition,
+        log_initial=np.log(rng.dirichlet(np.ones(k))),
+        log_transition=np.log(transition, out=np.full(transition.shape, -np.inf), where=transition > 0),
         means=case.separation * rng.normal(size=(k, d)),
         scales=rng.uniform(0.5, 2.0, (k, d)),
         constants=rng.normal(size=(k, d)),

@@ -54,8 +54,10 @@ def test_collect_given(name: str, precision: str) -> None:
 @every_case
 def test_decode(name: str) -> None:
     problem = draw(CASES[name], "float64")
-    fast = engine.decode(problem.observations, problem.potentials)
-    np.testing.assert_array_equal(fast, plain.decode(problem.observations, problem.potentials))
+    fast, fast_probs = engine.decode(problem.observations, problem.potentials)
+    slow, slow_probs = plain.decode(problem.observations, problem.potentials)
+    np.testing.assert_array_equal(fast, slow)
+    np.testing.assert_allclose(fast_probs, slow_probs, rtol=1e-10)
 
 
 @every_case
@@ -96,6 +98,8 @@ def test_live_step_names_the_bad_cell() -> None:
         assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CELL, 7)
         cells[7], codes[11] = 0.0, 3
         assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
+        for belief in (np.zeros(5), np.full(5, np.nan), np.array([1.5, -0.5, 0.0, 0.0, 0.0]), np.full(5, 0.3)):
+            assert step(belief, cells, np.zeros(13, np.int64), tables, 1e30)[0] == live.BAD_BELIEF
         codes[11] = -2
         assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
 
@@ -139,8 +143,8 @@ def test_underflowed_state_comes_back_when_moves_are_impossible() -> None:
     n = 60
     cells = np.concatenate([np.zeros(30), np.full(30, 9.0)])[:, None]
     terms = coding.Terms(
-        initial=np.array([0.5, 0.5]),
-        transition=np.eye(2),
+        log_initial=np.log([0.5, 0.5]),
+        log_transition=np.array([[0.0, -np.inf], [-np.inf, 0.0]]),
         means=np.array([[0.0], [9.0]]),
         scales=np.ones((2, 1)),
         constants=np.zeros((2, 1)),

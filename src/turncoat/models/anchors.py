@@ -13,33 +13,48 @@ from turncoat.errors import ConfigError, DataError
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Per row a code (-1 is free) and per code the states it allows; with `noise`, the code is wrong that often."""
+    """Per row a code (-1 is free) and per code the states it allows; with `noise`, the code is wrong that often.
+
+    With three states of which the last is to carry the fraud, and labels 0, 1, or -1 for unknown::
+
+        Anchors(codes=panel.labels, allowed_states=[[True, True, False], [False, False, True]], noise=0.01)
+    """
 
     codes: ArrayLike  # [N] integers
     allowed_states: ArrayLike  # [codes, K] booleans
     noise: float = 0.0
 
+    def __post_init__(self) -> None:
+        try:
+            codes, allowed = np.asarray(self.codes), np.asarray(self.allowed_states)
+        except ValueError as problem:
+            raise ConfigError("allowed_states must be a table of booleans [codes, states]; its rows differ in length") from problem
+        if codes.ndim != 1 or codes.dtype.kind not in "ui":
+            raise DataError(f"anchor codes must be integers, one per row, -1 for a free row; found {codes.dtype} {codes.shape}")
+        if allowed.dtype != bool or allowed.ndim != 2:
+            raise ConfigError(f"allowed_states must be a table of booleans [codes, states]; found {allowed.dtype} {allowed.shape}")
+        if not allowed.any(axis=1).all():
+            raise ConfigError(f"anchor code {int(np.flatnonzero(~allowed.any(axis=1))[0])} allows no state; allow at least one")
+        if not isinstance(self.noise, int | float | np.number) or not 0.0 <= self.noise < 1.0:
+            raise ConfigError(f"anchor noise must be a number of at least 0 and below 1; found {self.noise!r}")
+        wrong = np.flatnonzero((codes < -1) | (codes >= len(allowed)))
+        if wrong.size:
+            row = int(wrong[0])
+            raise DataError(f"anchor row {row}: found code {codes[row]}; codes run from -1 (free) to {len(allowed) - 1}")
+        object.__setattr__(self, "codes", codes.astype(np.int64))
+        object.__setattr__(self, "allowed_states", allowed)
+
     def log_weights(self, n_states: int) -> NDArray[Any]:
         """What each code adds to log b(k) [codes, K]."""
         allowed = np.asarray(self.allowed_states)
-        if allowed.dtype != bool or allowed.ndim != 2 or allowed.shape[1] != n_states:
-            raise ConfigError(f"allowed_states must be booleans [codes, {n_states}]; found {allowed.dtype} {allowed.shape}")
-        if not allowed.any(axis=1).all():
-            code = int(np.flatnonzero(~allowed.any(axis=1))[0])
-            raise ConfigError(f"anchor code {code} allows no state; allow at least one")
-        if not 0.0 <= self.noise < 1.0:
-            raise ConfigError(f"anchor noise must be at least 0 and below 1; found {self.noise}")
+        if allowed.shape[1] != n_states:
+            raise ConfigError(f"allowed_states must have a column for each of the {n_states} states; found {allowed.shape[1]}")
         with np.errstate(divide="ignore"):
             return np.log(np.where(allowed, 1.0 - self.noise, self.noise))
 
-    def checked_codes(self, n_rows: int) -> NDArray[Any]:
-        """The codes, if there is one per row and all are known."""
+    def codes_of(self, n_rows: int) -> NDArray[Any]:
+        """The codes, if there is one per row."""
         codes = np.asarray(self.codes)
-        if codes.shape != (n_rows,) or codes.dtype.kind not in "ui":
-            raise DataError(f"anchor codes must be {n_rows} integers, one per row; found {codes.dtype} {codes.shape}")
-        n_codes = len(np.asarray(self.allowed_states))
-        wrong = np.flatnonzero((codes < -1) | (codes >= n_codes))
-        if wrong.size:
-            row = int(wrong[0])
-            raise DataError(f"anchor row {row}: found code {codes[row]}; codes run from -1 (free) to {n_codes - 1}")
-        return codes.astype(np.int64)
+        if len(codes) != n_rows:
+            raise DataError(f"anchors must have a code for each of the panel's {n_rows} rows; found {len(codes)}")
+        return codes

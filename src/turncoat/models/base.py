@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from threadpoolctl import threadpool_limits
 
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.models.anchors import Anchors
@@ -24,7 +23,7 @@ from turncoat.models.settings import Rule, check_settings, number, one_of, or_no
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
-from turncoat.numerics.live import BAD_CELL, FINE, LiveTables, live_step, live_tables
+from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, FINE, LiveTables, live_step, live_tables
 from turncoat.numerics.structures import Observations
 from turncoat.panel import LARGEST_VALUE, Panel
 
@@ -43,7 +42,10 @@ class Posteriors:
 
 
 class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
-    """Base of the tiers. A subclass names its parameters, its tier and the terms it scores with."""
+    """Base of the tiers. A subclass names its parameters, its tier and the terms it scores with.
+
+    After `fit`: `params_`, the parameters; `lower_bound_`, the bound they reach; `fit_report_`, how the fit went.
+    """
 
     rules: ClassVar[dict[str, Rule]] = {
         "n_states": whole_number(1),
@@ -97,11 +99,12 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
         """Fit to a panel; anchored rows may only sit in the states their code allows."""
         self._check_settings()
+        _check_panel(panel)
         coding = Coding.of(panel.n_categories, panel.missing_cells, panel.missing_codes)
         options = FitOptions(self.max_iter, self.tol, self.restart_halving, self.precision)
         title = f"{type(self).__name__} with {self.n_states} states"
-        with announced_compilation(), threadpool_limits(1):
-            observations, anchor_table = self._observe(coding, panel, anchors)
+        with announced_compilation():
+            observations, anchor_table = self._observe(coding, panel, anchors, self.n_states)
             columns = measure_columns(coding, observations, self.precision, self._threads())
             tier = self._tier(columns)
 
@@ -129,17 +132,23 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         """The most likely path of states [N], each sequence on its own."""
         coding = self._coding_for(panel)
         with announced_compilation():
-            observations, anchor_table = self._observe(coding, panel, anchors)
+            observations, anchor_table = self._observe(coding, panel, anchors, self.params_.n_states)
             terms = self._scoring_terms(self.params_)
             potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
-            return engine.decode(observations, potentials, self._threads())
+            path, log_probs = engine.decode(observations, potentials, self._threads())
+        _refuse_impossible(log_probs)
+        return path
 
     def log_likelihood(self, panel: Panel) -> Array:
         """Log-likelihood of each sequence [U]."""
         return self.filter(panel).log_likelihood
 
     def bic(self, panel: Panel) -> float:
-        """Bayesian information criterion, lower is better: -2 log L + p log N."""
+        """Bayesian information criterion, lower is better: -2 log L + p log N.
+
+        For the variational tier the lower bound is the criterion of choice; here log L is what `log_likelihood` gives, which is
+        a log density only under ``emission="predictive"``.
+        """
         params = self._fitted()
         k, d = params.n_states, params.means.shape[1]
         free = (k - 1) + k * (k - 1) + 2 * k * d + k * sum(size - 1 for size in params.n_categories)
@@ -156,11 +165,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         Always in float64, and equal to `filter` on the same rows to the rounding of `precision`.
         """
         tables = self._live_tables()
-        held = _NO_CELLS if belief is None else np.asarray(belief, np.float64)
-        cells = _NO_CELLS if continuous_row is None else np.asarray(continuous_row, np.float64)
-        codes = _NO_CODES if categorical_row is None else np.asarray(categorical_row)
-        if codes.dtype != np.int64:
-            codes = _as_codes(codes)
+        held = _NO_CELLS if belief is None else np.array(belief, np.float64)
+        cells = _NO_CELLS if continuous_row is None else np.array(continuous_row, np.float64)
+        codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
         n_states, n_codes = tables.columns.shape[1], len(tables.bounds) - 1
         if (belief is not None and held.shape != (n_states,)) or cells.shape != (tables.n_columns,) or codes.shape != (n_codes,):
             raise DataError(
@@ -188,8 +195,11 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         self._live: tuple[Any, LiveTables] | None = None
         return self
 
-    def _check_settings(self) -> None:
+    def _check_settings(self, of_fit: bool = True) -> None:
+        """Refuse bad settings; those that only matter to a fit are left alone when a fitted model is used."""
         check_settings(self, self.get_params(deep=False), self.rules)
+        if not of_fit:
+            return
         if self.init is not None and not isinstance(self.init, self.params_type):
             raise ConfigError(f"{type(self).__name__}: init must be {self.params_type.__name__} or None; found {type(self.init).__name__}")
         if self.init is not None and self.init.n_states != self.n_states:
@@ -198,15 +208,17 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def _threads(self) -> int:
         return engine.available_threads() if self.n_threads is None else self.n_threads
 
-    def _observe(self, coding: Coding, panel: Panel, anchors: Anchors | None) -> tuple[Observations, Array | None]:
-        codes = None if anchors is None else anchors.checked_codes(panel.n_rows)
-        table = None if anchors is None else anchors.log_weights(self.n_states)
+    def _observe(self, coding: Coding, panel: Panel, anchors: Anchors | None, n_states: int) -> tuple[Observations, Array | None]:
+        if anchors is not None and not isinstance(anchors, Anchors):
+            raise ConfigError(f"anchors must be Anchors(codes, allowed_states), or None; found {type(anchors).__name__}")
+        codes = None if anchors is None else anchors.codes_of(panel.n_rows)
+        table = None if anchors is None else anchors.log_weights(n_states)
         return coding.pack(panel.continuous, panel.categorical, panel.offsets, codes), table
 
     def _infer(self, panel: Panel, anchors: Anchors | None, smoothed: bool) -> Posteriors:
         coding = self._coding_for(panel)
         with announced_compilation():
-            observations, anchor_table = self._observe(coding, panel, anchors)
+            observations, anchor_table = self._observe(coding, panel, anchors, self.params_.n_states)
             terms = self._scoring_terms(self.params_)
             potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
             probs, log_likelihoods = engine.infer(observations, potentials, smoothed, self._threads())
@@ -220,6 +232,8 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def _coding_for(self, panel: Panel) -> Coding:
         """Layout for a panel under this model, if the two agree about columns and categories."""
         params = self._fitted()
+        self._check_settings(of_fit=False)
+        _check_panel(panel)
         if panel.n_continuous != params.means.shape[1] or panel.n_categorical != len(params.n_categories):
             raise DataError(
                 f"the model knows {params.means.shape[1]} continuous and {len(params.n_categories)} categorical columns; "
@@ -257,17 +271,33 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         params = self._fitted()
         key = (id(params), self._scoring_name())
         if self._live is None or self._live[0] != key:
+            self._check_settings(of_fit=False)
             self._live = (key, live_tables(self._scoring_terms(params)))
         return self._live[1]
+
+
+def _check_panel(panel: object) -> None:
+    if not isinstance(panel, Panel):
+        raise DataError(f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays")
+
+
+def _refuse_impossible(log_likelihoods: Array) -> None:
+    impossible = np.flatnonzero(~np.isfinite(log_likelihoods))
+    if impossible.size:
+        raise DataError(
+            f"sequence {impossible[0]} has no possible path under this model: its transitions or anchors contain zeros that rule it out"
+        )
 
 
 def _as_codes(codes: Array) -> Array:
     if codes.dtype.kind not in "bui":
         raise DataError(f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}")
-    return codes.astype(np.int64)
+    return np.array(codes, np.int64)
 
 
 def _bad_live_row(status: int, place: int, cells: Array, codes: Array, tables: LiveTables) -> DataError:
+    if status == BAD_BELIEF:
+        return DataError("a belief must be probabilities that add up to 1, as an earlier step returned them; None for a new customer")
     if status == BAD_CELL:
         return DataError(
             f"continuous column {place}: found {cells[place]}; values must be finite and within {LARGEST_VALUE:g}, NaN if missing"

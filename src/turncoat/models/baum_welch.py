@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.initialisation import Columns
 from turncoat.models.parameters import HMMParams
 from turncoat.models.settings import Rule, number
 from turncoat.models.tiers import MaximumLikelihood, Tier, point_terms
 from turncoat.numerics.coding import Terms
+
+_LOWEST_FLOOR = 1e-12  # without any floor, a state on a single value has a likelihood without bound
 
 
 class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
@@ -26,7 +26,7 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
     max_iter, tol
         Iterations at most, and the change per transaction (in nats) below which a fit has converged.
     variance_floor
-        Lowest variance, as a share of the column's overall variance.
+        Lowest variance, as a share of the column's overall variance; never taken below 1e-12.
     category_smoothing
         Pseudo-count given to every category, so that one a state has never seen is rare and not impossible.
     restart_halving
@@ -39,6 +39,15 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         Parameters to start from, in place of restarts.
     progress
         Show a progress bar; by default only on a terminal.
+
+    Attributes
+    ----------
+    params_ : HMMParams
+        What was fitted.
+    lower_bound_ : float
+        Log-likelihood plus the log of the smoothing's Dirichlet, at `params_`: the quantity that never decreases.
+    fit_report_ : FitReport
+        How the fit went: convergence, every restart, floors, empty states, decreases.
     """
 
     rules: ClassVar[dict[str, Rule]] = {
@@ -83,8 +92,7 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         return cls(n_states, **{"n_restarts": 5, "max_iter": 100, "tol": 1e-3, "restart_halving": False, **overrides})
 
     def _tier(self, columns: Columns) -> Tier[HMMParams]:
-        tiny = np.finfo(np.float64).tiny
-        lowest = np.maximum(self.variance_floor * columns.variances, tiny)
+        lowest = max(self.variance_floor, _LOWEST_FLOOR) * columns.variances
         return MaximumLikelihood(lowest, columns.variances, self.category_smoothing)
 
     def _scoring_terms(self, params: HMMParams) -> Terms:

@@ -36,17 +36,17 @@ class RestartReport:
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a person reads about a fit. `history` holds the bound at every iteration of the winning restart."""
+    """What a person reads about a fit; all but `restarts` and `seconds` concern the winning restart."""
 
     converged: bool
-    stop_reason: str
+    stop_reason: str  # "tolerance" or "iteration cap"
     n_iter: int
-    history: tuple[float, ...]
-    restarts: tuple[RestartReport, ...]
+    history: tuple[float, ...] = field(repr=False)  # the bound at every iteration
+    restarts: tuple[RestartReport, ...] = field(repr=False)
     floored_share: float  # of state x column variances that sit on the floor
     empty_states: tuple[int, ...]  # states holding less than one expected row
     decreases: tuple[int, ...]  # iterations at which the bound fell by more than rounding
-    seconds: float
+    seconds: float  # all restarts together
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _advance(
         run.history.append(bound)
         announce(len(run.history), bound)
         if len(run.history) > 1:
-            run.converged = abs(bound - run.history[-2]) <= options.tol * statistics.n_rows
+            run.converged = bool(abs(bound - run.history[-2]) <= options.tol * statistics.n_rows)
         if not run.converged:
             run.upcoming = tier.update(statistics, run.params)
 

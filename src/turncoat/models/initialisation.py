@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
@@ -18,9 +20,12 @@ SUBSAMPLE_ROWS = 5000
 _SHORTEST_RUN = 32
 _DOUBT = 0.1  # share of each row spread over all states, so that none starts empty
 _FARTHEST = 5.0  # standard deviations; k-means should not spend a state on an outlier
-_MOST_LEVELS = 32
+_MOST_LEVELS = 8
 _GUESS_ROWS = 4096
-_CONSTANT = 1e-6  # a spread below this share of a column's size is rounding
+
+# k-means is the one place that uses BLAS and OpenMP. They are held to one thread there, so that they do not compete with
+# ours and a process forked later does not wait for their threads; one at a time, so that the limit is always lifted again.
+_kmeans_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +48,8 @@ def measure_columns(coding: Coding, observations: Observations, precision: str, 
     step = statistics.first[0] / seen
     variances = statistics.second[0] / seen - step**2
     centre = statistics.reference[0] + step
-    varies = variances > (_CONSTANT * np.maximum(np.abs(centre), 1.0)) ** 2
+    rounding = 4.0 * np.finfo(observations.continuous.dtype).eps * np.abs(centre)
+    varies = variances > rounding**2
     return Columns(centre, np.where(varies, variances, 1.0))
 
 
@@ -62,8 +68,8 @@ def _flat_terms(n_states: int, centre: Array, scales: Array, n_categories: tuple
     """Terms that say nothing about states, only where and how residuals are measured."""
     shape = (n_states, len(centre))
     return Terms(
-        initial=np.full(n_states, 1.0 / n_states),
-        transition=np.full((n_states, n_states), 1.0 / n_states),
+        log_initial=np.full(n_states, -np.log(n_states)),
+        log_transition=np.full((n_states, n_states), -np.log(n_states)),
         means=np.broadcast_to(centre, shape),
         scales=np.broadcast_to(scales, shape),
         constants=np.zeros(shape),
@@ -104,20 +110,24 @@ def soft_assignments(sample: Panel, n_states: int, centre: Array, spread: Array,
         return np.ones((sample.n_rows, 1))
     points = _points(sample, centre, spread)
     n_clusters = min(n_states, sample.n_rows)
-    with warnings.catch_warnings():
+    with _kmeans_lock, threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than states is no fault here
-        labels = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed).fit_predict(points)
+        labels = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed % 2**32).fit_predict(points)
     probs = np.full((sample.n_rows, n_states), _DOUBT / n_states)
     probs[np.arange(sample.n_rows), labels] += 1.0 - _DOUBT
     return probs
 
 
 def _points(sample: Panel, centre: Array, spread: Array) -> Array:
-    standard = (sample.continuous - centre) / spread
-    parts = [np.clip(np.nan_to_num(standard, nan=0.0), -_FARTHEST, _FARTHEST)]
-    for j, size in enumerate(sample.n_categories):
+    """Rows as k-means sees them: standardised cells, 0 where missing, and indicators of a few groups of categories."""
+    groups = [min(size, _MOST_LEVELS) for size in sample.n_categories]
+    points = np.zeros((sample.n_rows, sample.n_continuous + sum(groups)), np.float32)
+    standard = np.nan_to_num((sample.continuous - centre) / spread, nan=0.0)
+    points[:, : sample.n_continuous] = np.clip(standard, -_FARTHEST, _FARTHEST)
+    at = sample.n_continuous
+    for j, n_groups in enumerate(groups):
         codes = sample.categorical[:, j].astype(np.int64)
-        levels = min(size, _MOST_LEVELS)
-        hot = (codes[:, None] % levels == np.arange(levels)) & (codes[:, None] >= 0)
-        parts.append(hot.astype(np.float64))
-    return np.concatenate(parts, axis=1).astype(np.float32)
+        rows = np.flatnonzero(codes >= 0)
+        points[rows, at + codes[rows] % n_groups] = 1.0
+        at += n_groups
+    return points

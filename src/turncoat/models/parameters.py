@@ -165,8 +165,8 @@ class Prior:
         for field in fields(self):
             value = getattr(self, field.name)
             lowest = 0.0 if field.name in ("sticky", "dof", "scale", "dof_per_column", "scale_per_column") else None
-            if not np.isfinite(value):
-                raise ConfigError(f"prior {field.name} must be finite; found {value}")
+            if not isinstance(value, int | float | np.number) or not np.isfinite(value):
+                raise ConfigError(f"prior {field.name} must be a finite number; found {value!r}")
             if field.name != "mean" and (value < 0.0 if lowest == 0.0 else value <= 0.0):
                 raise ConfigError(f"prior {field.name} must be {'at least' if lowest == 0.0 else 'above'} 0; found {value}")
         if self.dof + self.dof_per_column <= 0 or self.scale + self.scale_per_column <= 0:

@@ -74,7 +74,7 @@ class MaximumLikelihood(Generic[P]):
         return HMMParams(
             initial_probs=self._frequencies(statistics.initial, None if previous is None else previous.initial_probs),
             transition_matrix=self._frequencies(statistics.transitions, None if previous is None else previous.transition_matrix),
-            means=statistics.reference + np.where(seen, step, 0.0),
+            means=np.where(seen, statistics.reference + step, statistics.reference if previous is None else previous.means),
             variances=np.where(seen, variances, fallback),
             category_probs=split(self._category_probs(statistics, previous), statistics.n_categories),
         )
@@ -168,11 +168,16 @@ class VariationalBayes(Generic[P]):
         return 0.0
 
 
+def _log(probs: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(probs))
+
+
 def point_terms(params: HMMParams) -> Terms:
     """Terms of the model at point parameters."""
     return Terms(
-        initial=params.initial_probs,
-        transition=params.transition_matrix,
+        log_initial=_log(params.initial_probs),
+        log_transition=_log(params.transition_matrix),
         means=params.means,
         scales=1.0 / np.sqrt(params.variances),
         constants=-0.5 * (_LOG_TWO_PI + np.log(params.variances)),
@@ -185,8 +190,8 @@ def expected_log_terms(params: VariationalParams) -> Terms:
     """Terms under E[log .]: what the variational E-step uses, and the default for scoring."""
     expected_log_precision = digamma(params.dof / 2.0) - np.log(params.scale / 2.0)
     return Terms(
-        initial=np.exp(expected_log_probs(params.initial_concentration)),
-        transition=np.exp(expected_log_probs(params.transition_concentration)),
+        log_initial=expected_log_probs(params.initial_concentration),
+        log_transition=expected_log_probs(params.transition_concentration),
         means=params.location,
         scales=np.sqrt(params.dof / params.scale),
         constants=0.5 * (expected_log_precision - _LOG_TWO_PI - 1.0 / params.mean_strength),
@@ -199,8 +204,8 @@ def predictive_terms(params: VariationalParams) -> Terms:
     """Terms of the posterior predictive: Student-t columns, posterior-mean probabilities."""
     width = np.sqrt(params.scale * (params.mean_strength + 1.0) / (params.dof * params.mean_strength))
     return Terms(
-        initial=params.initial_probs,
-        transition=params.transition_matrix,
+        log_initial=_log(params.initial_probs),
+        log_transition=_log(params.transition_matrix),
         means=params.location,
         scales=1.0 / width,
         constants=gammaln((params.dof + 1.0) / 2.0) - gammaln(params.dof / 2.0) - 0.5 * np.log(params.dof * np.pi) - np.log(width),

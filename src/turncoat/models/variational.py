@@ -24,6 +24,15 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     emission
         How sequences are scored once fitted: ``"expected-log"`` (as in fitting) or ``"predictive"``, which integrates the
         posterior out: Student-t columns and posterior-mean probabilities.
+
+    Attributes
+    ----------
+    params_ : VariationalParams
+        What was fitted.
+    lower_bound_ : float
+        The evidence lower bound (ELBO) at `params_`.
+    fit_report_ : FitReport
+        How the fit went: convergence, every restart, floors, empty states, decreases.
     """
 
     rules: ClassVar[dict[str, Rule]] = {

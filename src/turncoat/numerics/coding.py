@@ -22,8 +22,8 @@ from turncoat.numerics.structures import (
     padded_states,
 )
 
-# Below this a transition counts as impossible and the recursions go to the log domain.
-_SMALLEST_LINEAR = 1e-100
+# With a log probability below this (1e-100) the recursions go to the log domain.
+_LOWEST_LINEAR = -230.0
 # What a flag can record.
 IS_ONE, CODE_MISSING, CELL_MISSING = 1, 2, 3
 
@@ -32,8 +32,8 @@ IS_ONE, CODE_MISSING, CELL_MISSING = 1, 2, 3
 class Terms:
     """A model at one moment: chain probabilities and the additive pieces of log b(k)."""
 
-    initial: Array  # [K]
-    transition: Array  # [K, K]
+    log_initial: Array  # [K]
+    log_transition: Array  # [K, K]
     means: Array  # [K, D]
     scales: Array  # [K, D] inverse standard deviations
     constants: Array  # [K, D] log density at the mean
@@ -44,7 +44,7 @@ class Terms:
     @property
     def n_states(self) -> int:
         """Number of states K."""
-        return int(self.initial.shape[0])
+        return int(self.log_initial.shape[0])
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ class Coding:
         """Rows in kernel form. Continuous cells are not copied. `anchors` [N] holds codes, -1 for a free row."""
         n_rows = int(offsets[-1])
         flags = np.zeros((n_rows, len(self.questions) // 8), np.uint8)
-        pack_flags(continuous, categorical, self.questions, self.columns, flags)
+        pack_flags(_writable(continuous), _writable(categorical), self.questions, self.columns, flags)
         small = self.n_level_rows <= np.iinfo(np.uint16).max
         levels = np.empty((n_rows, len(self.many)), np.uint16 if small else np.int32)
         for place, (column, base) in enumerate(zip(self.many, self.bases, strict=True)):
             np.add(categorical[:, column], base + 1, out=levels[:, place], casting="unsafe", dtype=np.int64)
         rows = np.empty(0, np.int32) if anchors is None else (anchors + 1).astype(np.int32)
-        return Observations(continuous, flags, levels, rows, offsets)
+        return Observations(_writable(continuous), flags, levels, rows, offsets)
 
     def potentials(self, terms: Terms, cell_type: np.dtype[Any], precision: str, anchor_table: Array | None = None) -> Potentials:
         """Kernel tables for a model, in the working precision; `anchor_table` is [codes, K] log weights."""
@@ -140,18 +140,16 @@ class Coding:
         # Precision-weighted, so that the states with the least room for rounding have the smallest numbers.
         shift = np.average(terms.means, axis=0, weights=terms.scales**2).astype(np.float64 if wide else np.float32)
         location = (terms.means - shift.astype(np.float64)) * terms.scales
-        initial = _padded(terms.initial, (width,))
-        transition = _padded(terms.transition, (width, width))
-        with np.errstate(divide="ignore"):
-            log_initial, log_transition = np.log(initial), np.log(transition)
+        initial = _padded(np.exp(terms.log_initial), (width,))
+        transition = _padded(np.exp(terms.log_transition), (width, width))
         no_dof = np.zeros((0, 0))
         anchors = np.zeros((1, n_states)) if anchor_table is None else np.vstack([np.zeros(n_states), anchor_table])
         return Potentials(
             initial=initial,
             transition=transition,
             transition_back=np.ascontiguousarray(transition.T),
-            log_initial=log_initial,
-            log_transition=log_transition,
+            log_initial=_padded(terms.log_initial, (width,), fill=-np.inf),
+            log_transition=_padded(terms.log_transition, (width, width), fill=-np.inf),
             constant=_padded(terms.constants.sum(axis=1), (width,), fill=-np.inf),
             shift=shift,
             scale=_padded(terms.scales, shape).astype(working),
@@ -162,7 +160,7 @@ class Coding:
             level_table=self._level_table(terms, width).astype(working),
             anchor_table=_padded(anchors, (len(anchors), width)),
             n_states=n_states,
-            linear=bool(min(terms.initial.min(), terms.transition.min()) > _SMALLEST_LINEAR),
+            linear=bool(min(terms.log_initial.min(), terms.log_transition.min()) > _LOWEST_LINEAR),
         )
 
     def _flag_tables(self, terms: Terms, width: int) -> Array:
@@ -247,6 +245,19 @@ def _bytes_of(question: int, columns: Array, wanted: Array) -> Array:
     kept.flat[: len(columns)] = wanted
     rows = kept.any(axis=1)
     return np.stack([asked[rows].ravel(), about[rows].ravel()])
+
+
+class _Memory:
+    """Another array's memory, declared writable."""
+
+    def __init__(self, array: Array) -> None:
+        self.owner = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
+
+
+def _writable(array: Array) -> Array:
+    """The same memory under numba's common type: kernels only read it, but would be compiled again for a read-only array."""
+    return array if array.flags.writeable else np.asarray(_Memory(array))
 
 
 def _padded(values: Array, shape: tuple[int, ...], fill: float = 0.0) -> Array:

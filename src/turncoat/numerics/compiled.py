@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,18 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
 
     def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(signature, codegen), _SOURCES)
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """A damaged cache file is as good as none."""
+        try:
+            return super().load_overload(signature, target_context)
+        except Exception:
+            return None
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        """A full or failing disk costs the next process a compilation, not this one its result."""
+        with contextlib.suppress(OSError):
+            super().save_overload(signature, data)
 
 
 def can_cache() -> bool:

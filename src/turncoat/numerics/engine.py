@@ -135,15 +135,16 @@ def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_
     return probs, log_likelihoods
 
 
-def decode(observations: Observations, potentials: Potentials, n_threads: int = 1) -> Array:
-    """Most likely state path [N] of every sequence."""
+def decode(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Array, Array]:
+    """Most likely state path [N] and its log probability [U], for every sequence."""
     plan = make_plan(observations.offsets)
     log_potentials = potentials._replace(linear=False)
     path = np.empty(int(observations.offsets[-1]), np.int64)
+    log_probs = np.empty(len(observations.offsets) - 1)
 
     def work(tickets: Array, scratch: Scratch) -> None:
         back = np.empty((plan.longest, potentials.n_states), np.int64)
-        decode_chunks(observations, log_potentials, plan, tickets, scratch, back, path)
+        decode_chunks(observations, log_potentials, plan, tickets, scratch, back, path, log_probs)
 
     _on_threads(log_potentials, plan, False, n_threads, work)
-    return path
+    return path, log_probs

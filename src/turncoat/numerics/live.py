@@ -13,7 +13,9 @@ from turncoat.numerics.ragged import starts
 from turncoat.numerics.structures import Array, padded_columns, padded_states
 from turncoat.numerics.vectors import add, fma, load8, load16, log, multiply, residual, splat, store, total
 
-FINE, BAD_CELL, BAD_CODE = 0, 1, 2
+FINE, BAD_CELL, BAD_CODE, BAD_BELIEF = 0, 1, 2, 3
+# How far a stored belief may be from adding up to one; and a normaliser too close to the smallest numbers to divide by.
+_BELIEF_ROUNDING, _UNDERFLOW = 1e-6, 1e-290
 
 
 class LiveTables(NamedTuple):
@@ -31,8 +33,8 @@ def live_tables(terms: Terms) -> LiveTables:
     n_states, n_columns = terms.means.shape
     width = padded_states(n_states)
     chain = np.zeros((width + 1, width))
-    chain[0, :n_states] = terms.initial
-    chain[1 : n_states + 1, :n_states] = terms.transition
+    chain[0, :n_states] = np.exp(terms.log_initial)
+    chain[1 : n_states + 1, :n_states] = np.exp(terms.log_transition)
     columns = np.zeros((3 if terms.dof is None else 5, n_states, padded_columns(n_columns)))
     columns[0, :, :n_columns] = terms.scales
     columns[1, :, :n_columns] = terms.means * terms.scales
@@ -50,10 +52,16 @@ def live_tables(terms: Terms) -> LiveTables:
 def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float) -> tuple[int, int, Array, float]:
     """New belief [K] from a belief [K] (empty for a new customer) and one row; also its log predictive density.
 
-    Returns (status, place, belief, log density); a bad cell or code is reported by its place, and nothing is computed.
+    Returns (status, place, belief, log density); a bad cell, code or belief is reported by its place, and nothing is computed.
     """
     chain, columns, levels, bounds = tables.chain, tables.columns, tables.levels, tables.bounds
     n_states, width = columns.shape[1], chain.shape[1]
+    if belief.shape[0] > 0:
+        held = 0.0
+        for k in range(n_states):
+            held += belief[k] if belief[k] >= 0.0 else math.nan
+        if not abs(held - 1.0) <= _BELIEF_ROUNDING:
+            return BAD_BELIEF, 0, belief, math.nan
     row = np.zeros((1, columns.shape[2]))
     for d in range(tables.n_columns):
         if abs(cells[d]) > largest_value:
@@ -83,7 +91,7 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
     for j in range(n_states):
         updated[j] = predicted[j] * math.exp(scores[0, j] - top)
         evidence += updated[j]
-    if evidence <= 0.0:
+    if evidence < _UNDERFLOW:
         top, evidence = _rescue(predicted, scores, updated)
     for j in range(n_states):
         updated[j] /= evidence

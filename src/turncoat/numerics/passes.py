@@ -177,24 +177,28 @@ def _decode_chunk(
     scratch: Scratch,
     back: Array,
     path: Array,
+    log_probs: Array,
 ) -> None:
-    """Most likely paths of one chunk's sequences, into path [N]. `potentials` must be in the log domain."""
+    """Most likely paths [N] of one chunk's sequences and their log probabilities [U]. `potentials` must be in the log domain."""
     offsets = observations.offsets
     for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
         sequences = (plan.groups[group], plan.groups[group + 1])
         first, last = offsets[sequences[0]], offsets[sequences[1]]
         _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
         for u in range(sequences[0], sequences[1]):
-            most_likely_path(
+            start, stop = offsets[u] - first, offsets[u + 1] - first
+            log_probs[u] = most_likely_path(
                 potentials.log_initial,
                 potentials.log_transition,
                 potentials.n_states,
-                scratch.emissions[offsets[u] - first : offsets[u + 1] - first],
+                scratch.emissions[start:stop],
                 scratch.vectors[0],
                 scratch.vectors[1],
                 back,
                 path[offsets[u] : offsets[u + 1]],
             )
+            for t in range(start, stop):
+                log_probs[u] += scratch.shifts[t]
 
 
 @compiled
@@ -238,10 +242,17 @@ def weigh_chunks(
 
 @compiled
 def decode_chunks(
-    observations: Observations, potentials: Potentials, plan: Plan, tickets: Array, scratch: Scratch, back: Array, path: Array
+    observations: Observations,
+    potentials: Potentials,
+    plan: Plan,
+    tickets: Array,
+    scratch: Scratch,
+    back: Array,
+    path: Array,
+    log_probs: Array,
 ) -> None:
     """Most likely paths of chunks, until none is left."""
     ticket = take_ticket(tickets)
     while ticket < plan.order.shape[0]:
-        _decode_chunk(observations, potentials, plan, plan.order[ticket], scratch, back, path)
+        _decode_chunk(observations, potentials, plan, plan.order[ticket], scratch, back, path, log_probs)
         ticket = take_ticket(tickets)

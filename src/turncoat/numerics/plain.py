@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from turncoat.numerics.coding import CELL_MISSING, CODE_MISSING, IS_ONE
-from turncoat.numerics.live import BAD_CELL, BAD_CODE, FINE, LiveTables
+from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, BAD_CODE, FINE, LiveTables
 from turncoat.numerics.structures import Array, Observations, Potentials, Sums, zero_sums
 
 
@@ -123,11 +123,11 @@ def _row_sums(observations: Observations, potentials: Potentials, probs: Array) 
     return sums
 
 
-def decode(observations: Observations, potentials: Potentials, n_threads: int = 1) -> Array:
-    """Most likely state path [N] of every sequence."""
+def decode(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Array, Array]:
+    """Most likely state path [N] and its log probability [U], for every sequence."""
     k, offsets = potentials.n_states, observations.offsets
     emissions = log_emissions(observations, potentials)
-    path = np.empty(len(emissions), np.int64)
+    path, log_probs = np.empty(len(emissions), np.int64), np.empty(len(offsets) - 1)
     for u in range(len(offsets) - 1):
         part = emissions[offsets[u] : offsets[u + 1]]
         best = potentials.log_initial[:k] + part[0]
@@ -137,16 +137,19 @@ def decode(observations: Observations, potentials: Potentials, n_threads: int = 
             choices[t] = moves.argmax(axis=0)
             best = moves.max(axis=0) + part[t]
         state = int(best.argmax())
+        log_probs[u] = best.max()
         for t in range(len(part) - 1, -1, -1):
             path[offsets[u] + t] = state
             state = int(choices[t, state])
-    return path
+    return path, log_probs
 
 
 def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float) -> tuple[int, int, Array, float]:
     """One live step from a belief [K] (empty for a new customer) and one row, as in `live.live_step`."""
     k, d = tables.columns.shape[1], tables.n_columns
     sizes = np.diff(tables.bounds)
+    if len(belief) and not ((belief >= 0).all() and abs(belief.sum() - 1.0) <= 1e-6):
+        return BAD_BELIEF, 0, belief, np.nan
     for place in np.flatnonzero(np.abs(cells) > largest_value):
         return BAD_CELL, int(place), belief, np.nan
     for place in np.flatnonzero((codes < -1) | (codes >= sizes)):

@@ -163,8 +163,8 @@ def log_backward(
 @compiled
 def most_likely_path(
     log_initial: Array, log_transition: Array, n_states: int, emissions: Array, best: Array, arriving: Array, back: Array, path: Array
-) -> None:
-    """Viterbi: the single most probable path [T] of one sequence, from log emissions. `back` is [T, K] work space."""
+) -> float:
+    """Viterbi: the single most probable path [T] of one sequence, from log emissions; returns its log probability."""
     length = emissions.shape[0]
     for j in range(n_states):
         best[j] = log_initial[j] + emissions[0, j]
@@ -186,3 +186,4 @@ def most_likely_path(
     path[length - 1] = choice
     for t in range(length - 1, 0, -1):
         path[t - 1] = back[t, path[t]]
+    return float(best[choice])
