@@ -117,7 +117,9 @@ def variational(scale: Scale) -> Result:
     clock, their_times = ours.IterationClock(our_model, panel, scale.short), []
     iterations = scale.short.rounds
     for _ in range(iterations):
+        timing.settle()
         clock.round()
+        timing.settle()
         their_times.append(timing.seconds_of(peer.iterate))
     our_seconds, their_seconds = clock.seconds, min(their_times)
     our_model.set_params(max_iter=iterations + 1).fit(panel)  # the parameters kept are those before the last update
@@ -236,7 +238,9 @@ def _compare(workload: Workload, make: Callable[[Workload], peers.Peer], effort:
     clock, their_times = ours.IterationClock(ours.baum_welch(workload.start), panel, effort), []
     peer.iterate()
     for _ in range(effort.rounds):
+        timing.settle()
         clock.round()
+        timing.settle()
         their_times.append(timing.seconds_of(peer.iterate))
     our_seconds, their_seconds = clock.seconds, min(their_times)
     return {

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_info
 
 PACKAGES = ("numpy", "numba", "scipy", "scikit-learn", "hmmlearn", "pomegranate", "torch", "dynamax", "jax")
 _SGEMM_SIZE = 4096
+_SETTLE_SECONDS = 0.25
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -23,6 +24,11 @@ def seconds_of(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
+
+
+def settle() -> None:
+    """Wait until threads that a library left spinning have gone to sleep, so that no contender pays for the one before."""
+    time.sleep(_SETTLE_SECONDS)
 
 
 def best_of(repeats: int, call: Callable[[], object]) -> float:

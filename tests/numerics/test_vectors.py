@@ -50,3 +50,16 @@ def test_reductions_residual_and_conversion() -> None:
     expected = np.nan_to_num(values[0, 16:].astype(float) * scale - location)
     np.testing.assert_allclose(out, expected, atol=1e-6)
     np.testing.assert_allclose((total, largest), (expected.sum(), expected.max()), atol=1e-5)
+
+
+def test_four_totals_at_once() -> None:
+    @numba.njit
+    def run(values: np.ndarray, out: np.ndarray) -> None:
+        a, b = vectors.load16(values, (0, 0)), vectors.load16(values, (1, 0))
+        c, d = vectors.load16(values, (2, 0)), vectors.load16(values, (3, 0))
+        vectors.store(out, (0,), vectors.totals(a, b, c, d))
+
+    for kind in (np.float32, np.float64):
+        values, out = np.random.default_rng(0).normal(size=(4, 16)).astype(kind), np.empty(4, kind)
+        run(values, out)
+        np.testing.assert_allclose(out, values.sum(axis=1), rtol=1e-5)

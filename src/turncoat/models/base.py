@@ -24,7 +24,7 @@ from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
 from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, FINE, LiveTables, live_step, live_tables
-from turncoat.numerics.structures import Observations
+from turncoat.numerics.structures import Observations, Potentials
 from turncoat.panel import LARGEST_VALUE, Panel
 
 Array = NDArray[Any]
@@ -130,12 +130,8 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def decode(self, panel: Panel, anchors: Anchors | None = None) -> NDArray[np.int64]:
         """The most likely path of states [N], each sequence on its own."""
-        coding = self._coding_for(panel)
         with announced_compilation():
-            observations, anchor_table = self._observe(coding, panel, anchors, self.params_.n_states)
-            terms = self._scoring_terms(self.params_)
-            potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
-            path, log_probs = engine.decode(observations, potentials, self._threads())
+            path, log_probs = engine.decode(*self._scored(panel, anchors), self._threads())
         _refuse_impossible(log_probs)
         return path
 
@@ -165,8 +161,11 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         Always in float64, and equal to `filter` on the same rows to the rounding of `precision`.
         """
         tables = self._live_tables()
-        held = _NO_CELLS if belief is None else np.array(belief, np.float64)
-        cells = _NO_CELLS if continuous_row is None else np.array(continuous_row, np.float64)
+        try:
+            held = _NO_CELLS if belief is None else np.array(belief, np.float64)
+            cells = _NO_CELLS if continuous_row is None else np.array(continuous_row, np.float64)
+        except (TypeError, ValueError) as problem:
+            raise DataError(f"a belief and continuous cells must be numbers, NaN if missing: {problem}") from problem
         codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
         n_states, n_codes = tables.columns.shape[1], len(tables.bounds) - 1
         if (belief is not None and held.shape != (n_states,)) or cells.shape != (tables.n_columns,) or codes.shape != (n_codes,):
@@ -216,18 +215,17 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         return coding.pack(panel.continuous, panel.categorical, panel.offsets, codes), table
 
     def _infer(self, panel: Panel, anchors: Anchors | None, smoothed: bool) -> Posteriors:
-        coding = self._coding_for(panel)
         with announced_compilation():
-            observations, anchor_table = self._observe(coding, panel, anchors, self.params_.n_states)
-            terms = self._scoring_terms(self.params_)
-            potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
-            probs, log_likelihoods = engine.infer(observations, potentials, smoothed, self._threads())
-        impossible = np.flatnonzero(~np.isfinite(log_likelihoods))
-        if impossible.size:
-            raise DataError(
-                f"sequence {impossible[0]} has no possible path under this model: its transitions or anchors contain zeros that rule it out"
-            )
+            probs, log_likelihoods = engine.infer(*self._scored(panel, anchors), smoothed, self._threads())
+        _refuse_impossible(log_likelihoods)
         return Posteriors(probs, log_likelihoods)
+
+    def _scored(self, panel: Panel, anchors: Anchors | None) -> tuple[Observations, Potentials]:
+        """A panel and this model as the kernels read them, under the terms used for scoring."""
+        coding = self._coding_for(panel)
+        observations, anchor_table = self._observe(coding, panel, anchors, self.params_.n_states)
+        terms = self._scoring_terms(self.params_)
+        return observations, coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
 
     def _coding_for(self, panel: Panel) -> Coding:
         """Layout for a panel under this model, if the two agree about columns and categories."""

@@ -24,6 +24,7 @@ from turncoat.numerics.vectors import (
     store,
     subtract,
     total,
+    totals,
 )
 
 TILE_ROWS = 4
@@ -78,10 +79,10 @@ def _tile_of_four(block: Array, r: int, scale: Array, location: Array, k: int, o
         x = load16(block, (r + 3, d))
         t0, t1, t2, t3 = residual(x, s0, m0), residual(x, s1, m1), residual(x, s2, m2), residual(x, s3, m3)
         a30, a31, a32, a33 = fma(t0, t0, a30), fma(t1, t1, a31), fma(t2, t2, a32), fma(t3, t3, a33)
-    out[r, k], out[r, k + 1], out[r, k + 2], out[r, k + 3] = total(a00), total(a01), total(a02), total(a03)
-    out[r + 1, k], out[r + 1, k + 1], out[r + 1, k + 2], out[r + 1, k + 3] = total(a10), total(a11), total(a12), total(a13)
-    out[r + 2, k], out[r + 2, k + 1], out[r + 2, k + 2], out[r + 2, k + 3] = total(a20), total(a21), total(a22), total(a23)
-    out[r + 3, k], out[r + 3, k + 1], out[r + 3, k + 2], out[r + 3, k + 3] = total(a30), total(a31), total(a32), total(a33)
+    store(out, (r, k), totals(a00, a01, a02, a03))
+    store(out, (r + 1, k), totals(a10, a11, a12, a13))
+    store(out, (r + 2, k), totals(a20, a21, a22, a23))
+    store(out, (r + 3, k), totals(a30, a31, a32, a33))
 
 
 @compiled

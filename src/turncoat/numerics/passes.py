@@ -93,115 +93,6 @@ def _group_statistics(
 
 
 @compiled
-def _infer_chunk(
-    observations: Observations,
-    potentials: Potentials,
-    plan: Plan,
-    chunk: int,
-    scratch: Scratch,
-    mode: int,
-    probs: Array,
-    log_likelihoods: Array,
-    sums: Sums,
-) -> None:
-    """Filter, smooth or collect one chunk. Writes log-likelihoods [U], and probs [N, K] or sums as the mode asks."""
-    n_states = potentials.n_states
-    offsets = observations.offsets
-    scratch.pair_weights[:, :] = 0.0
-    if mode == COLLECT:
-        scratch.pattern_counts[:, :] = 0.0
-    for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
-        sequences = (plan.groups[group], plan.groups[group + 1])
-        first, last = offsets[sequences[0]], offsets[sequences[1]]
-        _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
-        for u in range(sequences[0], sequences[1]):
-            start, stop = offsets[u] - first, offsets[u + 1] - first
-            log_likelihoods[u] = _infer_sequence(potentials, scratch, start, stop, mode)
-            if mode == COLLECT:
-                for k in range(n_states):
-                    sums.initial[k] += scratch.posteriors[start, k]
-        if mode == COLLECT:
-            _group_statistics(observations, potentials, scratch, plan.block_rows, first, last, sums)
-        else:
-            for t in range(last - first):
-                for k in range(n_states):
-                    probs[first + t, k] = scratch.posteriors[t, k]
-    if mode == COLLECT:
-        fold_patterns(scratch.pattern_counts, sums.flags)
-        for i in range(n_states):
-            for j in range(n_states):
-                factor = potentials.transition[i, j] if potentials.linear else 1.0
-                sums.transitions[i, j] += scratch.pair_weights[i, j] * factor
-
-
-@compiled
-def _weigh_chunk(
-    observations: Observations,
-    potentials: Potentials,
-    plan: Plan,
-    chunk: int,
-    scratch: Scratch,
-    probs: Array,
-    sums: Sums,
-) -> None:
-    """Statistics of one chunk under given state probabilities [N, K], consecutive rows taken as independent."""
-    n_states = potentials.n_states
-    offsets = observations.offsets
-    scratch.pattern_counts[:, :] = 0.0
-    scratch.posteriors[:, :] = 0.0
-    for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
-        sequences = (plan.groups[group], plan.groups[group + 1])
-        first, last = offsets[sequences[0]], offsets[sequences[1]]
-        for t in range(first, last):
-            for k in range(n_states):
-                scratch.posteriors[t - first, k] = probs[t, k]
-        if last - first <= plan.block_rows:
-            load_block(observations.continuous, first, last, potentials.shift, scratch.block)
-        for u in range(sequences[0], sequences[1]):
-            for k in range(n_states):
-                sums.initial[k] += probs[offsets[u], k]
-            for t in range(offsets[u] + 1, offsets[u + 1]):
-                for i in range(n_states):
-                    for j in range(n_states):
-                        sums.transitions[i, j] += probs[t - 1, i] * probs[t, j]
-        _group_statistics(observations, potentials, scratch, plan.block_rows, first, last, sums)
-    fold_patterns(scratch.pattern_counts, sums.flags)
-
-
-@compiled
-def _decode_chunk(
-    observations: Observations,
-    potentials: Potentials,
-    plan: Plan,
-    chunk: int,
-    scratch: Scratch,
-    back: Array,
-    path: Array,
-    log_probs: Array,
-) -> None:
-    """Most likely paths [N] of one chunk's sequences and their log probabilities [U]. `potentials` must be in the log domain."""
-    offsets = observations.offsets
-    for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
-        sequences = (plan.groups[group], plan.groups[group + 1])
-        first, last = offsets[sequences[0]], offsets[sequences[1]]
-        _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
-        for u in range(sequences[0], sequences[1]):
-            start, stop = offsets[u] - first, offsets[u + 1] - first
-            log_probs[u] = most_likely_path(
-                potentials.log_initial,
-                potentials.log_transition,
-                potentials.n_states,
-                scratch.emissions[start:stop],
-                scratch.vectors[0],
-                scratch.vectors[1],
-                back,
-                path[offsets[u] : offsets[u + 1]],
-            )
-            for t in range(start, stop):
-                log_probs[u] += scratch.shifts[t]
-
-
-@compiled
 def _part(sums: Sums, chunk: int) -> Sums:
     """One chunk's own statistics; with a single part, that one."""
     p = chunk % sums.initial.shape[0]
@@ -220,11 +111,41 @@ def infer_chunks(
     log_likelihoods: Array,
     sums: Sums,
 ) -> None:
-    """Filter, smooth or collect chunks until none is left. Collecting needs a part of `sums` for every chunk."""
+    """Filter, smooth or collect chunks until none is left.
+
+    Writes log-likelihoods [U], and probs [N, K] or sums as the mode asks; collecting needs a part of `sums` for every chunk.
+    """
+    n_states = potentials.n_states
+    offsets = observations.offsets
     ticket = take_ticket(tickets)
     while ticket < plan.order.shape[0]:
         chunk = plan.order[ticket]
-        _infer_chunk(observations, potentials, plan, chunk, scratch, mode, probs, log_likelihoods, _part(sums, chunk))
+        part = _part(sums, chunk)
+        scratch.pair_weights[:, :] = 0.0
+        if mode == COLLECT:
+            scratch.pattern_counts[:, :] = 0.0
+        for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+            sequences = (plan.groups[group], plan.groups[group + 1])
+            first, last = offsets[sequences[0]], offsets[sequences[1]]
+            _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
+            for u in range(sequences[0], sequences[1]):
+                start, stop = offsets[u] - first, offsets[u + 1] - first
+                log_likelihoods[u] = _infer_sequence(potentials, scratch, start, stop, mode)
+                if mode == COLLECT:
+                    for k in range(n_states):
+                        part.initial[k] += scratch.posteriors[start, k]
+            if mode == COLLECT:
+                _group_statistics(observations, potentials, scratch, plan.block_rows, first, last, part)
+            else:
+                for t in range(last - first):
+                    for k in range(n_states):
+                        probs[first + t, k] = scratch.posteriors[t, k]
+        if mode == COLLECT:
+            fold_patterns(scratch.pattern_counts, part.flags)
+            for i in range(n_states):
+                for j in range(n_states):
+                    factor = potentials.transition[i, j] if potentials.linear else 1.0
+                    part.transitions[i, j] += scratch.pair_weights[i, j] * factor
         ticket = take_ticket(tickets)
 
 
@@ -232,11 +153,32 @@ def infer_chunks(
 def weigh_chunks(
     observations: Observations, potentials: Potentials, plan: Plan, tickets: Array, scratch: Scratch, probs: Array, sums: Sums
 ) -> None:
-    """Statistics of chunks under given state probabilities, until none is left."""
+    """Statistics of chunks under given state probabilities [N, K], until none is left; consecutive rows are independent."""
+    n_states = potentials.n_states
+    offsets = observations.offsets
+    scratch.posteriors[:, :] = 0.0
     ticket = take_ticket(tickets)
     while ticket < plan.order.shape[0]:
         chunk = plan.order[ticket]
-        _weigh_chunk(observations, potentials, plan, chunk, scratch, probs, _part(sums, chunk))
+        part = _part(sums, chunk)
+        scratch.pattern_counts[:, :] = 0.0
+        for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+            sequences = (plan.groups[group], plan.groups[group + 1])
+            first, last = offsets[sequences[0]], offsets[sequences[1]]
+            for t in range(first, last):
+                for k in range(n_states):
+                    scratch.posteriors[t - first, k] = probs[t, k]
+            if last - first <= plan.block_rows:
+                load_block(observations.continuous, first, last, potentials.shift, scratch.block)
+            for u in range(sequences[0], sequences[1]):
+                for k in range(n_states):
+                    part.initial[k] += probs[offsets[u], k]
+                for t in range(offsets[u] + 1, offsets[u + 1]):
+                    for i in range(n_states):
+                        for j in range(n_states):
+                            part.transitions[i, j] += probs[t - 1, i] * probs[t, j]
+            _group_statistics(observations, potentials, scratch, plan.block_rows, first, last, part)
+        fold_patterns(scratch.pattern_counts, part.flags)
         ticket = take_ticket(tickets)
 
 
@@ -251,8 +193,27 @@ def decode_chunks(
     path: Array,
     log_probs: Array,
 ) -> None:
-    """Most likely paths of chunks, until none is left."""
+    """Most likely paths [N] and their log probabilities [U], until no chunk is left. `potentials` must be in the log domain."""
+    offsets = observations.offsets
     ticket = take_ticket(tickets)
     while ticket < plan.order.shape[0]:
-        _decode_chunk(observations, potentials, plan, plan.order[ticket], scratch, back, path, log_probs)
+        chunk = plan.order[ticket]
+        for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+            sequences = (plan.groups[group], plan.groups[group + 1])
+            first, last = offsets[sequences[0]], offsets[sequences[1]]
+            _group_emissions(observations, potentials, scratch, plan.block_rows, first, last)
+            for u in range(sequences[0], sequences[1]):
+                start, stop = offsets[u] - first, offsets[u + 1] - first
+                log_probs[u] = most_likely_path(
+                    potentials.log_initial,
+                    potentials.log_transition,
+                    potentials.n_states,
+                    scratch.emissions[start:stop],
+                    scratch.vectors[0],
+                    scratch.vectors[1],
+                    back,
+                    path[offsets[u] : offsets[u + 1]],
+                )
+                for t in range(start, stop):
+                    log_probs[u] += scratch.shifts[t]
         ticket = take_ticket(tickets)
