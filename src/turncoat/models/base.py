@@ -162,8 +162,8 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         """
         tables = self._live_tables()
         try:
-            held = _NO_CELLS if belief is None else np.array(belief, np.float64)
-            cells = _NO_CELLS if continuous_row is None else np.array(continuous_row, np.float64)
+            held = _NO_CELLS if belief is None else _plain_array(np.asarray(belief, np.float64))
+            cells = _NO_CELLS if continuous_row is None else _plain_array(np.asarray(continuous_row, np.float64))
         except (TypeError, ValueError) as problem:
             raise DataError(f"a belief and continuous cells must be numbers, NaN if missing: {problem}") from problem
         codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
@@ -290,7 +290,12 @@ def _refuse_impossible(log_likelihoods: Array) -> None:
 def _as_codes(codes: Array) -> Array:
     if codes.dtype.kind not in "bui":
         raise DataError(f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}")
-    return np.array(codes, np.int64)
+    return _plain_array(codes.astype(np.int64, copy=False))
+
+
+def _plain_array(array: Array) -> Array:
+    """The array, or a copy of a strided or read-only one, for which the live step would be compiled again."""
+    return array if array.flags.carray else array.copy()
 
 
 def _bad_live_row(status: int, place: int, cells: Array, codes: Array, tables: LiveTables) -> DataError:
