@@ -160,17 +160,17 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
         Always in float64, and equal to `filter` on the same rows to the rounding of `precision`.
         """
-        tables = self._live_tables()
+        tables, shape = self._live_tables()
         try:
             held = _NO_CELLS if belief is None else _plain_array(np.asarray(belief, np.float64))
             cells = _NO_CELLS if continuous_row is None else _plain_array(np.asarray(continuous_row, np.float64))
         except (TypeError, ValueError) as problem:
             raise DataError(f"a belief and continuous cells must be numbers, NaN if missing: {problem}") from problem
         codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
-        n_states, n_codes = tables.columns.shape[1], len(tables.bounds) - 1
-        if (belief is not None and held.shape != (n_states,)) or cells.shape != (tables.n_columns,) or codes.shape != (n_codes,):
+        n_states, n_columns, n_codes = shape
+        if (belief is not None and held.shape != (n_states,)) or cells.shape != (n_columns,) or codes.shape != (n_codes,):
             raise DataError(
-                f"a step takes a belief of {n_states}, {tables.n_columns} continuous cells and {n_codes} codes; "
+                f"a step takes a belief of {n_states}, {n_columns} continuous cells and {n_codes} codes; "
                 f"found {held.shape}, {cells.shape} and {codes.shape}"
             )
         status, place, updated, _ = live_step(held, cells, codes, tables, LARGEST_VALUE)
@@ -191,7 +191,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def _adopt(self, params: P) -> Self:
         self.params_ = params
-        self._live: tuple[Any, LiveTables] | None = None
+        self._live: tuple[Any, tuple[LiveTables, tuple[int, int, int]]] | None = None
         return self
 
     def _check_settings(self, of_fit: bool = True) -> None:
@@ -264,13 +264,14 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         statistics = kmeans_statistics(panel, columns, self.n_states, seed, self.precision, self._threads())
         return tier.update(statistics, None)
 
-    def _live_tables(self) -> LiveTables:
-        """Tables for the live step, made once for the parameters and the emission in use."""
+    def _live_tables(self) -> tuple[LiveTables, tuple[int, int, int]]:
+        """Tables for the live step, made once for the parameters and the emission in use; how many states, cells and codes."""
         params = self._fitted()
         key = (id(params), self._scoring_name())
         if self._live is None or self._live[0] != key:
             self._check_settings(of_fit=False)
-            self._live = (key, live_tables(self._scoring_terms(params)))
+            tables = live_tables(self._scoring_terms(params))
+            self._live = (key, (tables, (params.n_states, params.means.shape[1], len(params.n_categories))))
         return self._live[1]
 
 

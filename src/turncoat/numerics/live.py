@@ -18,24 +18,49 @@ FINE, BAD_CELL, BAD_CODE, BAD_BELIEF = 0, 1, 2, 3
 _BELIEF_ROUNDING, _UNDERFLOW = 1e-6, 1e-290
 
 
-class LiveTables(NamedTuple):
-    """A model as the live step reads it: few arrays, since unpacking each costs a fraction of the whole step."""
+# Places in `LiveTables.layout`; the first rows of the categorical columns, and the end of the last, follow.
+_STATES, _WIDTH, _COLUMNS, _PADDED, _COLUMNS_AT, _LEVELS_AT, _STUDENT, _BOUNDS = 0, 1, 2, 3, 4, 5, 6, 7
 
-    chain: Array  # [KP + 1, KP]: the initial probabilities, then the transition matrix
-    columns: Array  # [3 or 5, K, DP]: scale, location, constant; for Student columns also (dof + 1) / 2 and 1 / dof
-    levels: Array  # [sum of C_j, KP] log category probabilities
-    bounds: Array  # [J + 1] first row of each categorical column in `levels`
-    n_columns: int
+
+class LiveTables(NamedTuple):
+    """A model as the live step reads it. Only two arrays, since unpacking each costs a tenth of the whole step."""
+
+    numbers: (
+        Array  # float64: initial [KP], transition [KP, KP], summed constants [KP]; columns [3 or 5, K, DP]; categories [sum of C_j, KP]
+    )
+    layout: Array  # int64: sizes and places, see above
+
+    @property
+    def n_states(self) -> int:
+        """Number of states K."""
+        return int(self.layout[_STATES])
+
+    @property
+    def n_columns(self) -> int:
+        """Number of continuous columns D."""
+        return int(self.layout[_COLUMNS])
+
+    @property
+    def bounds(self) -> Array:
+        """First row of each categorical column among the category probabilities, and the end of the last [J + 1]."""
+        return np.asarray(self.layout[_BOUNDS:])
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """The three tables as arrays: chain [KP + 2, KP], columns [3 or 5, K, DP], levels [sum of C_j, KP]."""
+        width, columns_at, levels_at = (int(self.layout[place]) for place in (_WIDTH, _COLUMNS_AT, _LEVELS_AT))
+        columns = self.numbers[columns_at:levels_at].reshape(5 if self.layout[_STUDENT] else 3, self.n_states, self.layout[_PADDED])
+        return self.numbers[:columns_at].reshape(-1, width), columns, self.numbers[levels_at:].reshape(-1, width)
 
 
 def live_tables(terms: Terms) -> LiveTables:
-    """Tables for `live_step`."""
+    """Tables for `live_step`: per column the scale, location and constant; for Student columns (dof + 1) / 2 and 1 / dof too."""
     n_states, n_columns = terms.means.shape
-    width = padded_states(n_states)
-    chain = np.zeros((width + 1, width))
+    width, padded = padded_states(n_states), padded_columns(n_columns)
+    chain = np.zeros((width + 2, width))
     chain[0, :n_states] = np.exp(terms.log_initial)
     chain[1 : n_states + 1, :n_states] = np.exp(terms.log_transition)
-    columns = np.zeros((3 if terms.dof is None else 5, n_states, padded_columns(n_columns)))
+    chain[width + 1, :n_states] = terms.constants.sum(axis=1)
+    columns = np.zeros((3 if terms.dof is None else 5, n_states, padded))
     columns[0, :, :n_columns] = terms.scales
     columns[1, :, :n_columns] = terms.means * terms.scales
     columns[2, :, :n_columns] = terms.constants
@@ -44,8 +69,10 @@ def live_tables(terms: Terms) -> LiveTables:
         columns[4, :, :n_columns] = 1.0 / terms.dof
     levels = np.zeros((terms.log_categories.shape[1], width))
     levels[:, :n_states] = terms.log_categories.T
-    bounds = np.append(starts(terms.n_categories), sum(terms.n_categories))
-    return LiveTables(chain, columns, levels, bounds, n_columns)
+    sizes = [n_states, width, n_columns, padded, chain.size, chain.size + columns.size, int(terms.dof is not None)]
+    bounds = [*starts(terms.n_categories).tolist(), sum(terms.n_categories)]
+    numbers = np.concatenate([chain.ravel(), columns.ravel(), levels.ravel()])
+    return LiveTables(numbers, np.asarray(sizes + bounds, dtype=np.int64))
 
 
 @compiled
@@ -54,42 +81,43 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
 
     Returns (status, place, belief, log density); a bad cell, code or belief is reported by its place, and nothing is computed.
     """
-    chain, columns, levels, bounds = tables.chain, tables.columns, tables.levels, tables.bounds
-    n_states, width = columns.shape[1], chain.shape[1]
+    numbers, layout = tables.numbers, tables.layout
+    n_states, width, padded = layout[_STATES], layout[_WIDTH], layout[_PADDED]
     if belief.shape[0] > 0:
         held = 0.0
         for k in range(n_states):
             held += belief[k] if belief[k] >= 0.0 else math.nan
         if not abs(held - 1.0) <= _BELIEF_ROUNDING:
             return BAD_BELIEF, 0, belief, math.nan
-    row = np.zeros((1, columns.shape[2]))
-    for d in range(tables.n_columns):
-        if abs(cells[d]) > largest_value:
-            return BAD_CELL, d, belief, math.nan
-        row[0, d] = cells[d]
-    scores = np.zeros((1, width))
+    work = np.zeros(padded + 2 * width)  # the row, what each state makes of it, where the chain is expected
+    scores, predicted = work[padded : padded + width], work[padded + width :]
+    n_bad = n_missing = 0
+    for d in range(layout[_COLUMNS]):
+        work[d] = cells[d]
+        n_bad += abs(cells[d]) > largest_value
+        n_missing += cells[d] != cells[d]
+    if n_bad > 0:
+        for d in range(layout[_COLUMNS]):
+            if abs(cells[d]) > largest_value:
+                return BAD_CELL, d, belief, math.nan
     for base in range(0, width, 8):
-        summed = splat(0.0, load8(scores, (0, base)))
+        even = odd = splat(0.0, load8(work, (padded,)))
         for j in range(codes.shape[0]):
-            code = codes[j]
-            if code >= 0:
-                if code >= bounds[j + 1] - bounds[j]:
-                    return BAD_CODE, j, belief, math.nan
-                summed = add(summed, load8(levels, (bounds[j] + code, base)))
-            elif code < -1:
+            code, first = codes[j], layout[_BOUNDS + j]
+            if code < -1 or code >= layout[_BOUNDS + j + 1] - first:
                 return BAD_CODE, j, belief, math.nan
-        store(scores, (0, base), summed)
-    for k in range(n_states):
-        scores[0, k] += _cells_log_density(row, columns, k)
+            if code >= 0:
+                even, odd = odd, add(even, load8(numbers, (layout[_LEVELS_AT] + (first + code) * width + base,)))
+        store(scores, (base,), add(even, odd))
     top = -math.inf
     for k in range(n_states):
-        top = max(top, scores[0, k])
-    predicted = np.empty(n_states)
-    _predict(belief, chain, predicted)
+        scores[k] += _cells_log_density(work, numbers, layout, k, n_missing > 0)
+        top = max(top, scores[k])
+    _predict(belief, numbers, width, predicted[:n_states])
     updated = np.empty(n_states)
     evidence = 0.0
     for j in range(n_states):
-        updated[j] = predicted[j] * math.exp(scores[0, j] - top)
+        updated[j] = predicted[j] * math.exp(scores[j] - top)
         evidence += updated[j]
     if evidence < _UNDERFLOW:
         top, evidence = _rescue(predicted, scores, updated)
@@ -99,31 +127,35 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
 
 
 @compiled
-def _predict(belief: Array, chain: Array, out: Array) -> None:
+def _predict(belief: Array, numbers: Array, width: int, out: Array) -> None:
     """Where the chain is expected before the row is seen."""
     for j in range(out.shape[0]):
-        out[j] = chain[0, j]
+        out[j] = numbers[j]
         if belief.shape[0] > 0:
             out[j] = 0.0
             for i in range(out.shape[0]):
-                out[j] += belief[i] * chain[i + 1, j]
+                out[j] += belief[i] * numbers[(i + 1) * width + j]
 
 
 @compiled
-def _cells_log_density(row: Array, columns: Array, k: int) -> float:
-    """Log density of one padded row under state k; a missing cell adds nothing."""
-    nothing = splat(0.0, load16(row, (0, 0)))
+def _cells_log_density(row: Array, numbers: Array, layout: Array, k: int, missing: bool) -> float:
+    """Log density of one padded row under state k; a missing cell adds nothing, not even its constant."""
+    n_states, width, padded, student = layout[_STATES], layout[_WIDTH], layout[_PADDED], layout[_STUDENT]
+    at, table = layout[_COLUMNS_AT] + k * padded, n_states * padded
+    nothing = splat(0.0, load16(numbers, (0,)))
     density, constants = nothing, nothing
-    for d in range(0, row.shape[1], 16):
-        x = load16(row, (0, d))
-        t = residual(x, load16(columns, (0, k, d)), load16(columns, (1, k, d)))
-        if columns.shape[0] > 3:
-            ratio = fma(multiply(t, t), load16(columns, (4, k, d)), splat(1.0, nothing))
-            density = fma(load16(columns, (3, k, d)), log(ratio), density)
+    for d in range(0, padded, 16):
+        x = load16(row, (d,))
+        t = residual(x, load16(numbers, (at + d,)), load16(numbers, (at + table + d,)))
+        if student:
+            ratio = fma(multiply(t, t), load16(numbers, (at + 4 * table + d,)), splat(1.0, nothing))
+            density = fma(load16(numbers, (at + 3 * table + d,)), log(ratio), density)
         else:
             density = fma(t, t, density)
-        constants = add(constants, residual(x, nothing, load16(columns, (2, k, d))))
-    return float((-1.0 if columns.shape[0] > 3 else -0.5) * total(density) - total(constants))
+        if missing:
+            constants = add(constants, residual(x, nothing, load16(numbers, (at + 2 * table + d,))))
+    constant = -total(constants) if missing else numbers[(width + 1) * width + k]
+    return float((-1.0 if student else -0.5) * total(density) + constant)
 
 
 @compiled
@@ -131,7 +163,7 @@ def _rescue(predicted: Array, scores: Array, updated: Array) -> tuple[float, flo
     """Redo the step in the log domain when every product underflowed; returns its shift and normaliser."""
     top = -math.inf
     for j in range(updated.shape[0]):
-        updated[j] = scores[0, j] + math.log(predicted[j]) if predicted[j] > 0.0 else -math.inf
+        updated[j] = scores[j] + math.log(predicted[j]) if predicted[j] > 0.0 else -math.inf
         top = max(top, updated[j])
     evidence = 0.0
     for j in range(updated.shape[0]):

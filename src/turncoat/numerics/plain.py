@@ -146,7 +146,8 @@ def decode(observations: Observations, potentials: Potentials, n_threads: int = 
 
 def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float) -> tuple[int, int, Array, float]:
     """One live step from a belief [K] (empty for a new customer) and one row, as in `live.live_step`."""
-    k, d = tables.columns.shape[1], tables.n_columns
+    k, d = tables.n_states, tables.n_columns
+    chain, columns, levels = tables.arrays()
     sizes = np.diff(tables.bounds)
     if len(belief) and not ((belief >= 0).all() and abs(belief.sum() - 1.0) <= 1e-6):
         return BAD_BELIEF, 0, belief, np.nan
@@ -154,14 +155,14 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
         return BAD_CELL, int(place), belief, np.nan
     for place in np.flatnonzero((codes < -1) | (codes >= sizes)):
         return BAD_CODE, int(place), belief, np.nan
-    t = cells * tables.columns[0, :, :d] - tables.columns[1, :, :d]
-    if len(tables.columns) == 3:
-        log_density = tables.columns[2, :, :d] - 0.5 * t**2
+    t = cells * columns[0, :, :d] - columns[1, :, :d]
+    if len(columns) == 3:
+        log_density = columns[2, :, :d] - 0.5 * t**2
     else:
-        log_density = tables.columns[2, :, :d] - tables.columns[3, :, :d] * np.log1p(t**2 * tables.columns[4, :, :d])
+        log_density = columns[2, :, :d] - columns[3, :, :d] * np.log1p(t**2 * columns[4, :, :d])
     scores = np.where(np.isnan(cells), 0.0, log_density).sum(axis=1)
-    scores = scores + tables.levels[(tables.bounds[:-1] + codes)[codes >= 0], :k].sum(axis=0)
-    initial, transition = tables.chain[0, :k], tables.chain[1 : k + 1, :k]
+    scores = scores + levels[(tables.bounds[:-1] + codes)[codes >= 0], :k].sum(axis=0)
+    initial, transition = chain[0, :k], chain[1 : k + 1, :k]
     with np.errstate(divide="ignore"):
         joint = np.log(belief @ transition if len(belief) else initial) + scores
     return FINE, 0, np.asarray(softmax(joint)), float(logsumexp(joint))
