@@ -14,7 +14,6 @@ TARGETS = {
     ("pomegranate", "DenseHMM"): (100.0, 180.0),
     ("dynamax", "DiagonalGaussianHMM"): (40.0, 70.0),
 }
-TARGET_SPREAD = "separated"
 PEER_SECTIONS = ("hmmlearn", "pomegranate", "dynamax")
 MEMORY_SECTIONS = ("full_size", "full_size_missing")
 MOST_OTHER_LOAD = 0.05
@@ -137,8 +136,7 @@ def _peer_lines(name: str, section: Results) -> Iterable[Requirement]:
             continue
         for case in section["cases"]:
             if case["model"] == model:
-                targets = (must, aim) if case["spread"] == TARGET_SPREAD else (None, None)
-                yield Requirement(f"{peer} {model}, {_case_words(case)}", case["ratio"], *targets)
+                yield Requirement(f"{peer} {model}, {_case_words(case)}", case["ratio"], must, aim)
 
 
 def _case_words(case: Results) -> str:
@@ -349,8 +347,7 @@ _PROFILES_REMARK = (
     "Lengths: *sampled* is every so-manyth sequence of the full-size panel, ordered by length; *shrunk* has a tail shortened in "
     "proportion to the rows; *equal* is 100 rows each. Times of the peers depend on the lengths, so both "
     "ragged profiles are shown. States: *separated* data let posteriors harden, so that our kernels may skip negligible cells; "
-    "*soft* data let them skip nothing. The targets are for data that have the states being fitted; the soft lines are the worst case "
-    "and are reported beside them."
+    "*soft* data let them skip nothing."
 )
 _PEERS_REMARK = (
     "*around a row*: length of the sequence an average row sits in. Log-likelihoods are those at the common start, ours in float32; "
