@@ -128,7 +128,8 @@ class Coding:
         for place, (column, base) in enumerate(zip(self.many, self.bases, strict=True)):
             np.add(categorical[:, column], base + 1, out=levels[:, place], casting="unsafe", dtype=np.int64)
         rows = np.empty(0, np.int32) if anchors is None else (anchors + 1).astype(np.int32)
-        return Observations(_writable(continuous), flags, levels, rows, offsets)
+        complete = not np.any(self.questions == CELL_MISSING)
+        return Observations(_writable(continuous), flags, levels, rows, offsets, bool(complete))
 
     def potentials(self, terms: Terms, cell_type: np.dtype[Any], precision: str, anchor_table: Array | None = None) -> Potentials:
         """Kernel tables for a model, in the working precision; `anchor_table` is [codes, K] log weights."""

@@ -182,44 +182,65 @@ def _distances(observations: Observations, potentials: Potentials, scratch: Scra
 
 
 @compiled
+def _with_distance(emissions: Array, place: int, distances: Array, t: int, base: int) -> Any:
+    """Eight states' terms of one row, less half their distances."""
+    value = load8(emissions, (place, base))
+    return fma(convert(load8(distances, (t, base)), value), splat(-0.5, value), value)
+
+
+@compiled
+def _find_peaks(emissions: Array, distances: Array, n_rows: int, target: int, shifts: Array) -> bool:
+    """Note each row's largest emission; says whether every row has one that is finite."""
+    finite = True
+    for t in range(n_rows):
+        top = -math.inf
+        for base in range(0, emissions.shape[1], 8):
+            top = max(top, largest(_with_distance(emissions, target + t, distances, t, base)))
+        shifts[target + t] = top
+        finite &= top > -math.inf
+    return finite
+
+
+@compiled
+def _measure_again(observations: Observations, potentials: Potentials, scratch: Scratch, n_rows: int, first: int, target: int) -> None:
+    """Give the rows without a finite peak their exact distances, and their peak with them."""
+    for t in range(n_rows):
+        place = target + t
+        if scratch.shifts[place] == -math.inf:
+            scratch.distances[t, :] = 0.0
+            _exact_distances(observations.continuous[first + t], potentials, scratch.emissions[place])
+            scratch.shifts[place] = scratch.emissions[place, : potentials.n_states].max()
+
+
+@compiled
+def _shift_rows(emissions: Array, distances: Array, n_rows: int, target: int, shifts: Array, linear: bool) -> None:
+    """Shift each row's emissions by its peak and, for the scaled recursion, exponentiate them."""
+    for t in range(n_rows):
+        for base in range(0, emissions.shape[1], 8):
+            value = _with_distance(emissions, target + t, distances, t, base)
+            value = add(value, splat(-shifts[target + t], value))
+            store(emissions, (target + t, base), exp(value) if linear else value)
+
+
+@compiled
 def block_emissions(observations: Observations, potentials: Potentials, scratch: Scratch, first: int, last: int, target: int) -> None:
     """Write the emissions of rows first..last to scratch rows target..., shifted by each row's maximum.
 
     The shift goes to `scratch.shifts`. In the scaled (linear) recursion the emissions are exponentiated here. A row's
     emissions depend on that row alone, bit for bit: not on its neighbours, nor on what the rest of the panel is missing.
+    Each step is a loop of its own: short loops overlap their rows, one long loop waits for each row's peak.
     """
-    emissions, distances, anchors = scratch.emissions, scratch.distances, observations.anchors
-    width = emissions.shape[1]
+    emissions, distances, anchors, shifts = scratch.emissions, scratch.distances, observations.anchors, scratch.shifts
+    n_rows = last - first
     has_columns = observations.continuous.shape[1] > 0
     if has_columns:
         _distances(observations, potentials, scratch, first, last)
-    _table_terms(observations, potentials, last - first, first, emissions, target)
-    half = splat(-0.5, load8(emissions, (0, 0)))
-    for t in range(last - first):
-        row, place = first + t, target + t
-        if anchors.shape[0] > 0:
-            for base in range(0, width, 8):
-                anchor = load8(potentials.anchor_table, (anchors[row], base))
-                store(emissions, (place, base), add(load8(emissions, (place, base)), anchor))
-        top = -math.inf
-        for base in range(0, width, 8):
-            top = max(top, largest(_with_distance(emissions, place, distances, t, base, half, has_columns)))
-        measured = has_columns and top > -math.inf
-        if has_columns and not measured:
-            _exact_distances(observations.continuous[row], potentials, emissions[place])
-            for k in range(potentials.n_states):
-                top = max(top, emissions[place, k])
-        scratch.shifts[place] = top
-        for base in range(0, width, 8):
-            value = _with_distance(emissions, place, distances, t, base, half, measured)
-            value = add(value, splat(-top, value))
-            store(emissions, (place, base), exp(value) if potentials.linear else value)
-
-
-@compiled
-def _with_distance(emissions: Array, place: int, distances: Array, t: int, base: int, half: Any, measured: bool) -> Any:
-    """Eight states' terms of one row, less half their distances."""
-    value = load8(emissions, (place, base))
-    if measured:
-        value = fma(convert(load8(distances, (t, base)), value), half, value)
-    return value
+    _table_terms(observations, potentials, n_rows, first, emissions, target)
+    if anchors.shape[0] > 0:
+        for t in range(n_rows):
+            for base in range(0, emissions.shape[1], 8):
+                anchor = load8(potentials.anchor_table, (anchors[first + t], base))
+                store(emissions, (target + t, base), add(load8(emissions, (target + t, base)), anchor))
+    if not _find_peaks(emissions, distances, n_rows, target, shifts) and has_columns:
+        _measure_again(observations, potentials, scratch, n_rows, first, target)
+    _shift_rows(emissions, distances, n_rows, target, shifts, potentials.linear)

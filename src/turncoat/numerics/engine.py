@@ -66,6 +66,7 @@ def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
         emissions=np.zeros((plan.longest, width)),
         shifts=np.zeros(plan.longest),
         posteriors=np.zeros((plan.longest, width)),
+        filtered=np.zeros((plan.longest if potentials.linear else 0, width)),
         log_joint=np.zeros((0 if potentials.linear else plan.longest, width)),
         weights=np.zeros((plan.block_rows, width), working),
         rows=np.zeros((potentials.n_states, plan.block_rows), np.int64),
@@ -77,14 +78,12 @@ def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
 
 
 def _on_threads(potentials: Potentials, plan: Plan, collecting: bool, n_threads: int, work: Callable[[Array, Scratch], None]) -> None:
-    """Run work(tickets, scratch) on every thread, each with scratch memory of its own; tickets number the chunks."""
+    """Run work(tickets, scratch) on every thread, this one included, each with scratch memory of its own; tickets number the chunks."""
     tickets = np.zeros(1, np.int64)
-    n_threads = min(n_threads, len(plan.order))
-    if n_threads == 1:
+    others = min(n_threads, len(plan.order)) - 1
+    with ThreadPoolExecutor(max(others, 1)) as pool:
+        tasks = [pool.submit(work, tickets, _scratch(potentials, plan, collecting)) for _ in range(others)]
         work(tickets, _scratch(potentials, plan, collecting))
-        return
-    with ThreadPoolExecutor(n_threads) as pool:
-        tasks = [pool.submit(work, tickets, _scratch(potentials, plan, collecting)) for _ in range(n_threads)]
         for task in tasks:
             task.result()
 

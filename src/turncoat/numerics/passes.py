@@ -26,6 +26,7 @@ def _infer_sequence(potentials: Potentials, scratch: Scratch, start: int, stop: 
     posteriors = scratch.posteriors[start:stop]
     n_states, vectors = potentials.n_states, scratch.vectors
     if potentials.linear:
+        filtered = posteriors if mode == FILTER else scratch.filtered[start:stop]
         log_likelihood = forward(
             potentials.initial,
             potentials.transition,
@@ -33,15 +34,15 @@ def _infer_sequence(potentials: Potentials, scratch: Scratch, start: int, stop: 
             emissions,
             scratch.shifts[start:stop],
             vectors[0],
-            posteriors,
+            filtered,
         )
         if mode != FILTER:
             backward(
                 potentials.transition_back,
                 n_states,
                 emissions,
-                vectors[1:2],
-                vectors[2],
+                vectors[1],
+                filtered,
                 posteriors,
                 scratch.pair_weights,
             )

@@ -56,37 +56,68 @@ def forward(initial: Array, transition: Array, n_states: int, emissions: Array, 
 
 @compiled
 def backward(
-    transition_back: Array, n_states: int, emissions: Array, ahead: Array, pulled: Array, posteriors: Array, pair_weights: Array
+    transition_back: Array,
+    n_states: int,
+    emissions: Array,
+    ahead: Array,
+    filtered: Array,
+    smoothed: Array,
+    pair_weights: Array,
 ) -> None:
-    """Turn filtered probabilities into smoothed ones in place, last row first. `ahead` is [1, KP] work space.
+    """Smoothed probabilities [T, KP] from filtered ones, last row first. `ahead` is [KP] work space.
 
     Adds to `pair_weights` [KP, KP] the outer products that, multiplied by the transition matrix, are the expected
-    transitions: only K x K sums are kept.
+    transitions: only K x K sums are kept. Overwrites `emissions`.
     """
-    width = posteriors.shape[1]
+    width, last = filtered.shape[1], filtered.shape[0] - 1
     for base in range(0, width, 8):
-        store(ahead, (0, base), splat(1.0, load8(ahead, (0, base))))
-    for t in range(emissions.shape[0] - 2, -1, -1):
+        store(smoothed, (last, base), load8(filtered, (last, base)))
+        store(ahead, (base,), splat(1.0, load8(ahead, (base,))))
+    for t in range(last - 1, -1, -1):
         for base in range(0, width, 8):
-            store(ahead, (0, base), multiply(load8(ahead, (0, base)), load8(emissions, (t + 1, base))))
-        _weigh_rows(ahead, 0, transition_back, n_states, pulled)
+            store(emissions, (t + 1, base), multiply(load8(ahead, (base,)), load8(emissions, (t + 1, base))))
+        _weigh_rows(emissions, t + 1, transition_back, n_states, ahead)
         evidence, top = 0.0, 0.0
         for base in range(0, width, 8):
-            behind = load8(pulled, (base,))
-            evidence += total(multiply(load8(posteriors, (t, base)), behind))
+            behind = load8(ahead, (base,))
+            evidence += total(multiply(load8(filtered, (t, base)), behind))
             top = max(top, largest(behind))
         inverse = 1.0 / evidence
         for base in range(0, width, 8):
-            after = load8(ahead, (0, base))
-            for i in range(n_states):
-                weight = splat(posteriors[t, i] * inverse, after)
-                store(pair_weights, (i, base), fma(weight, after, load8(pair_weights, (i, base))))
-        rescale = 1.0 / top if top < _SMALL else 1.0  # the values only shrink, and slowly
-        for base in range(0, width, 8):
-            behind = load8(pulled, (base,))
-            smoothed = multiply(load8(posteriors, (t, base)), behind)
-            store(posteriors, (t, base), multiply(smoothed, splat(inverse, smoothed)))
-            store(ahead, (0, base), multiply(behind, splat(rescale, behind)))
+            behind = load8(ahead, (base,))
+            scale = splat(inverse, behind)
+            store(smoothed, (t, base), multiply(multiply(load8(filtered, (t, base)), behind), scale))
+            store(emissions, (t + 1, base), multiply(load8(emissions, (t + 1, base)), scale))
+        if top < _SMALL:  # the values only shrink, and slowly: a branch that is hardly ever taken
+            for base in range(0, width, 8):
+                behind = load8(ahead, (base,))
+                store(ahead, (base,), multiply(behind, splat(1.0 / top, behind)))
+    _add_pairs(filtered, emissions, pair_weights)
+
+
+@compiled
+def _add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
+    """Add the outer products of each row of `before` and the next row of `after`, eight by eight in registers."""
+    for i in range(0, before.shape[1], 8):
+        for base in range(0, before.shape[1], 8):
+            a0, a1 = load8(pair_weights, (i, base)), load8(pair_weights, (i + 1, base))
+            a2, a3 = load8(pair_weights, (i + 2, base)), load8(pair_weights, (i + 3, base))
+            a4, a5 = load8(pair_weights, (i + 4, base)), load8(pair_weights, (i + 5, base))
+            a6, a7 = load8(pair_weights, (i + 6, base)), load8(pair_weights, (i + 7, base))
+            for t in range(before.shape[0] - 1):
+                x = load8(after, (t + 1, base))
+                a0, a1 = fma(splat(before[t, i], x), x, a0), fma(splat(before[t, i + 1], x), x, a1)
+                a2, a3 = fma(splat(before[t, i + 2], x), x, a2), fma(splat(before[t, i + 3], x), x, a3)
+                a4, a5 = fma(splat(before[t, i + 4], x), x, a4), fma(splat(before[t, i + 5], x), x, a5)
+                a6, a7 = fma(splat(before[t, i + 6], x), x, a6), fma(splat(before[t, i + 7], x), x, a7)
+            store(pair_weights, (i, base), a0)
+            store(pair_weights, (i + 1, base), a1)
+            store(pair_weights, (i + 2, base), a2)
+            store(pair_weights, (i + 3, base), a3)
+            store(pair_weights, (i + 4, base), a4)
+            store(pair_weights, (i + 5, base), a5)
+            store(pair_weights, (i + 6, base), a6)
+            store(pair_weights, (i + 7, base), a7)
 
 
 @compiled

@@ -42,8 +42,16 @@ def _add_moments(once: Any, twice: Any, k: int, d: int, sums: Sums) -> None:
 
 
 @compiled
+def clear_missing(block: Array, n_rows: int) -> None:
+    """Put zero in the missing cells of the block: they add nothing to its moments."""
+    for t in range(n_rows):
+        for d in range(0, block.shape[1], 16):
+            store(block, (t, d), seen(load16(block, (t, d))))
+
+
+@compiled
 def sparse_moments(block: Array, n_states: int, scratch: Scratch, sums: Sums) -> None:
-    """Weighted sums of the block's cells and their squares over each state's kept rows; a missing cell adds nothing."""
+    """Weighted sums of the block's cells and their squares over each state's kept rows."""
     weights, rows = scratch.weights, scratch.rows
     nothing = splat(0.0, load16(block, (0, 0)))
     for d in range(0, block.shape[1], 16):
@@ -51,7 +59,7 @@ def sparse_moments(block: Array, n_states: int, scratch: Scratch, sums: Sums) ->
             once = twice = nothing
             for i in range(scratch.kept[k]):
                 t = rows[k, i]
-                x = seen(load16(block, (t, d)))
+                x = load16(block, (t, d))
                 weighted = multiply(splat(weights[t, k], nothing), x)
                 once = add(once, weighted)
                 twice = fma(weighted, x, twice)
@@ -70,7 +78,7 @@ def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums
                 once0 = once1 = once2 = once3 = nothing
                 twice0 = twice1 = twice2 = twice3 = nothing
                 for t in range(start, stop):
-                    x = seen(load16(block, (t, d)))
+                    x = load16(block, (t, d))
                     square = multiply(x, x)
                     w0, w1 = splat(weights[t, k], nothing), splat(weights[t, k + 1], nothing)
                     w2, w3 = splat(weights[t, k + 2], nothing), splat(weights[t, k + 3], nothing)
@@ -84,7 +92,7 @@ def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums
             for k in range(whole, n_states):
                 once = twice = nothing
                 for t in range(start, stop):
-                    x = seen(load16(block, (t, d)))
+                    x = load16(block, (t, d))
                     weighted = multiply(splat(weights[t, k], nothing), x)
                     once, twice = add(once, weighted), fma(weighted, x, twice)
                 _add_moments(once, twice, k, d, sums)
@@ -148,6 +156,8 @@ def block_statistics(
     """Add rows first..last, already loaded in the block, with their posteriors [rows, KP], to the sums."""
     n_rows, n_states = last - first, potentials.n_states
     if observations.continuous.shape[1] > 0:
+        if not observations.complete:
+            clear_missing(scratch.block, n_rows)
         n_kept = weigh_rows(posteriors, n_rows, n_states, scratch.weights, scratch.rows, scratch.kept)
         if 2 * n_kept > n_rows * n_states:
             dense_moments(scratch.block, n_rows, n_states, scratch.weights, sums)

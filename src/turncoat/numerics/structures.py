@@ -25,6 +25,7 @@ class Observations(NamedTuple):
     levels: Array  # [N, L] row of `Potentials.level_table` for each many-valued category
     anchors: Array  # [N] row of `Potentials.anchor_table`; empty when nothing is anchored
     offsets: Array  # [U + 1] first row of each sequence
+    complete: bool  # no continuous cell is missing
 
 
 class Potentials(NamedTuple):
@@ -70,6 +71,7 @@ class Scratch(NamedTuple):
     emissions: Array  # [longest, KP] float64
     shifts: Array  # [longest] float64
     posteriors: Array  # [longest, KP] float64
+    filtered: Array  # [longest, KP] float64; empty for the log recursion
     log_joint: Array  # [longest, KP] float64; empty for the scaled recursion
     weights: Array  # [block_rows, KP] working precision
     rows: Array  # [K, block_rows] int64
