@@ -1,0 +1,1 @@
+"""From raw tables to what a model reads, and data to try it on."""
