@@ -1,4 +1,4 @@
-"""Fit both tiers to sequences drawn from a known model and show what they recovered.
+"""From raw files to regimes: simulate, read, split, make features, fit both tiers, look at customers nobody fitted on.
 
 Run with `make demo`.
 """
@@ -6,82 +6,99 @@ Run with `make demo`.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from turncoat import BaumWelchHMM, HMMParams, Panel, VariationalHMM, align_states
+from turncoat import BaumWelchHMM, Panel, VariationalHMM
+from turncoat.data import Transactions, read, splits
+from turncoat.data.simulators import simulate
+from turncoat.features import Features, State
 
-CONSOLE = Console()
-REGIMES = ("everyday", "travelling", "taken over")
-
-TRUTH = HMMParams(
-    initial_probs=[0.90, 0.09, 0.01],
-    transition_matrix=[[0.97, 0.025, 0.005], [0.10, 0.89, 0.01], [0.05, 0.02, 0.93]],
-    means=[[3.0, 0.0], [4.2, 1.5], [5.5, -1.0]],  # log amount, hour against habit
-    variances=[[0.6, 0.5], [0.8, 1.0], [0.9, 1.2]],
-    category_probs=(
-        [[0.97, 0.03], [0.70, 0.30], [0.15, 0.85]],  # known device, new device
-        [[0.55, 0.30, 0.15], [0.25, 0.45, 0.30], [0.10, 0.20, 0.70]],  # grocery, services, electronics
-    ),
-)
+CONSOLE = Console(soft_wrap=True, highlight=False)
 
 
-def simulate(n_customers: int, seed: int) -> tuple[Panel, np.ndarray]:
-    """Ragged sequences with a tenth of the cells missing, and the hidden path."""
-    rng = np.random.default_rng(seed)
-    lengths = np.minimum(1 + rng.geometric(0.05, n_customers), 400)
-    panel, path = BaumWelchHMM.from_params(TRUTH).sample(lengths, random_state=seed)
-    cells, codes = panel.continuous.astype(np.float32), panel.categorical.copy()
-    cells[rng.random(cells.shape) < 0.1] = np.nan
-    codes[rng.random(codes.shape) < 0.1] = -1
-    return Panel.from_arrays(continuous=cells, categorical=codes, lengths=lengths, n_categories=(2, 3)), path
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=40_000, help="transactions to simulate")
+    parser.add_argument("--states", type=int, default=4, help="hidden regimes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("demo"), help="where the simulated files go")
+    return parser.parse_args()
 
 
-def show_recovery(model: BaumWelchHMM | VariationalHMM, panel: Panel, path: np.ndarray) -> None:
-    """Print fitted parameters beside the truth, and how well the hidden path is seen filtered and smoothed."""
-    order = align_states(path, model.smooth(panel).probs)
-    params, report = model.params_.reordered(order), model.fit_report_
+def show_regimes(model: BaumWelchHMM | VariationalHMM, panel: Panel, true_regimes: np.ndarray) -> None:
+    """What each regime holds among customers who were not fitted on, by filtered belief."""
+    beliefs = model.filter(panel).probs
+    report = model.fit_report_
     table = Table(title=f"{type(model).__name__}: {report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
-    for name in ("regime", "log amount", "(truth)", "stays", "(truth)", "new device", "(truth)"):
-        table.add_column(name, justify="left" if name == "regime" else "right", style="dim" if name == "(truth)" else "")
-    for k, regime in enumerate(REGIMES):
-        pairs = (
-            (params.means[k, 0], TRUTH.means[k, 0]),
-            (params.transition_matrix[k, k], TRUTH.transition_matrix[k, k]),
-            (params.category_probs[0][k, 1], TRUTH.category_probs[0][k, 1]),
+    for name in ("regime", "transactions", "of which fraud", "stays", "holds more than its share of"):
+        table.add_column(name, justify="right" if name != "holds more than its share of" else "left")
+    assert panel.labels is not None
+    kinds = np.unique(true_regimes)
+    overall = np.array([(true_regimes == kind).mean() for kind in kinds])
+    for k in range(model.n_states):
+        weight = beliefs[:, k]
+        inside = np.array([weight[true_regimes == kind].sum() for kind in kinds]) / weight.sum()
+        kind = kinds[np.argmax(inside / overall)]
+        table.add_row(
+            str(k),
+            f"{weight.mean():.1%}",
+            f"{weight @ panel.labels / weight.sum():.1%}",
+            f"{model.params_.transition_matrix[k, k]:.1%}",
+            f"{kind} ({inside[kinds == kind][0]:.0%} here, {overall[kinds == kind][0]:.0%} overall)",
         )
-        table.add_row(regime, *(f"{value:.3f}" for pair in pairs for value in pair))
     CONSOLE.print(table)
-    for name, posteriors in (("filtered", model.filter(panel)), ("smoothed", model.smooth(panel))):
-        share = (posteriors.probs[:, order].argmax(axis=1) == path).mean()
-        CONSOLE.print(f"  most likely regime is the true one ({name}, in-sample): {share:.1%} of {panel.n_rows:,} rows")
 
 
-def show_live(model: VariationalHMM, panel: Panel) -> None:
-    """Walk one customer row by row, as a service would."""
-    customer = panel[int(np.argmax(panel.lengths))]
-    belief = None
-    for t in range(customer.n_rows):
-        belief = model.step(belief, customer.continuous[t], customer.categorical[t])
-    gap = np.abs(belief - model.filter(customer).probs[-1]).max()
-    CONSOLE.print(f"Live: {customer.n_rows} steps for one customer end {gap:.1e} away from the filtered batch.")
+def replay_one(features: Features, model: BaumWelchHMM | VariationalHMM, panel: Panel, transactions: Transactions) -> None:
+    """Send one held-out customer's rows through the live path and compare with the batch."""
+    customer = panel[int(np.argmax(np.where(panel.lengths <= 100, panel.lengths, 0)))]
+    assert customer.ids is not None
+    wanted = np.flatnonzero(np.isin(transactions.ids, customer.ids))
+    state, belief, equal = State(), None, True
+    rows = {name: transactions.column(name)[wanted] for name in (*transactions.schema.continuous, *transactions.schema.texts)}
+    for i in range(len(wanted)):
+        row = {name: values[i] for name, values in rows.items()} | {transactions.schema.time: transactions.times[wanted[i]]}
+        state, live = features.step(state, row)
+        belief = model.step(belief, live.continuous, live.categorical)
+        equal &= live.continuous.tobytes() == customer.continuous[i].tobytes()
+        equal &= live.categorical.tobytes() == customer.categorical[i].tobytes()
+    agrees = belief is not None and np.allclose(belief, model.filter(customer).probs[-1], atol=1e-5)
+    CONSOLE.print(f"One held-out customer live, {len(wanted)} transactions: features bit-identical {equal}, belief as filtered {agrees}")
 
 
 def main() -> None:
-    """Simulate, fit, show."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--customers", type=int, default=3000, help="number of sequences (default 3000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the simulation and the fits (default 0)")
-    options = parser.parse_args()
-    panel, path = simulate(options.customers, options.seed)
-    CONSOLE.print(f"Simulated {panel}; 10 % of cells are missing.\n", soft_wrap=True)
-    BaumWelchHMM(1, max_iter=1).fit(panel)  # compiles the kernels if need be, so that the times below are of fitting alone
-    for model in (BaumWelchHMM(3, random_state=options.seed), VariationalHMM(3, random_state=options.seed)):
-        show_recovery(model.fit(panel), panel, path)
-        CONSOLE.print()
-    show_live(model, panel)
+    """The whole walk."""
+    asked = arguments()
+    with CONSOLE.status(f"simulating {asked.rows:,} transactions"):
+        files = simulate("ieee-cis", asked.rows, asked.seed, out=asked.folder, overwrite=True)
+    transactions = read(files["train_transaction"], "ieee-cis")
+    CONSOLE.print(str(transactions))
+    split = splits.by_customer(transactions.customer_codes, transactions.times, transactions.labels)
+    CONSOLE.print(str(split))
+    with CONSOLE.status("making features"):
+        features = Features().fit(transactions.take(split.fit))
+        panel = features.transform(transactions, rows=splits.long_enough(transactions.customer_codes, split.fit))
+        held_out = features.transform(transactions, rows=split.test)
+    customer_bytes, _ = features.state_bytes
+    CONSOLE.print(f"Fitting on {panel}; {customer_bytes} bytes of history per customer")
+    truth = pl.read_csv(files["truth"], columns=["TransactionID", "regime"])
+    regime_of = dict(zip(truth["TransactionID"], truth["regime"], strict=True))
+    assert held_out.ids is not None
+    true_regimes = np.array([regime_of[i] for i in held_out.ids.tolist()])
+    fraud = split.summaries["test"].frauds or 0
+    CONSOLE.print(
+        f"Below: the test part, {held_out.n_rows:,} transactions of customers not fitted on, filtered; {fraud / held_out.n_rows:.1%} fraud"
+    )
+    for model in (BaumWelchHMM(asked.states, n_restarts=2), VariationalHMM(asked.states, n_restarts=2)):
+        show_regimes(model.fit(panel), held_out, true_regimes)
+    replay_one(features, model, held_out, transactions)
+    CONSOLE.print(f"The simulated files are in {asked.folder}/. Bring your own data: docs/tutorials/bring-your-own-data.md")
 
 
 if __name__ == "__main__":

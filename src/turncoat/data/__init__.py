@@ -1,1 +1,8 @@
-"""From raw tables to what a model reads, and data to try it on."""
+"""Files into validated, time-ordered transactions: schemas, reading, splits, simulators."""
+
+from turncoat.data.presets import preset
+from turncoat.data.reading import read
+from turncoat.data.schema import Join, Schema
+from turncoat.data.transactions import Transactions
+
+__all__ = ["Join", "Schema", "Transactions", "preset", "read"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,14 +18,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 # NaN and infinity keep their meaning: NaN is how a missing cell is recognised.
 _RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 
-_SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+
+@cache
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]
     """numba's disk cache, keyed by all kernel sources: kernels are inlined in each other, so any edit touches all."""
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._sources = tuple(_digest(folder) for folder in {Path(__file__).parent, Path(function.__code__.co_filename).parent})
+
     def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(signature, codegen), _SOURCES)
+        return (*super()._index_key(signature, codegen), *sorted(self._sources))
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """A damaged cache file is as good as none."""
@@ -53,7 +61,15 @@ _CAN_CACHE = can_cache()
 
 def compiled(function: F) -> F:
     """Compile without the interpreter lock, cached on disk where possible, with sums in any order."""
-    dispatcher = numba.njit(nogil=True, fastmath=_RELAXED, error_model="numpy")(function)
+    return _cached(function, numba.njit(nogil=True, fastmath=_RELAXED, error_model="numpy")(function))
+
+
+def compiled_exactly(function: F) -> F:
+    """Compile likewise, every operation rounded as written: the same bits wherever the function is inlined."""
+    return _cached(function, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def _cached(function: F, dispatcher: Any) -> F:
     if _CAN_CACHE:
         dispatcher._cache = _KernelCache(function)
     return cast(F, dispatcher)

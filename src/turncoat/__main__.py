@@ -1,0 +1,5 @@
+"""`python -m turncoat` is `turncoat`."""
+
+from turncoat.cli import main
+
+main()

@@ -1,0 +1,41 @@
+"""`turncoat init`: look at a file and propose what its columns mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def init(
+    files: Annotated[list[Path], typer.Argument(help="A CSV or Parquet file, or a folder of Parquet; a second file may be joined to it.")],
+    out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("turncoat.toml"),
+    overwrite: Annotated[bool, typer.Option(help="Replace a schema that is already there.")] = False,
+) -> None:
+    """Look at a file, guess what its columns mean, say why, and write that down for you to correct.
+
+    Examples:
+
+    `turncoat init payments.csv`
+
+    `turncoat init train_transaction.csv train_identity.csv --out ieee.toml`
+    """
+    from turncoat.data.guessing import guess
+    from turncoat.data.settings import write_schema
+
+    with Console(stderr=True).status("looking at the columns"):
+        found = guess(files)
+    write_schema(found, out, overwrite=overwrite)
+    console = Console()
+    table = Table("column", "taken as", "because", title=f"What {files[0].name} seems to hold")
+    for column, reason in found.reasons.items():
+        table.add_row(column, ", ".join(found.schema.roles(column)), reason)
+    for column, reason in found.left_out.items():
+        table.add_row(column, "not used", reason, style="dim")
+    console.print(table)
+    for warning in found.warnings:
+        console.print(f"Please check: {warning}", markup=False)
+    console.print(f"Wrote {out}. Correct what is wrong there; then: turncoat fit {files[0]} --schema {out}", markup=False, soft_wrap=True)

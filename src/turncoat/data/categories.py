@@ -1,0 +1,70 @@
+"""Values that are names: one spelling for each, whether it came from a file or from a live request."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_WHOLE = re.compile(r"[+-]?\d+\.0+")
+_SPELLINGS = {"-0": "0", "True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
+
+
+def category_text(value: Any) -> str | None:
+    """The one spelling of a name: 404, 404.0 and "404.0" are all "404"; None, NaN and "" are missing. "007" stays.
+
+    Truths are "true" and "false", however the file spells them.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating):
+        if math.isnan(value):
+            return None
+        return str(int(value)) if math.isfinite(value) and value == int(value) else repr(float(value))
+    text = format(value.normalize(), "f") if isinstance(value, Decimal) else str(value)
+    if text.endswith("0") and _WHOLE.fullmatch(text):
+        text = text.partition(".")[0]
+    return _SPELLINGS.get(text, text) or None
+
+
+def key_text(parts: Iterable[str | None]) -> str:
+    """One key of several names, some of which may be missing. Different names give different keys."""
+    return "|".join((part or "").replace("\\", "\\\\").replace("|", "\\|") for part in parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """A column of names: a code for every row, and the name of every code."""
+
+    codes: Array  # [rows] int32; -1 is missing
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, column: pl.Series) -> Named:
+        """Code a column of any type by the spelling of its values, in order of first appearance."""
+        kind = column.dtype
+        if kind.is_nested() or kind in (pl.Binary, pl.Object):
+            raise TypeError(f"{kind} values have no spelling")
+        if kind in (pl.Categorical, pl.Int128) or isinstance(kind, pl.Enum):  # which Arrow codes otherwise, or does not know
+            column = column.cast(pl.String)
+        encoded = pc.dictionary_encode(column.rechunk().to_arrow())
+        raw = np.asarray(encoded.indices.fill_null(-1)).astype(np.int32, copy=False)
+        places: dict[str, int] = {}
+        spelled = np.full(len(encoded.dictionary) + 1, -1, np.int32)  # the last serves code -1
+        for code, value in enumerate(encoded.dictionary.to_pylist()):
+            text = category_text(value)
+            if text is not None:
+                spelled[code] = places.setdefault(text, len(places))
+        return cls(spelled[raw], tuple(places))

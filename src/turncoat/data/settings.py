@@ -1,0 +1,135 @@
+"""`turncoat.toml`: the file in which a user keeps the schema of their data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turncoat.data.schema import Schema
+from turncoat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from turncoat.data.guessing import Guess
+
+_WIDTH = 110
+_MEANINGS = {
+    "customer": "the column, or columns, that together name a customer",
+    "time": "when the transaction was made",
+    "continuous": "numbers to learn from",
+    "categorical": "names to learn from",
+    "amount": "the amount, one of the numbers below",
+    "label": "1 for fraud, 0 for genuine",
+    "id": "unique per transaction",
+    "entity": "a second party with a history of its own",
+    "habits": "names whose first use and change matter",
+    "time_unit": "of numeric times",
+    "time_format": "of times that are text",
+    "customer_age": "days since the customer's first use",
+}
+_ORDER = ("name", "customer", "time", "time_unit", "time_format", "label", "id", "amount", "entity", "customer_age")
+_LISTS = ("continuous", "categorical", "habits")
+
+
+def load_schema(path: str | os.PathLike[str]) -> Schema:
+    """The schema in the `[schema]` table of a TOML file."""
+    place = Path(path)
+    try:
+        content = tomllib.loads(place.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"{place}: cannot be read: {problem.strerror}. `turncoat init FILE` writes one") from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{place}: is not TOML: {problem}") from problem
+    table = content.get("schema")
+    if not isinstance(table, dict):
+        raise ConfigError(f"{place}: has no [schema] table. `turncoat init FILE` writes one")
+    return Schema.from_table({"name": place.stem, **table}, source=str(place))
+
+
+def write_schema(schema: Schema | Guess, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a schema, or a guess with its reasons, as a file for people to correct. `load_schema` reads it back."""
+    place = Path(path)
+    if place.exists() and not overwrite:
+        raise ConfigError(f"{place}: is already there. Choose another name, or ask to overwrite it")
+    aside = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        aside.write_text(_document(schema), encoding="utf-8", newline="\n")
+        aside.replace(place)
+    except OSError as problem:
+        aside.unlink(missing_ok=True)
+        raise ConfigError(f"{place}: cannot be written: {problem.strerror}. Choose another place") from problem
+
+
+def _document(source: Schema | Guess) -> str:
+    schema = source if isinstance(source, Schema) else source.schema
+    reasons = {} if isinstance(source, Schema) else source.reasons
+    left_out = {} if isinstance(source, Schema) else source.left_out
+    table = schema.as_table()
+    lines = ["# What each column means. Correct what is wrong; columns not named here are not read."]
+    for warning in () if isinstance(source, Schema) else source.warnings:
+        lines += _comment(f"Check: {warning}")
+    lines += ["", "[schema]"]
+    for role in (*_ORDER, *_LISTS):
+        if role in table:
+            lines += _setting(role, table[role], reasons)
+    if left_out:
+        lines += ["", "# Left out:"]
+        for column, reason in left_out.items():
+            lines += _comment(f"{_text(column)}: {reason}", "#   ")
+    if schema.join is not None:
+        lines += ["", "# A second file beside the first; its rows belong to transactions by a key.", "[schema.join]"]
+        lines += [f"file = {_text(schema.join.file)}", f"on = {_text(schema.join.on)}", *_list("columns", schema.join.columns)]
+    return "\n".join(lines) + "\n"
+
+
+def _setting(role: str, value: Any, reasons: Mapping[str, str]) -> list[str]:
+    """A setting below what it means and, for its columns, why."""
+    if role == "name":
+        return [f"name = {_text(value)}"]
+    columns = [value] if isinstance(value, str) else value
+    why = {reasons.get(column, "") for column in columns}
+    shared = why.pop() if len(why) == 1 else ""
+    lines = ["", *_comment(f"{role}: {_MEANINGS[role]}" + (f" ({shared})" if shared else ""))]
+    if isinstance(value, str):
+        return [*lines, f"{role} = {_text(value)}"]
+    if not why:
+        return [*lines, *_list(role, value)]
+    return [*lines, f"{role} = [", *(f"    {_text(column)},{_remark(reasons.get(column))}" for column in columns), "]"]
+
+
+def _list(name: str, values: Any) -> list[str]:
+    """A list on one line, or on lines of a sensible width."""
+    texts = [_text(value) for value in values]
+    line = f"{name} = [{', '.join(texts)}]"
+    if len(line) <= _WIDTH:
+        return [line]
+    lines, current = [f"{name} = ["], "   "
+    for text in texts:
+        if len(current) + len(text) + 2 > _WIDTH and current.strip():
+            lines.append(current)
+            current = "   "
+        current += f" {text},"
+    return [*lines, current, "]"]
+
+
+def _comment(text: str, start: str = "# ") -> list[str]:
+    return textwrap.wrap(_printable(text), _WIDTH, initial_indent=start, subsequent_indent=start + "  ", break_long_words=False)
+
+
+def _remark(text: str | None) -> str:
+    return f"  # {_printable(text)}" if text else ""
+
+
+def _text(value: str) -> str:
+    """A TOML string: JSON's escapes are among TOML's, which also wants one for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _printable(text: str) -> str:
+    """Text for a comment, where control characters may not stand."""
+    return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -1,0 +1,99 @@
+"""Validated transactions, ordered by (customer, time, id), column by column. What `read` returns and features take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from turncoat.data.categories import Array, Named
+from turncoat.data.schema import Schema
+from turncoat.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Transactions:
+    """N transactions of U customers. Columns stay in file order; `places` says which of their rows each transaction is."""
+
+    schema: Schema
+    source: str  # the file, for messages
+    numbers: Mapping[str, Array]  # float64 columns in file order; NaN is missing
+    names: Mapping[str, Named]  # the columns of names, in file order
+    customers: Array  # [all customers of the file] their keys
+    places: Array  # [N] int64
+    customer_codes: Array  # [N] places in `customers`, rising
+    times: Array  # [N] float64 seconds
+    ids: Array  # [N]
+    labels: Array | None = None  # [N] int8
+
+    @property
+    def n_rows(self) -> int:
+        """Number of transactions N."""
+        return len(self.places)
+
+    @cached_property
+    def offsets(self) -> Array:
+        """First transaction of each customer, and N: [U + 1]."""
+        starts = np.flatnonzero(np.diff(self.customer_codes, prepend=-1))
+        return np.append(starts, self.n_rows).astype(np.int64)
+
+    @property
+    def n_customers(self) -> int:
+        """Number of customers U."""
+        return len(self.offsets) - 1
+
+    @property
+    def keys(self) -> Array:
+        """The key of each customer [U]."""
+        keys: Array = self.customers[self.customer_codes[self.offsets[:-1]]]
+        return keys
+
+    def take(self, rows: ArrayLike) -> Transactions:
+        """Some transactions, by their places 0..N-1, still in order; the columns are shared, not copied."""
+        chosen = np.asarray(rows, dtype=np.int64)
+        if np.any(np.diff(chosen) <= 0):
+            chosen = np.unique(chosen)
+        if len(chosen) == 0:
+            raise DataError(f"{self.source}: no transaction was chosen. Choose at least one")
+        if chosen[0] < 0 or chosen[-1] >= self.n_rows:
+            raise DataError(f"{self.source}: transaction {chosen[0] if chosen[0] < 0 else chosen[-1]} of {self.n_rows:,} does not exist")
+        return replace(
+            self,
+            places=self.places[chosen],
+            customer_codes=self.customer_codes[chosen],
+            times=self.times[chosen],
+            ids=self.ids[chosen],
+            labels=None if self.labels is None else self.labels[chosen],
+        )
+
+    def needed_labels(self, purpose: str) -> Array:
+        """The labels, for a purpose that cannot do without both kinds."""
+        if self.labels is None:
+            raise DataError(f"{self.source}: {purpose} needs labels, and the schema names none. Set `label` in the schema")
+        if self.labels.min() == self.labels.max():
+            column, value = self.schema.label, int(self.labels[0])
+            raise DataError(
+                f"{self.source}, column {column!r}: all {self.n_rows:,} labels are {value}, and {purpose} needs both 0 and 1. "
+                "Choose rows with both"
+            )
+        return self.labels
+
+    def column(self, name: str) -> Array:
+        """One column's values in order: float64 with NaN, or text with None."""
+        if name in self.names:
+            named = self.names[name]
+            values: Array = np.array([*named.values, None], dtype=object)[named.codes[self.places]]
+            return values
+        if name in self.numbers:
+            column: Array = self.numbers[name][self.places]
+            return column
+        raise DataError(f"{self.source}: column {name!r} was not read; the schema has {', '.join(self.schema.columns[:20])}...")
+
+    def __repr__(self) -> str:
+        """One line for people."""
+        fraud = "" if self.labels is None else f", {self.labels.mean():.2%} fraud"
+        days = (self.times.max() - self.times.min()) / 86400
+        return f"Transactions({self.n_rows:,} of {self.n_customers:,} customers over {days:.1f} days{fraud}, from {self.source})"

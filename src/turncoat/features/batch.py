@@ -1,0 +1,106 @@
+"""Whole files through the feature kernels: groups of columns on all processors, customers and entities in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.data.schema import Schema
+from turncoat.data.transactions import Transactions
+from turncoat.features import entities, history
+from turncoat.features.plan import FeaturePlan
+from turncoat.features.scaling import fill_columns
+from turncoat.features.state import name_hash
+from turncoat.numerics.engine import available_threads
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+_GROUP_COLUMNS = 16  # a cache line of float32 cells
+_NO_FLAGS = np.empty((0, 0), np.int8)
+
+
+def in_groups(schema: Schema, work: Callable[[slice], T]) -> list[T]:
+    """Do work on groups of the raw continuous columns, on all processors."""
+    n_columns = len(schema.continuous)
+    groups = [slice(start, min(start + _GROUP_COLUMNS, n_columns)) for start in range(0, n_columns, _GROUP_COLUMNS)]
+    with ThreadPoolExecutor(available_threads()) as pool:
+        return list(pool.map(work, groups))
+
+
+def raw_cells(transactions: Transactions, columns: slice, places: Array) -> Array:
+    """Some raw continuous columns at these places of the file [G, rows]; NaN is missing."""
+    names = transactions.schema.continuous[columns]
+    cells = np.empty((len(names), len(places)))
+    for g, name in enumerate(names):
+        np.take(transactions.numbers[name], places, out=cells[g], mode="clip")  # which does not buffer
+    return cells
+
+
+def count_missing(transactions: Transactions) -> Array:
+    """Number of missing cells and names of each transaction [N]."""
+    places = transactions.places
+    counts = in_groups(transactions.schema, lambda columns: np.isnan(raw_cells(transactions, columns, places)).sum(axis=0, dtype=np.int32))
+    total = np.zeros(transactions.n_rows, np.int32)
+    for count in (*counts, *(transactions.names[column].codes[places] < 0 for column in transactions.schema.categorical)):
+        total += count
+    return total
+
+
+def fill_raw(plan: FeaturePlan, transactions: Transactions, targets: Array, continuous: Array, categorical: Array) -> Array:
+    """Write the raw continuous columns and their missing flags; returns each row's number of missing cells."""
+
+    def fill(columns: slice) -> Array:
+        n_missing = np.zeros(transactions.n_rows, np.int32)
+        fill_columns(
+            raw_cells(transactions, columns, transactions.places),
+            targets,
+            *plan.raw_columns.part(columns),
+            continuous,
+            categorical,
+            n_missing,
+        )
+        return n_missing
+
+    total = np.zeros(transactions.n_rows, np.int32)
+    for n_missing in in_groups(plan.schema, fill):
+        total += n_missing
+    return total
+
+
+def all_facts(plan: FeaturePlan, transactions: Transactions, n_missing: Array) -> tuple[Array, Array]:
+    """Continuous facts [F, N] and categorical ones [N, C] of every transaction, from empty records."""
+    schema, places = transactions.schema, transactions.places
+    if schema.amount is not None:
+        amounts = transactions.numbers[schema.amount][places]
+    else:
+        amounts = np.full(transactions.n_rows, np.nan)
+    names = np.zeros((transactions.n_rows, len(schema.habits)), np.uint32)
+    for h, column in enumerate(schema.habits):
+        named = transactions.names[column]
+        names[:, h] = np.array([*map(name_hash, named.values), 0], dtype=np.uint32)[named.codes[places]]
+    own = len(history.CONTINUOUS)
+    facts = np.empty((own + (entities.N_FACTS if plan.has_entity else 0), transactions.n_rows))
+    codes = np.empty((transactions.n_rows, history.FIRST_HABIT + 2 * len(schema.habits)), np.int8)
+    history.replay(transactions.offsets, transactions.times, amounts, n_missing, names, facts[:own], codes)
+    if plan.has_entity:
+        who = transactions.names[str(schema.entity)].codes[places]
+        labels = np.empty(0, np.int8) if transactions.labels is None else transactions.labels
+        n_numbers = entities.entity_numbers(plan.label_delay)
+        order = np.lexsort((_rank(transactions.ids), transactions.times, who))
+        entities.replay_entities(order, who, transactions.times, amounts, labels, plan.label_delay, plan.base_rate, n_numbers, facts[own:])
+    return facts, codes
+
+
+def _rank(ids: Array) -> Array:
+    """Ids in a form that sorts as `read` sorts them."""
+    return ids if ids.dtype.kind in "iu" else np.argsort(np.argsort(ids, kind="stable"), kind="stable")
+
+
+def fill_facts(plan: FeaturePlan, facts: Array, targets: Array, continuous: Array) -> None:
+    """Write the continuous facts [F, rows], on their common scale, to the panel rows that are wanted."""
+    fill_columns(facts, targets, *plan.fact_columns, continuous, _NO_FLAGS, np.zeros(facts.shape[1], np.int32))

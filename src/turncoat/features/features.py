@@ -1,0 +1,246 @@
+"""Transactions into a panel, a whole file at once or one row at a time: the same compiled code, the same bits."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+
+from turncoat.data.categories import category_text
+from turncoat.data.rows import row_numbers, row_time
+from turncoat.data.transactions import Transactions
+from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.features import entities, history
+from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_raw, in_groups, raw_cells
+from turncoat.features.plan import FeaturePlan
+from turncoat.features.scaling import Scales, fill_columns
+from turncoat.features.state import State, customer_bytes, entity_bytes, name_hash, pack, unpack_customer, unpack_entity
+from turncoat.features.vocabulary import Vocabulary, codes_of
+from turncoat.panel import Panel
+
+Array = NDArray[Any]
+
+KINDS = ("processed", "engineered")
+FLAGS = ("distinct", "all", "none")
+_SAMPLE_ROWS = 200_000  # evenly spaced fit rows that scales and missing patterns are taken from
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRow:
+    """One row as a model's `step` takes it."""
+
+    continuous: Array  # [D] float32
+    categorical: Array  # [J]
+
+
+class Features(BaseEstimator):  # type: ignore[misc]
+    """Columns and causal history as features.
+
+    `processed` is the columns themselves: signed log where tails are heavy, standardised, names coded, absence flagged.
+    `engineered` adds running facts of each customer and, where the schema has one, of the second party. Nothing uses a row's
+    own label or anything later.
+    """
+
+    def __init__(
+        self,
+        kind: str = "engineered",
+        *,
+        missing_flags: str = "distinct",
+        least_rows: int = 20,
+        most_names: int = 100,
+        label_delay_days: float = 7.0,
+    ) -> None:
+        """`missing_flags`: one flag for all columns absent on the same rows (`distinct`), one each (`all`) or `none`.
+
+        A name on fewer than `least_rows` fit rows, or beyond the `most_names` commonest, is rare. Labels are taken to be known
+        `label_delay_days` after the day of the transaction.
+        """
+        self.kind = kind
+        self.missing_flags = missing_flags
+        self.least_rows = least_rows
+        self.most_names = most_names
+        self.label_delay_days = label_delay_days
+
+    def fit(self, transactions: Transactions) -> Self:
+        """Learn scales, vocabularies and missing patterns from these transactions and no others."""
+        self._check_settings()
+        schema, engineered = transactions.schema, self.kind == "engineered"
+        labels = transactions.labels
+        rate = 0.0 if labels is None else min(float(labels.mean()), 0.999)
+        draft = FeaturePlan(
+            schema=schema,
+            engineered=engineered,
+            label_delay=self.label_delay,
+            base_rate=rate,
+            scales=Scales(*(np.ones(len(schema.continuous)) for _ in range(3))),
+            flagged=(),
+            vocabularies=tuple(
+                Vocabulary.of(transactions.names[column], transactions.places, self.least_rows, self.most_names)
+                for column in schema.categorical
+            ),
+        )
+        step = -(-transactions.n_rows // _SAMPLE_ROWS)
+        sample = np.arange(0, transactions.n_rows, step)
+        facts = all_facts(draft, transactions, count_missing(transactions))[0][:, sample] if engineered else np.empty((0, len(sample)))
+        raw = in_groups(schema, lambda columns: Scales.of(raw_cells(transactions, columns, transactions.places[sample])))
+        self.plan_ = replace(draft, scales=Scales.joined([*raw, Scales.of(facts)]), flagged=self._flagged(transactions, sample))
+        return self
+
+    @property
+    def label_delay(self) -> float:
+        """Seconds from the end of a transaction's day until its label is taken to be known."""
+        return float(self.label_delay_days) * history.DAY
+
+    def _check_settings(self) -> None:
+        for name, choice, allowed in (("kind", self.kind, KINDS), ("missing_flags", self.missing_flags, FLAGS)):
+            if choice not in allowed:
+                raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(allowed)}")
+        for name, value in (("least_rows", self.least_rows), ("most_names", self.most_names)):
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        if not 0 <= self.label_delay_days <= 3650:
+            raise ConfigError(f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and 3650")
+
+    def _flagged(self, transactions: Transactions, sample: Array) -> tuple[str, ...]:
+        """Columns whose absence becomes a feature: absent on some rows, and under `distinct` not on the same rows as an earlier one."""
+        if self.missing_flags == "none":
+            return ()
+        flagged: dict[int | str, str] = {}
+        schema, places = transactions.schema, transactions.places[sample]
+        for column in (*schema.continuous, *schema.categorical):
+            if column in transactions.names:
+                absent = transactions.names[column].codes[places] < 0
+            else:
+                absent = np.isnan(transactions.numbers[column][places])
+            if absent.any() and not absent.all():
+                pattern = zlib.crc32(np.packbits(absent).tobytes()) if self.missing_flags == "distinct" else column
+                flagged.setdefault(pattern, column)
+        return tuple(flagged.values())
+
+    def fitted(self) -> FeaturePlan:
+        """What fitting found out."""
+        if not hasattr(self, "plan_"):
+            raise NotFittedError("these features are not fitted yet. Call `fit` first")
+        plan: FeaturePlan = self.plan_
+        return plan
+
+    def transform(self, transactions: Transactions, rows: ArrayLike | None = None) -> Panel:
+        """A panel of the transactions or, given `rows`, of these among them with the others as their history."""
+        plan = self.fitted()
+        if transactions.schema != plan.schema:
+            raise DataError(
+                f"{transactions.source}: read with schema {transactions.schema.name!r}, and the features were fitted with "
+                f"{plan.schema.name!r}. Read it with the same schema"
+            )
+        chosen = np.arange(transactions.n_rows) if rows is None else np.unique(np.asarray(rows, np.int64))
+        part = transactions.take(chosen)
+        targets = np.full(transactions.n_rows, -1, np.int64)
+        targets[chosen] = np.arange(len(chosen))
+        continuous = np.empty((len(chosen), len(plan.continuous)), np.float32)
+        categorical = np.empty((len(chosen), len(plan.categorical)), plan.code_type)
+        n_missing = fill_raw(plan, transactions, targets, continuous, categorical)
+        for j, (column, vocabulary) in enumerate(zip(plan.schema.categorical, plan.vocabularies, strict=True)):
+            codes = vocabulary.encode(transactions.names[column])
+            n_missing += codes[transactions.places] < 0
+            categorical[:, j] = codes[part.places]
+        for j, flag in zip(*plan.flagged_names, strict=True):
+            categorical[:, flag] = categorical[:, j] < 0
+        if plan.engineered:
+            facts, codes = all_facts(plan, transactions, n_missing)
+            fill_facts(plan, facts, targets, continuous)
+            categorical[:, plan.first_fact :] = codes[chosen]
+        return Panel.from_arrays(
+            continuous=continuous,
+            categorical=categorical,
+            lengths=np.diff(part.offsets),
+            labels=part.labels,
+            customers=part.keys,
+            times=part.times,
+            ids=part.ids,
+            n_categories=plan.n_categories,
+        )
+
+    def step(self, state: State | None, row: Mapping[str, Any]) -> tuple[State, FeatureRow]:
+        """One transaction, live: the records after it, and its features. `row` maps column names to values; absent is missing."""
+        plan = self.fitted()
+        schema = plan.schema
+        time, values = row_time(schema, row), row_numbers(schema.continuous, row)
+        continuous = np.empty((1, len(plan.continuous)), np.float32)
+        categorical = np.empty((1, len(plan.categorical)), plan.code_type)
+        n_missing = np.zeros(1, np.int32)
+        fill_columns(values[:, None], _ONE_ROW, *plan.raw_columns, continuous, categorical, n_missing)
+        codes = codes_of(plan.vocabularies, map(row.get, schema.categorical))
+        n_missing += codes.count(-1)
+        categorical[0, : len(codes)] = codes
+        names, flags = plan.flagged_names
+        categorical[0, flags] = categorical[0, names] < 0
+        if plan.engineered:
+            state = self._advance(plan, state or State(), row, time, values, n_missing[0], continuous, categorical)
+        return state or State(), FeatureRow(continuous[0], categorical[0])
+
+    def _advance(
+        self,
+        plan: FeaturePlan,
+        state: State,
+        row: Mapping[str, Any],
+        time: float,
+        values: Array,
+        n_missing: int,
+        continuous: Array,
+        categorical: Array,
+    ) -> State:
+        """Add the facts of a row to its features, and the row to the records."""
+        schema = plan.schema
+        amount = values[schema.continuous.index(schema.amount)] if schema.amount else np.nan
+        names = np.array([name_hash(category_text(row.get(column))) for column in schema.habits], dtype=np.uint32)
+        facts = np.empty(len(plan.fact_columns.places))
+        own = len(history.CONTINUOUS)
+        numbers, marks = unpack_customer(plan, state.customer)
+        codes = np.empty(len(plan.categorical) - plan.first_fact, np.int8)
+        history.advance(numbers, marks, time, amount, float(n_missing), names, facts[:own], codes)
+        customer, entity = pack(plan, numbers, marks), state.entity
+        if plan.has_entity and category_text(row.get(str(schema.entity))) is None:
+            facts[own:] = np.nan
+        elif plan.has_entity:
+            record = unpack_entity(plan, state.entity)
+            entities.advance_entity(record, time, amount, plan.label_delay, plan.base_rate, facts[own:])
+            entity = pack(plan, record)
+        fill_facts(plan, facts[:, None], _ONE_ROW, continuous)
+        categorical[0, plan.first_fact :] = codes
+        return State(customer, entity)
+
+    def report_fraud(self, state: State, time: float) -> State:
+        """The entity's record after the news that its transaction at `time` (seconds) was fraud; genuine ones need no report."""
+        plan = self.fitted()
+        if not plan.has_entity or state.entity is None:
+            raise DataError("these features keep no record of an entity for this state; there is nothing to report fraud to")
+        record = unpack_entity(plan, state.entity)
+        entities.report_fraud(record, time)
+        return State(state.customer, pack(plan, record))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the fitted features into a folder of their own; `turncoat.features.load_features` reads them."""
+        from turncoat.features.storage import save_features
+
+        save_features(self, folder)
+
+    @property
+    def state_bytes(self) -> tuple[int, int]:
+        """Bytes of a customer's record and of an entity's."""
+        plan = self.fitted()
+        return customer_bytes(plan), entity_bytes(plan)
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the continuous and of the categorical features."""
+        plan = self.fitted()
+        return plan.continuous, plan.categorical
+
+
+_ONE_ROW = np.zeros(1, np.int64)

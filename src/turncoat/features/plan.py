@@ -1,0 +1,127 @@
+"""What fitting found out about each column: everything needed to turn transactions into rows of a panel, and nothing else."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.data.schema import Schema
+from turncoat.features import entities, history
+from turncoat.features.scaling import Scales
+from turncoat.features.vocabulary import Vocabulary
+
+Array = NDArray[Any]
+
+WEEKDAYS = 7
+
+
+class Treatment(NamedTuple):
+    """Some neighbouring continuous columns, as `fill_columns` takes them."""
+
+    scale: tuple[Array, Array, Array]
+    places: Array  # among the panel's continuous columns; -1 if left out
+    flags: Array  # place of the missing flag among the categorical columns; -1 if there is none
+
+    def part(self, some: slice) -> Treatment:
+        """Some of the columns."""
+        return Treatment((self.scale[0][some], self.scale[1][some], self.scale[2][some]), self.places[some], self.flags[some])
+
+
+@dataclass(frozen=True, eq=False)
+class FeaturePlan:
+    """Fitted features. Continuous columns are the schema's, then the facts; categorical ones its names, missing flags, facts."""
+
+    schema: Schema
+    engineered: bool
+    label_delay: float  # seconds
+    base_rate: float  # fraud share among the fit rows; 0 when unknown
+    scales: Scales  # of the raw continuous columns and then of the facts
+    flagged: tuple[str, ...]  # columns whose absence is a feature; each stands for all that are absent on the same rows
+    vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
+
+    def check(self) -> None:
+        """Raise ValueError if the parts do not fit each other."""
+        facts = (len(history.CONTINUOUS) if self.engineered else 0) + (entities.N_FACTS if self.has_entity else 0)
+        for array in (self.scales.units, self.scales.centres, self.scales.spreads):
+            if array.shape != (self.n_raw + facts,) or array.dtype != np.float64 or not np.isfinite(array).all():
+                raise ValueError(f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and {facts} facts")
+        if len(self.vocabularies) != len(self.schema.categorical):
+            raise ValueError(f"{len(self.vocabularies)} vocabularies for {len(self.schema.categorical)} categorical columns")
+
+    @property
+    def n_raw(self) -> int:
+        """Continuous columns of the schema."""
+        return len(self.schema.continuous)
+
+    @property
+    def has_entity(self) -> bool:
+        """Whether a second party has running facts."""
+        return self.engineered and self.schema.entity is not None
+
+    @cached_property
+    def continuous(self) -> tuple[str, ...]:
+        """Names of the panel's continuous columns."""
+        facts = (*(history.CONTINUOUS if self.engineered else ()), *(entities.CONTINUOUS if self.has_entity else ()))
+        every = (*self.schema.continuous, *facts)
+        return tuple(name for name, kept in zip(every, self.scales.kept, strict=True) if kept)
+
+    @cached_property
+    def categorical(self) -> tuple[str, ...]:
+        """Names of the panel's categorical columns."""
+        facts = ("is_first", "weekday", *(f"{fact}_{column}" for column in self.schema.habits for fact in ("new", "changed")))
+        return (*self.schema.categorical, *(f"no_{column}" for column in self.flagged), *(facts if self.engineered else ()))
+
+    @cached_property
+    def n_categories(self) -> tuple[int, ...]:
+        """Number of codes of each categorical column."""
+        facts = (2, WEEKDAYS, *(2 for _ in range(2 * len(self.schema.habits)))) if self.engineered else ()
+        return (*(v.size for v in self.vocabularies), *(2 for _ in self.flagged), *facts)
+
+    @cached_property
+    def code_type(self) -> np.dtype[Any]:
+        """The smallest integers that hold every code."""
+        return np.dtype(np.int8 if max(self.n_categories, default=0) <= 128 else np.int16 if max(self.n_categories) <= 32768 else np.int32)
+
+    @cached_property
+    def raw_columns(self) -> Treatment:
+        """How the schema's continuous columns are treated, and where they go."""
+        return self._treatment(0, self.n_raw, self.schema.continuous)
+
+    @cached_property
+    def fact_columns(self) -> Treatment:
+        """How the continuous facts are treated, and where they go."""
+        return self._treatment(self.n_raw, len(self.scales.kept), ())
+
+    def _treatment(self, start: int, stop: int, names: tuple[str, ...]) -> Treatment:
+        kept = self.scales.kept
+        places = np.where(kept, np.cumsum(kept) - 1, -1)[start:stop]
+        flags = [self._flag_places.get(name, -1) for name in names] if names else np.full(stop - start, -1)
+        return Treatment(self.scales.part(start, stop), places, np.array(flags, dtype=np.int64))
+
+    @cached_property
+    def _flag_places(self) -> dict[str, int]:
+        """Place of each missing flag among the categorical columns."""
+        return {column: len(self.vocabularies) + i for i, column in enumerate(self.flagged)}
+
+    @cached_property
+    def flagged_names(self) -> tuple[Array, Array]:
+        """The categorical columns that have a missing flag, and the flags' places."""
+        flagged = [(j, self._flag_places[column]) for j, column in enumerate(self.schema.categorical) if column in self._flag_places]
+        sources, places = np.array(flagged, dtype=np.int64).reshape(-1, 2).T
+        return sources, places
+
+    @property
+    def first_fact(self) -> int:
+        """Place of the first categorical fact."""
+        return len(self.vocabularies) + len(self.flagged)
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """Tells states of these features from those of others."""
+        parts = ("1", *history.NUMBERS, str(history.MARK_WORDS), *self.schema.habits, str(self.schema.entity), str(self.label_delay))
+        return zlib.crc32("|".join(parts).encode())

@@ -1,0 +1,49 @@
+"""Saved features: what fitting found out, without the data it was found in."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+from turncoat.data.schema import Schema
+from turncoat.errors import BundleError, ConfigError
+from turncoat.features.features import Features
+from turncoat.features.plan import FeaturePlan
+from turncoat.features.scaling import Scales
+from turncoat.features.vocabulary import Vocabulary
+from turncoat.storage import Format
+
+FEATURES = Format("features", version=1)
+
+
+def save_features(features: Features, folder: str | os.PathLike[str]) -> None:
+    """Write fitted features into a folder of their own; features already there are replaced in one instant, or not at all."""
+    plan = features.fitted()
+    content = {
+        "settings": features.get_params(deep=False),
+        "schema": plan.schema.as_table(),
+        "base_rate": plan.base_rate,
+        "flagged": list(plan.flagged),
+        "vocabularies": [{"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies],
+    }
+    FEATURES.save(folder, content, {field.name: getattr(plan.scales, field.name) for field in fields(Scales)})
+
+
+def load_features(folder: str | os.PathLike[str]) -> Features:
+    """Read saved features; a `BundleError` says what is wrong with ones that cannot be trusted."""
+    content, arrays = FEATURES.load(folder)
+    try:
+        features = Features(**content["settings"])
+        features.plan_ = FeaturePlan(
+            schema=Schema.from_table(content["schema"], source=str(folder)),
+            engineered=features.kind == "engineered",
+            label_delay=features.label_delay,
+            base_rate=float(content["base_rate"]),
+            scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
+            flagged=tuple(content["flagged"]),
+            vocabularies=tuple(Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]),
+        )
+        features.plan_.check()
+    except (LookupError, TypeError, ValueError, ConfigError) as problem:
+        raise BundleError(f"{folder}: not features this version understands ({problem!r})") from problem
+    return features

@@ -1,0 +1,74 @@
+"""Names into codes: the frequent names one each, then one code for rare names and one for names never seen in fitting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.data.categories import Named, category_text
+
+Array = NDArray[Any]
+
+_ODD = -2  # not found as it is
+_TRUTHS = (bool, np.bool_)
+_WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The names of one column. Codes 0.. are the frequent names, then RARE, then UNSEEN; -1 is missing."""
+
+    frequent: tuple[str, ...]
+    rare: tuple[str, ...]
+
+    @classmethod
+    def of(cls, named: Named, places: Array, least_rows: int, most_names: int) -> Vocabulary:
+        """Fit to the rows at `places`: a name on at least `least_rows` rows, among the `most_names` commonest, is frequent."""
+        counts = np.bincount(named.codes[places] + 1, minlength=len(named.values) + 1)[1:]
+        ranked = sorted(((-count, name) for count, name in zip(counts.tolist(), named.values, strict=True) if count))
+        frequent = [name for count, name in ranked[:most_names] if -count >= least_rows]
+        return cls(tuple(frequent), tuple(sorted(name for _, name in ranked[len(frequent) :])))
+
+    @property
+    def size(self) -> int:
+        """Number of codes."""
+        return len(self.frequent) + 2
+
+    @cached_property
+    def known(self) -> Mapping[Any, int]:
+        """Code of every known name, also of its number where the name is one, and of None."""
+        codes: dict[Any, int] = {None: -1}
+        for code, names in [(len(self.frequent), self.rare), *((code, (name,)) for code, name in enumerate(self.frequent))]:
+            for name in names:
+                codes[name] = code
+                if _WHOLE.fullmatch(name):
+                    codes[int(name)] = code
+        return codes
+
+    def code(self, value: Any) -> int:
+        """The code of one value, however it is spelled."""
+        return self.known.get(category_text(value), len(self.frequent) + 1)
+
+    def encode(self, named: Named) -> Array:
+        """The codes of a whole column's rows."""
+        lookup = np.array([*(self.known.get(name, len(self.frequent) + 1) for name in named.values), -1], dtype=np.int32)
+        codes: Array = lookup[named.codes]
+        return codes
+
+
+def codes_of(vocabularies: Sequence[Vocabulary], values: Iterable[Any]) -> list[int]:
+    """`Vocabulary.code` of each value; most are found as they are, without spelling them first."""
+    values = list(values)
+    try:  # True equals 1, and is not spelled like it
+        codes = [_ODD if value.__class__ in _TRUTHS else v.known.get(value, _ODD) for v, value in zip(vocabularies, values, strict=True)]
+    except TypeError:  # a value that no dictionary takes
+        codes = [_ODD] * len(values)
+    if _ODD in codes:
+        codes = [v.code(value) if code == _ODD else code for v, value, code in zip(vocabularies, values, codes, strict=True)]
+    return codes

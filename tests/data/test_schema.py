@@ -1,0 +1,147 @@
+"""Schemas: they come back from tables and files as they were, and contradictions are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from turncoat.data.presets import PRESETS, preset
+from turncoat.data.reading import resolve
+from turncoat.data.schema import Join, Schema
+from turncoat.data.settings import load_schema, write_schema
+from turncoat.errors import ConfigError
+
+FULL = Schema(
+    name="full",
+    customer=("card", "region"),
+    time="when",
+    continuous=("amount", "age"),
+    categorical=("kind", "device"),
+    amount="amount",
+    label="fraud",
+    id="number",
+    entity="shop",
+    habits=("device", "shop"),
+    time_unit="ms",
+    time_format="%d/%m/%Y",
+    customer_age="age",
+    join=Join("{prefix}identity", "number", ("device",)),
+)
+PLAIN = Schema(customer=("card",), time="when", continuous=("amount",))
+
+
+@pytest.mark.parametrize("schema", [FULL, PLAIN, *map(preset, PRESETS), preset("ieee-cis:card1+addr1+D1")], ids=lambda schema: schema.name)
+def test_tables_come_back(schema):
+    again = Schema.from_table(schema.as_table())
+    assert again == schema
+    assert again.name == schema.name
+
+
+def test_a_table_leaves_out_what_is_default():
+    assert PLAIN.as_table() == {"customer": ["card"], "time": "when", "continuous": ["amount"]}
+
+
+def test_one_name_may_stand_for_a_list():
+    assert Schema.from_table({"customer": "card", "time": "when", "continuous": "amount"}) == PLAIN
+    assert Schema(customer="card", time="when", continuous=["amount"]) == PLAIN
+
+
+def test_columns_and_texts():
+    assert FULL.columns == ("card", "region", "number", "when", "fraud", "shop", "age", "amount", "kind", "device")
+    assert FULL.texts == ("card", "region", "shop", "kind", "device")
+    assert replace(FULL, customer=("amount",)).texts == ("shop", "kind", "device")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"customer": ()}, "`customer` is empty"),
+        ({"time_unit": "weeks"}, "time_unit 'weeks' is none of s, ms"),
+        ({"continuous": (), "categorical": (), "amount": None, "customer_age": None}, "no continuous and no categorical"),
+        ({"amount": "kind"}, "amount 'kind' is not among the continuous"),
+        ({"categorical": ("amount",)}, "'amount' is both continuous and categorical"),
+        ({"time": "fraud"}, "'fraud' is both time and label"),
+        ({"id": "amount"}, "'amount' is both id and continuous"),
+        ({"continuous": ("amount", "amount")}, "continuous names a column twice: amount"),
+        ({"customer": ("fraud",)}, "'fraud' is label; it cannot be customer too"),
+        ({"customer": ("when",)}, "'when' is time; it cannot be customer too"),
+        ({"habits": ("number",)}, "'number' is id; it cannot be habits too"),
+        ({"habits": ("age",)}, "'age' is continuous; it cannot be habits too"),
+        ({"entity": "amount"}, "'amount' is continuous; it cannot be entity too"),
+        ({"customer_age": "kind"}, "'kind' is categorical; it cannot be customer_age too"),
+        ({"customer_age": "when"}, "'when' is time; it cannot be customer_age too"),
+        ({"customer_age": "shop"}, "customer_age 'shop' is a number"),
+        ({"customer": 5}, "customer must be a list of column names, found 5"),
+    ],
+)
+def test_contradictions_are_refused(change, told):
+    with pytest.raises(ConfigError, match=told) as caught:
+        replace(FULL, **change)
+    assert "schema 'full'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"currency": "EUR"}, "unknown setting 'currency'; a schema has customer, time"),
+        ({"time": 5}, "time must be text, found 5"),
+        ({"label": ["fraud"]}, "label must be text"),
+        ({"customer": [1]}, r"customer must be a list of column names, found \[1\]"),
+        ({"habits": ["kind", "kind"]}, "habits names a column twice: kind"),
+        ({"join": "identity"}, "join must have columns, file, on"),
+        ({"join": {"file": "a", "on": "b"}}, "join must have columns, file, on"),
+        ({"join": {"file": "a", "on": 5, "columns": []}}, r"join\.on must be text, found 5"),
+        ({"join": {"file": "a", "on": "b", "columns": [5]}}, r"join\.columns must be a list"),
+    ],
+)
+def test_wrong_tables_are_refused(change, told):
+    with pytest.raises(ConfigError, match=told) as caught:
+        Schema.from_table({**FULL.as_table(), **change}, source="my.toml")
+    assert "my.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["customer", "time"])
+def test_what_every_schema_needs(key):
+    table = PLAIN.as_table()
+    del table[key]
+    with pytest.raises(ConfigError, match=f"{key} is missing. Add a line `{key} = "):
+        Schema.from_table(table)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"[schema\n", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b"[scheme]\n", r"has no \[schema\] table"),
+        (b"schema = 5\n", r"has no \[schema\] table"),
+        (b'[schema]\ntime = "t"\n', "customer is missing"),
+        (b'[schema]\ntime = "t"\ncustomer = "c"\nhabit = "x"\n', "unknown setting 'habit'"),
+        (b'[schema]\ntime = "t"\ncustomer = "c"\ncontinuous = ["t"]\n', "'t' is both time and continuous"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path, content, told):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_schema(path)
+    assert "mine" in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read: No such file.*turncoat init"):
+        load_schema(tmp_path / "nowhere.toml")
+
+
+def test_schemas_by_name(tmp_path):
+    write_schema(FULL, tmp_path / "mine.toml")
+    write_schema(PLAIN, tmp_path / "plain.toml")
+    assert resolve(str(tmp_path / "mine.toml")) == FULL
+    assert resolve(str(tmp_path / "plain.toml")).name == "plain"
+    assert resolve("handbook") == preset("handbook")
+    assert resolve(PLAIN) is PLAIN
+    assert resolve("ieee-cis:card1") == resolve("ieee-cis")
+    for wrong in ("kaggle", "handbook:card1", "ieee-cis:card2"):
+        with pytest.raises(ConfigError, match=f"no schema preset '{wrong}'; there are ieee-cis"):
+            resolve(wrong)
