@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info
 
-PACKAGES = ("numpy", "numba", "scipy", "scikit-learn", "hmmlearn", "pomegranate", "torch", "dynamax", "jax")
+PACKAGES = ("numpy", "numba", "scipy", "scikit-learn", "polars", "pyarrow", "hmmlearn", "pomegranate", "torch", "dynamax", "jax")
 _SGEMM_SIZE = 4096
 _SETTLE_SECONDS = 0.25
 

@@ -576,3 +576,14 @@ def test_any_names_come_back(tmp_path_factory, columns, reason, form):
     write_schema(schema, path, overwrite=True)
     assert load_schema(path) == schema
     assert load_schema(path) != replace(schema, time_format=form + "x")
+
+
+def test_a_word_inside_another_known_word_says_nothing() -> None:
+    payments = pl.DataFrame(
+        {
+            "AccountHolder": [f"acc-{i % 60}" for i in range(600)],
+            "ts": range(1_700_000_000, 1_700_000_600),
+            "Value": [float(i % 37) + 0.5 for i in range(600)],
+        }
+    )
+    assert guess(payments).schema.customer == ("AccountHolder",)

@@ -43,6 +43,14 @@ HABIT_WORDS = _words(
 )
 CODE_WORDS = _words("id code zip postcode mcc type category class number num nr")
 RELATIVE_WORDS = _words("since of diff delta lag elapsed")  # of times between, not times
+_KNOWN_WORDS = {
+    word
+    for words in (
+        LABEL_WORDS, FRAUD_WORDS, TIME_WORDS, CLOCK_WORDS, OTHER_TIME_WORDS, ID_WORDS, EVENT_WORDS, CUSTOMER_WORDS, ENTITY_WORDS,
+        TRAIT_WORDS, AMOUNT_WORDS, NOT_AMOUNT_WORDS, HABIT_WORDS, CODE_WORDS, RELATIVE_WORDS,
+    )
+    for word in words
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,9 @@ class SampledColumn:
 
 
 def _is_in(word: str, own: str) -> bool:
-    return own == word or (len(word) >= 4 and (own.startswith(word) or own.endswith(word)))
+    if own in _KNOWN_WORDS:  # "account" does not end in "count"
+        return own == word
+    return len(word) >= 4 and (own.startswith(word) or own.endswith(word))
 
 
 def rank(column: SampledColumn, words: Sequence[str]) -> int:

@@ -36,6 +36,11 @@ def ring_days(delay: float) -> int:
     return math.ceil(delay / DAY) + 2
 
 
+def last_time(numbers: Array) -> float:
+    """When the entity's latest transaction was."""
+    return float(numbers[_LAST])
+
+
 @compiled_exactly
 def _come_of_age(numbers: Array, time: float, delay: float) -> None:
     """Move days that ended `delay` ago into the known totals, fading what was known day by day."""

@@ -104,7 +104,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         for name, value in (("least_rows", self.least_rows), ("most_names", self.most_names)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        if not 0 <= self.label_delay_days <= 3650:
+        days = self.label_delay_days
+        if not isinstance(days, int | float | np.integer | np.floating) or isinstance(days, bool) or not 0 <= days <= 3650:
             raise ConfigError(f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and 3650")
 
     def _flagged(self, transactions: Transactions, sample: Array) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
                 f"{transactions.source}: read with schema {transactions.schema.name!r}, and the features were fitted with "
                 f"{plan.schema.name!r}. Read it with the same schema"
             )
-        chosen = np.arange(transactions.n_rows) if rows is None else np.unique(np.asarray(rows, np.int64))
+        chosen = np.arange(transactions.n_rows) if rows is None else _row_numbers(rows, transactions.n_rows)
         part = transactions.take(chosen)
         targets = np.full(transactions.n_rows, -1, np.int64)
         targets[chosen] = np.arange(len(chosen))
@@ -221,6 +222,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         if not plan.has_entity or state.entity is None:
             raise DataError("these features keep no record of an entity for this state; there is nothing to report fraud to")
         record = unpack_entity(plan, state.entity)
+        if not time <= entities.last_time(record):
+            raise DataError(f"fraud was reported at {time!r} seconds, and this entity has had no transaction as late. Give its time")
         entities.report_fraud(record, time)
         return State(state.customer, pack(plan, record))
 
@@ -244,3 +247,13 @@ class Features(BaseEstimator):  # type: ignore[misc]
 
 
 _ONE_ROW = np.zeros(1, np.int64)
+
+
+def _row_numbers(rows: ArrayLike, n_rows: int) -> Array:
+    """Rows named by their numbers or by a mask, in order."""
+    chosen = np.asarray(rows)
+    if chosen.dtype == bool and chosen.shape == (n_rows,):
+        return np.flatnonzero(chosen)
+    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "ui"):
+        raise DataError(f"rows are named by whole numbers or a mask of {n_rows:,}; found {chosen.dtype} {chosen.shape}")
+    return np.unique(chosen).astype(np.int64)

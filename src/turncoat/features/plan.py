@@ -52,6 +52,10 @@ class FeaturePlan:
                 raise ValueError(f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and {facts} facts")
         if len(self.vocabularies) != len(self.schema.categorical):
             raise ValueError(f"{len(self.vocabularies)} vocabularies for {len(self.schema.categorical)} categorical columns")
+        if unknown := set(self.flagged) - {*self.schema.continuous, *self.schema.categorical}:
+            raise ValueError(f"missing flags for columns that are not there: {', '.join(map(repr, sorted(unknown)))}")
+        if not (0 <= self.base_rate < 1 and 0 <= self.label_delay < float("inf")):
+            raise ValueError(f"a fraud share of {self.base_rate} or a label delay of {self.label_delay} seconds cannot be")
 
     @property
     def n_raw(self) -> int:
@@ -123,5 +127,7 @@ class FeaturePlan:
     @cached_property
     def fingerprint(self) -> int:
         """Tells states of these features from those of others."""
-        parts = ("1", *history.NUMBERS, str(history.MARK_WORDS), *self.schema.habits, str(self.schema.entity), str(self.label_delay))
-        return zlib.crc32("|".join(parts).encode())
+        s = self.schema
+        layout = (1, history.NUMBERS, history.MARK_WORDS, self.label_delay)
+        meaning = (s.customer, s.customer_age, s.amount, s.continuous, s.categorical, s.habits, s.entity)
+        return zlib.crc32(repr((layout, meaning)).encode())

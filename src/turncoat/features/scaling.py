@@ -100,11 +100,11 @@ def _fit_column(cells: Array) -> tuple[float, float, float]:
     """Unit, centre and spread; a column that does not vary has spread 0."""
     mean, spread, kurtosis, size = _moments(cells, 0.0)
     unit = 0.0
-    if kurtosis > HEAVY_KURTOSIS:
+    if not kurtosis <= HEAVY_KURTOSIS:  # or too large to tell
         unit = size
         mean, spread, _, _ = _moments(cells, unit)
     if not spread > 1e-9 * (abs(mean) + spread):  # nothing but rounding
-        spread = 0.0
+        return 0.0, 0.0, 0.0
     return unit, mean, spread
 
 

@@ -22,6 +22,8 @@ def save_features(features: Features, folder: str | os.PathLike[str]) -> None:
     content = {
         "settings": features.get_params(deep=False),
         "schema": plan.schema.as_table(),
+        "engineered": plan.engineered,
+        "label_delay": plan.label_delay,
         "base_rate": plan.base_rate,
         "flagged": list(plan.flagged),
         "vocabularies": [{"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies],
@@ -36,8 +38,8 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
         features = Features(**content["settings"])
         features.plan_ = FeaturePlan(
             schema=Schema.from_table(content["schema"], source=str(folder)),
-            engineered=features.kind == "engineered",
-            label_delay=features.label_delay,
+            engineered=bool(content["engineered"]),
+            label_delay=float(content["label_delay"]),
             base_rate=float(content["base_rate"]),
             scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
             flagged=tuple(content["flagged"]),

@@ -1,0 +1,92 @@
+"""The `turncoat` command, as a user types it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from turncoat import load_model
+from turncoat.data import read
+from turncoat.features import load_features
+
+QUICK = ["--restarts", "1", "--iterations", "5", "--states", "2"]
+
+
+def turncoat(*arguments: object, cwd: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command and check how it ended; whatever happens, users never see a traceback."""
+    command = [sys.executable, "-m", "turncoat", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env={**os.environ, "COLUMNS": "200"})
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("preset", "schema"), [("handbook", "handbook"), ("ieee-cis", "ieee-cis"), ("ieee-cis", "ieee-cis:card1+addr1+D1")]
+)
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_from_nothing_to_a_saved_model(preset: str, schema: str, file_format: str, tmp_path: Path) -> None:
+    written = turncoat(
+        "simulate", preset, "--rows", 4000, "--seed", 3, "--format", file_format, "--out", "data", cwd=tmp_path
+    ).stdout.split()
+    assert all((tmp_path / name).is_file() for name in written)
+    shown = turncoat("fit", "data", "--schema", schema, "--out", "regimes", *QUICK, cwd=tmp_path).stdout
+    assert "test part (held out)" in shown
+    features, model = load_features(tmp_path / "regimes" / "features"), load_model(tmp_path / "regimes" / "model")
+    panel = features.transform(read(tmp_path / "data", schema))
+    np.testing.assert_allclose(model.filter(panel).probs.sum(axis=1), 1, atol=1e-6)
+
+
+def test_init_then_fit_on_a_file_nobody_has_seen(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 2000
+    pl.DataFrame(
+        {
+            "TxRef": rng.permutation(n) + 70_000,
+            "AccountHolder": [f"acc-{i}" for i in rng.integers(0, 60, n)],
+            "ts_ms": 1_700_000_000_000 + rng.integers(0, 120 * 86_400_000, n),
+            "Value": rng.gamma(2.0, 30.0, n).round(2),
+            "Merchant": [f"m{i}" for i in rng.integers(0, 40, n)],
+            "Channel": rng.choice(["web", "app", "pos"], n),
+            "IsFraud": rng.random(n) < 0.05,
+        }
+    ).write_csv(tmp_path / "strange.csv")
+    shown = turncoat("init", "strange.csv", "--out", "mine.toml", cwd=tmp_path).stdout
+    assert "AccountHolder" in shown
+    assert "mine.toml" in shown
+    fitted = turncoat(
+        "fit", "strange.csv", "--schema", "mine.toml", "--split", "time", "--tier", "variational", "--out", "out", *QUICK, cwd=tmp_path
+    )
+    assert "60 customers" in fitted.stdout
+    plan = load_features(tmp_path / "out" / "features").fitted()
+    assert (plan.schema.time, plan.schema.time_unit, plan.schema.amount) == ("ts_ms", "ms", "Value")
+    assert (plan.schema.label, plan.schema.entity, plan.schema.id) == ("IsFraud", "Merchant", "TxRef")
+
+
+def test_help_shows_examples(tmp_path: Path) -> None:
+    for command in ("simulate", "init", "fit"):
+        shown = turncoat(command, "--help", cwd=tmp_path).stdout
+        assert f"turncoat {command} " in shown.split("Examples:")[1]
+
+
+def test_refusals_are_one_line_and_leave_earlier_results(tmp_path: Path) -> None:
+    turncoat("simulate", "handbook", "--rows", 500, "--out", "data", cwd=tmp_path)
+    before = (tmp_path / "data" / "transactions.csv").read_bytes()
+    again = turncoat("simulate", "handbook", "--rows", 600, "--out", "data", cwd=tmp_path, status=2)
+    assert again.stderr.startswith("turncoat: ")
+    assert (tmp_path / "data" / "transactions.csv").read_bytes() == before
+    assert "nosuch" in turncoat("simulate", "nosuch", "--out", "x", cwd=tmp_path, status=2).stderr
+    (tmp_path / "regimes").mkdir()
+    (tmp_path / "regimes" / "precious.txt").write_text("kept")
+    full = turncoat("fit", "data", "--schema", "handbook", "--out", "regimes", *QUICK, cwd=tmp_path, status=2)
+    assert "--overwrite" in full.stderr
+    assert (tmp_path / "regimes" / "precious.txt").read_text() == "kept"
+    missing = turncoat("fit", "nowhere.csv", "--schema", "handbook", "--out", "y", cwd=tmp_path, status=2)
+    assert "nowhere.csv" in missing.stderr
+    assert not (tmp_path / "y").exists()
