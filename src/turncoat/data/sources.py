@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import os
 import zlib
 from dataclasses import dataclass
@@ -35,12 +36,13 @@ class Source:
         return self.path if self.path is not None and _suffix(self.path) in (".csv", ".csv.gz") else None
 
     def with_numbers(self, columns: list[str]) -> pl.LazyFrame:
-        """The table, these columns of a CSV file as numbers and all its others as text."""
+        """The table, these columns of a CSV file as numbers (NaN where missing) and all its others as text."""
         if self.csv is None:
             return self.frame
         kinds = dict.fromkeys(columns, pl.Float64)
         missing = dict.fromkeys(columns, NOT_A_NUMBER)
-        return pl.scan_csv(self.csv, infer_schema=False, schema_overrides=kinds, null_values=missing, glob=False)
+        table = pl.scan_csv(self.csv, infer_schema=False, schema_overrides=kinds, null_values=missing, glob=False)
+        return table.with_columns(pl.col(columns).fill_null(math.nan))  # here, where all processors do it
 
     def spelled(self, column: str) -> str | None:
         """How the table spells a column: as asked, or with `-` for `_` (as one genuine IEEE-CIS file has it)."""

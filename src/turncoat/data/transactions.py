@@ -34,6 +34,12 @@ class Transactions:
         """Number of transactions N."""
         return len(self.places)
 
+    @property
+    def n_file_rows(self) -> int:
+        """Rows of the file, of which these transactions may be some."""
+        first = next(iter(self.numbers.values()), None)
+        return len(next(iter(self.names.values())).codes if first is None else first)
+
     @cached_property
     def offsets(self) -> Array:
         """First transaction of each customer, and N: [U + 1]."""

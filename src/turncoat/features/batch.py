@@ -43,12 +43,19 @@ def raw_cells(transactions: Transactions, columns: slice, places: Array) -> Arra
 
 def count_missing(transactions: Transactions) -> Array:
     """Number of missing cells and names of each transaction [N]."""
-    places = transactions.places
-    counts = in_groups(transactions.schema, lambda columns: np.isnan(raw_cells(transactions, columns, places)).sum(axis=0, dtype=np.int32))
-    total = np.zeros(transactions.n_rows, np.int32)
-    for count in (*counts, *(transactions.names[column].codes[places] < 0 for column in transactions.schema.categorical)):
-        total += count
-    return total
+    numbers, names, schema = transactions.numbers, transactions.names, transactions.schema
+
+    def count(columns: slice) -> Array:
+        total = np.zeros(transactions.n_file_rows, np.int32)
+        for name in schema.continuous[columns]:
+            total += np.isnan(numbers[name])
+        return total
+
+    total = np.zeros(transactions.n_file_rows, np.int32)
+    for absent in (*in_groups(schema, count), *(names[column].codes < 0 for column in schema.categorical)):
+        total += absent
+    counts: Array = total[transactions.places]
+    return counts
 
 
 def fill_raw(plan: FeaturePlan, transactions: Transactions, targets: Array, continuous: Array, categorical: Array) -> Array:

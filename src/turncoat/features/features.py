@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from turncoat.data.categories import category_text
 from turncoat.data.rows import row_numbers, row_time
+from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import entities, history
@@ -88,8 +88,17 @@ class Features(BaseEstimator):  # type: ignore[misc]
         step = -(-transactions.n_rows // _SAMPLE_ROWS)
         sample = np.arange(0, transactions.n_rows, step)
         facts = all_facts(draft, transactions, count_missing(transactions))[0][:, sample] if engineered else np.empty((0, len(sample)))
-        raw = in_groups(schema, lambda columns: Scales.of(raw_cells(transactions, columns, transactions.places[sample])))
-        self.plan_ = replace(draft, scales=Scales.joined([*raw, Scales.of(facts)]), flagged=self._flagged(transactions, sample))
+        places = transactions.places[sample]
+
+        def look(columns: slice) -> tuple[Scales, list[bytes | None]]:
+            cells = raw_cells(transactions, columns, places)
+            return Scales.of(cells), [_pattern(np.isnan(column)) for column in cells]
+
+        looks = in_groups(schema, look)
+        patterns = [pattern for _, part in looks for pattern in part]
+        patterns += [_pattern(transactions.names[column].codes[places] < 0) for column in schema.categorical]
+        scales = Scales.joined([*(scales for scales, _ in looks), Scales.of(facts)])
+        self.plan_ = replace(draft, scales=scales, flagged=self._flagged(schema, patterns))
         return self
 
     @property
@@ -108,20 +117,12 @@ class Features(BaseEstimator):  # type: ignore[misc]
         if not isinstance(days, int | float | np.integer | np.floating) or isinstance(days, bool) or not 0 <= days <= 3650:
             raise ConfigError(f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and 3650")
 
-    def _flagged(self, transactions: Transactions, sample: Array) -> tuple[str, ...]:
+    def _flagged(self, schema: Schema, patterns: Sequence[bytes | None]) -> tuple[str, ...]:
         """Columns whose absence becomes a feature: absent on some rows, and under `distinct` not on the same rows as an earlier one."""
-        if self.missing_flags == "none":
-            return ()
-        flagged: dict[int | str, str] = {}
-        schema, places = transactions.schema, transactions.places[sample]
-        for column in (*schema.continuous, *schema.categorical):
-            if column in transactions.names:
-                absent = transactions.names[column].codes[places] < 0
-            else:
-                absent = np.isnan(transactions.numbers[column][places])
-            if absent.any() and not absent.all():
-                pattern = zlib.crc32(np.packbits(absent).tobytes()) if self.missing_flags == "distinct" else column
-                flagged.setdefault(pattern, column)
+        flagged: dict[bytes | str, str] = {}
+        for column, pattern in zip((*schema.continuous, *schema.categorical), patterns, strict=True):
+            if pattern is not None and self.missing_flags != "none":
+                flagged.setdefault(pattern if self.missing_flags == "distinct" else column, column)
         return tuple(flagged.values())
 
     def fitted(self) -> FeaturePlan:
@@ -247,6 +248,11 @@ class Features(BaseEstimator):  # type: ignore[misc]
 
 
 _ONE_ROW = np.zeros(1, np.int64)
+
+
+def _pattern(absent: Array) -> bytes | None:
+    """Which rows lack a value; None if all or none do."""
+    return np.packbits(absent).tobytes() if absent.any() and not absent.all() else None
 
 
 def _row_numbers(rows: ArrayLike, n_rows: int) -> Array:

@@ -45,6 +45,7 @@ MARK_WORDS = 8
 _HABIT_WORDS = 1 + MARK_WORDS  # the last name's hash, then the marks
 
 _WINDOW_SECONDS = np.array(list(WINDOWS.values()))
+_LARGEST = 1e300  # an amount whose sums stay finite: an infinite one would never fade
 
 
 def habit_words(n_habits: int) -> int:
@@ -110,7 +111,7 @@ def _join(numbers: Array, time: float, amount: float, n_missing: float) -> None:
         paid = max(amount, 0.0)
         size = math.log1p(paid)
         for w in range(4):
-            numbers[_SUM + w] += paid
+            numbers[_SUM + w] += min(paid, _LARGEST)
         numbers[_AMOUNTS] += 1.0
         off = size - numbers[_MEAN]
         numbers[_MEAN] += off / numbers[_AMOUNTS]

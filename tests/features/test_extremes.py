@@ -1,0 +1,141 @@
+"""Times, amounts and records at the far ends of what a row may hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.features.cases import DAY, SHOP, assert_same_bits, handbook, ieee, of_frame, raw_facts, replayed, shop, shop_frame
+from turncoat.features import FeatureRow, Features, State, history
+
+GOOD = {"at": 1000.0, "paid": 5.0, "age": 30.0, "kind": 404, "device": "phone", "town": "Oslo", "shop": "s1"}
+
+
+@pytest.fixture
+def features() -> Features:
+    return Features(least_rows=3).fit(shop().transactions)
+
+
+def stepped(features: Features, *changes: dict[str, Any]) -> tuple[State, FeatureRow]:
+    state, found = State(), None
+    for change in changes:
+        state, found = features.step(state, GOOD | change)
+    assert found is not None
+    return state, found
+
+
+def of_name(features: Features, found: FeatureRow, name: str) -> float:
+    return float(found.continuous[features.names[0].index(name)])
+
+
+def code_of(features: Features, found: FeatureRow, name: str) -> int:
+    return int(found.categorical[features.names[1].index(name)])
+
+
+@pytest.mark.parametrize("stretch", [1e-6, 1.0, 500.0, 1e6, 1e12, 1e15, 1e250], ids=str)
+@pytest.mark.parametrize("shift", [0.0, -1e9, 1e9])
+def test_times_close_together_far_apart_and_before_zero(stretch: float, shift: float) -> None:
+    data = of_frame(shop_frame(120).with_columns(pl.col("at") * stretch + shift))
+    features = Features(least_rows=3).fit(data.transactions)
+    panel = features.transform(data.transactions)
+    assert_same_bits(replayed(features, data), panel)
+    weekdays = panel.categorical[:, features.names[1].index("weekday")]
+    assert weekdays.min() >= 0
+    assert weekdays.max() <= 6
+
+
+@pytest.mark.parametrize(
+    ("time", "weekday"), [(-1e-12, 6), (-1.0, 6), (0.0, 0), (DAY - 0.001, 0), (DAY, 1), (7 * DAY, 0), (-7 * DAY, 0), (-7 * DAY - 1, 6)]
+)
+def test_weekdays_around_zero(features: Features, time: float, weekday: int) -> None:
+    _, found = features.step(None, GOOD | {"at": time})
+    assert code_of(features, found, "weekday") == weekday
+
+
+def test_days_too_many_to_count_end(features: Features) -> None:
+    """Where a day more is no longer a larger number."""
+    _, found = stepped(features, *({"at": 1e21 + k * 1e6} for k in range(4)), {"at": 1e300})
+    assert np.isfinite(found.continuous[features.names[0].index("entity_risk")])
+
+
+def test_after_a_lifetime_habits_are_forgotten_and_the_count_is_not(features: Features) -> None:
+    _, found = stepped(features, {"at": 0.0}, {"at": 1.0}, {"at": 80 * 365 * DAY})
+    assert np.isnan([of_name(features, found, "hour_habit"), of_name(features, found, "weekday_habit")]).all()
+    _, first = features.step(None, GOOD)
+    assert of_name(features, found, "count_month") == of_name(features, first, "count_month")
+    assert of_name(features, found, "n_before") > of_name(features, first, "n_before")
+    assert of_name(features, found, "entity_known") == of_name(features, first, "entity_known")
+    assert code_of(features, found, "new_device") == 0
+
+
+@pytest.mark.parametrize("amount", [1e15, 1e100, 1e300, 1.7e308])
+def test_one_enormous_amount_does_not_spoil_a_record(features: Features, amount: float) -> None:
+    enormous = [{"paid": amount, "at": at} for at in range(3)]
+    _, soon = stepped(features, *enormous, {"at": 10.0})
+    facts = [k for k, name in enumerate(features.names[0]) if name not in ("paid", "age")]
+    assert np.isfinite(soon.continuous[facts]).all()
+    state, later = stepped(features, *enormous, {"at": 10_000 * DAY}, {"at": 30_000 * DAY})
+    clean, expected = stepped(features, {"at": 20_000 * DAY}, {"at": 30_000 * DAY})
+    for name in ("sum_hour", "sum_month", "count_month"):
+        assert of_name(features, later, name) == of_name(features, expected, name)
+    assert np.isfinite(np.frombuffer(state.customer[8:], np.float64, len(history.NUMBERS))).all()
+    assert len(state.customer) == len(clean.customer)
+
+
+def test_negative_amounts_are_nothing_paid(features: Features) -> None:
+    negative, found = stepped(features, {"paid": -7.0}, {"paid": -1e300, "at": 2000.0})
+    nothing, expected = stepped(features, {"paid": 0.0}, {"paid": 0.0, "at": 2000.0})
+    assert negative == nothing
+    own = features.names[0].index("paid")
+    np.testing.assert_array_equal(np.delete(found.continuous, own), np.delete(expected.continuous, own))
+    assert found.continuous[own] < expected.continuous[own]
+
+
+@pytest.mark.parametrize("late", [-1e9, 0.0, 999.0])
+def test_rows_out_of_order_leave_a_usable_record(features: Features, late: float) -> None:
+    state, found = stepped(features, {"at": 40 * DAY}, {"at": late}, {"at": late - 50 * DAY}, {"at": 40 * DAY + 60})
+    assert np.isfinite(found.continuous).all()
+    assert of_name(features, found, "since_last") < of_name(features, stepped(features, {"at": 0.0}, {"at": DAY})[1], "since_last")
+    reported = features.report_fraud(state, late)
+    _, after = features.step(reported, GOOD | {"at": 60 * DAY})
+    _, without = features.step(state, GOOD | {"at": 60 * DAY})
+    assert of_name(features, after, "entity_risk") >= of_name(features, without, "entity_risk")
+    assert np.isfinite(after.continuous).all()
+
+
+def test_a_fraud_reported_over_and_over_keeps_the_risk_a_number(features: Features) -> None:
+    state, _ = features.step(None, GOOD)
+    for _ in range(200):
+        state = features.report_fraud(state, 1000.0)
+    for days in (9, 40, 400, 4000):
+        state, found = features.step(state, GOOD | {"at": days * DAY})
+        assert np.isfinite(of_name(features, found, "entity_risk"))
+
+
+@pytest.mark.parametrize("labels", [0, 1])
+def test_files_of_nothing_but_genuine_and_nothing_but_fraud(labels: int) -> None:
+    data = of_frame(shop_frame(150).with_columns(fraud=pl.lit(labels)))
+    features = Features().fit(data.transactions)
+    risk = raw_facts(features, data.transactions)["entity_risk"]
+    assert np.isfinite(risk).any() == bool(labels)
+    assert not np.isinf(risk).any()
+    assert_same_bits(replayed(features, data), features.transform(data.transactions))
+
+
+def test_the_size_of_a_record() -> None:
+    assert Features().fit(ieee().transactions).state_bytes == (392, 0)
+    assert Features().fit(handbook().transactions).state_bytes == (212, 240)
+    for delay, days in ((0, 2), (0.1, 3), (1, 3), (1.5, 4), (3650, 3652)):
+        assert Features(label_delay_days=delay).fit(shop().transactions).state_bytes == (8 + 21 * 8 + 2 * 36, 8 + 11 * 8 + 16 * days)
+
+
+def test_names_in_any_script_and_of_any_length() -> None:
+    names = ["東京", "Zürich", "Zu\u0308rich", "🙂", "\u0430", "a", " ", "x" * 10_000, "a|b", "a\nb", "'; --", "²", "--5"]
+    frame = shop_frame(130).with_columns(device=pl.Series(names * 10), town=pl.Series(names[::-1] * 10))
+    data = of_frame(frame, SHOP)
+    features = Features(least_rows=2).fit(data.transactions)
+    assert len(features.plan_.vocabularies[1].frequent) == len(names)
+    assert_same_bits(replayed(features, data), features.transform(data.transactions))

@@ -1,0 +1,273 @@
+"""Every fact against its definition over the list of all earlier transactions, in plain Python."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.features.cases import DAY, SHOP, Data, handbook, of_frame, raw_facts, shop, shop_frame
+from turncoat.data.categories import category_text
+from turncoat.data.reading import read
+from turncoat.data.schema import Schema
+from turncoat.features import Features, State, entities, history
+
+HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
+WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
+NOTHING = float("nan")
+
+
+class Told:
+    """What the oracle knows of a transaction."""
+
+    def __init__(self, row: dict[str, Any], schema: Schema, time: float, label: int) -> None:
+        self.time, self.label = time, label
+        self.cells = [row[column] for column in schema.continuous]
+        self.names = [category_text(row[column]) for column in schema.categorical]
+        self.habits = [category_text(row[column]) for column in schema.habits]
+        self.amount = row[schema.amount] if schema.amount else None
+        self.entity = category_text(row[schema.entity]) if schema.entity else None
+
+    @property
+    def size(self) -> float | None:
+        return None if self.amount is None else math.log1p(max(self.amount, 0.0))
+
+    @property
+    def n_missing(self) -> int:
+        return self.cells.count(None) + self.names.count(None)
+
+
+def told(data: Data) -> list[Told]:
+    """In the order of the transactions."""
+    t = data.transactions
+    labels = np.zeros(t.n_rows) if t.labels is None else t.labels
+    return [Told(data.rows[place], t.schema, time, int(label)) for place, time, label in zip(t.places, t.times, labels, strict=True)]
+
+
+def agreement(now: Told, earlier: list[Told], period: float) -> float:
+    weights = [math.exp(-(now.time - one.time) / MONTH) for one in earlier]
+    if not weights or sum(weights) == 0:
+        return NOTHING
+    near = sum(w * math.cos(2 * math.pi * (now.time - one.time) / period) for w, one in zip(weights, earlier, strict=True))
+    return near / sum(weights)
+
+
+def amount_z(now: Told, sizes: list[float]) -> float:
+    if now.size is None or len(sizes) < 2:
+        return NOTHING
+    mean = math.fsum(sizes) / len(sizes)
+    spread = math.sqrt(math.fsum((size - mean) ** 2 for size in sizes) / (len(sizes) - 1))
+    return (now.size - mean) / (spread + 0.1)
+
+
+def customer_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
+    facts = {
+        "since_last": math.log1p(now.time - earlier[-1].time) if earlier else NOTHING,
+        "since_first": math.log1p(now.time - earlier[0].time) if earlier else NOTHING,
+        "n_before": math.log1p(len(earlier)),
+        "n_missing": now.n_missing,
+        "n_missing_change": now.n_missing - earlier[-1].n_missing if earlier else NOTHING,
+        "hour_habit": agreement(now, earlier, DAY),
+        "weekday_habit": agreement(now, earlier, WEEK),
+        "hour_cos": math.cos(2 * math.pi * now.time / DAY),
+        "hour_sin": math.sin(2 * math.pi * now.time / DAY),
+    }
+    for window, seconds in WINDOWS.items():
+        weights = [math.exp(-(now.time - one.time) / seconds) for one in earlier]
+        paid = [max(one.amount or 0.0, 0.0) for one in earlier]
+        facts[f"count_{window}"] = math.log1p(math.fsum(weights))
+        facts[f"sum_{window}"] = math.log1p(math.fsum(w * p for w, p in zip(weights, paid, strict=True)))
+    sizes = [one.size for one in earlier if one.size is not None]
+    facts["amount_z"] = amount_z(now, sizes)
+    compares = now.size is not None and bool(sizes)
+    facts["amount_to_max"] = now.size - max(sizes) if compares else NOTHING
+    facts["amount_to_last"] = now.size - sizes[-1] if compares else NOTHING
+    return facts
+
+
+def entity_facts(now: Told, earlier: list[Told], delay: float, base_rate: float) -> dict[str, float]:
+    if now.entity is None:
+        return dict.fromkeys(entities.CONTINUOUS, NOTHING)
+    facts = {"entity_since_last": math.log1p(now.time - earlier[-1].time) if earlier else NOTHING}
+    for window in ("day", "week", "month"):
+        facts[f"entity_count_{window}"] = math.log1p(math.fsum(math.exp(-(now.time - one.time) / WINDOWS[window]) for one in earlier))
+    facts["entity_amount_z"] = amount_z(now, [one.size for one in earlier if one.size is not None])
+    counted = frauds = 0.0
+    for one in earlier:
+        ended = (math.floor(one.time / DAY) + 1) * DAY
+        days_known = math.floor((now.time - delay - ended) / DAY)
+        if days_known >= 0:
+            weight = math.exp(-days_known / 30)
+            counted += weight
+            frauds += weight * one.label
+    share = (frauds + 20 * base_rate) / (counted + 20)
+    facts["entity_risk"] = math.log(share / (1 - share)) if base_rate else NOTHING
+    facts["entity_known"] = math.log1p(counted) if base_rate else NOTHING
+    return facts
+
+
+def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
+    rows = told(data)
+    order = data.live_order
+    plan = features.plan_
+    columns: dict[str, list[float]] = {}
+    past: dict[Any, list[Told]] = {}
+    found: dict[int, dict[str, float]] = {}
+    for i in order:
+        whose = [("customer", data.transactions.customer_codes[i]), ("entity", rows[i].entity)]
+        mine, theirs = (past.setdefault(key, []) for key in whose)
+        found[i] = customer_facts(rows[i], mine)
+        if plan.has_entity:
+            found[i] |= entity_facts(rows[i], theirs, plan.label_delay, plan.base_rate)
+        mine.append(rows[i])
+        theirs.append(rows[i])
+    for i in range(len(rows)):
+        for name, value in found[i].items():
+            columns.setdefault(name, []).append(value)
+    return {name: np.array(values, dtype=float) for name, values in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("data", "delay"),
+    [(shop(), 7.0), (shop(300, seed=4), 0.0), (shop(300, seed=5), 2.5), (handbook(), 7.0), (handbook(700, seed=8), 0.4)],
+    ids=["shop", "at once", "two days and a half", "handbook", "ten hours"],
+)
+def test_every_continuous_fact(data: Data, delay: float) -> None:
+    features = Features(label_delay_days=delay).fit(data.transactions)
+    found, expected = raw_facts(features, data.transactions), oracle(data, features)
+    assert set(found) == set(expected) == {*history.CONTINUOUS, *entities.CONTINUOUS}
+    for name, values in expected.items():
+        assert np.isfinite(values).any()
+        np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_the_panel_holds_the_facts_on_their_scale() -> None:
+    data = shop()
+    features = Features().fit(data.transactions)
+    panel, scales = features.transform(data.transactions), features.plan_.scales
+    names = (*data.transactions.schema.continuous, *history.CONTINUOUS, *entities.CONTINUOUS)
+    expected = oracle(data, features)
+    checked = 0
+    for name, unit, centre, spread in zip(names, scales.units, scales.centres, scales.spreads, strict=True):
+        if name in expected and spread > 0:
+            values = expected[name]
+            values = np.sign(values) * np.log1p(np.abs(values) / unit) if unit > 0 else values
+            column = panel.continuous[:, features.names[0].index(name)]
+            np.testing.assert_allclose(column, (values - centre) / spread, rtol=1e-5, atol=1e-5, err_msg=name)
+            checked += 1
+    assert checked >= 26
+
+
+def test_without_amounts_second_party_habits_or_labels() -> None:
+    schema = Schema(customer="who", time="at", continuous=("age",), id="id")
+    data = of_frame(shop_frame(150), schema)
+    features = Features().fit(data.transactions)
+    found, expected = raw_facts(features, data.transactions), oracle(data, features)
+    assert list(found) == list(history.CONTINUOUS)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
+    for name in ("amount_z", "amount_to_max", "amount_to_last"):
+        assert np.isnan(found[name]).all()
+        assert name not in features.names[0]
+
+
+def test_without_labels_there_is_no_risk() -> None:
+    from dataclasses import replace
+
+    data = of_frame(shop_frame(150), replace(SHOP, label=None))
+    features = Features().fit(data.transactions)
+    found = raw_facts(features, data.transactions)
+    assert np.isnan(found["entity_risk"]).all()
+    assert np.isnan(found["entity_known"]).all()
+    assert {"entity_risk", "entity_known"}.isdisjoint(features.names[0])
+    assert "entity_count_day" in features.names[0]
+
+
+def test_first_weekday_new_and_changed() -> None:
+    data = shop()
+    features = Features().fit(data.transactions)
+    panel, names = features.transform(data.transactions), features.names[1]
+    rows, codes = told(data), data.transactions.customer_codes
+    checked: dict[str, set[int]] = {}
+    past: dict[int, list[Told]] = {}
+    for i in data.live_order:
+        now, earlier = rows[i], past.setdefault(codes[i], [])
+        expected = {"is_first": int(not earlier), "weekday": math.floor(now.time / DAY) % 7}
+        for h, column in enumerate(("device", "town")):
+            before = [one.habits[h] for one in earlier if one.habits[h] is not None]
+            known = now.habits[h] is not None and bool(earlier)
+            expected[f"new_{column}"] = int(now.habits[h] not in before) if known else -1
+            expected[f"changed_{column}"] = int(now.habits[h] != before[-1]) if known and before else -1
+        for name, value in expected.items():
+            assert panel.categorical[i, names.index(name)] == value, (i, name)
+            checked.setdefault(name, set()).add(value)
+        earlier.append(now)
+    assert checked["is_first"] == {0, 1}
+    assert checked["weekday"] == set(range(7))
+    for column in ("device", "town"):
+        assert checked[f"new_{column}"] == checked[f"changed_{column}"] == {-1, 0, 1}
+
+
+HABIT = Schema(customer="who", time="at", categorical=("town",), habits=("town",))
+
+
+@pytest.mark.parametrize(("n_names", "lowest", "highest"), [(1, 0.0, 0.001), (5, 0.0, 0.004), (30, 1 / 27, 1 / 19), (80, 1 / 5.5, 1 / 4)])
+def test_how_often_a_new_name_is_taken_for_an_old_one(n_names: int, lowest: float, highest: float) -> None:
+    frame = pl.DataFrame({"who": [1, 1], "at": [0, 1], "town": ["a", "b"]})
+    features = Features().fit(read(frame, HABIT))
+    new = features.names[1].index("new_town")
+    taken_for_old = probed = 0
+    for customer in range(40):
+        state = State()
+        used = [f"{customer}/{k * 7919 % 10_007}" for k in range(n_names)]
+        for name in used:
+            state, _ = features.step(state, {"at": 0.0, "town": name})
+        for name in used:
+            assert features.step(state, {"at": 1.0, "town": name})[1].categorical[new] == 0  # never the other way
+        for k in range(100):
+            taken_for_old += features.step(state, {"at": 1.0, "town": f"unheard of {k} {customer}"})[1].categorical[new] == 0
+            probed += 1
+    assert lowest <= taken_for_old / probed <= highest
+
+
+def test_a_row_that_arrives_late_counts_as_now() -> None:
+    data = shop()
+    features = Features().fit(data.transactions)
+    row = {"at": 50 * DAY, "paid": 10.0, "shop": "s1", "device": "phone"}
+    state = State()
+    for at in (10 * DAY, 40 * DAY, 50 * DAY):
+        state, _ = features.step(state, row | {"at": at})
+    numbers = np.frombuffer(state.customer[8:], np.float64, len(history.NUMBERS))
+    late, found = features.step(state, row | {"at": 20 * DAY})
+    after = np.frombuffer(late.customer[8:], np.float64, len(history.NUMBERS))
+    place = history.NUMBERS.index
+    assert after[place("n")] == 4
+    assert after[place("last_time")] == 50 * DAY
+    assert after[place("count_hour")] == numbers[place("count_hour")] + 1
+    assert np.isfinite(found.continuous[features.names[0].index("since_last")])
+    _, on_time = features.step(state, row | {"at": 50 * DAY})
+    for name in ("since_last", "count_hour", "count_month", "sum_week", "amount_z", "entity_count_day", "entity_risk", "entity_known"):
+        column = features.names[0].index(name)
+        assert found.continuous[column] == on_time.continuous[column], name
+
+
+@pytest.mark.parametrize("days", [(0, 5, 10, 12), (0, 2, 2.1), (0.9, 3, 4), (0, 1, 2, 3)], ids=str)
+def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_would(days: tuple[float, ...]) -> None:
+    data = shop()
+    features = Features(label_delay_days=1.0).fit(data.transactions)
+    risk = features.names[0].index("entity_risk")
+
+    def risk_at(report_before: float) -> np.float32:
+        state, found, reported = State(), None, False
+        for at in np.array(days) * DAY:
+            if at >= report_before and not reported:
+                state, reported = features.report_fraud(state, days[0] * DAY), True
+            state, found = features.step(state, {"at": at, "paid": 1.0, "shop": "s1"})
+        return found.continuous[risk]
+
+    in_time, late, never = risk_at(days[1] * DAY), risk_at(days[-1] * DAY), risk_at(np.inf)
+    assert in_time > never
+    np.testing.assert_allclose(late, in_time, rtol=1e-6)

@@ -1,0 +1,254 @@
+"""What the features refuse, in words; and that they leave what they are given alone."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.base import clone
+
+from tests.features.cases import SHOP, handbook, ieee, of_frame, shop, shop_frame
+from turncoat.data.categories import Named
+from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.features import Features, State
+
+
+@pytest.fixture
+def features() -> Features:
+    return Features(least_rows=3).fit(shop().transactions)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda f: f.transform(shop().transactions),
+        lambda f: f.step(None, shop().rows[0]),
+        lambda f: f.report_fraud(State(), 0.0),
+        lambda f: f.names,
+        lambda f: f.state_bytes,
+        lambda f: f.fitted(),
+    ],
+)
+def test_not_fitted(use: Any) -> None:
+    with pytest.raises(NotFittedError, match="Call `fit` first"):
+        use(Features())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "raw"}, "kind is 'raw'; it must be one of processed, engineered"),
+        ({"kind": None}, "kind"),
+        ({"missing_flags": True}, "missing_flags is True; it must be one of distinct, all, none"),
+        ({"least_rows": 0}, "least_rows is 0; it must be a whole number of at least 1"),
+        ({"least_rows": 2.5}, "least_rows"),
+        ({"least_rows": True}, "least_rows"),
+        ({"most_names": -1}, "most_names"),
+        ({"most_names": None}, "most_names"),
+        ({"label_delay_days": -0.1}, "label_delay_days is -0.1; it must be between 0 and 3650"),
+        ({"label_delay_days": 3650.5}, "label_delay_days"),
+        ({"label_delay_days": float("nan")}, "label_delay_days"),
+        ({"label_delay_days": "7"}, "label_delay_days"),
+        ({"label_delay_days": None}, "label_delay_days"),
+    ],
+)
+def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
+    features = Features(**arguments)  # as scikit-learn wants it: they are looked at in fit
+    with pytest.raises(ConfigError, match=message):
+        features.fit(shop().transactions)
+    assert not hasattr(features, "plan_")
+
+
+def test_numbers_of_numpy_are_fine_as_settings() -> None:
+    features = Features(least_rows=np.int64(3), most_names=np.int32(5), label_delay_days=np.float32(2.5)).fit(shop().transactions)
+    assert features.plan_.label_delay == 2.5 * 86400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"continuous": ("age", "paid")}, {"categorical": ("kind",)}, {"habits": ()}, {"entity": None}, {"time_unit": "ms"}, {"amount": "age"}],
+)
+def test_another_schema_is_refused(features: Features, change: dict[str, Any]) -> None:
+    other = of_frame(shop_frame(), replace(SHOP, name="other", **change)).transactions
+    with pytest.raises(DataError, match=r"the frame: read with schema 'other'.*fitted with 'custom'"):
+        features.transform(other)
+
+
+def test_another_name_for_the_same_schema_is_no_other_schema(features: Features) -> None:
+    other = of_frame(shop_frame(), replace(SHOP, name="other")).transactions
+    np.testing.assert_array_equal(features.transform(other).ids, shop().transactions.ids)
+
+
+GOOD = {"at": 1000.0, "paid": 5.0, "age": 30.0, "kind": 404, "device": "phone", "town": "Oslo", "shop": "s1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"paid": "much"}, "column 'paid': 'much' is not a number"),
+        ({"age": {}}, "column 'age'"),
+        ({"age": [1.0, 2.0]}, "column 'age'"),
+        ({"paid": 1 + 2j}, "column 'paid'"),
+        ({"paid": datetime.date(2024, 1, 1)}, "column 'paid'"),
+        ({"paid": float("inf")}, "column 'paid': the value is inf, and must be finite"),
+        ({"age": -np.inf}, "column 'age': the value is -inf"),
+        ({"age": "-inf"}, "column 'age'"),
+        ({"at": None}, "column 'at': None is not a time"),
+        ({"at": float("nan")}, "column 'at': nan is not a time"),
+        ({"at": float("-inf")}, "column 'at'"),
+        ({"at": "yesterday"}, "column 'at': 'yesterday' is not a time"),
+        ({"at": ""}, "column 'at'"),
+        ({"at": True}, "column 'at'"),
+        ({"at": [5.0]}, "column 'at'"),
+        ({"at": {}}, "column 'at'"),
+        ({"at": np.datetime64("NaT")}, "column 'at'"),
+    ],
+    ids=str,
+)
+def test_bad_rows_are_refused_and_say_which_column(features: Features, change: dict[str, Any], message: str) -> None:
+    features.step(None, GOOD)
+    for kind in (features, Features("processed").fit(shop().transactions)):
+        with pytest.raises(DataError, match=message):
+            kind.step(None, GOOD | change)
+
+
+def test_a_row_without_a_time_is_refused(features: Features) -> None:
+    with pytest.raises(DataError, match="column 'at'"):
+        features.step(None, {column: value for column, value in GOOD.items() if column != "at"})
+
+
+def test_a_row_of_nothing_but_a_time_is_all_missing(features: Features) -> None:
+    _, found = features.step(None, {"at": 5})
+    named = dict(zip(features.names[0], found.continuous, strict=True))
+    assert np.isnan([named["paid"], named["age"], named["amount_z"], named["entity_count_day"]]).all()
+    codes = dict(zip(features.names[1], found.categorical.tolist(), strict=True))
+    assert (codes["kind"], codes["device"], codes["new_town"], codes["is_first"]) == (-1, -1, -1, 1)
+    assert codes["no_paid"] == codes["no_kind"] == 1
+
+
+def test_columns_of_no_use_are_ignored(features: Features) -> None:
+    plain = features.step(None, GOOD)
+    more = features.step(None, {**GOOD, "who": "c1", "fraud": "?", "weather": {"wet": [1, 2]}, "id": None, 5: 6})
+    assert more[0] == plain[0]
+    np.testing.assert_array_equal(more[1].continuous, plain[1].continuous)
+    np.testing.assert_array_equal(more[1].categorical, plain[1].categorical)
+
+
+@pytest.mark.parametrize("value", [["phone"], {"a": 1}, ("phone",), {1, 2}], ids=str)
+def test_a_thing_that_is_no_name_is_a_name_never_seen(features: Features, value: Any) -> None:
+    place = features.names[1].index("device")
+    _, found = features.step(None, GOOD | {"device": value})
+    assert found.categorical[place] == features.plan_.vocabularies[1].size - 1
+
+
+@pytest.mark.parametrize("moment", [datetime.datetime(2018, 4, 1, 7, 25, 53), "2018-04-01 07:25:53", np.datetime64("2018-04-01T07:25:53")])
+def test_times_as_dates(moment: Any) -> None:
+    data = handbook()
+    features = Features().fit(data.transactions)
+    row = {"TX_AMOUNT": 10.0, "TERMINAL_ID": 1}
+    expected, _ = features.step(None, row | {"TX_DATETIME": 1_522_567_553})
+    assert features.step(None, row | {"TX_DATETIME": moment})[0] == expected
+
+
+@pytest.mark.parametrize("time", [float("nan"), float("inf"), 1000.5, 1e12])
+def test_fraud_is_reported_of_transactions_that_were(features: Features, time: float) -> None:
+    state, _ = features.step(None, GOOD)
+    assert features.report_fraud(state, 1000.0).entity != state.entity
+    with pytest.raises(DataError, match="no transaction as late"):
+        features.report_fraud(state, time)
+
+
+def test_fraud_cannot_be_reported_to_nobody(features: Features) -> None:
+    with pytest.raises(DataError, match="nothing to report fraud to"):
+        features.report_fraud(State(), 0.0)
+    for others in (Features("processed").fit(shop().transactions), Features().fit(ieee().transactions)):
+        with pytest.raises(DataError, match="nothing to report fraud to"):
+            others.report_fraud(State(b"", b""), 0.0)
+
+
+def test_clones_are_not_fitted(features: Features) -> None:
+    assert features.get_params() == {
+        "kind": "engineered",
+        "missing_flags": "distinct",
+        "least_rows": 3,
+        "most_names": 100,
+        "label_delay_days": 7.0,
+    }
+    other = clone(features)
+    assert other.get_params() == features.get_params()
+    assert not hasattr(other, "plan_")
+    assert other.set_params(kind="processed").kind == "processed"
+    assert features.kind == "engineered"
+    assert "least_rows=3" in repr(features)
+
+
+def test_fitting_again_forgets(features: Features) -> None:
+    again = features.fit(shop(200, seed=9).transactions)
+    assert again is features
+    fresh = Features(least_rows=3).fit(shop(200, seed=9).transactions)
+    expected, found = fresh.transform(shop().transactions), again.transform(shop().transactions)
+    np.testing.assert_array_equal(found.continuous, expected.continuous)
+
+
+def test_what_is_given_is_left_as_it_was() -> None:
+    data = of_frame(shop_frame())
+    transactions = data.transactions
+    arrays = [
+        *transactions.numbers.values(),
+        *(named.codes for named in transactions.names.values()),
+        *(value for field in fields(transactions) if isinstance(value := getattr(transactions, field.name), np.ndarray)),
+    ]
+    copies = [array.copy() for array in arrays]
+    for array in arrays:
+        array.flags.writeable = False
+    features = Features().fit(transactions)
+    features.transform(transactions)
+    features.transform(transactions, rows=[1, 5])
+    for array, before in zip(arrays, copies, strict=True):
+        np.testing.assert_array_equal(array, before)
+    row = dict(data.rows[3])
+    before = copy.deepcopy(row)
+    features.step(None, row)
+    assert row == before
+    assert list(row) == list(before)
+
+
+def test_a_panel_shares_nothing_with_the_file() -> None:
+    data = of_frame(shop_frame())
+    features = Features().fit(data.transactions)
+    panel = features.transform(data.transactions)
+    before = features.transform(data.transactions).continuous.copy()
+    panel.continuous[:] = 0
+    np.testing.assert_array_equal(features.transform(data.transactions).continuous, before)
+
+
+def test_rows_are_not_shared_between_steps(features: Features) -> None:
+    _, first = features.step(None, GOOD)
+    kept = first.continuous.copy(), first.categorical.copy()
+    features.step(None, GOOD | {"paid": 99.0, "device": None})
+    np.testing.assert_array_equal(first.continuous, kept[0])
+    np.testing.assert_array_equal(first.categorical, kept[1])
+
+
+def test_a_file_in_which_nothing_varies_has_no_features() -> None:
+    frame = pl.DataFrame({"who": [1, 2], "at": [0, 0], "paid": [5.0, 5.0]})
+    from turncoat.data.schema import Schema
+
+    transactions = of_frame(frame, Schema(customer="who", time="at", continuous=("paid",))).transactions
+    features = Features("processed").fit(transactions)
+    assert features.names == ((), ())
+    with pytest.raises(DataError, match="no columns"):
+        features.transform(transactions)
+
+
+def test_names_without_a_row_are_no_names() -> None:
+    """Names of a file that none of these transactions has."""
+    transactions = shop().transactions
+    named = transactions.names["device"]
+    more = replace(transactions, names={**transactions.names, "device": Named(named.codes, (*named.values, "never"))})
+    assert "never" not in Features(least_rows=1).fit(more).plan_.vocabularies[1].known
