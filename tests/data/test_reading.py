@@ -6,6 +6,7 @@ import gzip
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -391,7 +392,7 @@ def test_a_second_table_about_customers():
         (("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,2", "8,soon,2.5,debit,1,3"), r"column 'when', row 3: 'soon' is not a time.*Correct it"),
         (("7,2024-01-01,2.5,visa,0,1", "8,2024-13-01,2.5,debit,1,2"), r"column 'when', row 2: '2024-13-01' is not .*`time_format`"),
         (("7,03/04/2024,2.5,visa,0,1",), r"column 'when', row 1: '03/04/2024' is not .* begins with its year.*`time_format`"),
-        (("7,inf,2.5,visa,0,1",), r"column 'when', row 1: the time is 'inf'"),
+        (("7,inf,2.5,visa,0,1",), r"column 'when', row 1: 'inf' is not a time"),
         (("7,10,2.5,visa,0,1", "8,11,2.5,debit,2,2"), r"column 'fraud', row 2: the label is '2', and must be 0 or 1\. Correct it"),
         (("7,10,2.5,visa,,1",), r"column 'fraud', row 1: the label is missing"),
         (("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,1"), r"column 'number', row 2: id 1 is already on row 1\. Remove one"),
@@ -525,3 +526,14 @@ def test_a_line_for_people(tmp_path):
     shown = repr(read(stored(tmp_path, text(FRAME)), SCHEMA))
     assert "6 of 3 customers over 5.0 days, 33.33% fraud" in shown
     assert "payments.csv" in shown
+
+
+def test_a_file_to_be_scored_needs_no_labels(tmp_path: Path) -> None:
+    schema = Schema(customer=("who",), time="when", continuous=("paid",), label="fraud")
+    path = tmp_path / "new.csv"
+    path.write_text("who,when,paid\na,1,2.5\n")
+    with pytest.raises(DataError, match="'fraud'"):
+        read(path, schema)
+    transactions = read(path, schema, labelled=False)
+    assert transactions.labels is None
+    assert transactions.schema == schema

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turncoat import BaumWelchHMM, BundleError, HMMParams, Panel, Prior, VariationalHMM, load_model
-from turncoat import storage
+from turncoat import BaumWelchHMM, BundleError, HMMParams, Panel, Prior, VariationalHMM, load_model, storage
 
 PARAMS = HMMParams([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.0], [1.0]], [[1.0], [2.0]], ([[0.3, 0.7], [0.5, 0.5]],))
 

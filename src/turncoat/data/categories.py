@@ -33,6 +33,8 @@ def category_text(value: Any) -> str | None:
         if math.isnan(value):
             return None
         return str(int(value)) if math.isfinite(value) and value == int(value) else repr(float(value))
+    if type(value).__name__ in ("NAType", "NaTType"):  # how pandas says missing
+        return None
     text = format(value.normalize(), "f") if isinstance(value, Decimal) else str(value)
     if text.endswith("0") and _WHOLE.fullmatch(text):
         text = text.partition(".")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,26 +10,27 @@ import polars as pl
 
 from turncoat.data.categories import Array, Named, key_text
 from turncoat.data.presets import preset
-from turncoat.data.schema import TIME_UNITS, Schema
+from turncoat.data.schema import Schema
 from turncoat.data.settings import load_schema
 from turncoat.data.sources import NOT_A_NUMBER, Source, beside, first_line, open_source, stem
+from turncoat.data.times import seconds
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 
 _TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
-_YEAR_FIRST = r"^\s*\d{4}[-/]"  # 03/04/2024 may be in March or in April: `time_format` has to say
 
 
-def read(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
+def read(origin: Any, schema: Schema | str, *, joined: Any = None, labelled: bool = True) -> Transactions:
     """Read and check transactions.
 
     `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame. `schema` is a `Schema`, the
     name of a preset (`ieee-cis`, `handbook`) or the path of a `turncoat.toml`. A schema with a second file finds it beside
-    the first, or takes it from `joined`. Unsorted rows are sorted; ties in time go by transaction id.
+    the first, or takes it from `joined`. Unsorted rows are sorted; ties in time go by transaction id. `labelled=False` reads
+    a file to be scored, whose labels are not known yet.
     """
     schema = resolve(schema)
     source = open_source(origin)
-    table = _Table(source, schema, second_source(source, schema, joined))
+    table = _Table(source, schema if labelled else replace(schema, label=None), second_source(source, schema, joined))
     names = {column: table.named(column) for column in schema.texts}
     times = table.times()
     labels = table.labels()
@@ -191,48 +193,22 @@ class _Table:
         return numbers
 
     def times(self) -> Array:
-        """Seconds: of numeric times since their own zero, of dates since 1970."""
-        column = self.schema.time
-        values = _plain(self.columns[column])
-        if self.schema.time_format is not None and values.dtype.is_integer():
-            values = values.cast(pl.String)  # 20240131
-        if values.dtype == pl.String:
-            values = self._parsed_times(values)
-        if values.dtype.is_temporal() and values.dtype != pl.Time and values.dtype != pl.Duration:
-            instants = values.cast(pl.Datetime("us"))
-            seconds = instants.dt.timestamp("us").cast(pl.Float64) / 1e6
-        elif values.dtype.is_numeric():
-            seconds = values.cast(pl.Float64) * TIME_UNITS[self.schema.time_unit]
-        else:
-            raise DataError(f"{self.source.name}, column {column!r}: {values.dtype} values are not times. Name another column as `time`")
-        wrong = ~seconds.is_finite().fill_null(False)
-        if wrong.any():
-            row = self.first(wrong)
-            found = "missing" if self.columns[column][row] is None else repr(self.columns[column][row])
-            raise self.error(column, row, f"the time is {found}, and every transaction needs one", "Correct or remove the row")
-        return seconds.to_numpy()
-
-    def _parsed_times(self, values: pl.Series) -> pl.Series:
-        """Text as numbers or, if that fails, as dates."""
+        """Seconds, one for every row."""
         column, written = self.schema.time, self.schema.time_format
-        if written is None:
-            numbers = values.cast(pl.Float64, strict=False)
-            if numbers.null_count() == values.null_count():
-                return numbers
-            if numbers.null_count() < 0.5 * len(values):
-                row = self.first(numbers.is_null() & values.is_not_null())
-                raise self.error(column, row, f"{values[row]!r} is not a time, and most other values are numbers", "Correct it")
-        try:
-            dates = values.str.to_datetime(written, strict=False, time_unit="us")
-        except pl.exceptions.PolarsError:  # nothing in the column is a date
-            dates = pl.Series(values.name, [None] * len(values), dtype=pl.Datetime("us"))
-        wrong = dates.is_null() if written else dates.is_null() | ~values.str.contains(_YEAR_FIRST)
-        wrong &= values.is_not_null()
+        values = _plain(self.columns[column])
+        times = seconds(values, self.schema)
+        if times is None:
+            raise DataError(
+                f"{self.owner[column].name}, column {column!r}: {values.dtype} values are not times. Name another column as `time`"
+            )
+        wrong = ~times.is_finite().fill_null(False)
         if wrong.any():
             row = self.first(wrong)
-            form = f"a time in the format {written!r}" if written else "a number or a date that begins with its year"
-            raise self.error(column, row, f"{values[row]!r} is not {form}", "Correct it, or set `time_format` in the schema")
-        return dates
+            if values[row] is None:
+                raise self.error(column, row, "the time is missing, and every transaction needs one", "Correct or remove the row")
+            form = f" in the format {written!r}" if written else ": neither a finite number nor a date that begins with its year"
+            raise self.error(column, row, f"{values[row]!r} is not a time{form}", "Correct it, or set `time_format` in the schema")
+        return times.to_numpy()
 
     def labels(self) -> Array | None:
         """0 or 1 for every row, or None if the schema has no label."""

@@ -57,15 +57,25 @@ class Transactions:
         keys: Array = self.customers[self.customer_codes[self.offsets[:-1]]]
         return keys
 
-    def take(self, rows: ArrayLike) -> Transactions:
-        """Some transactions, by their places 0..N-1, still in order; the columns are shared, not copied."""
-        chosen = np.asarray(rows, dtype=np.int64)
-        if np.any(np.diff(chosen) <= 0):
-            chosen = np.unique(chosen)
+    def row_numbers(self, rows: ArrayLike) -> Array:
+        """Transactions named by their places 0..N-1 or by a mask, as places in order."""
+        chosen = np.asarray(rows)
+        if chosen.dtype == bool and chosen.shape == (self.n_rows,):
+            chosen = np.flatnonzero(chosen)
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "ui"):
+            raise DataError(f"{self.source}: rows are whole numbers or a mask of {self.n_rows:,}; found {chosen.dtype} {chosen.shape}")
         if len(chosen) == 0:
             raise DataError(f"{self.source}: no transaction was chosen. Choose at least one")
+        chosen = chosen.astype(np.int64)
+        if np.any(np.diff(chosen) <= 0):
+            chosen = np.unique(chosen)
         if chosen[0] < 0 or chosen[-1] >= self.n_rows:
             raise DataError(f"{self.source}: transaction {chosen[0] if chosen[0] < 0 else chosen[-1]} of {self.n_rows:,} does not exist")
+        return chosen
+
+    def take(self, rows: ArrayLike) -> Transactions:
+        """Some transactions, named as in `row_numbers`, still in order; the columns are shared, not copied."""
+        chosen = self.row_numbers(rows)
         return replace(
             self,
             places=self.places[chosen],

@@ -140,7 +140,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
                 f"{transactions.source}: read with schema {transactions.schema.name!r}, and the features were fitted with "
                 f"{plan.schema.name!r}. Read it with the same schema"
             )
-        chosen = np.arange(transactions.n_rows) if rows is None else _row_numbers(rows, transactions.n_rows)
+        chosen = np.arange(transactions.n_rows) if rows is None else transactions.row_numbers(rows)
         part = transactions.take(chosen)
         targets = np.full(transactions.n_rows, -1, np.int64)
         targets[chosen] = np.arange(len(chosen))
@@ -253,13 +253,3 @@ _ONE_ROW = np.zeros(1, np.int64)
 def _pattern(absent: Array) -> bytes | None:
     """Which rows lack a value; None if all or none do."""
     return np.packbits(absent).tobytes() if absent.any() and not absent.all() else None
-
-
-def _row_numbers(rows: ArrayLike, n_rows: int) -> Array:
-    """Rows named by their numbers or by a mask, in order."""
-    chosen = np.asarray(rows)
-    if chosen.dtype == bool and chosen.shape == (n_rows,):
-        return np.flatnonzero(chosen)
-    if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "ui"):
-        raise DataError(f"rows are named by whole numbers or a mask of {n_rows:,}; found {chosen.dtype} {chosen.shape}")
-    return np.unique(chosen).astype(np.int64)

@@ -1,0 +1,80 @@
+"""A live row is read by the rules of a file."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from turncoat.data import Schema, read
+from turncoat.data.rows import row_numbers, row_time
+from turncoat.errors import DataError
+
+NOON = 1_704_110_400.0  # 2024-01-01 12:00 UTC
+
+
+def schema(**settings: Any) -> Schema:
+    return Schema(customer=("who",), time="when", continuous=("paid",), **settings)
+
+
+@pytest.mark.parametrize(
+    ("value", "settings"),
+    [
+        (NOON, {}),
+        (int(NOON), {}),
+        (str(int(NOON)), {}),
+        (np.float64(NOON), {}),
+        (NOON * 1000, {"time_unit": "ms"}),
+        (datetime(2024, 1, 1, 12), {}),
+        (datetime(2024, 1, 1, 12, tzinfo=UTC), {}),
+        (datetime(2024, 1, 1, 14, tzinfo=timezone(timedelta(hours=2))), {}),
+        (np.datetime64("2024-01-01T12:00:00", "us"), {}),
+        (pd.Timestamp("2024-01-01 12:00"), {}),
+        ("2024-01-01 12:00:00", {}),
+        ("2024-01-01T12:00:00", {}),
+        ("2024/01/01 12:00:00", {}),
+        ("01.01.2024 12h00", {"time_format": "%d.%m.%Y %Hh%M"}),
+        (202401011200, {"time_format": "%Y%m%d%H%M"}),
+    ],
+)
+def test_times_live_are_times_in_a_file(value: Any, settings: dict[str, str]) -> None:
+    assert row_time(schema(**settings), {"when": value}) == NOON
+    when = np.array([value]) if isinstance(value, np.datetime64) else [value]
+    in_file = read(pl.DataFrame({"who": ["a"], "when": when, "paid": [1.0]}), schema(**settings))
+    assert in_file.times[0] == NOON
+
+
+def test_a_day_is_its_midnight() -> None:
+    assert row_time(schema(), {"when": date(2024, 1, 1)}) == NOON - 43_200
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, float("nan"), float("inf"), 10**400, "soon", "01/02/2024", "2024-W05-1", pd.NaT, [1], {"at": 1}, timedelta(1), b"1", ""],
+)
+def test_what_is_no_time_is_refused(value: Any) -> None:
+    with pytest.raises(DataError, match="'when'"):
+        row_time(schema(), {"when": value})
+
+
+def test_a_time_that_overflows_in_its_unit_is_refused() -> None:
+    with pytest.raises(DataError, match="not a time"):
+        row_time(schema(time_unit="d"), {"when": 1e308})
+
+
+@pytest.mark.parametrize("value", ["much", [1.0], np.array([1.0]), {"eur": 1}, 10**400, datetime(2024, 1, 1)])
+@pytest.mark.parametrize("others", [(), ("other",)])
+def test_what_is_no_number_is_refused(value: Any, others: tuple[str, ...]) -> None:
+    with pytest.raises(DataError, match="'paid'"):
+        row_numbers(("paid", *others), {"paid": value, "other": 3.0})
+
+
+def test_numbers_are_taken_and_absent_ones_are_missing() -> None:
+    found = row_numbers(("a", "b", "c", "d"), {"a": 1, "b": None, "c": np.float32(2.5), "e": "unused"})
+    np.testing.assert_array_equal(found, [1, np.nan, 2.5, np.nan])
+    with pytest.raises(DataError, match="finite"):
+        row_numbers(("a",), {"a": float("inf")})
