@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,6 +22,8 @@ from turncoat.errors import ConfigError, DataError
 
 _TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
+T = TypeVar("T")
+
 
 def read(origin: Any, schema: Schema | str, *, joined: Any = None, labelled: bool = True) -> Transactions:
     """Read and check transactions.
@@ -31,7 +36,7 @@ def read(origin: Any, schema: Schema | str, *, joined: Any = None, labelled: boo
     schema = resolve(schema)
     source = open_source(origin)
     table = _Table(source, schema if labelled else replace(schema, label=None), second_source(source, schema, joined))
-    names = {column: table.named(column) for column in schema.texts}
+    names = table.named()
     times = table.times()
     labels = table.labels()
     numbers = table.numbers()
@@ -158,8 +163,11 @@ class _Table:
         """The first row that a flag is set for."""
         return int(np.flatnonzero(np.asarray(flags))[0])
 
-    def named(self, column: str) -> Named:
-        """A column of names, coded."""
+    def named(self) -> dict[str, Named]:
+        """The columns of names, coded."""
+        return _in_parallel(self._name, self.schema.texts)
+
+    def _name(self, column: str) -> Named:
         values = self.columns[column]
         try:
             named = Named.of(values)
@@ -175,7 +183,7 @@ class _Table:
     def numbers(self) -> dict[str, Array]:
         """The continuous columns as float64, none of them infinite; NaN is missing."""
         ages = () if self.schema.customer_age is None else (self.schema.customer_age,)
-        return {column: self._number(column) for column in dict.fromkeys((*self.schema.continuous, *ages))}
+        return _in_parallel(self._number, dict.fromkeys((*self.schema.continuous, *ages)))
 
     def _number(self, column: str) -> Array:
         values = self.columns.pop(column)
@@ -255,6 +263,13 @@ class _Table:
             )
         ids = values.to_numpy()
         return (ids, ids) if values.dtype.is_integer() else (ids.astype(str), values.rank("ordinal").to_numpy())
+
+
+def _in_parallel(work: Callable[[str], T], columns: Iterable[str]) -> dict[str, T]:
+    """Do work on each column, on all processors; of several failures the first column's is raised."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        tasks = {column: pool.submit(work, column) for column in columns}
+    return {column: task.result() for column, task in tasks.items()}
 
 
 def _plain(values: pl.Series) -> pl.Series:
