@@ -28,8 +28,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 HANDBOOK_MONTHS = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 FULL_ROWS, QUICK_ROWS = 590_540, 50_000
 ROUNDS = 3
-LIVE_ROWS = 200  # few enough to stay in cache, as a request just parsed is
-LIVE_ROUNDS = 50
+LIVE_ROWS = 20  # few enough to stay in the second cache, as a request just parsed is
+LIVE_ROUNDS = 200
 MUST_RATIO, AIM_RATIO, MUST_GB, AIM_STEP_US = 4.0, 2.0, 6.0, 50.0
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -39,7 +42,24 @@ def row_time(schema: Schema, row: Mapping[str, Any]) -> float:
 
 def row_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
     """The continuous columns, NaN where the row has none."""
-    values = list(map(row.get, columns))
+    try:  # by far the fastest way from Python's floats to an array's, and the usual case
+        numbers: Array = np.frombuffer(_packer(len(columns)).pack(*map(row.get, columns, repeat(math.nan))))
+    except (struct.error, OverflowError):
+        numbers = _any_numbers(columns, row)
+    if np.isinf(numbers).any():
+        wrong = columns[int(np.flatnonzero(np.isinf(numbers))[0])]
+        raise DataError(f"column {wrong!r}: the value is {row[wrong]}, and must be finite. Leave it out if unknown")
+    return numbers
+
+
+@cache
+def _packer(n_numbers: int) -> struct.Struct:
+    return struct.Struct(f"{n_numbers}d")
+
+
+def _any_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
+    """The columns where some are None, text or something else."""
+    values = [row.get(column) for column in columns]
     try:
         numbers: Array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -47,9 +67,6 @@ def row_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
     if numbers.shape != (len(columns),):
         wrong = next(column for column, value in zip(columns, values, strict=True) if not _is_number(value))
         raise DataError(f"column {wrong!r}: {row[wrong]!r} is not a number. Give a number, or leave it out if unknown")
-    if np.isinf(numbers).any():
-        wrong = columns[int(np.flatnonzero(np.isinf(numbers))[0])]
-        raise DataError(f"column {wrong!r}: the value is {row[wrong]}, and must be finite. Leave it out if unknown")
     return numbers
 
 

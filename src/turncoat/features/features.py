@@ -199,7 +199,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
     ) -> State:
         """Add the facts of a row to its features, and the row to the records."""
         schema = plan.schema
-        amount = values[schema.continuous.index(schema.amount)] if schema.amount else np.nan
+        amount = float(values[schema.continuous.index(schema.amount)]) if schema.amount else np.nan
         names = np.array([name_hash(category_text(row.get(column))) for column in schema.habits], dtype=np.uint32)
         facts = np.empty(len(plan.fact_columns.places))
         own = len(history.CONTINUOUS)
