@@ -85,6 +85,7 @@ def customer_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
     compares = now.size is not None and bool(sizes)
     facts["amount_to_max"] = now.size - max(sizes) if compares else NOTHING
     facts["amount_to_last"] = now.size - sizes[-1] if compares else NOTHING
+    facts["amount_to_mean"] = now.size - math.fsum(sizes) / len(sizes) if compares else NOTHING
     return facts
 
 
@@ -169,7 +170,7 @@ def test_without_amounts_second_party_habits_or_labels() -> None:
     assert list(found) == list(history.CONTINUOUS)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
-    for name in ("amount_z", "amount_to_max", "amount_to_last"):
+    for name in ("amount_z", "amount_to_max", "amount_to_last", "amount_to_mean"):
         assert np.isnan(found[name]).all()
         assert name not in features.names[0]
 

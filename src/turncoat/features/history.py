@@ -35,7 +35,9 @@ CONTINUOUS = (
     *(f"sum_{window}" for window in WINDOWS),
     "amount_z", "amount_to_max", "amount_to_last",
     "hour_habit", "weekday_habit", "hour_cos", "hour_sin", "n_missing", "n_missing_change",
+    "amount_to_mean",
 )  # fmt: skip
+N_FACTS = len(CONTINUOUS)
 # Categorical facts: is this the first transaction, the weekday, then per habit column: is the value new, has it changed.
 FIRST_HABIT = 2
 
@@ -55,7 +57,7 @@ def habit_words(n_habits: int) -> int:
 
 @compiled_exactly
 def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, facts: Array) -> None:
-    """Continuous facts [20] of a transaction against a state already decayed to its time. NaN is what cannot be known yet."""
+    """Continuous facts [21] of a transaction against a state already decayed to its time. NaN is what cannot be known yet."""
     n = numbers[_N]
     facts[:] = np.nan
     if n > 0.0:
@@ -73,6 +75,7 @@ def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, fa
             facts[11] = (size - numbers[_MEAN]) / (spread + 0.1)  # a tenth: habits are not exact to the cent
         facts[12] = size - math.log1p(numbers[_MAX])
         facts[13] = size - math.log1p(numbers[_AMOUNT])
+        facts[20] = size - numbers[_MEAN]
     hour = 2.0 * math.pi * (time % DAY) / DAY
     weekday = 2.0 * math.pi * (time % WEEK) / WEEK
     habitual = numbers[_COUNT + 3]
@@ -141,7 +144,7 @@ def _mark(marks: Array, base: int, name: int) -> bool:
 
 @compiled_exactly
 def advance(numbers: Array, marks: Array, time: float, amount: float, n_missing: float, names: Array, facts: Array, codes: Array) -> None:
-    """One transaction: its facts [20] and codes [2 + 2 habits] against the state, which it then joins.
+    """One transaction: its facts [21] and codes [2 + 2 habits] against the state, which it then joins.
 
     `names` [habits] are hashes of the habit columns' values, 0 for a missing one. A code of -1 is what cannot be known.
     """
@@ -167,8 +170,8 @@ def advance(numbers: Array, marks: Array, time: float, amount: float, n_missing:
 
 @compiled_exactly
 def replay(offsets: Array, times: Array, amounts: Array, n_missing: Array, names: Array, facts: Array, codes: Array) -> None:
-    """`advance` over whole customers, each from an empty state: facts [20, N] and codes [N, 2 + 2 habits]."""
-    numbers, row = np.empty(21), np.empty(20)
+    """`advance` over whole customers, each from an empty state: facts [21, N] and codes [N, 2 + 2 habits]."""
+    numbers, row = np.empty(21), np.empty(N_FACTS)
     marks = np.empty(_HABIT_WORDS * names.shape[1], np.uint32)
     for u in range(len(offsets) - 1):
         numbers[:] = 0.0

@@ -61,12 +61,12 @@ _CAN_CACHE = can_cache()
 
 def compiled(function: F) -> F:
     """Compile without the interpreter lock, cached on disk where possible, with sums in any order."""
-    return _cached(function, numba.njit(nogil=True, fastmath=_RELAXED, error_model="numpy")(function))
+    return _cached(function, numba.njit(nogil=True, no_cfunc_wrapper=True, fastmath=_RELAXED, error_model="numpy")(function))
 
 
 def compiled_exactly(function: F) -> F:
     """Compile likewise, every operation rounded as written: the same bits wherever the function is inlined."""
-    return _cached(function, numba.njit(nogil=True, error_model="numpy")(function))
+    return _cached(function, numba.njit(nogil=True, no_cfunc_wrapper=True, error_model="numpy")(function))
 
 
 def _cached(function: F, dispatcher: Any) -> F:

@@ -130,16 +130,16 @@ def student_distances(block: Array, n_rows: int, scale: Array, location: Array, 
 
 
 @compiled
-def _exact_distances(values: Array, potentials: Potentials, out: Array) -> None:
+def _exact_distances(continuous: Array, row: int, potentials: Potentials, out: Array, place: int) -> None:
     """Subtract half of one row's squared distances in float64, for values so far out that float32 overflows."""
     for k in range(potentials.n_states):
         summed = 0.0
-        for d in range(values.shape[0]):
-            x = np.float64(values[d])
+        for d in range(continuous.shape[1]):
+            x = np.float64(continuous[row, d])
             if x == x:
                 t = (x - np.float64(potentials.shift[d])) * potentials.scale[k, d] - potentials.location[k, d]
                 summed += t * t
-        out[k] -= 0.5 * summed
+        out[place, k] -= 0.5 * summed
 
 
 @compiled
@@ -207,9 +207,10 @@ def _measure_again(observations: Observations, potentials: Potentials, scratch: 
     for t in range(n_rows):
         place = target + t
         if scratch.shifts[place] == -math.inf:
-            scratch.distances[t, :] = 0.0
-            _exact_distances(observations.continuous[first + t], potentials, scratch.emissions[place])
-            scratch.shifts[place] = scratch.emissions[place, : potentials.n_states].max()
+            _exact_distances(observations.continuous, first + t, potentials, scratch.emissions, place)
+            for k in range(potentials.n_states):
+                scratch.distances[t, k] = 0.0
+                scratch.shifts[place] = max(scratch.shifts[place], scratch.emissions[place, k])
 
 
 @compiled
