@@ -1,5 +1,7 @@
 """Turncoat: sequential fraud detection with hidden Markov models."""
 
+from typing import TYPE_CHECKING
+
 from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError, TurncoatError
 from turncoat.models.alignment import align_states
 from turncoat.models.anchors import Anchors
@@ -11,7 +13,23 @@ from turncoat.models.storage import load_model
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 
+if TYPE_CHECKING:
+    from turncoat.scoring import Detector, load
+
 __version__ = "0.1.0"
+
+# The detector brings polars with it, which `import turncoat` alone need not load.
+_FROM_SCORING = ("Detector", "load")
+
+
+def __getattr__(name: str) -> object:
+    """Names that are imported on first use."""
+    if name in _FROM_SCORING:
+        from turncoat import scoring
+
+        return getattr(scoring, name)
+    raise AttributeError(f"module 'turncoat' has no attribute {name!r}")
+
 
 __all__ = [
     "Anchors",
@@ -19,6 +37,7 @@ __all__ = [
     "BundleError",
     "ConfigError",
     "DataError",
+    "Detector",
     "FitReport",
     "HMMParams",
     "NotFittedError",
@@ -30,5 +49,6 @@ __all__ = [
     "VariationalHMM",
     "VariationalParams",
     "align_states",
+    "load",
     "load_model",
 ]

@@ -76,6 +76,10 @@ class Format:
         except OSError as problem:
             raise BundleError(f"cannot save to {target}: {problem}") from problem
 
+    def check_target(self, folder: str | os.PathLike[str]) -> None:
+        """Refuse, before long work, a folder that `save` would refuse."""
+        self._params_in_use(Path(folder))
+
     def load(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
         """The content and the arrays of a folder; a `BundleError` says what is wrong with one that cannot be trusted."""
         source = Path(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,10 +12,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from turncoat import load_model
+from turncoat import load
 from turncoat.data import read
-from turncoat.features import load_features
 
+ROWS = 12_000  # of which enough are fraud in every part
 QUICK = ["--restarts", "1", "--iterations", "5", "--states", "2"]
 
 
@@ -33,14 +34,22 @@ def turncoat(*arguments: object, cwd: Path, status: int = 0) -> subprocess.Compl
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_from_nothing_to_a_saved_model(preset: str, schema: str, file_format: str, tmp_path: Path) -> None:
     written = turncoat(
-        "simulate", preset, "--rows", 4000, "--seed", 3, "--format", file_format, "--out", "data", cwd=tmp_path
+        "simulate", preset, "--rows", ROWS, "--seed", 3, "--format", file_format, "--out", "data", cwd=tmp_path
     ).stdout.split()
     assert all((tmp_path / name).is_file() for name in written)
-    shown = turncoat("fit", "data", "--schema", schema, "--out", "regimes", *QUICK, cwd=tmp_path).stdout
-    assert "test part (held out)" in shown
-    features, model = load_features(tmp_path / "regimes" / "features"), load_model(tmp_path / "regimes" / "model")
-    panel = features.transform(read(tmp_path / "data", schema))
-    np.testing.assert_allclose(model.filter(panel).probs.sum(axis=1), 1, atol=1e-6)
+    shown = turncoat("fit", "data", "--config", schema, "--out", "detector", *QUICK, cwd=tmp_path).stdout
+    assert "calibration part, filtered, held out" in shown
+    summary = json.loads(turncoat("score", "detector", "data", "--out", "scores.parquet", "--json", cwd=tmp_path).stdout)
+    scores = pl.read_parquet(tmp_path / "scores.parquet")
+    assert (summary["transactions"], summary["mode"], summary["kind"]) == (ROWS, "filtered", "corrected")
+    expected = load(tmp_path / "detector").score(read(tmp_path / "data", schema))
+    np.testing.assert_array_equal(scores["score"], expected.value)
+    assert scores["lower"].le(scores["probability"]).all()
+    customer = scores.group_by("customer").len().sort("len", "customer")["customer"][0]
+    path = json.loads(turncoat("explain", "detector", "data", "--customer", customer, "--json", cwd=tmp_path).stdout)
+    own = scores.filter(pl.col("customer") == customer)
+    np.testing.assert_allclose([one["probability"] for one in path], own["probability"], rtol=1e-9)
+    assert "P(fraud)" in turncoat("explain", "detector", "data", "--customer", customer, cwd=tmp_path).stdout
 
 
 def test_init_then_fit_on_a_file_nobody_has_seen(tmp_path: Path) -> None:
@@ -61,16 +70,16 @@ def test_init_then_fit_on_a_file_nobody_has_seen(tmp_path: Path) -> None:
     assert "AccountHolder" in shown
     assert "mine.toml" in shown
     fitted = turncoat(
-        "fit", "strange.csv", "--schema", "mine.toml", "--split", "time", "--tier", "variational", "--out", "out", *QUICK, cwd=tmp_path
+        "fit", "strange.csv", "--config", "mine.toml", "--split", "time", "--tier", "variational", "--out", "out", *QUICK, cwd=tmp_path
     )
     assert "60 customers" in fitted.stdout
-    plan = load_features(tmp_path / "out" / "features").fitted()
+    plan = load(tmp_path / "out").features_.fitted()
     assert (plan.schema.time, plan.schema.time_unit, plan.schema.amount) == ("ts_ms", "ms", "Value")
     assert (plan.schema.label, plan.schema.entity, plan.schema.id) == ("IsFraud", "Merchant", "TxRef")
 
 
 def test_help_shows_examples(tmp_path: Path) -> None:
-    for command in ("simulate", "init", "fit"):
+    for command in ("simulate", "init", "fit", "score", "explain"):
         shown = turncoat(command, "--help", cwd=tmp_path).stdout
         assert f"turncoat {command} " in shown.split("Examples:")[1]
 
@@ -84,9 +93,9 @@ def test_refusals_are_one_line_and_leave_earlier_results(tmp_path: Path) -> None
     assert "nosuch" in turncoat("simulate", "nosuch", "--out", "x", cwd=tmp_path, status=2).stderr
     (tmp_path / "regimes").mkdir()
     (tmp_path / "regimes" / "precious.txt").write_text("kept")
-    full = turncoat("fit", "data", "--schema", "handbook", "--out", "regimes", *QUICK, cwd=tmp_path, status=2)
-    assert "--overwrite" in full.stderr
+    full = turncoat("fit", "data", "--config", "handbook", "--out", "regimes", *QUICK, cwd=tmp_path, status=2)
+    assert "not a saved detector" in full.stderr
     assert (tmp_path / "regimes" / "precious.txt").read_text() == "kept"
-    missing = turncoat("fit", "nowhere.csv", "--schema", "handbook", "--out", "y", cwd=tmp_path, status=2)
+    missing = turncoat("fit", "nowhere.csv", "--config", "handbook", "--out", "y", cwd=tmp_path, status=2)
     assert "nowhere.csv" in missing.stderr
     assert not (tmp_path / "y").exists()

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
+from turncoat.cli.scoring import explain, score
 from turncoat.cli.simulating import simulate
 from turncoat.errors import TurncoatError
 
@@ -22,6 +23,8 @@ app = typer.Typer(
 app.command()(simulate)
 app.command()(init)
 app.command()(fit)
+app.command()(score)
+app.command()(explain)
 
 
 def main() -> None:

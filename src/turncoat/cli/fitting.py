@@ -1,4 +1,4 @@
-"""`turncoat fit`: a file through split, features and model, into a folder."""
+"""`turncoat fit`: a file through split, features, model and calibration, into a saved detector."""
 
 from __future__ import annotations
 
@@ -31,55 +31,70 @@ class SplitKind(StrEnum):
     TIME = "time"
 
 
+class Supervision(StrEnum):
+    """What labels do in fitting."""
+
+    NONE = "none"
+    ANCHORED = "anchored"
+
+
 def fit(
     data: Annotated[Path, typer.Argument(help="A CSV (also .gz) or Parquet file, or a folder.")],
-    schema: Annotated[str, typer.Option(help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")],
-    out: Annotated[Path, typer.Option(help="Folder for the fitted features and model.")],
+    config: Annotated[str, typer.Option("--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")],
+    out: Annotated[Path, typer.Option(help="Folder for the fitted detector.")],
     states: Annotated[int, typer.Option(help="Number of regimes.")] = 4,
-    tier: Annotated[Tier, typer.Option(help="Which model.")] = Tier.BAUM_WELCH,
+    tier: Annotated[Tier, typer.Option(help="Which model.")] = Tier.VARIATIONAL,
     features: Annotated[Kind, typer.Option(help="The columns themselves, or with their history.")] = Kind.ENGINEERED,
+    supervision: Annotated[
+        Supervision, typer.Option(help="Let labels hold fit rows to the states of their side, or not.")
+    ] = Supervision.NONE,
+    fraud_states: Annotated[int, typer.Option(help="With anchored supervision: states for fraud.")] = 1,
+    temperature: Annotated[str, typer.Option(help="Of the emissions when scoring; `auto` chooses it on the selection part.")] = "1",
     split: Annotated[SplitKind, typer.Option(help="Hold out customers at random, or the latest transactions.")] = SplitKind.CUSTOMER,
     label_delay_days: Annotated[float, typer.Option(help="Days until a label is known.")] = 7.0,
     restarts: Annotated[int, typer.Option(help="Fits from different starts; the best is kept.")] = 5,
     iterations: Annotated[int, typer.Option(help="At most so many iterations per start.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the split and of the starts.")] = 42,
-    overwrite: Annotated[bool, typer.Option(help="Replace what is already in the folder.")] = False,
 ) -> None:
-    """Read a file, split it, fit features and a model to the fit part alone, and save both.
+    """Read a file, split it, fit a detector and measure its regimes on customers it was not fitted on.
 
     Examples:
 
-    `turncoat fit data/ --schema ieee-cis --states 4 --out regimes/`
+    `turncoat fit data/ --config ieee-cis --states 4 --out detector/`
 
-    `turncoat fit payments.csv --schema turncoat.toml --tier variational --out regimes/`
+    `turncoat fit payments.csv --config turncoat.toml --supervision anchored --temperature auto --out detector/`
     """
-    from turncoat import BaumWelchHMM, VariationalHMM
+    from turncoat import BaumWelchHMM, Detector, VariationalHMM
     from turncoat.data import read, splits
     from turncoat.features import Features
-    from turncoat.storage import check_replaceable, replaced_folder
+    from turncoat.scoring.bundle import DETECTOR
 
-    check_replaceable(out, overwrite)
+    DETECTOR.check_target(out)
     console = Console(stderr=True)
     with console.status(f"reading {data}"):
-        transactions = read(data, schema)
+        transactions = read(data, config)
     typer.echo(transactions)
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     parts = splits.by_customer(*who, seed=seed) if split is SplitKind.CUSTOMER else splits.by_time(*who, gap=label_delay_days * splits.DAY)
     typer.echo(parts)
-    with console.status("making features"):
-        maker = Features(features.value, label_delay_days=label_delay_days).fit(transactions.take(parts.fit))
-        long_enough = splits.long_enough(transactions.customer_codes, parts.fit)
-        panel = maker.transform(transactions, rows=long_enough)
-    typer.echo(f"fitting on {panel!r}")
     estimator = BaumWelchHMM if tier is Tier.BAUM_WELCH else VariationalHMM
-    model = estimator(states, n_restarts=restarts, max_iter=iterations, random_state=seed).fit(panel)
-    with replaced_folder(out, overwrite) as folder:
-        maker.save(folder / "features")
-        model.save(folder / "model")
-    report = model.fit_report_
+    detector = Detector(
+        Features(features.value, label_delay_days=label_delay_days),
+        estimator(states, n_restarts=restarts, max_iter=iterations, random_state=seed),
+        supervision=supervision.value,
+        n_fraud_states=fraud_states,
+        temperature=_number(temperature),
+    ).fit(transactions, parts)
+    detector.save(out)
+    report = detector.model_.fit_report_
     typer.echo(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
-    for part in ("selection", "test"):
-        held_out = maker.transform(transactions, rows=parts.parts[part])
-        nats = model.log_likelihood(held_out).sum() / held_out.n_rows
-        typer.echo(f"log-likelihood per transaction, {part} part (held out): {nats:.3f} nats")
-    typer.echo(f"saved to {out}")
+    typer.echo(detector.describe())
+    typer.echo(f"saved to {out}; next: turncoat score {out} {data} --out scores.parquet")
+
+
+def _number(text: str) -> float | str:
+    """A number as one; anything else for the detector to judge."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -57,6 +57,14 @@ def read(origin: Any, schema: Schema | str, *, joined: Any = None, labelled: boo
     )
 
 
+def read_for_scoring(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
+    """Read a file whose labels may not be known yet: with its label column where it has one, without where it has none."""
+    schema = resolve(schema)
+    source = open_source(origin)
+    labelled = schema.label is not None and source.spelled(schema.label) is not None
+    return read(origin, schema, joined=joined, labelled=labelled)
+
+
 def resolve(schema: Schema | str) -> Schema:
     """A schema as given, by preset name, or from a `turncoat.toml`."""
     if isinstance(schema, Schema):

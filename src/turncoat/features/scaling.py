@@ -42,6 +42,14 @@ class Scales:
         """Units, centres and spreads of some neighbouring columns."""
         return self.units[start:stop], self.centres[start:stop], self.spreads[start:stop]
 
+    def original(self, scaled: Array) -> Array:
+        """Cells [kept columns] of one row back on their own scales, to the precision of float32."""
+        kept = self.kept
+        values = scaled.astype(np.float64) * self.spreads[kept] + self.centres[kept]
+        units = self.units[kept]
+        with np.errstate(over="ignore"):
+            return np.where(units > 0, np.copysign(units * np.expm1(np.abs(values)), values), values)
+
     @classmethod
     def joined(cls, parts: Sequence[Scales]) -> Scales:
         """Scales of columns side by side."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from typing import Any
 
 from turncoat.data.schema import Schema
 from turncoat.errors import BundleError, ConfigError
@@ -11,13 +12,27 @@ from turncoat.features.features import Features
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
-from turncoat.storage import Format
+from turncoat.storage import Array, Format
 
 FEATURES = Format("features", version=1)
 
 
 def save_features(features: Features, folder: str | os.PathLike[str]) -> None:
     """Write fitted features into a folder of their own; features already there are replaced in one instant, or not at all."""
+    FEATURES.save(folder, *pack_features(features))
+
+
+def load_features(folder: str | os.PathLike[str]) -> Features:
+    """Read saved features; a `BundleError` says what is wrong with ones that cannot be trusted."""
+    content, arrays = FEATURES.load(folder)
+    try:
+        return unpack_features(content, arrays, str(folder))
+    except (LookupError, TypeError, ValueError, ConfigError) as problem:
+        raise BundleError(f"{folder}: not features this version understands ({problem!r})") from problem
+
+
+def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Fitted features as plain content and arrays."""
     plan = features.fitted()
     content = {
         "settings": features.get_params(deep=False),
@@ -28,24 +43,20 @@ def save_features(features: Features, folder: str | os.PathLike[str]) -> None:
         "flagged": list(plan.flagged),
         "vocabularies": [{"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies],
     }
-    FEATURES.save(folder, content, {field.name: getattr(plan.scales, field.name) for field in fields(Scales)})
+    return content, {field.name: getattr(plan.scales, field.name) for field in fields(Scales)}
 
 
-def load_features(folder: str | os.PathLike[str]) -> Features:
-    """Read saved features; a `BundleError` says what is wrong with ones that cannot be trusted."""
-    content, arrays = FEATURES.load(folder)
-    try:
-        features = Features(**content["settings"])
-        features.plan_ = FeaturePlan(
-            schema=Schema.from_table(content["schema"], source=str(folder)),
-            engineered=bool(content["engineered"]),
-            label_delay=float(content["label_delay"]),
-            base_rate=float(content["base_rate"]),
-            scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
-            flagged=tuple(content["flagged"]),
-            vocabularies=tuple(Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]),
-        )
-        features.plan_.check()
-    except (LookupError, TypeError, ValueError, ConfigError) as problem:
-        raise BundleError(f"{folder}: not features this version understands ({problem!r})") from problem
+def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: str) -> Features:
+    """The features that `pack_features` took apart; a LookupError, TypeError or ValueError if they make no sense."""
+    features = Features(**content["settings"])
+    features.plan_ = FeaturePlan(
+        schema=Schema.from_table(content["schema"], source=source),
+        engineered=bool(content["engineered"]),
+        label_delay=float(content["label_delay"]),
+        base_rate=float(content["base_rate"]),
+        scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
+        flagged=tuple(content["flagged"]),
+        vocabularies=tuple(Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]),
+    )
+    features.plan_.check()
     return features

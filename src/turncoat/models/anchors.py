@@ -23,6 +23,15 @@ class Anchors:
     codes: ArrayLike  # [N] integers
     allowed_states: ArrayLike  # [codes, K] booleans
     noise: float = 0.0
+    likelihoods: ArrayLike | None = None  # [codes, K] in place of `allowed_states` and `noise`; see `of_likelihoods`
+
+    @classmethod
+    def of_likelihoods(cls, codes: ArrayLike, likelihoods: ArrayLike) -> Anchors:
+        """Codes that say something about the state without settling it: P(code | state) [codes, K]."""
+        table = np.asarray(likelihoods, dtype=np.float64)
+        if not (np.isfinite(table).all() and (table >= 0).all()):
+            raise ConfigError("likelihoods of anchor codes must be finite and not negative")
+        return cls(codes, table > 0, likelihoods=table)
 
     def __post_init__(self) -> None:
         try:
@@ -49,8 +58,9 @@ class Anchors:
         allowed = np.asarray(self.allowed_states)
         if allowed.shape[1] != n_states:
             raise ConfigError(f"allowed_states must have a column for each of the {n_states} states; found {allowed.shape[1]}")
+        weights = np.where(allowed, 1.0 - self.noise, self.noise) if self.likelihoods is None else np.asarray(self.likelihoods)
         with np.errstate(divide="ignore"):
-            return np.log(np.where(allowed, 1.0 - self.noise, self.noise))
+            return np.log(weights)
 
     def codes_of(self, n_rows: int) -> NDArray[Any]:
         """The codes, if there is one per row."""

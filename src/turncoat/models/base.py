@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Generic, Self
@@ -19,7 +19,7 @@ from turncoat.models.fitting import RESTART_SEED_STEP, FitOptions, FitReport, fi
 from turncoat.models.initialisation import Columns, kmeans_statistics, measure_columns
 from turncoat.models.messages import announced_compilation, fit_progress
 from turncoat.models.sampling import sample_panel
-from turncoat.models.settings import Rule, check_settings, number, one_of, or_none, whole_number
+from turncoat.models.settings import Rule, check_settings, number, one_of, or_none, positive_number, whole_number
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
@@ -57,6 +57,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         "precision": one_of("float32", "float64"),
         "n_threads": or_none(whole_number(1)),
         "progress": one_of(None, True, False),
+        "temperature": positive_number(),
     }
     params_type: ClassVar[type]
 
@@ -70,6 +71,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     n_threads: int | None
     init: P | None
     progress: bool | None
+    temperature: float
 
     params_: P
     lower_bound_: float
@@ -136,8 +138,28 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         return path
 
     def log_likelihood(self, panel: Panel) -> Array:
-        """Log-likelihood of each sequence [U]."""
-        return self.filter(panel).log_likelihood
+        """Log-likelihood of each sequence [U], whatever the temperature."""
+        return self._infer(panel, None, smoothed=False, terms=self._scoring_terms(self._fitted())).log_likelihood
+
+    def memoryless(self, panel: Panel, weights: ArrayLike) -> Posteriors:
+        """P(state | the row alone) when states are drawn anew for every row with these weights [K]: the model without its chain."""
+        shares = np.asarray(weights, np.float64)
+        with np.errstate(divide="ignore"):
+            log_shares = np.log(shares / shares.sum())
+        chain = {"log_initial": log_shares, "log_transition": np.tile(log_shares, (len(shares), 1))}
+        return self._infer(panel, None, smoothed=False, terms=replace(self._terms(), **chain))
+
+    def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array]:
+        """What each cell and each code of N rows adds to the log emission of every state: [N, K, D] and [N, K, J]."""
+        return self._terms().pieces(np.asarray(continuous), np.asarray(categorical).astype(np.int64))
+
+    def log_predicted(self, belief: ArrayLike | None) -> Array:
+        """Log of the unnormalised belief [K] before a row, given the belief after the one before it (None for a new customer)."""
+        terms = self._terms()
+        if belief is None:
+            return terms.log_initial
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.logaddexp.reduce(np.log(np.asarray(belief, np.float64))[:, None] + terms.log_transition, axis=0))
 
     def bic(self, panel: Panel) -> float:
         """Bayesian information criterion, lower is better: -2 log L + p log N.
@@ -214,17 +236,22 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         table = None if anchors is None else anchors.log_weights(n_states)
         return coding.pack(panel.continuous, panel.categorical, panel.offsets, codes), table
 
-    def _infer(self, panel: Panel, anchors: Anchors | None, smoothed: bool) -> Posteriors:
+    def _infer(self, panel: Panel, anchors: Anchors | None, smoothed: bool, terms: Terms | None = None) -> Posteriors:
         with announced_compilation():
-            probs, log_likelihoods = engine.infer(*self._scored(panel, anchors), smoothed, self._threads())
+            probs, log_likelihoods = engine.infer(*self._scored(panel, anchors, terms), smoothed, self._threads())
         _refuse_impossible(log_likelihoods)
         return Posteriors(probs, log_likelihoods)
 
-    def _scored(self, panel: Panel, anchors: Anchors | None) -> tuple[Observations, Potentials]:
-        """A panel and this model as the kernels read them, under the terms used for scoring."""
+    def _terms(self) -> Terms:
+        """The terms used for scoring, at the temperature in use."""
+        terms = self._scoring_terms(self._fitted())
+        return terms if self.temperature == 1 else terms.tempered(self.temperature)
+
+    def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
+        """A panel and this model as the kernels read them, under the terms used for scoring or those given."""
         coding = self._coding_for(panel)
         observations, anchor_table = self._observe(coding, panel, anchors, self.params_.n_states)
-        terms = self._scoring_terms(self.params_)
+        terms = self._terms() if terms is None else terms
         return observations, coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
 
     def _coding_for(self, panel: Panel) -> Coding:
@@ -267,10 +294,10 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def _live_tables(self) -> tuple[LiveTables, tuple[int, int, int]]:
         """Tables for the live step, made once for the parameters and the emission in use; how many states, cells and codes."""
         params = self._fitted()
-        key = (id(params), self._scoring_name())
+        key = (id(params), self._scoring_name(), self.temperature)
         if self._live is None or self._live[0] != key:
             self._check_settings(of_fit=False)
-            tables = live_tables(self._scoring_terms(params))
+            tables = live_tables(self._terms())
             self._live = (key, (tables, (params.n_states, params.means.shape[1], len(params.n_categories))))
         return self._live[1]
 

@@ -72,6 +72,7 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         n_threads: int | None = None,
         init: HMMParams | None = None,
         progress: bool | None = None,
+        temperature: float = 1.0,
     ) -> None:
         self.n_states = n_states
         self.n_restarts = n_restarts
@@ -85,6 +86,7 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         self.n_threads = n_threads
         self.init = init
         self.progress = progress
+        self.temperature = temperature
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:

@@ -36,6 +36,14 @@ def number(at_least: float) -> Rule:
     )
 
 
+def positive_number() -> Rule:
+    """A finite number above 0."""
+    return Rule(
+        "a finite number above 0",
+        lambda v: isinstance(v, int | float | np.number) and not isinstance(v, bool) and math.isfinite(v) and bool(v > 0),
+    )
+
+
 def one_of(*choices: Any) -> Rule:
     """One of a few values."""
     return Rule("one of " + ", ".join(repr(c) for c in choices), lambda v: any(v is c or v == c for c in choices))

@@ -21,6 +21,20 @@ _NOT_SAVED = ("init", "progress", "n_threads")  # facts about a session, not abo
 
 def save_model(model: HiddenMarkovModel[Any], folder: str | os.PathLike[str]) -> None:
     """Write a fitted model into a folder of its own; a model already there is replaced in one instant, or not at all."""
+    MODEL.save(folder, *pack_model(model))
+
+
+def load_model(folder: str | os.PathLike[str]) -> BaumWelchHMM | VariationalHMM:
+    """Read a saved model; a `BundleError` says what is wrong with one that cannot be trusted."""
+    content, arrays = MODEL.load(folder)
+    try:
+        return unpack_model(content, arrays)
+    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
+        raise BundleError(f"{folder}: not a model this version understands ({problem!r})") from problem
+
+
+def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A fitted model as plain content and arrays."""
     params = model._fitted()
     settings = {k: v for k, v in model.get_params(deep=False).items() if k not in _NOT_SAVED}
     if isinstance(settings.get("prior"), Prior):
@@ -32,28 +46,24 @@ def save_model(model: HiddenMarkovModel[Any], folder: str | os.PathLike[str]) ->
         "n_categories": list(params.n_categories),
         "fit_report": None if report is None else asdict(report),
     }
-    MODEL.save(folder, content, _flatten(params))
+    return content, _flatten(params)
 
 
-def load_model(folder: str | os.PathLike[str]) -> BaumWelchHMM | VariationalHMM:
-    """Read a saved model; a `BundleError` says what is wrong with one that cannot be trusted."""
-    content, arrays = MODEL.load(folder)
-    try:
-        kind = _KINDS[content["kind"]]
-        settings = dict(content["settings"])
-        if settings.get("prior") is not None:
-            settings["prior"] = Prior(**settings["prior"])
-        params = _unflatten(kind.params_type, arrays, len(content["n_categories"]))
-        settings.pop("n_states")
-        model = kind.from_params(params, **settings)
-        report = content["fit_report"]
-        if report is not None:
-            model.fit_report_ = _report(report)
-            model.lower_bound_ = model.fit_report_.history[-1]
-    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        raise BundleError(f"{folder}: not a model this version understands ({problem!r})") from problem
+def unpack_model(content: dict[str, Any], arrays: dict[str, Any]) -> BaumWelchHMM | VariationalHMM:
+    """The model that `pack_model` took apart; a LookupError, TypeError or ValueError if it makes no sense."""
+    kind = _KINDS[content["kind"]]
+    settings = dict(content["settings"])
+    if settings.get("prior") is not None:
+        settings["prior"] = Prior(**settings["prior"])
+    params = _unflatten(kind.params_type, arrays, len(content["n_categories"]))
+    settings.pop("n_states")
+    model = kind.from_params(params, **settings)
+    report = content["fit_report"]
+    if report is not None:
+        model.fit_report_ = _report(report)
+        model.lower_bound_ = model.fit_report_.history[-1]
     if not isinstance(model, BaumWelchHMM | VariationalHMM):
-        raise BundleError(f"{folder}: unknown kind of model {content['kind']!r}")
+        raise ValueError(f"unknown kind of model {content['kind']!r}")
     return model
 
 

@@ -57,6 +57,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         n_threads: int | None = None,
         init: VariationalParams | None = None,
         progress: bool | None = None,
+        temperature: float = 1.0,
     ) -> None:
         self.n_states = n_states
         self.prior = prior
@@ -70,6 +71,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         self.n_threads = n_threads
         self.init = init
         self.progress = progress
+        self.temperature = temperature
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:

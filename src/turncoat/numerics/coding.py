@@ -6,7 +6,7 @@ than two values are looked up one by one. Continuous cells stay where they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,39 @@ class Terms:
     log_categories: Array  # [K, sum of C_j], see `ragged`
     n_categories: Sizes  # [J]
     dof: Array | None = None  # [K, D] makes the columns Student instead of Gaussian
+    temperature: float = 1.0  # divides log b(k)
 
     @property
     def n_states(self) -> int:
         """Number of states K."""
         return int(self.log_initial.shape[0])
+
+    def tempered(self, temperature: float) -> Terms:
+        """The same model with its emissions' log densities divided by a temperature; the chain stays as it is."""
+        share = 1.0 / temperature
+        widened = self.scales if self.dof is not None else self.scales * np.sqrt(share)
+        return replace(
+            self,
+            scales=widened,
+            constants=self.constants * share,
+            log_categories=self.log_categories * share,
+            temperature=self.temperature * temperature,
+        )
+
+    @property
+    def half_dof(self) -> Array | None:
+        """What multiplies the logarithm of a Student column [K, D]."""
+        return None if self.dof is None else 0.5 * (self.dof + 1.0) / self.temperature
+
+    def pieces(self, continuous: Array, categorical: Array) -> tuple[Array, Array]:
+        """What each cell and each code of N rows adds to log b(k): [N, K, D] and [N, K, J]; a missing one adds 0."""
+        away = (continuous[:, None, :].astype(np.float64) - self.means) * self.scales
+        half_dof = self.half_dof
+        size = -0.5 * away**2 if self.dof is None or half_dof is None else -half_dof * np.log1p(away**2 / self.dof)
+        cells = np.where(np.isnan(away), 0.0, self.constants + size)
+        begins = starts(self.n_categories)
+        names = self.log_categories.T[np.where(categorical < 0, 0, categorical + begins)]
+        return cells, np.where(categorical[:, :, None] < 0, 0.0, names).transpose(0, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -155,7 +183,7 @@ class Coding:
             shift=shift,
             scale=_padded(terms.scales, shape).astype(working),
             location=_padded(location, shape).astype(working),
-            half_dof=no_dof if terms.dof is None else _padded(0.5 * (terms.dof + 1.0), shape),
+            half_dof=no_dof if terms.half_dof is None else _padded(terms.half_dof, shape),
             inverse_dof=no_dof if terms.dof is None else _padded(1.0 / terms.dof, shape),
             flag_tables=self._flag_tables(terms, width).astype(working),
             level_table=self._level_table(terms, width).astype(working),

@@ -65,7 +65,7 @@ def live_tables(terms: Terms) -> LiveTables:
     columns[1, :, :n_columns] = terms.means * terms.scales
     columns[2, :, :n_columns] = terms.constants
     if terms.dof is not None:
-        columns[3, :, :n_columns] = 0.5 * (terms.dof + 1.0)
+        columns[3, :, :n_columns] = terms.half_dof
         columns[4, :, :n_columns] = 1.0 / terms.dof
     levels = np.zeros((terms.log_categories.shape[1], width))
     levels[:, :n_states] = terms.log_categories.T

@@ -1,0 +1,108 @@
+"""`turncoat score` and `turncoat explain`: a saved detector on a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+_TOP_REASONS = 6
+
+
+class Mode(StrEnum):
+    """Inference modes."""
+
+    FILTERED = "filtered"
+    SMOOTHED = "smoothed"
+
+
+class ScoreKind(StrEnum):
+    """Kinds of scores."""
+
+    CORRECTED = "corrected"
+    RAW = "raw"
+
+
+def score(
+    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
+    data: Annotated[Path, typer.Argument(help="A file or folder of the same schema; labels may be missing.")],
+    out: Annotated[Path, typer.Option(help="Where the scores go: .parquet or .csv.")],
+    mode: Annotated[Mode, typer.Option(help="`smoothed` looks ahead, for study.")] = Mode.FILTERED,
+    kind: Annotated[ScoreKind, typer.Option(help="`raw` is regime membership, not a probability of fraud.")] = ScoreKind.CORRECTED,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Score every transaction of a file.
+
+    Examples:
+
+    `turncoat score detector/ payments.csv --out scores.parquet`
+
+    `turncoat score detector/ payments.csv --out hindsight.csv --mode smoothed --json`
+    """
+    from turncoat import load
+    from turncoat.data import read_for_scoring
+    from turncoat.data.writing import write_table
+
+    detector = load(model)
+    with Console(stderr=True).status(f"scoring {data}"):
+        transactions = read_for_scoring(data, detector.features_.fitted().schema)
+        scores = detector.score(transactions, mode.value, kind.value)
+        write_table(scores.frame(), out)
+    summary = {
+        "transactions": len(scores.ids),
+        "mode": mode.value,
+        "kind": kind.value,
+        "mean_score": float(scores.value.mean()),
+        "out": str(out),
+    }
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        typer.echo(f"{summary['transactions']:,} transactions, {kind} {mode} scores, mean {summary['mean_score']:.4f}; written to {out}")
+
+
+def explain(
+    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
+    data: Annotated[Path, typer.Argument(help="A file or folder of the same schema.")],
+    customer: Annotated[str, typer.Option(help="The customer's key.")],
+    transaction: Annotated[str | None, typer.Option(help="One transaction's id; all reasons are shown.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Show a customer's path through the regimes, and why each transaction was scored as it was.
+
+    Examples:
+
+    `turncoat explain detector/ payments.csv --customer 10042`
+
+    `turncoat explain detector/ payments.csv --customer 10042 --transaction P000017 --json`
+    """
+    from turncoat import load
+    from turncoat.data import read_for_scoring
+
+    detector = load(model)
+    transactions = read_for_scoring(data, detector.features_.fitted().schema)
+    path = detector.explain(transactions, customer, transaction)
+    if as_json:
+        typer.echo(json.dumps([{"id": str(name), **asdict(one)} for name, one in path]))
+        return
+    table = Table(
+        "transaction",
+        "P(fraud)",
+        "90 % interval",
+        "regime",
+        "belief",
+        "reasons (log odds of the fraud regime)",
+        title=f"Customer {customer}, filtered",
+    )
+    for name, one in path:
+        shown = one.reasons if transaction is not None else one.reasons[:_TOP_REASONS]
+        regime = f"{one.regime}{' (fraud)' if one.regime == detector.regimes.fraud_state else ''}"
+        interval = f"{one.interval[0]:.1%} to {one.interval[1]:.1%}"
+        table.add_row(str(name), f"{one.probability:.1%}", interval, regime, f"{max(one.belief):.0%}", "\n".join(map(str, shown)))
+    Console().print(table)

@@ -1,0 +1,9 @@
+"""From a belief to a calibrated score with its reasons: regimes, detectors, rankers, the saved bundle."""
+
+from turncoat.scoring.bundle import load
+from turncoat.scoring.detector import Detector
+from turncoat.scoring.regimes import Regimes
+from turncoat.scoring.scores import Score, Scores
+from turncoat.scoring.state import DetectorState
+
+__all__ = ["Detector", "DetectorState", "Regimes", "Score", "Scores", "load"]

@@ -1,0 +1,344 @@
+"""The detector: features, model, regimes and calibration as one thing that scores transactions and says why.
+
+Every score, batch or live, ends in `_judge`: a belief over regimes becomes a probability with its variance.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+
+from turncoat.data.splits import Split, by_customer, long_enough
+from turncoat.data.transactions import Transactions
+from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.features import FeatureRow, Features
+from turncoat.features import State as FeatureState
+from turncoat.models.anchors import Anchors
+from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.variational import VariationalHMM
+from turncoat.panel import Panel
+from turncoat.scoring.ranker import RegimeRanker
+from turncoat.scoring.rankers import Ranker, as_ranker
+from turncoat.scoring.reasons import Decomposition, Reason, reasons
+from turncoat.scoring.regimes import Regimes
+from turncoat.scoring.scores import KINDS, MODES, Score, Scores, beta_interval, entropies
+from turncoat.scoring.state import DetectorState, fingerprint, pack_state, unpack_state
+from turncoat.scoring.supervision import SUPERVISIONS, anchors_of, known_labels, label_likelihoods
+from turncoat.scoring.temperature import choose_temperature
+from turncoat.scoring.wording import Wording
+
+Array = NDArray[Any]
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What fitting a detector makes, beside features and model."""
+
+    regimes: Mapping[str, Regimes]  # by mode, measured on calibration customers: what scores are made of
+    in_sample: Regimes  # measured on the fit part, to be shown beside them
+    temporal_share: float  # how far the beliefs are from those of the same model without transitions; calibration, filtered
+    ranker: Ranker | None = None
+    ranked: Mapping[str, RegimeRanker] | None = None  # by mode
+
+
+class Detector(BaseEstimator):  # type: ignore[misc]
+    """Scores transactions with a hidden Markov model.
+
+    Scores are filtered (no row looks ahead) and corrected (a probability of fraud, not regime membership) unless asked otherwise by name.
+    """
+
+    def __init__(
+        self,
+        features: Features | None = None,
+        model: HiddenMarkovModel[Any] | None = None,
+        *,
+        supervision: str = "none",
+        n_fraud_states: int = 1,
+        label_noise: float = 0.0,
+        temperature: float | str = 1.0,
+    ) -> None:
+        """What to make features and beliefs with, and how far labels and emissions are trusted.
+
+        `supervision="anchored"` keeps labelled fit rows in the states of their side, the last `n_fraud_states` being fraud's, with a
+        share of wrong labels `label_noise`. `temperature` divides the emissions' log densities when scoring; `auto` chooses it on
+        the selection part.
+        """
+        self.features = features
+        self.model = model
+        self.supervision = supervision
+        self.n_fraud_states = n_fraud_states
+        self.label_noise = label_noise
+        self.temperature = temperature
+
+    def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
+        """Fit features and model on the split's fit part, and measure the regimes on its calibration part."""
+        self._check_settings()
+        if split is None:
+            split = by_customer(transactions.customer_codes, transactions.times, transactions.labels)
+        if len(split.calibration) == 0:
+            raise ConfigError(f"the split {split.name!r} has no calibration part, on which fraud rates are measured. Make one that has")
+        transactions.take(split.calibration).needed_labels("measuring the regimes' fraud rates")
+        self.features_ = (Features() if self.features is None else clone(self.features)).fit(transactions.take(split.fit))
+        self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
+        panel = self.features_.transform(transactions, rows=long_enough(transactions.customer_codes, split.fit))
+        anchors = anchors_of(panel, self) if self.supervision == "anchored" else None
+        self.model_.fit(panel, anchors)
+        self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
+        self.parts_ = Parts(
+            regimes={mode: self._measured(transactions, split.calibration, mode) for mode in MODES},
+            in_sample=self._regimes(self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered", True),
+            temporal_share=self._temporal_share(transactions, split.calibration),
+        )
+        return self
+
+    @cached_property
+    def fingerprint_(self) -> int:
+        """Tells states of this detector from those of others."""
+        return fingerprint(self)
+
+    def _check_settings(self) -> None:
+        if self.supervision not in SUPERVISIONS:
+            raise ConfigError(f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}")
+        if self.temperature != AUTO and (isinstance(self.temperature, str | bool) or not 0 < self.temperature < np.inf):
+            raise ConfigError(f"temperature is {self.temperature!r}; it must be a positive number, or {AUTO!r}")
+        if not 0 <= self.label_noise < 0.5:
+            raise ConfigError(f"label_noise is {self.label_noise!r}; it must be at least 0 and below 0.5")
+
+    def fitted(self) -> Parts:
+        """What fitting made."""
+        if not hasattr(self, "parts_"):
+            raise NotFittedError("this detector is not fitted yet. Call `fit` first, or `turncoat.load` a saved one")
+        parts: Parts = self.parts_
+        return parts
+
+    def check(self) -> None:
+        """Raise ValueError if features, model and regimes do not fit each other."""
+        plan, params, parts = self.features_.fitted(), self.model_.params_, self.fitted()
+        if params.means.shape[1] != len(plan.continuous) or tuple(params.n_categories) != plan.n_categories:
+            raise ValueError("the model's columns are not the features'")
+        for regimes in (*parts.regimes.values(), parts.in_sample):
+            arrays = (regimes.mass, regimes.frauds, regimes.evidence, regimes.stickiness)
+            if any(array.shape != (params.n_states,) or not np.isfinite(array).all() or (array < 0).any() for array in arrays):
+                raise ValueError("the regimes are not the model's")
+        for ranked in (parts.ranked or {}).values():
+            if ranked.intercepts.shape != (params.n_states,) or not np.isfinite(ranked.covariances).all():
+                raise ValueError("the ranker's regimes are not the model's")
+
+    @property
+    def regimes(self) -> Regimes:
+        """The regimes that filtered scores are made of."""
+        return self.fitted().regimes["filtered"]
+
+    def describe(self) -> str:
+        """The regimes, and what to know about the scores made of them."""
+        parts, regimes = self.fitted(), self.regimes
+        return "\n".join(
+            [
+                regimes.describe(),
+                f"temperature {self.model_.temperature:g}; temporal share {parts.temporal_share:.1%} (how far beliefs are from those of "
+                "single rows; calibration part, filtered)",
+                f"genuine traffic in the fraud regime (MRIE) {regimes.misread_share:.2%}, signed gap {regimes.signed_gap:+.2%}; "
+                "neither is a calibration error",
+            ]
+        )
+
+    def _chosen_temperature(self, transactions: Transactions, split: Split, panel: Panel) -> float:
+        if self.temperature != AUTO:
+            return float(self.temperature)
+        if len(split.selection) == 0:
+            raise ConfigError(
+                f"the split {split.name!r} has no selection part, on which a temperature is chosen. Make one, or name a temperature"
+            )
+        selection = self._history_panel(transactions, split.selection)
+        return choose_temperature(self.model_, panel, *selection)
+
+    def _history_panel(self, transactions: Transactions, rows: Array) -> tuple[Panel, Array]:
+        """A panel in which the rows have all of their customers' earlier rows before them, and the rows' places in it."""
+        customers = np.unique(transactions.customer_codes[rows])
+        context = np.flatnonzero(np.isin(transactions.customer_codes, customers) & (transactions.times <= transactions.times[rows].max()))
+        return self.features_.transform(transactions, rows=context), np.searchsorted(context, rows)
+
+    def _measured(self, transactions: Transactions, rows: Array, mode: str) -> Regimes:
+        panel, places = self._history_panel(transactions, rows)
+        part = transactions.take(rows)
+        return self._regimes(self._probs(panel, mode)[places], part.labels, part.offsets, "calibration", mode, False)
+
+    def _regimes(self, probs: Array, labels: Array | None, offsets: Array, part: str, mode: str, in_sample: bool) -> Regimes:
+        if labels is None:
+            raise DataError(f"the {part} part has no labels. Set `label` in the schema")
+        stickiness = np.diag(self.model_.params_.transition_matrix)
+        return Regimes.measure(probs, labels, offsets, stickiness, part=part, mode=mode, in_sample=in_sample)
+
+    def _probs(self, panel: Panel, mode: str, known: Anchors | None = None) -> Array:
+        posteriors = self.model_.filter(panel, known) if mode == "filtered" else self.model_.smooth(panel, known)
+        return posteriors.probs
+
+    def _temporal_share(self, transactions: Transactions, rows: Array) -> float:
+        """Mean total variation between the filtered beliefs and those of rows taken one by one (E9)."""
+        panel, places = self._history_panel(transactions, rows)
+        beliefs = self._probs(panel, "filtered")
+        alone = self.model_.memoryless(panel, beliefs.mean(axis=0)).probs
+        return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
+
+    def score(self, transactions: Transactions, mode: str = "filtered", kind: str = "corrected", known: ArrayLike | None = None) -> Scores:
+        """Scores of all transactions.
+
+        `known` labels (0, 1, or -1 for unknown), each learnt before the customer's next transaction, condition the beliefs after
+        their own; no row's score depends on its own label.
+        """
+        ranker = self.fitted().ranker
+        panel = self.features_.transform(transactions)
+        external = None if ranker is None else ranker.of_transactions(transactions, panel)
+        return self.score_panel(panel, mode, kind, external, known)
+
+    def score_panel(
+        self,
+        panel: Panel,
+        mode: str = "filtered",
+        kind: str = "corrected",
+        external: Array | None = None,
+        known: ArrayLike | None = None,
+    ) -> Scores:
+        """Scores of a panel made by this detector's features; `external` is the ranker's score of each row, if there is a ranker."""
+        parts = self.fitted()
+        for name, value, allowed in (("mode", mode, MODES), ("kind", kind, KINDS)):
+            if value not in allowed:
+                raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        belief = self._beliefs(panel, mode, known)
+        probability, variance = self._judge(belief, mode, external)
+        lengths = np.diff(panel.offsets)
+        return Scores(
+            mode=mode,
+            kind=kind,
+            probability=probability,
+            variance=variance,
+            raw=belief[:, parts.regimes[mode].fraud_state],
+            belief=belief,
+            seen=np.arange(panel.n_rows) - np.repeat(panel.offsets[:-1], lengths) + 1,
+            ids=np.arange(panel.n_rows) if panel.ids is None else panel.ids,
+            customers=np.repeat(np.arange(panel.n_sequences) if panel.customers is None else panel.customers, lengths),
+            times=np.full(panel.n_rows, np.nan) if panel.times is None else panel.times,
+            labels=panel.labels,
+        )
+
+    def _beliefs(self, panel: Panel, mode: str, known: ArrayLike | None) -> Array:
+        """State probabilities [N, K] given the known labels of other rows, never a row's own."""
+        if known is None:
+            return self._probs(panel, mode)
+        anchors, own = known_labels(self, known, panel.n_rows)
+        without = self._probs(panel, mode, anchors) / own
+        beliefs: Array = without / without.sum(axis=1, keepdims=True)
+        return beliefs
+
+    def _judge(self, belief: Array, mode: str, external: Array | None) -> tuple[Array, Array]:
+        """Probability of fraud and its variance, from beliefs [N, K] and, with a ranker, its scores [N]."""
+        parts = self.fitted()
+        if parts.ranked is not None:
+            if external is None:
+                raise DataError("this detector has a ranker, and the ranker's scores are missing. Score transactions, or give `external`")
+            return parts.ranked[mode].predict(external, belief)
+        regimes = parts.regimes[mode]
+        return belief @ regimes.mean_rates, belief**2 @ regimes.rate_variances
+
+    def score_one(self, state: DetectorState | None, transaction: Mapping[str, Any], level: float = 0.9) -> tuple[DetectorState, Score]:
+        """One transaction, live: what is remembered after it, and its score with reasons."""
+        parts = self.fitted()
+        held = unpack_state(self, state or DetectorState())
+        features, row = self.features_.step(FeatureState(held.features, held.entity), transaction)
+        belief = self.model_.step(held.belief, row.continuous, row.categorical)
+        external = None if parts.ranker is None else np.array([parts.ranker.of_row(transaction, row)])
+        probability, variance = self._judge(belief[None], "filtered", external)
+        low, high = beta_interval(probability, variance, level)
+        score = Score(
+            probability=float(probability[0]),
+            interval=(float(low[0]), float(high[0])),
+            raw=float(belief[self.regimes.fraud_state]),
+            belief=tuple(belief.tolist()),
+            entropy=float(entropies(belief)),
+            seen=held.seen + 1,
+            regime=int(belief.argmax()),
+            reasons=self._reasons(held.belief, row),
+        )
+        return pack_state(self, belief, held.seen + 1, features), score
+
+    def _decomposed(self, belief: Array | None, row: FeatureRow) -> Decomposition:
+        """The log odds of the fraud regime against its strongest rival after the row, given the belief before it."""
+        cells, names = self.model_.pieces(row.continuous[None], row.categorical[None])
+        return Decomposition.of(self.regimes.fraud_state, self.model_.log_predicted(belief), cells[0], names[0])
+
+    def _reasons(self, belief: Array | None, row: FeatureRow) -> tuple[Reason, ...]:
+        if self.model_.n_states == 1:
+            return ()
+        wording = Wording(self.features_.fitted())
+        return reasons(self._decomposed(belief, row), wording.sources, wording.texts(row))
+
+    def explain(self, transactions: Transactions, customer: str, transaction: Any = None) -> list[tuple[Any, Score]]:
+        """The path of one customer: (id, score with reasons) of each of their transactions, or of one of them. Filtered."""
+        own = np.flatnonzero(
+            transactions.keys[np.repeat(np.arange(transactions.n_customers), np.diff(transactions.offsets))] == str(customer)
+        )
+        if len(own) == 0:
+            raise DataError(
+                f"{transactions.source}: no customer {customer!r}. The first there are {', '.join(map(str, transactions.keys[:5]))}"
+            )
+        if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
+            raise DataError(f"{transactions.source}: customer {customer!r} has no transaction {transaction!r}")
+        panel = self.features_.transform(transactions, rows=own)
+        parts = self.fitted()
+        external = None if parts.ranker is None else parts.ranker.of_transactions(transactions.take(own), panel)
+        scores = self.score_panel(panel, external=external)
+        low, high = scores.interval()
+        path = []
+        for i in range(panel.n_rows):
+            if transaction is None or str(scores.ids[i]) == str(transaction):
+                row = FeatureRow(panel.continuous[i], panel.categorical[i])
+                why = self._reasons(None if i == 0 else scores.belief[i - 1], row)
+                belief = tuple(scores.belief[i].tolist())
+                interval = (float(low[i]), float(high[i]))
+                entropy = float(scores.entropy[i])
+                regime = int(scores.regime[i])
+                score = Score(float(scores.probability[i]), interval, float(scores.raw[i]), belief, entropy, i + 1, regime, why)
+                path.append((scores.ids[i], score))
+        return path
+
+    def condition(self, state: DetectorState, label: int) -> DetectorState:
+        """What is remembered once the label of the customer's latest transaction is known."""
+        held = unpack_state(self, state)
+        if held.belief is None:
+            raise DataError("this customer has no transaction yet whose label could be known")
+        if label not in (0, 1):
+            raise DataError(f"the label is {label!r}, and must be 0 or 1")
+        belief = held.belief * label_likelihoods(self)[label]
+        return pack_state(self, belief / belief.sum(), held.seen, FeatureState(held.features, held.entity))
+
+    def with_ranker(self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0) -> Detector:
+        """The same detector with a ranker's score inside each regime, fitted on the split's calibration part.
+
+        `ranker` is the name of a column of scores, or a fitted XGBoost classifier or booster on the panel's columns.
+        """
+        parts = self.fitted()
+        made = as_ranker(ranker, self.features_)
+        part = transactions.take(split.calibration)
+        labels = part.needed_labels("fitting a ranker inside the regimes")
+        panel, places = self._history_panel(transactions, split.calibration)
+        external = made.of_transactions(part, panel, places)
+        ranked = {mode: RegimeRanker.fit(external, self._probs(panel, mode)[places], labels, shrinkage) for mode in MODES}
+        other: Detector = clone(self)
+        other.features_, other.model_ = self.features_, self.model_
+        other.parts_ = Parts(parts.regimes, parts.in_sample, parts.temporal_share, made, ranked)
+        return other
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the whole detector into a folder; `turncoat.load` reads it. What is there is replaced in one instant, or not at all."""
+        from turncoat.scoring.bundle import save_detector
+
+        save_detector(self, folder)

@@ -1,0 +1,104 @@
+"""A ranker's score inside each regime: P(fraud) = sum_k belief_k sigma(a_k + b_k s) (the method, section 7b).
+
+(a_k, b_k) are a logistic regression of the label on the score, weighted by the belief in regime k, and drawn towards values common
+to all regimes. Slopes of 0 give the corrected score; one regime gives Platt scaling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit
+
+from turncoat.errors import DataError
+
+Array = NDArray[Any]
+
+_ROUNDS = 100
+_SMALL_STEP = 1e-10
+_RIDGE = 1e-6  # so that perfectly separated regimes keep finite slopes
+
+
+@dataclass(frozen=True, eq=False)
+class RegimeRanker:
+    """Intercepts and slopes of K regimes for a score measured from `centre` in units of `spread`."""
+
+    centre: float
+    spread: float
+    intercepts: Array  # [K]
+    slopes: Array  # [K]
+    covariances: Array  # [K, 2, 2] of intercept and slope
+
+    @classmethod
+    def fit(cls, scores: Array, belief: Array, labels: Array, shrinkage: float = 10.0, with_slopes: bool = True) -> RegimeRanker:
+        """Fit to scores [N], beliefs [N, K] and labels [N] of calibration customers.
+
+        `shrinkage` is the strength, in units of squared log odds, that draws each regime to the common line; 0 leaves them apart.
+        """
+        if not np.isfinite(scores).all():
+            raise DataError(
+                f"the ranker's score is missing or infinite on row {int(np.flatnonzero(~np.isfinite(scores))[0])}. Give every row one"
+            )
+        if labels.min() == labels.max():
+            raise DataError(f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. Choose a larger calibration part")
+        centre, spread = float(scores.mean()), float(scores.std()) or 1.0
+        z = (scores - centre) / spread if with_slopes else np.zeros(len(scores))
+        solution, hessian = _newton(z, belief, labels.astype(np.float64), shrinkage, with_slopes)
+        covariance = np.linalg.inv(hessian)
+        n_states = belief.shape[1]
+        pairs = [np.ix_([2 * k, 2 * k + 1], [2 * k, 2 * k + 1]) for k in range(n_states)]
+        lines = solution[: 2 * n_states].reshape(n_states, 2)
+        return cls(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), np.array([covariance[pair] for pair in pairs]))
+
+    def predict(self, scores: Array, belief: Array) -> tuple[Array, Array]:
+        """Probability of fraud [N], and its variance."""
+        z = (scores - self.centre) / self.spread
+        within = expit(self.intercepts + z[:, None] * self.slopes)
+        spread = (within * (1 - within)) ** 2
+        own = self.covariances[:, 0, 0] + 2 * z[:, None] * self.covariances[:, 0, 1] + z[:, None] ** 2 * self.covariances[:, 1, 1]
+        return (belief * within).sum(axis=1), (belief**2 * spread * own).sum(axis=1)
+
+
+def _newton(z: Array, belief: Array, labels: Array, shrinkage: float, with_slopes: bool) -> tuple[Array, Array]:
+    """Minimise the penalised loss over K lines and the common one: [a_0, b_0, a_1, b_1, ..., a, b]; returns its Hessian too."""
+    n_states = belief.shape[1]
+    design = np.stack([np.ones_like(z), z])  # [2, N]
+    size = 2 * n_states + 2
+    common = slice(2 * n_states, size)
+    x = np.zeros(size)
+    penalty = np.zeros((size, size))
+    for k in range(n_states):
+        own = slice(2 * k, 2 * k + 2)
+        penalty[own, own] += shrinkage * np.eye(2)
+        penalty[common, common] += shrinkage * np.eye(2)
+        penalty[own, common] -= shrinkage * np.eye(2)
+        penalty[common, own] -= shrinkage * np.eye(2)
+    penalty += _RIDGE * np.diag([float(i % 2 == 1 or i >= 2 * n_states) for i in range(size)])
+    if not with_slopes:
+        penalty += np.diag([1.0 * (i % 2 == 1) for i in range(size)])
+
+    def loss(at: Array) -> float:
+        lines = at[: 2 * n_states].reshape(n_states, 2) @ design
+        fit = labels * log_expit(lines) + (1 - labels) * log_expit(-lines)
+        return float(-(belief.T * fit).sum() + 0.5 * at @ penalty @ at)
+
+    best = loss(x)
+    for _ in range(_ROUNDS):
+        gradient, hessian = penalty @ x, penalty.copy()
+        for k in range(n_states):
+            own = slice(2 * k, 2 * k + 2)
+            within = expit(x[own] @ design)
+            gradient[own] -= design @ (belief[:, k] * (labels - within))
+            hessian[own, own] += (design * (belief[:, k] * within * (1 - within))) @ design.T
+        hessian += 1e-12 * np.eye(size)
+        step = np.linalg.solve(hessian, gradient)
+        scale = 1.0
+        while (moved := loss(x - scale * step)) > best and scale > 1e-8:
+            scale /= 2
+        x, best = x - scale * step, moved
+        if np.abs(scale * step).max() < _SMALL_STEP:
+            break
+    return x, hessian

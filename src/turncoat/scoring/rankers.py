@@ -1,0 +1,90 @@
+"""Where a ranker's score comes from: a column of the file, or XGBoost on the panel's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.data.rows import row_numbers
+from turncoat.data.transactions import Transactions
+from turncoat.errors import ConfigError
+from turncoat.features import FeatureRow, Features
+from turncoat.panel import Panel
+
+Array = NDArray[Any]
+
+
+class Ranker(Protocol):
+    """Gives transactions scores that rank them; higher is riskier. The scale does not matter."""
+
+    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+        """Scores [N] of transactions, whose features are the panel's rows, or those of its rows at `places`."""
+        ...
+
+    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
+        """The score of one transaction."""
+        ...
+
+
+@dataclass(frozen=True)
+class ColumnRanker:
+    """The user's own score, in a continuous column of the schema."""
+
+    column: str
+
+    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+        """The column's values."""
+        return transactions.column(self.column)
+
+    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
+        """The row's value."""
+        return float(row_numbers((self.column,), transaction)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class XGBoostRanker:
+    """A fitted booster on continuous columns, then codes (missing as NaN); its log odds are the score."""
+
+    booster: Any
+
+    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+        """Log odds of the panel's rows."""
+        rows = slice(None) if places is None else places
+        return self._margins(panel.continuous[rows], panel.categorical[rows])
+
+    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
+        """Log odds of one row."""
+        return float(self._margins(row.continuous[None], row.categorical[None])[0])
+
+    def _margins(self, continuous: Array, categorical: Array) -> Array:
+        from xgboost import DMatrix
+
+        margins: Array = self.booster.predict(DMatrix(ranker_columns(continuous, categorical)), output_margin=True)
+        return margins.astype(np.float64)
+
+
+def ranker_columns(continuous: Array, categorical: Array) -> Array:
+    """The columns that an XGBoost ranker is to be fitted on [N, D + J]: cells, then codes as numbers; NaN is missing."""
+    return np.hstack([continuous, np.where(categorical < 0, np.nan, categorical).astype(np.float32)])
+
+
+def as_ranker(given: Any, features: Features) -> Ranker:
+    """A ranker of a column's name, an XGBoost classifier or a booster."""
+    plan = features.fitted()
+    if isinstance(given, str):
+        if given not in plan.schema.continuous:
+            raise ConfigError(f"the ranker's column {given!r} is not among the schema's continuous columns. Add it there")
+        return ColumnRanker(given)
+    booster = given.get_booster() if hasattr(given, "get_booster") else given
+    if not (hasattr(booster, "save_raw") and hasattr(booster, "num_features")):
+        raise ConfigError(f"a ranker is a column's name or a fitted XGBoost model; found {type(given).__name__}")
+    expected = len(plan.continuous) + len(plan.categorical)
+    if booster.num_features() != expected:
+        raise ConfigError(
+            f"the ranker was fitted on {booster.num_features()} columns; the panel has {expected}. Fit it on `ranker_columns`"
+        )
+    return XGBoostRanker(booster)

@@ -1,0 +1,136 @@
+"""What each regime holds: how much traffic, how much fraud, and how sure we are of it (the method, section 6).
+
+Every figure belongs to a part of the data and an inference mode, and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from turncoat.errors import DataError
+
+Array = NDArray[Any]
+
+PRIOR_ROWS = 1.0  # transactions' worth of the overall fraud rate that every regime starts with
+
+
+@dataclass(frozen=True, eq=False)
+class Regimes:
+    """K regimes among N labelled transactions. Rates have Beta posteriors; the evidence counts customers' likeness against them."""
+
+    part: str  # the part of the data, such as "calibration"
+    mode: str  # "filtered" or "smoothed"
+    in_sample: bool  # whether the model was fitted on these rows
+    mass: Array  # [K] N_k, expected transactions
+    frauds: Array  # [K] F_k, expected frauds
+    evidence: Array  # [K] independent transactions that N_k is worth, given that those of a customer resemble each other
+    stickiness: Array  # [K] probability to stay
+
+    @classmethod
+    def measure(cls, probs: Array, labels: Array, offsets: Array, stickiness: Array, *, part: str, mode: str, in_sample: bool) -> Regimes:
+        """Weigh labels [N] by state probabilities [N, K]; customers are rows offsets[u]..offsets[u + 1]."""
+        if len(labels) == 0:
+            raise DataError(f"no labelled transaction in the {part} part. Choose a larger part")
+        mass = probs.sum(axis=0)
+        frauds = probs.T @ labels.astype(np.float64)
+        rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)
+        residuals = np.add.reduceat(probs * (labels[:, None] - rates), offsets[:-1], axis=0)
+        clustered, independent = (residuals**2).sum(axis=0), mass * rates * (1.0 - rates)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inflation = np.where(independent > 0, np.maximum(clustered / independent, 1.0), 1.0)
+        return cls(part, mode, in_sample, mass, frauds, mass / inflation, np.asarray(stickiness, np.float64))
+
+    @property
+    def n_states(self) -> int:
+        """Number of regimes K."""
+        return len(self.mass)
+
+    @property
+    def n_rows(self) -> float:
+        """Transactions."""
+        return float(self.mass.sum())
+
+    @property
+    def base_rate(self) -> float:
+        """Fraud share over all regimes."""
+        return float(self.frauds.sum() / self.mass.sum())
+
+    @property
+    def occupancy(self) -> Array:
+        """Share of the transactions o_k [K]."""
+        return np.asarray(self.mass / self.mass.sum())
+
+    @property
+    def rates(self) -> Array:
+        """Fraud share eta_k = F_k / N_k [K]; the overall rate where a regime is empty."""
+        return np.divide(self.frauds, self.mass, out=np.full_like(self.mass, self.base_rate), where=self.mass > 0)
+
+    @property
+    def enrichment(self) -> Array:
+        """Fraud share against the overall one [K]; NaN without fraud."""
+        with np.errstate(invalid="ignore"):
+            enrichment: Array = self.rates / (self.base_rate or np.nan)
+        return enrichment
+
+    @property
+    def fraud_state(self) -> int:
+        """k*: the regime with the highest fraud share."""
+        return int(np.argmax(self.rates))
+
+    @cached_property
+    def posterior(self) -> tuple[Array, Array]:
+        """The Beta posteriors' two counts [K]: evidence, and a transaction's worth of the overall rate, kept off 0 and 1."""
+        overall = (self.frauds.sum() + 0.5) / (self.mass.sum() + 1.0)
+        shares = self.rates * self.evidence
+        return shares + PRIOR_ROWS * overall, self.evidence - shares + PRIOR_ROWS * (1.0 - overall)
+
+    @cached_property
+    def mean_rates(self) -> Array:
+        """Posterior means of the fraud shares [K]: what scores are made of."""
+        a, b = self.posterior
+        means: Array = a / (a + b)
+        return means
+
+    @cached_property
+    def rate_variances(self) -> Array:
+        """Posterior variances of the fraud shares [K]."""
+        a, b = self.posterior
+        return np.asarray(beta.var(a, b))
+
+    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+        """Credible interval of every fraud share."""
+        a, b = self.posterior
+        tail = (1.0 - level) / 2.0
+        return np.asarray(beta.ppf(tail, a, b)), np.asarray(beta.ppf(1.0 - tail, a, b))
+
+    @property
+    def misread_share(self) -> float:
+        """MRIE: o_k* (1 - eta_k*), genuine traffic in the fraud regime. Not a calibration error."""
+        k = self.fraud_state
+        return float(self.occupancy[k] * (1.0 - self.rates[k]))
+
+    @property
+    def signed_gap(self) -> float:
+        """MRIE less the fraud outside the fraud regime: mean raw membership minus the fraud rate. Not a calibration error."""
+        others = np.arange(self.n_states) != self.fraud_state
+        return float(self.misread_share - (self.occupancy * self.rates)[others].sum())
+
+    def describe(self) -> str:
+        """A small table, which says what it was measured on."""
+        low, high = self.interval()
+        where = f"{self.part} part, {self.mode}" + (", in-sample" if self.in_sample else ", held out")
+        lines = [f"{self.n_rows:,.0f} transactions, {self.base_rate:.2%} fraud; {where}"]
+        lines.append("regime  transactions  fraud share   (90 % interval)  enrichment  stays")
+        for k in range(self.n_states):
+            star = "*" if k == self.fraud_state else " "
+            lines.append(
+                f"{k:>5}{star}  {self.occupancy[k]:>11.1%}  {self.rates[k]:>11.2%}  ({low[k]:>6.2%} to {high[k]:>6.2%})"
+                f"  {self.enrichment[k]:>9.1f}x  {self.stickiness[k]:.0%}"
+            )
+        return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""What a detector says about transactions: a probability, how sure it is, and what it believes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from turncoat.scoring.reasons import Reason
+
+Array = NDArray[Any]
+
+MODES = ("filtered", "smoothed")
+KINDS = ("corrected", "raw")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One transaction."""
+
+    probability: float  # of fraud
+    interval: tuple[float, float]
+    raw: float  # belief in the fraud regime; not a probability of fraud
+    belief: tuple[float, ...]  # over the regimes
+    entropy: float  # of the belief, in nats: 0 is certainty
+    seen: int  # transactions of this customer so far, this one included
+    regime: int  # the most likely one
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Many transactions, ordered by (customer, time, id)."""
+
+    mode: str
+    kind: str
+    probability: Array  # [N] of fraud
+    variance: Array  # [N] of that probability, from how well the regimes' fraud shares are known
+    raw: Array  # [N] belief in the fraud regime
+    belief: Array  # [N, K]
+    seen: Array  # [N]
+    ids: Array  # [N]
+    customers: Array  # [N] keys
+    times: Array  # [N]
+    labels: Array | None = None
+
+    @property
+    def value(self) -> Array:
+        """What was asked for [N]: the probability, or the raw membership."""
+        return self.probability if self.kind == "corrected" else self.raw
+
+    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+        """Credible interval of every probability."""
+        return beta_interval(self.probability, self.variance, level)
+
+    @property
+    def entropy(self) -> Array:
+        """Of every belief, in nats."""
+        return entropies(self.belief)
+
+    @property
+    def regime(self) -> Array:
+        """The most likely regime of every row."""
+        regimes: Array = self.belief.argmax(axis=1)
+        return regimes
+
+    def frame(self) -> pl.DataFrame:
+        """As a table, a row per transaction."""
+        lower, upper = self.interval()
+        columns: dict[str, Any] = {
+            "id": self.ids,
+            "customer": self.customers,
+            "time": self.times,
+            "score": self.value,
+            "probability": self.probability,
+            "lower": lower,
+            "upper": upper,
+            "raw_membership": self.raw,
+            "regime": self.regime,
+            "entropy": self.entropy,
+            "seen": self.seen,
+        }
+        if self.labels is not None:
+            columns["label"] = self.labels
+        columns |= {f"belief_{k}": self.belief[:, k] for k in range(self.belief.shape[1])}
+        return pl.DataFrame(columns)
+
+
+def entropies(belief: Array) -> Array:
+    """Entropy of every row, in nats."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(-np.where(belief > 0, belief * np.log(belief), 0.0).sum(axis=-1))
+
+
+def beta_interval(mean: Array, variance: Array, level: float) -> tuple[Array, Array]:
+    """The interval of a Beta distribution with these moments."""
+    mean = np.clip(mean, 1e-12, 1 - 1e-12)
+    count = np.maximum(mean * (1 - mean) / np.maximum(variance, 1e-300) - 1, 1e-6)
+    tail = (1 - level) / 2
+    a, b = mean * count, (1 - mean) * count
+    return np.asarray(beta.ppf(tail, a, b)), np.asarray(beta.ppf(1 - tail, a, b))

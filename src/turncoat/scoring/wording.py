@@ -1,0 +1,129 @@
+"""Features in words, gathered under what a person would look at: the amount, the pace, the hour, the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
+
+from turncoat.features.features import FeatureRow
+from turncoat.features.plan import FeaturePlan
+
+Array = NDArray[Any]
+
+AMOUNT, PACE, HOUR, WEEKDAY, GAPS, FIRST = "amount", "pace", "hour", "weekday", "missing fields", "first transaction"
+_FACTS = {
+    AMOUNT: ("amount_z", "amount_to_mean", "amount_to_max", "amount_to_last"),
+    PACE: (
+        "since_last",
+        "since_first",
+        "n_before",
+        *(f"{sum_or}_{w}" for sum_or in ("count", "sum") for w in ("hour", "day", "week", "month")),
+    ),
+    HOUR: ("hour_habit", "hour_cos", "hour_sin"),
+    WEEKDAY: ("weekday_habit", "weekday"),
+    GAPS: ("n_missing", "n_missing_change"),
+    FIRST: ("is_first",),
+}
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Knows which source each feature of a plan belongs to, and says what a row has there."""
+
+    plan: FeaturePlan
+
+    @cached_property
+    def _source_of(self) -> Mapping[str, str]:
+        schema = self.plan.schema
+        sources = {name: source for source, names in _FACTS.items() for name in names} if self.plan.engineered else {}
+        sources |= {name: str(schema.entity) for name in self.plan.continuous if self.plan.has_entity and name.startswith("entity_")}
+        for column in (*schema.continuous, *schema.categorical, *schema.habits):
+            sources |= {column: column, f"no_{column}": column}
+            if self.plan.engineered:
+                sources |= {f"new_{column}": column, f"changed_{column}": column}
+        if schema.amount is not None:
+            sources |= {schema.amount: AMOUNT, f"no_{schema.amount}": AMOUNT}
+        return sources
+
+    @cached_property
+    def sources(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The source of each continuous and of each categorical feature."""
+        plan, source_of = self.plan, self._source_of
+        return tuple(source_of[name] for name in plan.continuous), tuple(source_of[name] for name in plan.categorical)
+
+    def texts(self, row: FeatureRow) -> dict[str, str]:
+        """What the row has, by source."""
+        plan, schema = self.plan, self.plan.schema
+        numbers = dict(zip(plan.continuous, plan.scales.original(row.continuous).tolist(), strict=True))
+        codes = dict(zip(plan.categorical, row.categorical.tolist(), strict=True))
+        texts = {column: self._number(column, numbers.get(column, math.nan)) for column in schema.continuous}
+        texts |= {column: self._name(column, codes) for column in dict.fromkeys((*schema.categorical, *schema.habits))}
+        texts[AMOUNT] = _amount(numbers.get(str(schema.amount), math.nan), numbers.get("amount_to_mean", math.nan))
+        if plan.engineered:
+            texts[PACE] = _pace(numbers.get("since_last", math.nan), numbers.get("count_day", math.nan))
+            texts[HOUR] = _hour(numbers)
+            texts[WEEKDAY] = f"day {codes['weekday']} of the week" + _fit(numbers.get("weekday_habit", math.nan))
+            texts[GAPS] = f"{numbers.get('n_missing', 0):.0f} fields missing"
+            texts[FIRST] = "first transaction of this customer" if codes["is_first"] else "not the first transaction"
+        if plan.has_entity:
+            texts[str(schema.entity)] = _entity(str(schema.entity), numbers.get("entity_risk", math.nan), texts.get(str(schema.entity), ""))
+        return texts
+
+    def _number(self, column: str, value: float) -> str:
+        return f"{column} missing" if math.isnan(value) else f"{column} {value:.6g}"
+
+    def _name(self, column: str, codes: Mapping[str, int]) -> str:
+        text = column
+        if column in self.plan.schema.categorical:
+            vocabulary = self.plan.vocabularies[self.plan.schema.categorical.index(column)]
+            code = codes[column]
+            known = vocabulary.frequent[code] if 0 <= code < len(vocabulary.frequent) else ""
+            text = (
+                f"{column} missing"
+                if code < 0
+                else f"{column} {known or ('of a rare kind' if code == len(vocabulary.frequent) else 'never seen before')}"
+            )
+        if codes.get(f"new_{column}") == 1:
+            return f"{text}, new for this customer"
+        return f"{text}, not as last time" if codes.get(f"changed_{column}") == 1 else text
+
+
+def _amount(amount: float, log_ratio: float) -> str:
+    shown = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
+    return shown if math.isnan(log_ratio) else f"{shown}, {math.exp(min(log_ratio, 50.0)):.2g}x this customer's usual"
+
+
+def _pace(since_last: float, count_day: float) -> str:
+    if math.isnan(since_last):
+        return "no earlier transaction"
+    seconds = math.expm1(min(since_last, 30.0))
+    unit, size = next(
+        (unit, size) for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)) if seconds >= size or size == 1
+    )
+    recent = "" if math.isnan(count_day) else f", about {math.expm1(count_day):.1f} in the last day"
+    return f"{seconds / size:.1f} {unit} after the last{recent}"
+
+
+def _hour(numbers: Mapping[str, float]) -> str:
+    cos, sin = numbers.get("hour_cos", math.nan), numbers.get("hour_sin", math.nan)
+    if math.isnan(cos) or math.isnan(sin):
+        return "hour"
+    clock = (math.atan2(sin, cos) / (2 * math.pi) % 1.0) * 24
+    return f"at {int(clock):02d}:{int(clock % 1 * 60):02d}" + _fit(numbers.get("hour_habit", math.nan))
+
+
+def _fit(agreement: float) -> str:
+    """How well a moment agrees with habit, in words; nothing where there is none."""
+    if math.isnan(agreement):
+        return ""
+    return ", usual for this customer" if agreement > 0.5 else ", unusual for this customer" if agreement < -0.2 else ""
+
+
+def _entity(name: str, risk: float, text: str) -> str:
+    known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(-risk)):.1%} of known transactions were fraud"
+    return (text or name) + known
