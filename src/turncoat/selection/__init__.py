@@ -1,0 +1,7 @@
+"""Which number of regimes, and why: a sweep over orders, the eligibility rule with its trail, and how far to trust the answer."""
+
+from turncoat.selection.eligibility import Choice, Order, Step, choose, sensitivity
+from turncoat.selection.stability import Stability
+from turncoat.selection.sweep import Sweep, sweep, sweep_both
+
+__all__ = ["Choice", "Order", "Stability", "Step", "Sweep", "choose", "sensitivity", "sweep", "sweep_both"]

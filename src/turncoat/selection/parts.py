@@ -1,0 +1,93 @@
+"""The two panels a sweep needs: the one that models are fitted on, and the one that they are judged on.
+
+Nothing here reads a row of the calibration or the test part, not even as history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.data.splits import Split, long_enough
+from turncoat.data.transactions import Transactions
+from turncoat.errors import ConfigError, DataError
+from turncoat.features import Features
+from turncoat.panel import Panel
+
+Array = NDArray[Any]
+
+HISTORY = -1  # label of rows that are there for what follows them and are not judged
+DIGESTED = ("fit rows", "selection rows")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Panels of the fit and of the selection part."""
+
+    fit: Panel
+    held_out: Panel  # selection rows, and before them their customers' earlier rows, labelled HISTORY
+
+    @classmethod
+    def of(cls, transactions: Transactions, split: Split, features: Features) -> Parts:
+        """Panels made by fitted features. Customers with few rows are not fitted on, but they are judged."""
+        codes = transactions.customer_codes
+        before = _known(transactions, split, split.fit)
+        fit = features.transform(transactions.take(before), rows=np.searchsorted(before, long_enough(codes, split.fit)))
+        before = _known(transactions, split, np.union1d(split.fit, split.selection))
+        context = np.isin(codes[before], codes[split.selection])
+        panel = features.transform(transactions.take(before), rows=context)
+        is_judged = np.isin(before[context], split.selection)
+        return cls(fit, replace(panel, labels=np.where(is_judged, np.asarray(panel.labels), np.int8(HISTORY))))
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """What tells these panels from others."""
+        return dict(zip(DIGESTED, (_digest(self.fit), _digest(self.held_out)), strict=True))
+
+    def resampled(self, rng: np.random.Generator) -> Parts:
+        """As many customers of each part, drawn with replacement; one drawn twice is two customers."""
+        fit, held_out = (panel[np.sort(rng.integers(len(panel), size=len(panel)))] for panel in (self.fit, self.held_out))
+        return Parts(fit, held_out)
+
+
+def check_split(transactions: Transactions, split: Split) -> None:
+    """Refuse data on which K cannot be chosen."""
+    if len(split.selection) == 0:
+        raise ConfigError(f"the split {split.name!r} has no selection part, on which K is chosen. Make one that has")
+    transactions.take(split.selection).needed_labels("choosing K")
+
+
+def judged(panel: Panel) -> Array:
+    """Which rows count [N]; the others are history."""
+    if panel.labels is None:
+        raise DataError("the panel has no labels, and fraud cannot be measured without")
+    rows: Array = panel.labels != HISTORY
+    return rows
+
+
+def history(panel: Panel) -> Panel | None:
+    """The rows that do not count, as sequences of their own; None if all do."""
+    kept = ~judged(panel)
+    if not kept.any():
+        return None
+    lengths = np.add.reduceat(kept, panel.offsets[:-1], dtype=np.int64)
+    return Panel.from_arrays(panel.continuous[kept], panel.categorical[kept], lengths[lengths > 0], n_categories=panel.n_categories)
+
+
+def _known(transactions: Transactions, split: Split, rows: Array) -> Array:
+    """The rows and, as history, those of no part that are not later."""
+    outside = split.left_out
+    return np.union1d(rows, outside[transactions.times[outside] <= transactions.times[rows].max()])
+
+
+def _digest(panel: Panel) -> str:
+    digest = hashlib.sha256(repr(panel.n_categories).encode())
+    for array in (panel.continuous, panel.categorical, panel.offsets, panel.labels):
+        if array is not None:
+            digest.update(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
