@@ -99,3 +99,17 @@ def test_refusals_are_one_line_and_leave_earlier_results(tmp_path: Path) -> None
     missing = turncoat("fit", "nowhere.csv", "--config", "handbook", "--out", "y", cwd=tmp_path, status=2)
     assert "nowhere.csv" in missing.stderr
     assert not (tmp_path / "y").exists()
+
+
+def test_the_number_of_regimes_can_be_chosen_and_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
+    turncoat("simulate", "ieee-cis", "--rows", 8000, "--out", "data", "--format", "parquet", cwd=tmp_path)
+    quick = ["--restarts", "1", "--iterations", "3"]
+    shown = turncoat("fit", "data", "--config", "ieee-cis", "--states", "auto", "--out", "detector", *quick, cwd=tmp_path).stdout
+    chosen = load(tmp_path / "detector").model_.n_states
+    assert f"by eligibility: K = {chosen} (" in shown
+    kept = sorted(path.name for path in (tmp_path / "detector-sweep").iterdir() if path.name.startswith("order"))
+    assert len(kept) == 9
+    assert (
+        "turncoat: --states"
+        in turncoat("fit", "data", "--config", "ieee-cis", "--states", "few", "--out", "x", cwd=tmp_path, status=2).stderr
+    )

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from turncoat.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from turncoat.data import Transactions
+    from turncoat.data.splits import Split
+    from turncoat.features import Features
+    from turncoat.models.base import HiddenMarkovModel
+
+AUTO = "auto"
 
 
 class Kind(StrEnum):
@@ -42,7 +52,7 @@ def fit(
     data: Annotated[Path, typer.Argument(help="A CSV (also .gz) or Parquet file, or a folder.")],
     config: Annotated[str, typer.Option("--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")],
     out: Annotated[Path, typer.Option(help="Folder for the fitted detector.")],
-    states: Annotated[int, typer.Option(help="Number of regimes.")] = 4,
+    states: Annotated[str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility.")] = "4",
     tier: Annotated[Tier, typer.Option(help="Which model.")] = Tier.VARIATIONAL,
     features: Annotated[Kind, typer.Option(help="The columns themselves, or with their history.")] = Kind.ENGINEERED,
     supervision: Annotated[
@@ -60,7 +70,7 @@ def fit(
 
     Examples:
 
-    `turncoat fit data/ --config ieee-cis --states 4 --out detector/`
+    `turncoat fit data/ --config ieee-cis --states auto --out detector/`
 
     `turncoat fit payments.csv --config turncoat.toml --supervision anchored --temperature auto --out detector/`
     """
@@ -78,9 +88,13 @@ def fit(
     parts = splits.by_customer(*who, seed=seed) if split is SplitKind.CUSTOMER else splits.by_time(*who, gap=label_delay_days * splits.DAY)
     typer.echo(parts)
     estimator = BaumWelchHMM if tier is Tier.BAUM_WELCH else VariationalHMM
+    maker = Features(features.value, label_delay_days=label_delay_days)
+    model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
+    if states == AUTO:
+        model.set_params(n_states=_swept(transactions, parts, maker, model, out))
     detector = Detector(
-        Features(features.value, label_delay_days=label_delay_days),
-        estimator(states, n_restarts=restarts, max_iter=iterations, random_state=seed),
+        maker,
+        model,
         supervision=supervision.value,
         n_fraud_states=fraud_states,
         temperature=_number(temperature),
@@ -90,6 +104,26 @@ def fit(
     typer.echo(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
     typer.echo(detector.describe())
     typer.echo(f"saved to {out}; next: turncoat score {out} {data} --out scores.parquet")
+
+
+def _states(text: str) -> int:
+    if text != AUTO and not text.isdecimal():
+        raise ConfigError(f"--states is {text!r}; it must be a whole number, or {AUTO}")
+    return 2 if text == AUTO else int(text)
+
+
+def _swept(transactions: Transactions, parts: Split, features: Features, model: HiddenMarkovModel[Any], out: Path) -> int:
+    """The number of regimes by eligibility. Finished orders are kept beside the output, so that a stopped sweep goes on."""
+    from turncoat.selection import sweep
+
+    folder = out.with_name(f"{out.name}-sweep")
+    choice = sweep(transactions, parts, model=model, features=features, folder=folder).choice()
+    typer.echo(choice)
+    if choice.by_eligibility is None:
+        raise DataError(
+            f"no number of regimes is eligible (the orders are kept in {folder}). Read the trail above, and name one with --states"
+        )
+    return choice.by_eligibility
 
 
 def _number(text: str) -> float | str:
