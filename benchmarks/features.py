@@ -71,7 +71,7 @@ def live(data: Path, schema: str, kind: str) -> dict[str, float]:
     """Microseconds of `step`, for rows as dictionaries of Python values, with the customer's record unpacked and packed again."""
     transactions = read(data, schema)
     features = Features(kind).fit(transactions)
-    rows = _as_dictionaries(transactions)
+    rows = row_dictionaries(transactions)
     states = [features.step(State(), row)[0] for row in rows]
     best = float("inf")
     for _ in range(LIVE_ROUNDS):
@@ -83,7 +83,7 @@ def live(data: Path, schema: str, kind: str) -> dict[str, float]:
     return {"step_us": best * 1e6, "fields": len(rows[0]), "customer_bytes": customer, "entity_bytes": entity}
 
 
-def _as_dictionaries(transactions: Transactions) -> list[dict[str, Any]]:
+def row_dictionaries(transactions: Transactions) -> list[dict[str, Any]]:
     """Some rows as a request would bring them: absent fields left out."""
     part = transactions.take(range(0, transactions.n_rows, max(transactions.n_rows // LIVE_ROWS, 1)))
     schema = part.schema

@@ -83,7 +83,7 @@ def main() -> None:
     CONSOLE.print(str(split))
     with CONSOLE.status("making features"):
         features = Features().fit(transactions.take(split.fit))
-        panel = features.transform(transactions, rows=splits.long_enough(transactions.customer_codes, split.fit))
+        panel = features.transform(transactions.take(splits.long_enough(transactions.customer_codes, split.fit)))
         held_out = features.transform(transactions, rows=split.test)
     customer_bytes, _ = features.state_bytes
     CONSOLE.print(f"Fitting on {panel}; {customer_bytes} bytes of history per customer")

@@ -33,6 +33,7 @@ Array = NDArray[Any]
 
 _MANIFEST = "manifest.json"
 _PARAMS_FILE = re.compile(r"params-[0-9a-f]{16}\.safetensors")
+_LEFT_OVER = re.compile(rf"{_PARAMS_FILE.pattern}|\.saving-.*")  # of a first save that was killed
 _LOAD_ATTEMPTS = 10  # a save between reading the manifest and the arrays makes a second look worthwhile
 
 
@@ -89,7 +90,7 @@ class Format:
             raise BundleError(f"{source}: {manifest['params_file']} is truncated or was changed after saving. {again}")
         try:
             return manifest, load_tensors(raw)
-        except SafetensorError as problem:
+        except (SafetensorError, KeyError, TypeError, ValueError) as problem:  # also of number types that NumPy has not
             raise BundleError(f"{source}: not a {self.what} this version understands ({problem!r})") from problem
 
     def _read(self, source: Path) -> tuple[dict[str, Any], bytes]:
@@ -107,7 +108,7 @@ class Format:
 
     def _params_in_use(self, target: Path) -> str | None:
         """The arrays' file of what is now in a folder; None if nothing is. Raises if the folder holds something else."""
-        if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        if not target.exists() or (target.is_dir() and all(_LEFT_OVER.fullmatch(place.name) for place in target.iterdir())):
             return None
         try:
             manifest = json.loads((target / _MANIFEST).read_bytes())

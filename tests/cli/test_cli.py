@@ -113,3 +113,20 @@ def test_the_number_of_regimes_can_be_chosen_and_a_stopped_sweep_goes_on(tmp_pat
         "turncoat: --states"
         in turncoat("fit", "data", "--config", "ieee-cis", "--states", "few", "--out", "x", cwd=tmp_path, status=2).stderr
     )
+
+
+def test_whatever_goes_wrong_is_one_line(tmp_path: Path) -> None:
+    turncoat("simulate", "handbook", "--rows", 300, "--out", "y[/b].d", cwd=tmp_path)
+    (tmp_path / "deep.toml").write_text("x = " + "[" * 20_000)
+    (tmp_path / "m.csv").write_text("[/b],customer,time\n" + "\n".join(f"{i % 5}.5,{i % 7},{i}" for i in range(60)))
+    for command in (
+        ("simulate", "handbook", "--rows", 10, "--out", "/proc/nowhere"),
+        ("simulate", "handbook", "--rows", 10**17, "--out", "z"),
+        ("fit", "y[/b].d", "--config", "deep.toml", "--out", "o"),
+        ("fit", "y[/b].d", "--config", "handbook", "--out", "y[/b].d/transactions.csv/sub"),
+        ("fit", "n" * 300 + ".csv", "--config", "handbook", "--out", "o"),
+    ):
+        told = turncoat(*command, cwd=tmp_path, status=2).stderr
+        assert told.startswith("turncoat: ")
+        assert len(told.splitlines()) == 1
+    assert "[/b]" in turncoat("init", "m.csv", cwd=tmp_path).stdout

@@ -386,7 +386,7 @@ def test_a_second_table_about_customers():
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (("7,10,2.5,visa,0,1", "8,11,much,debit,1,2"), r"column 'amount', row 2: 'much' is not a number\. Correct it, or make it cat"),
+        (("7,10,2.5,visa,0,1", "8,11,much,debit,1,2"), r"column 'amount', row 2: 'much' is not a number\. Write plain numbers"),
         (("7,10,2.5,visa,0,1", "8,11,-inf,debit,1,2"), r"column 'amount', row 2: the value is -inf, and must be finite\. Correct it"),
         (("7,10,2.5,visa,0,1", "8,,2.5,debit,1,2"), r"column 'when', row 2: the time is missing.*Correct or remove"),
         (("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,2", "8,soon,2.5,debit,1,3"), r"column 'when', row 3: 'soon' is not a time.*Correct it"),
@@ -537,3 +537,43 @@ def test_a_file_to_be_scored_needs_no_labels(tmp_path: Path) -> None:
     transactions = read(path, schema, labelled=False)
     assert transactions.labels is None
     assert transactions.schema == schema
+
+
+def test_times_in_the_wrong_unit_are_refused(tmp_path: Path) -> None:
+    schema = Schema(customer=("who",), time="when", continuous=("paid",))
+    path = tmp_path / "ms.csv"
+    path.write_text("who,when,paid\na,1704110400000,2.5\na,1714110400000,2.5\n")
+    with pytest.raises(DataError, match=r"'1704110400000', in units of 's', is 54,000 years from zero. Set `time_unit`"):
+        read(path, schema)
+    assert read(path, replace(schema, time_unit="ms")).times[1] == 1714110400
+
+
+def test_refusals_in_the_joined_file_name_its_own_rows_and_spelling(tmp_path: Path) -> None:
+    schema = Schema(customer="who", time="at", continuous=("x_1",), id="id", join=Join("ident", "id", ("x_1",)))
+    trans, ident = tmp_path / "trans.csv", tmp_path / "ident.csv"
+    trans.write_text("who,at,id\n1,1,1\n1,2,2\n1,3,3\n")
+    ident.write_text("id,x_1\n3,inf\n1,2\n")
+    with pytest.raises(DataError, match=r"ident\.csv, column 'x_1', row 1: the value is inf"):
+        read(trans, schema)
+    ident.write_text("id,x-1\n3,abc\n1,2\n")
+    with pytest.raises(DataError, match=r"ident\.csv, column 'x-1', row 1: 'abc' is not a number"):
+        read(trans, schema)
+    ident.write_text("id,x_1\n3.0,7\n1.0,2\n")
+    np.testing.assert_array_equal(read(trans, schema).column("x_1"), [2, np.nan, 7])
+    ident.write_text("id,x_1\n8,7\n9,2\n")
+    with pytest.raises(DataError, match="no key of this file"):
+        read(trans, schema)
+
+
+def test_a_column_is_not_taken_for_its_twin_with_a_dash(tmp_path: Path) -> None:
+    path = tmp_path / "h.csv"
+    path.write_text("who,at,a-b\n1,1,2\n1,2,3\n")
+    with pytest.raises(DataError, match="names 'a_b'"):
+        read(path, Schema(customer="who", time="at", continuous=("a_b", "a-b")))
+
+
+def test_an_endless_name_is_refused_not_stored() -> None:
+    people = [f"c{i}" for i in range(999)] + ["z" * 200_000]
+    frame = pl.DataFrame({"who": people, "at": range(1000), "x": [1.0] * 1000})
+    with pytest.raises(DataError, match=r"column 'who', row 1000: 'zz.*200,000 characters"):
+        read(frame, Schema(customer="who", time="at", continuous=("x",)))

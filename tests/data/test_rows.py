@@ -66,7 +66,23 @@ def test_a_time_that_overflows_in_its_unit_is_refused() -> None:
         row_time(schema(time_unit="d"), {"when": 1e308})
 
 
-@pytest.mark.parametrize("value", ["much", [1.0], np.array([1.0]), {"eur": 1}, 10**400, datetime(2024, 1, 1)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "much",
+        "1_000",
+        "1.5 ",
+        "\uff11\uff12",
+        b"1.5",
+        np.timedelta64(5, "s"),
+        np.datetime64("2024-01-01"),
+        [1.0],
+        np.array([1.0]),
+        {"eur": 1},
+        10**400,
+        datetime(2024, 1, 1),
+    ],
+)
 @pytest.mark.parametrize("others", [(), ("other",)])
 def test_what_is_no_number_is_refused(value: Any, others: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="'paid'"):
@@ -78,3 +94,12 @@ def test_numbers_are_taken_and_absent_ones_are_missing() -> None:
     np.testing.assert_array_equal(found, [1, np.nan, 2.5, np.nan])
     with pytest.raises(DataError, match="finite"):
         row_numbers(("a",), {"a": float("inf")})
+
+
+def test_text_that_a_file_reads_as_missing_is_missing() -> None:
+    np.testing.assert_array_equal(row_numbers(("a", "b", "c"), {"a": "", "b": "NA", "c": "1.5e3"}), [np.nan, np.nan, 1500])
+
+
+def test_dates_far_from_now_have_the_bits_of_a_file() -> None:
+    far = datetime(2789, 3, 30, 0, 9, 32, 777217)
+    assert row_time(schema(), {"when": far}) == read(pl.DataFrame({"who": ["a"], "when": [far], "paid": [1.0]}), schema()).times[0]

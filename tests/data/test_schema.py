@@ -50,13 +50,13 @@ def test_one_name_may_stand_for_a_list():
 def test_columns_and_texts():
     assert FULL.columns == ("card", "region", "number", "when", "fraud", "shop", "age", "amount", "kind", "device")
     assert FULL.texts == ("card", "region", "shop", "kind", "device")
-    assert replace(FULL, customer=("amount",)).texts == ("shop", "kind", "device")
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"customer": ()}, "`customer` is empty"),
+        ({"customer": ("amount",)}, "'amount' is continuous; it cannot be customer too"),
         ({"time_unit": "weeks"}, "time_unit 'weeks' is none of s, ms"),
         ({"continuous": (), "categorical": (), "amount": None, "customer_age": None}, "no continuous and no categorical"),
         ({"amount": "kind"}, "amount 'kind' is not among the continuous"),
@@ -145,3 +145,9 @@ def test_schemas_by_name(tmp_path):
     for wrong in ("kaggle", "handbook:card1", "ieee-cis:card2"):
         with pytest.raises(ConfigError, match=f"no schema preset '{wrong}'; there are ieee-cis"):
             resolve(wrong)
+
+
+@pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b", "..\\x", ".", "..", ""])
+def test_a_joined_file_stays_beside_the_first(file: str) -> None:
+    with pytest.raises(ConfigError, match=r"join\.file"):
+        Join(file, "id", ("a",))

@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
 
 
 def test_existing_files_are_kept_unless_asked(filled):
-    with pytest.raises(ConfigError, match=r"transactions\.csv exists already.*overwrite=True"):
+    with pytest.raises(ConfigError, match=r"transactions\.csv exists already.*--overwrite"):
         simulate("handbook", 50, out=filled)
     assert contents(filled) == EARLIER
     (filled / "transactions.csv").unlink()

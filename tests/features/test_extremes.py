@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from tests.features.cases import DAY, SHOP, assert_same_bits, handbook, ieee, of_frame, raw_facts, replayed, shop, shop_frame
+from turncoat.errors import DataError
 from turncoat.features import FeatureRow, Features, State, history
 
 GOOD = {"at": 1000.0, "paid": 5.0, "age": 30.0, "kind": 404, "device": "phone", "town": "Oslo", "shop": "s1"}
@@ -35,7 +36,7 @@ def code_of(features: Features, found: FeatureRow, name: str) -> int:
     return int(found.categorical[features.names[1].index(name)])
 
 
-@pytest.mark.parametrize("stretch", [1e-6, 1.0, 500.0, 1e6, 1e12, 1e15, 1e250], ids=str)
+@pytest.mark.parametrize("stretch", [1e-6, 1.0, 500.0], ids=str)
 @pytest.mark.parametrize("shift", [0.0, -1e9, 1e9])
 def test_times_close_together_far_apart_and_before_zero(stretch: float, shift: float) -> None:
     data = of_frame(shop_frame(120).with_columns(pl.col("at") * stretch + shift))
@@ -55,9 +56,10 @@ def test_weekdays_around_zero(features: Features, time: float, weekday: int) -> 
     assert code_of(features, found, "weekday") == weekday
 
 
-def test_days_too_many_to_count_end(features: Features) -> None:
-    """Where a day more is no longer a larger number."""
-    _, found = stepped(features, *({"at": 1e21 + k * 1e6} for k in range(4)), {"at": 1e300})
+def test_times_that_can_only_be_a_wrong_unit_are_refused(features: Features) -> None:
+    with pytest.raises(DataError, match="'at': 1704110400000"):
+        stepped(features, {"at": 1_704_110_400_000.0})
+    _, found = stepped(features, {"at": -1e11}, {"at": 1e11})
     assert np.isfinite(found.continuous[features.names[0].index("entity_risk")])
 
 

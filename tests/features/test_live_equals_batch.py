@@ -146,7 +146,7 @@ def odd_files(draw: st.DrawFn) -> tuple[pl.DataFrame, Schema, dict[str, Any]]:
         id=draw(st.sampled_from([None, "id"])),
         entity=draw(st.sampled_from([None, "place"])),
         habits=draw(st.sampled_from([(), ("town",), ("town", "place"), tuple(categorical)])),
-        time_unit=draw(st.sampled_from(["s", "min", "ms"])),
+        time_unit=draw(st.sampled_from(["s", "ms"])),
     )
     arguments = {
         "kind": draw(st.sampled_from(["engineered", "engineered", "processed"])),

@@ -269,16 +269,16 @@ def test_a_manifest_with_something_left_out_is_refused(saved: Path, left_out: st
     "changes",
     [
         {"spreads": np.ones(3)},
-        {"units": np.ones((29, 1))},
-        {"centres": np.ones(29, np.float32)},
-        {"centres": np.full(29, np.nan)},
+        {"units": np.ones((30, 1))},
+        {"centres": np.ones(30, np.float32)},
+        {"centres": np.full(30, np.nan)},
         {"centres": None},
-        {"colours": np.ones(29)},
+        {"colours": np.ones(30)},
     ],
     ids=["too few", "a table", "half as wide", "not numbers", "left out", "one too many"],
 )
 def test_scales_that_do_not_fit_are_refused(saved: Path, changes: dict[str, Any]) -> None:
-    assert load_features(saved).plan_.scales.units.shape == (29,)
+    assert load_features(saved).plan_.scales.units.shape == (30,)
     rewrite_arrays(saved, **changes)
     if "colours" in changes:  # more than is asked for does no harm
         load_features(saved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -28,11 +29,19 @@ app.command()(explain)
 
 
 def main() -> None:
-    """Run the command line; a refusal is one line on standard error and exit status 2."""
+    """Run the command line; whatever goes wrong is one line on standard error, and exit status 2 (130 when interrupted)."""
     try:
         app()
-    except TurncoatError as problem:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"turncoat: {problem}", markup=False)
-        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except TurncoatError as problem:
+        _refuse(str(problem))
+    except MemoryError as problem:
+        _refuse(f"not enough memory: {problem}. Ask for less at a time")
+    except Exception as problem:  # a disk, a terminal or a library that fails; nothing was put in place
+        _refuse(f"{type(problem).__name__}: {problem}")
+
+
+def _refuse(message: str) -> NoReturn:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"turncoat: {message}", markup=False)
+    sys.exit(2)

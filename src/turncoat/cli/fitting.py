@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from turncoat.errors import ConfigError, DataError
 
@@ -81,7 +82,7 @@ def fit(
 
     DETECTOR.check_target(out)
     console = Console(stderr=True)
-    with console.status(f"reading {data}"):
+    with console.status(escape(f"reading {data}")):
         transactions = read(data, config)
     typer.echo(transactions)
     who = (transactions.customer_codes, transactions.times, transactions.labels)

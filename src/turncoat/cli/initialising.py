@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -30,12 +31,16 @@ def init(
         found = guess(files)
     write_schema(found, out, overwrite=overwrite)
     console = Console()
-    table = Table("column", "taken as", "because", title=f"What {files[0].name} seems to hold")
+    table = Table("column", "taken as", "because", title=escape(f"What {files[0].name} seems to hold"))
     for column, reason in found.reasons.items():
-        table.add_row(column, ", ".join(found.schema.roles(column)), reason)
+        table.add_row(escape(column), ", ".join(found.schema.roles(column)), escape(reason))
     for column, reason in found.left_out.items():
-        table.add_row(column, "not used", reason, style="dim")
+        table.add_row(escape(column), "not used", escape(reason), style="dim")
     console.print(table)
     for warning in found.warnings:
         console.print(f"Please check: {warning}", markup=False)
-    console.print(f"Wrote {out}. Correct what is wrong there; then: turncoat fit {files[0]} --schema {out}", markup=False, soft_wrap=True)
+    console.print(
+        f"Wrote {out}. Correct what is wrong there; then: turncoat fit {files[0]} --config {out} --out detector",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 _TOP_REASONS = 6
@@ -50,7 +51,7 @@ def score(
     from turncoat.data.writing import write_table
 
     detector = load(model)
-    with Console(stderr=True).status(f"scoring {data}"):
+    with Console(stderr=True).status(escape(f"scoring {data}")):
         transactions = read_for_scoring(data, detector.features_.fitted().schema)
         scores = detector.score(transactions, mode.value, kind.value)
         write_table(scores.frame(), out)
@@ -98,11 +99,13 @@ def explain(
         "regime",
         "belief",
         "reasons (log odds of the fraud regime)",
-        title=f"Customer {customer}, filtered",
+        title=escape(f"Customer {customer}, filtered"),
     )
     for name, one in path:
         shown = one.reasons if transaction is not None else one.reasons[:_TOP_REASONS]
         regime = f"{one.regime}{' (fraud)' if one.regime == detector.regimes.fraud_state else ''}"
         interval = f"{one.interval[0]:.1%} to {one.interval[1]:.1%}"
-        table.add_row(str(name), f"{one.probability:.1%}", interval, regime, f"{max(one.belief):.0%}", "\n".join(map(str, shown)))
+        table.add_row(
+            escape(str(name)), f"{one.probability:.1%}", interval, regime, f"{max(one.belief):.0%}", escape("\n".join(map(str, shown)))
+        )
     Console().print(table)

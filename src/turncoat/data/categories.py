@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,13 @@ def category_text(value: Any) -> str | None:
         return str(int(value)) if math.isfinite(value) and value == int(value) else repr(float(value))
     if type(value).__name__ in ("NAType", "NaTType"):  # how pandas says missing
         return None
-    text = format(value.normalize(), "f") if isinstance(value, Decimal) else str(value)
+    if isinstance(value, Decimal):
+        value = None if value.is_nan() else format(value.normalize(), "f")
+    elif isinstance(value, np.datetime64) and np.isnat(value):
+        value = None
+    if value is None:
+        return None
+    text = str(value.value) if isinstance(value, Enum) else str(value)
     if text.endswith("0") and _WHOLE.fullmatch(text):
         text = text.partition(".")[0]
     return _SPELLINGS.get(text, text) or None

@@ -304,7 +304,7 @@ class _Guesser:
                 self._leave(name, f"a second time: it rises with {moment.column.name!r}")
 
     def _id(self, known: str | None) -> SampledColumn | None:
-        if known is not None and self.open[known].is_unique and self.open[known].is_name:
+        if known is not None and known in self.open and self.open[known].is_unique and self.open[known].is_name:
             return self._take(known, f"unique in {self.where}")
         unique = [column for column in self.open.values() if column.is_unique and column.is_name and column.says(ID_WORDS)]
         unique = [column for column in unique if column.says(EVENT_WORDS) or not column.says((*CUSTOMER_WORDS, *ENTITY_WORDS))]
@@ -320,7 +320,7 @@ class _Guesser:
         named.sort(key=lambda column: (column.is_unique, rank(column, CUSTOMER_WORDS), column.says(ID_WORDS) is None, -column.n_distinct))
         others = [c for c in able if c.says(ID_WORDS) and not c.is_unique and not c.says((*ENTITY_WORDS, *TRAIT_WORDS, *EVENT_WORDS))]
         others.sort(key=lambda column: -column.n_distinct)
-        if known is not None:
+        if known is not None and known in self.open:
             best, reason = self.open[known], "the party whose history counts, in Fraud Dataset Benchmark's names"
         elif named:
             best, reason = named[0], f"the name says {named[0].says(CUSTOMER_WORDS)!r}"

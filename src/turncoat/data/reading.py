@@ -13,16 +13,19 @@ import polars as pl
 
 from turncoat.data.categories import Array, Named, key_text
 from turncoat.data.presets import preset
-from turncoat.data.schema import Schema
+from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.settings import load_schema
 from turncoat.data.sources import NOT_A_NUMBER, Source, beside, first_line, open_source, stem
-from turncoat.data.times import seconds
+from turncoat.data.times import LATEST, seconds
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 
 _TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 T = TypeVar("T")
+
+_YEAR = 365.25 * 86400
+_LONGEST_NAME = 100_000  # characters; longer ones are pieces of a file whose quotes do not match
 
 
 def read(origin: Any, schema: Schema | str, *, joined: Any = None, labelled: bool = True) -> Transactions:
@@ -101,6 +104,7 @@ class _Table:
         """Read both tables."""
         self.source, self.schema = source, schema
         self.owner: dict[str, Source] = {}
+        self.partners: pl.Series | None = None  # each row's row in the second table
         join = schema.join if second is not None else None
         theirs = [column for column in schema.columns if join is not None and column in join.columns]
         ours = [column for column in schema.columns if column not in theirs]
@@ -113,7 +117,7 @@ class _Table:
 
     def _read(self, source: Source, columns: list[str]) -> dict[str, pl.Series]:
         spelled = {column: source.spelled(column) for column in columns}
-        missing = [column for column, found in spelled.items() if found is None]
+        missing = [column for column, found in spelled.items() if found is None or (found != column and found in columns)]
         if missing:
             shown = ", ".join(repr(column) for column in missing[:8]) + (", ..." if len(missing) > 8 else "")
             have = ", ".join(source.columns[:12]) + (", ..." if len(source.columns) > 12 else "")
@@ -147,7 +151,9 @@ class _Table:
             except (pl.exceptions.PolarsError, OSError):
                 return
             if found.height:
-                raise self.error(column, found["row"][0], f"{found[column][0]!r} is not a number", "Correct it, or make it categorical")
+                place = f"{source.name}, column {column!r}, row {found['row'][0] + 1}"
+                remedy = "Write plain numbers such as 1234.56, or make the column categorical"
+                raise DataError(f"{place}: {found[column][0]!r} is not a number. {remedy}")
 
     def _join(self, second: Source, on: str, columns: list[str]) -> None:
         """Add a second table's columns by key; rows without a partner get missing values."""
@@ -160,11 +166,17 @@ class _Table:
             raise DataError(f"{second.name}, column {on!r}, row {row + 1}: {problem}. Keep one row for each {on}")
         rows = pl.DataFrame({"key": keys}).with_row_index("row")
         place = pl.DataFrame({"key": _key(self.columns[on])}).join(rows, on="key", how="left", maintain_order="left")["row"]
+        if place.null_count() == self.n_rows:
+            problem = f"no key of this file is one of {self.source.name}'s"
+            raise DataError(f"{second.name}, column {on!r}: {problem}. Check that both belong together")
         self.columns |= {column: theirs[column].gather(place) for column in columns}
+        self.partners = place
 
     def error(self, column: str, row: int, problem: str, remedy: str) -> DataError:
         """A refusal that names file, column and row (the first row after the header is 1)."""
         source = self.owner.get(column, self.source)
+        if source is not self.source and self.partners is not None:
+            row = self.partners[row]
         return DataError(f"{source.name}, column {column!r}, row {row + 1}: {problem}. {remedy}")
 
     def first(self, flags: pl.Series | Array) -> int:
@@ -183,9 +195,10 @@ class _Table:
             name = self.owner[column].name
             raise DataError(f"{name}, column {column!r}: {values.dtype} values cannot be names. Leave the column out") from problem
         for code, value in enumerate(named.values):
-            if "\0" in value:
+            if "\0" in value or len(value) > _LONGEST_NAME:
                 row = self.first(named.codes == code)
-                raise self.error(column, row, f"{value!r} has a NUL character", "The file may be damaged; write it again")
+                oddity = "a NUL character" if "\0" in value else f"{len(value):,} characters"
+                raise self.error(column, row, f"{value[:40]!r} has {oddity}", "The file may be damaged; write it again")
         return named
 
     def numbers(self) -> dict[str, Array]:
@@ -224,7 +237,12 @@ class _Table:
                 raise self.error(column, row, "the time is missing, and every transaction needs one", "Correct or remove the row")
             form = f" in the format {written!r}" if written else ": neither a finite number nor a date that begins with its year"
             raise self.error(column, row, f"{values[row]!r} is not a time{form}", "Correct it, or set `time_format` in the schema")
-        return times.to_numpy()
+        found = times.to_numpy()
+        if np.abs(found).max() > LATEST:
+            row = self.first(np.abs(found) > LATEST)
+            reading = f"{values[row]!r}, in units of {self.schema.time_unit!r}, is {found[row] / _YEAR:,.0f} years from zero"
+            raise self.error(column, row, reading, f"Set `time_unit` in the schema: one of {', '.join(TIME_UNITS)}")
+        return found
 
     def labels(self) -> Array | None:
         """0 or 1 for every row, or None if the schema has no label."""
@@ -264,6 +282,9 @@ class _Table:
             again = self.first(~values.is_first_distinct())
             first = self.first(values == values[again])
             raise self.error(column, again, f"id {values[again]!r} is already on row {first + 1}", "Remove one of the rows")
+        if values.dtype == pl.String and (values.str.len_chars().max() or 0) > _LONGEST_NAME:  # type: ignore[operator]
+            row = self.first(values.str.len_chars() > _LONGEST_NAME)
+            raise self.error(column, row, f"the id has {len(values[row]):,} characters", "The file may be damaged; write it again")
         if not (values.dtype.is_integer() or values.dtype == pl.String):
             name = self.owner[column].name
             raise DataError(
@@ -287,7 +308,7 @@ def _plain(values: pl.Series) -> pl.Series:
 
 def _key(values: pl.Series) -> pl.Series:
     """Keys of a join as text: a whole number is one key, whether its file holds integers, floats or text."""
-    return (values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values).cast(pl.String)
+    return _plain(values).cast(pl.String).str.replace(r"^([+-]?\d+)\.0+$", "$1")
 
 
 def _customers(table: _Table, names: dict[str, Named], numbers: dict[str, Array], times: Array) -> tuple[Array, Array]:

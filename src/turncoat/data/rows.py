@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import repeat
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,12 @@ import polars as pl
 
 from turncoat.data.categories import Array
 from turncoat.data.schema import TIME_UNITS, Schema
-from turncoat.data.times import seconds
+from turncoat.data.sources import NOT_A_NUMBER
+from turncoat.data.times import LATEST, seconds
 from turncoat.errors import DataError
+
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_WRITTEN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|nan|NaN")  # as polars reads numbers
 
 
 def row_time(schema: Schema, row: Mapping[str, Any]) -> float:
@@ -29,11 +35,11 @@ def row_time(schema: Schema, row: Mapping[str, Any]) -> float:
         if kind is float or (kind is int and schema.time_format is None):
             time = value * TIME_UNITS[schema.time_unit]
         elif kind is datetime:
-            time = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+            time = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND / 1e6
         else:
             times = None if kind is bool else seconds(pl.Series([value]), schema)
             time = math.nan if times is None or times[0] is None else times[0]
-        if math.isfinite(time):
+        if abs(time) <= LATEST:
             return float(time)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         pass
@@ -59,19 +65,27 @@ def _packer(n_numbers: int) -> struct.Struct:
 
 def _any_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
     """The columns where some are None, text or something else."""
-    values = [row.get(column) for column in columns]
+    values = [None if (value := row.get(column)).__class__ is str and value in ("", NOT_A_NUMBER) else value for column in columns]
     try:
         numbers: Array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         numbers = np.empty(0)
-    if numbers.shape != (len(columns),):
+    if numbers.shape != (len(columns),) or not all(map(_is_number, values)):
         wrong = next(column for column, value in zip(columns, values, strict=True) if not _is_number(value))
         raise DataError(f"column {wrong!r}: {row[wrong]!r} is not a number. Give a number, or leave it out if unknown")
     return numbers
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a file's column of numbers could hold the value."""
+    if value is None:
+        return True
+    if isinstance(value, str):
+        return _WRITTEN.fullmatch(value) is not None
+    if not isinstance(value, Number | np.bool_) or isinstance(value, complex | np.timedelta64):
+        return False
     try:
-        return np.array(value, dtype=np.float64).shape == ()
+        float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False
+    return True

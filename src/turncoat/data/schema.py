@@ -19,6 +19,11 @@ class Join:
     on: str
     columns: tuple[str, ...]  # those of the schema's columns that come from this file
 
+    def __post_init__(self) -> None:
+        """Keep the file beside the first."""
+        if "/" in self.file or "\\" in self.file or self.file in ("", ".", ".."):
+            raise ConfigError(f"join.file is {self.file!r}; it must be the name of a file beside the transaction file, without a folder")
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -58,7 +63,7 @@ class Schema:
                     raise ConfigError(f"schema {self.name!r}: column {column!r} is both {role_of[column]} and {role}. Keep one")
                 role_of[column] = role
         names = ("time", "label", "id", "continuous")
-        forbidden = {"customer": names[:3], "habits": names, "entity": names, "customer_age": (*names[:3], "categorical")}
+        forbidden = {"customer": names, "habits": names, "entity": names, "customer_age": (*names[:3], "categorical")}
         for role, others in forbidden.items():
             for column in self._columns_of(role):
                 if role_of.get(column) in others:

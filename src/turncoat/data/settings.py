@@ -43,7 +43,7 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
         content = tomllib.loads(place.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(f"{place}: cannot be read: {problem.strerror}. `turncoat init FILE` writes one") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:  # of TOML, of its encoding, of its numbers, of its depth
         raise ConfigError(f"{place}: is not TOML: {problem}") from problem
     table = content.get("schema")
     if not isinstance(table, dict):
@@ -55,7 +55,7 @@ def write_schema(schema: Schema | Guess, path: str | os.PathLike[str], *, overwr
     """Write a schema, or a guess with its reasons, as a file for people to correct. `load_schema` reads it back."""
     place = Path(path)
     if place.exists() and not overwrite:
-        raise ConfigError(f"{place}: is already there. Choose another name, or ask to overwrite it")
+        raise ConfigError(f"{place}: is already there. Choose another name, or replace it (--overwrite, overwrite=True)")
     aside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         aside.write_text(_document(schema), encoding="utf-8", newline="\n")

@@ -6,6 +6,7 @@ import polars as pl
 
 from turncoat.data.schema import TIME_UNITS, Schema
 
+LATEST = 1e11  # seconds, the year 5138: times further from zero have a wrong unit
 # 03/04/2024 may be in March or in April: `time_format` has to say.
 _YEAR_FIRST = r"^\s*\d{4}[-/]"
 
@@ -30,7 +31,8 @@ def seconds(values: pl.Series, schema: Schema) -> pl.Series | None:
     if values.dtype == pl.String:
         values = text_times(values, schema.time_format)
     if values.dtype.is_temporal() and values.dtype != pl.Time and values.dtype != pl.Duration:
-        return values.cast(pl.Datetime("us")).dt.timestamp("us").cast(pl.Float64) / 1e6
+        instants = values.cast(pl.Datetime("us")).dt.timestamp("us").cast(pl.Float64).to_numpy()
+        return pl.Series(values.name, instants / 1e6)  # NumPy divides as Python does; polars multiplies by the inverse
     if values.dtype.is_numeric():
         return values.cast(pl.Float64) * TIME_UNITS[schema.time_unit]
     return None

@@ -73,8 +73,11 @@ def report_fraud(numbers: Array, time: float) -> None:
 
 
 @compiled_exactly
-def advance_entity(numbers: Array, time: float, amount: float, delay: float, base_rate: float, facts: Array) -> None:
-    """One transaction at the entity: its facts [7] against the state, which it then joins."""
+def advance_entity(numbers: Array, time: float, amount: float, delay: float, base_rate: float, label_follows: bool, facts: Array) -> None:
+    """One transaction at the entity: its facts [7] against the state, which it then joins.
+
+    Unless its label will follow, it says nothing about risk, now or later.
+    """
     facts[:] = np.nan
     n_days = (len(numbers) - _RING) // 2
     if numbers[_N] == 0.0:
@@ -105,7 +108,8 @@ def advance_entity(numbers: Array, time: float, amount: float, delay: float, bas
         off = size - numbers[_MEAN]
         numbers[_MEAN] += off / numbers[_AMOUNTS]
         numbers[_SQUARES] += off * (size - numbers[_MEAN])
-    numbers[_RING + 2 * int(math.floor(now / DAY) % n_days)] += 1.0
+    if label_follows:
+        numbers[_RING + 2 * int(math.floor(now / DAY) % n_days)] += 1.0
 
 
 @compiled_exactly
@@ -114,7 +118,8 @@ def replay_entities(
 ) -> None:
     """`advance_entity` over transactions in `order`, which has each entity's together, oldest first: facts [7, N].
 
-    A fraud is reported at once, which changes nothing before its day comes of age. Rows without an entity (-1) have no facts.
+    A fraud is reported at once, which changes nothing before its day comes of age. Without labels
+    (`labels` empty) nothing is learnt about risk. Rows without an entity (-1) have no facts.
     """
     numbers, row = np.zeros(n_numbers), np.empty(N_FACTS)
     last = -1
@@ -125,7 +130,7 @@ def replay_entities(
         if entities[i] != last:
             numbers[:] = 0.0
             last = entities[i]
-        advance_entity(numbers, times[i], amounts[i], delay, base_rate, row)
+        advance_entity(numbers, times[i], amounts[i], delay, base_rate, len(labels) > 0, row)
         facts[:, i] = row
         if len(labels) > 0 and labels[i] == 1:
             report_fraud(numbers, times[i])

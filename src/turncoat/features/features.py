@@ -18,7 +18,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import entities, history
 from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_raw, in_groups, raw_cells
-from turncoat.features.plan import FeaturePlan
+from turncoat.features.plan import MOST_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.state import State, customer_bytes, entity_bytes, name_hash, pack, unpack_customer, unpack_entity
 from turncoat.features.vocabulary import Vocabulary, codes_of
@@ -114,8 +114,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
         days = self.label_delay_days
-        if not isinstance(days, int | float | np.integer | np.floating) or isinstance(days, bool) or not 0 <= days <= 3650:
-            raise ConfigError(f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and 3650")
+        if not isinstance(days, int | float | np.integer | np.floating) or isinstance(days, bool) or not 0 <= days <= MOST_DELAY_DAYS:
+            raise ConfigError(f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and {MOST_DELAY_DAYS}")
 
     def _flagged(self, schema: Schema, patterns: Sequence[bytes | None]) -> tuple[str, ...]:
         """Columns whose absence becomes a feature: absent on some rows, and under `distinct` not on the same rows as an earlier one."""
@@ -168,9 +168,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
             n_categories=plan.n_categories,
         )
 
-    def step(self, state: State | None, row: Mapping[str, Any]) -> tuple[State, FeatureRow]:
-        """One transaction, live: the records after it, and its features. `row` maps column names to values; absent is missing."""
+    def step(self, state: State | None, row: Mapping[str, Any], *, label_follows: bool = True) -> tuple[State, FeatureRow]:
+        """One transaction, live: the records after it, and its features. `row` maps column names to values; absent is missing.
+
+        A row that is older than the records counts as now. Where no label will be reported, say so with `label_follows=False`, or the
+        transaction counts as genuine once its label is due.
+        """
         plan = self.fitted()
+        if not isinstance(row, Mapping):
+            raise DataError(f"a live row is a mapping from column names to values; found {type(row).__name__}")
         schema = plan.schema
         time, values = row_time(schema, row), row_numbers(schema.continuous, row)
         continuous = np.empty((1, len(plan.continuous)), np.float32)
@@ -183,7 +189,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         names, flags = plan.flagged_names
         categorical[0, flags] = categorical[0, names] < 0
         if plan.engineered:
-            state = self._advance(plan, state or State(), row, time, values, n_missing[0], continuous, categorical)
+            state = self._advance(plan, state or State(), row, time, values, n_missing[0], label_follows, continuous, categorical)
         return state or State(), FeatureRow(continuous[0], categorical[0])
 
     def _advance(
@@ -194,6 +200,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         time: float,
         values: Array,
         n_missing: int,
+        label_follows: bool,
         continuous: Array,
         categorical: Array,
     ) -> State:
@@ -211,7 +218,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             facts[own:] = np.nan
         elif plan.has_entity:
             record = unpack_entity(plan, state.entity)
-            entities.advance_entity(record, time, amount, plan.label_delay, plan.base_rate, facts[own:])
+            entities.advance_entity(record, time, amount, plan.label_delay, plan.base_rate, label_follows, facts[own:])
             entity = pack(plan, record)
         fill_facts(plan, facts[:, None], _ONE_ROW, continuous)
         categorical[0, plan.first_fact :] = codes

@@ -18,6 +18,7 @@ from turncoat.features.vocabulary import Vocabulary
 Array = NDArray[Any]
 
 WEEKDAYS = 7
+MOST_DELAY_DAYS = 3650
 
 
 class Treatment(NamedTuple):
@@ -50,11 +51,16 @@ class FeaturePlan:
         for array in (self.scales.units, self.scales.centres, self.scales.spreads):
             if array.shape != (self.n_raw + facts,) or array.dtype != np.float64 or not np.isfinite(array).all():
                 raise ValueError(f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and {facts} facts")
+        if (self.scales.units < 0).any() or (self.scales.spreads < 0).any():
+            raise ValueError("units or spreads below 0")
+        names = [name for vocabulary in self.vocabularies for name in (*vocabulary.frequent, *vocabulary.rare)]
+        if not all(isinstance(name, str) for name in (*names, *self.flagged)) or len(set(self.flagged)) < len(self.flagged):
+            raise ValueError("names that are no text, or a column flagged twice")
         if len(self.vocabularies) != len(self.schema.categorical):
             raise ValueError(f"{len(self.vocabularies)} vocabularies for {len(self.schema.categorical)} categorical columns")
         if unknown := set(self.flagged) - {*self.schema.continuous, *self.schema.categorical}:
             raise ValueError(f"missing flags for columns that are not there: {', '.join(map(repr, sorted(unknown)))}")
-        if not (0 <= self.base_rate < 1 and 0 <= self.label_delay < float("inf")):
+        if not (0 <= self.base_rate < 1 and 0 <= self.label_delay <= MOST_DELAY_DAYS * history.DAY):
             raise ValueError(f"a fraud share of {self.base_rate} or a label delay of {self.label_delay} seconds cannot be")
 
     @property

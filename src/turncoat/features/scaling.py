@@ -15,6 +15,7 @@ from turncoat.numerics.compiled import compiled_exactly
 Array = NDArray[Any]
 
 HEAVY_KURTOSIS = 8.0  # an exponential distribution has 9
+FURTHEST = 1e6  # spreads; a value further out counts as this far, so that no row can be infinite
 _BLOCK_ROWS = 512  # rows of sixteen cells that stay in the first cache
 
 # log(m) = 2 atanh((m - 1) / (m + 1)), ten terms of whose series are exact to rounding for m between 1/sqrt(2) and sqrt(2).
@@ -47,7 +48,7 @@ class Scales:
         kept = self.kept
         values = scaled.astype(np.float64) * self.spreads[kept] + self.centres[kept]
         units = self.units[kept]
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return np.where(units > 0, np.copysign(units * np.expm1(np.abs(values)), values), values)
 
     @classmethod
@@ -117,6 +118,12 @@ def _fit_column(cells: Array) -> tuple[float, float, float]:
 
 
 @compiled_exactly
+def _within(x: float) -> np.float32:
+    """The number, no further from 0 than is allowed; NaN stays NaN."""
+    return np.float32(FURTHEST if x > FURTHEST else -FURTHEST if x < -FURTHEST else x)
+
+
+@compiled_exactly
 def fill_columns(
     cells: Array,
     targets: Array,
@@ -144,10 +151,10 @@ def fill_columns(
                 unit, centre, spread = units[g], centres[g], spreads[g]
                 if unit > 0.0:
                     for i in range(len(raw)):
-                        scaled[i] = np.float32((_signed_log(raw[i], unit) - centre) / spread)
+                        scaled[i] = _within((_signed_log(raw[i], unit) - centre) / spread)
                 else:
                     for i in range(len(raw)):
-                        scaled[i] = np.float32((raw[i] - centre) / spread)
+                        scaled[i] = _within((raw[i] - centre) / spread)
                 for i in range(len(raw)):
                     if targets[start + i] >= 0:
                         continuous[targets[start + i], places[g]] = scaled[i]

@@ -27,7 +27,7 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
     content, arrays = FEATURES.load(folder)
     try:
         return unpack_features(content, arrays, str(folder))
-    except (LookupError, TypeError, ValueError, ConfigError) as problem:
+    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
         raise BundleError(f"{folder}: not features this version understands ({problem!r})") from problem
 
 
@@ -51,7 +51,7 @@ def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: s
     features = Features(**content["settings"])
     features.plan_ = FeaturePlan(
         schema=Schema.from_table(content["schema"], source=source),
-        engineered=bool(content["engineered"]),
+        engineered=content["engineered"] is True,
         label_delay=float(content["label_delay"]),
         base_rate=float(content["base_rate"]),
         scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),

@@ -214,6 +214,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def _adopt(self, params: P) -> Self:
         self.params_ = params
         self._live: tuple[Any, tuple[LiveTables, tuple[int, int, int]]] | None = None
+        self._held_terms: tuple[Any, Terms] | None = None
         return self
 
     def _check_settings(self, of_fit: bool = True) -> None:
@@ -243,9 +244,13 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         return Posteriors(probs, log_likelihoods)
 
     def _terms(self) -> Terms:
-        """The terms used for scoring, at the temperature in use."""
-        terms = self._scoring_terms(self._fitted())
-        return terms if self.temperature == 1 else terms.tempered(self.temperature)
+        """The terms used for scoring, at the temperature in use; made once."""
+        params = self._fitted()
+        key = (id(params), self._scoring_name(), self.temperature)
+        if self._held_terms is None or self._held_terms[0] != key:
+            terms = self._scoring_terms(params)
+            self._held_terms = (key, terms if self.temperature == 1 else terms.tempered(self.temperature))
+        return self._held_terms[1]
 
     def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
         """A panel and this model as the kernels read them, under the terms used for scoring or those given."""

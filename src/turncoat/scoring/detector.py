@@ -9,13 +9,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from turncoat.data.splits import Split, by_customer, long_enough
+from turncoat.data.splits import PARTS, Split, by_customer, long_enough
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import FeatureRow, Features
@@ -30,7 +30,7 @@ from turncoat.scoring.reasons import Decomposition, Reason, reasons
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores, beta_interval, entropies
 from turncoat.scoring.state import DetectorState, fingerprint, pack_state, unpack_state
-from turncoat.scoring.supervision import SUPERVISIONS, anchors_of, known_labels, label_likelihoods
+from turncoat.scoring.supervision import SUPERVISIONS, anchors_of, known_labels, label_likelihoods, sides
 from turncoat.scoring.temperature import choose_temperature
 from turncoat.scoring.wording import Wording
 
@@ -82,21 +82,26 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
         """Fit features and model on the split's fit part, and measure the regimes on its calibration part."""
         self._check_settings()
+        for name in ("parts_", "fingerprint_", "_wording"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         if split is None:
             split = by_customer(transactions.customer_codes, transactions.times, transactions.labels)
         if len(split.calibration) == 0:
             raise ConfigError(f"the split {split.name!r} has no calibration part, on which fraud rates are measured. Make one that has")
-        transactions.take(split.calibration).needed_labels("measuring the regimes' fraud rates")
+        part = transactions.take(split.calibration)
+        labels = part.needed_labels("measuring the regimes' fraud rates")
         self.features_ = (Features() if self.features is None else clone(self.features)).fit(transactions.take(split.fit))
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
-        panel = self.features_.transform(transactions, rows=long_enough(transactions.customer_codes, split.fit))
+        panel = self._fit_panel(transactions, split)
         anchors = anchors_of(panel, self) if self.supervision == "anchored" else None
         self.model_.fit(panel, anchors)
         self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
+        held_out, places = self._history_panel(transactions, split, "calibration")
+        beliefs = {mode: self._probs(held_out, mode) for mode in MODES}
         self.parts_ = Parts(
-            regimes={mode: self._measured(transactions, split.calibration, mode) for mode in MODES},
-            in_sample=self._regimes(self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered", True),
-            temporal_share=self._temporal_share(transactions, split.calibration),
+            regimes={mode: self._regimes(beliefs[mode][places], labels, part.offsets, "calibration", mode) for mode in MODES},
+            in_sample=self._regimes(self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered"),
+            temporal_share=self._temporal_share(held_out, places, beliefs["filtered"]),
         )
         return self
 
@@ -108,10 +113,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def _check_settings(self) -> None:
         if self.supervision not in SUPERVISIONS:
             raise ConfigError(f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}")
-        if self.temperature != AUTO and (isinstance(self.temperature, str | bool) or not 0 < self.temperature < np.inf):
+        if self.temperature != AUTO and not (_is_number(self.temperature) and 0 < self.temperature < np.inf):
             raise ConfigError(f"temperature is {self.temperature!r}; it must be a positive number, or {AUTO!r}")
-        if not 0 <= self.label_noise < 0.5:
+        if not (_is_number(self.label_noise) and 0 <= self.label_noise < 0.5):
             raise ConfigError(f"label_noise is {self.label_noise!r}; it must be at least 0 and below 0.5")
+        own = 1.0 if self.model is None else self.model.temperature
+        if self.temperature != AUTO and own not in (1.0, self.temperature):
+            raise ConfigError(f"the model's temperature is {own!r} and the detector's {self.temperature!r}. Give it to the detector")
 
     def fitted(self) -> Parts:
         """What fitting made."""
@@ -121,17 +129,27 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return parts
 
     def check(self) -> None:
-        """Raise ValueError if features, model and regimes do not fit each other."""
+        """Raise ValueError or ConfigError if settings, features, model, regimes and ranker do not fit each other."""
+        self._check_settings()
+        if self.supervision == "anchored":
+            sides(self)
         plan, params, parts = self.features_.fitted(), self.model_.params_, self.fitted()
         if params.means.shape[1] != len(plan.continuous) or tuple(params.n_categories) != plan.n_categories:
             raise ValueError("the model's columns are not the features'")
+        k = params.n_states
         for regimes in (*parts.regimes.values(), parts.in_sample):
             arrays = (regimes.mass, regimes.frauds, regimes.evidence, regimes.stickiness)
-            if any(array.shape != (params.n_states,) or not np.isfinite(array).all() or (array < 0).any() for array in arrays):
+            if any(array.shape != (k,) or not np.isfinite(array).all() or (array < 0).any() for array in arrays):
                 raise ValueError("the regimes are not the model's")
+            if not regimes.mass.sum() > 0 or (regimes.frauds > regimes.mass * (1 + 1e-9)).any():
+                raise ValueError("the regimes hold no transactions, or more frauds than transactions")
         for ranked in (parts.ranked or {}).values():
-            if ranked.intercepts.shape != (params.n_states,) or not np.isfinite(ranked.covariances).all():
+            shapes = (ranked.intercepts.shape, ranked.slopes.shape, ranked.covariance.shape)
+            finite = all(np.isfinite(part).all() for part in (ranked.intercepts, ranked.slopes, ranked.covariance))
+            if shapes != ((k,), (k,), (2 * k, 2 * k)) or not finite or not 0 < ranked.spread < np.inf:
                 raise ValueError("the ranker's regimes are not the model's")
+        if parts.ranker is not None:
+            as_ranker(parts.ranker.given, self.features_)
 
     @property
     def regimes(self) -> Regimes:
@@ -158,34 +176,34 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(
                 f"the split {split.name!r} has no selection part, on which a temperature is chosen. Make one, or name a temperature"
             )
-        selection = self._history_panel(transactions, split.selection)
-        return choose_temperature(self.model_, panel, *selection)
+        return choose_temperature(self.model_, panel, *self._history_panel(transactions, split, "selection"))
 
-    def _history_panel(self, transactions: Transactions, rows: Array) -> tuple[Panel, Array]:
-        """A panel in which the rows have all of their customers' earlier rows before them, and the rows' places in it."""
-        customers = np.unique(transactions.customer_codes[rows])
-        context = np.flatnonzero(np.isin(transactions.customer_codes, customers) & (transactions.times <= transactions.times[rows].max()))
-        return self.features_.transform(transactions, rows=context), np.searchsorted(context, rows)
+    def _fit_panel(self, transactions: Transactions, split: Split) -> Panel:
+        known, rows = _known(transactions, split, "fit")
+        kept = long_enough(known.customer_codes, rows)
+        if len(kept) == 0:
+            raise DataError(f"the fit part of the split {split.name!r} has no customer with 5 transactions. Choose a larger fit part")
+        return self.features_.transform(known, rows=kept)
 
-    def _measured(self, transactions: Transactions, rows: Array, mode: str) -> Regimes:
-        panel, places = self._history_panel(transactions, rows)
-        part = transactions.take(rows)
-        return self._regimes(self._probs(panel, mode)[places], part.labels, part.offsets, "calibration", mode, False)
+    def _history_panel(self, transactions: Transactions, split: Split, part: str) -> tuple[Panel, Array]:
+        """A panel in which a part's rows have all of their customers' earlier rows before them, and the rows' places in it."""
+        known, rows = _known(transactions, split, part)
+        customers = np.unique(known.customer_codes[rows])
+        context = np.flatnonzero(np.isin(known.customer_codes, customers) & (known.times <= known.times[rows].max()))
+        return self.features_.transform(known, rows=context), np.searchsorted(context, rows)
 
-    def _regimes(self, probs: Array, labels: Array | None, offsets: Array, part: str, mode: str, in_sample: bool) -> Regimes:
+    def _regimes(self, probs: Array, labels: Array | None, offsets: Array, part: str, mode: str) -> Regimes:
         if labels is None:
             raise DataError(f"the {part} part has no labels. Set `label` in the schema")
         stickiness = np.diag(self.model_.params_.transition_matrix)
-        return Regimes.measure(probs, labels, offsets, stickiness, part=part, mode=mode, in_sample=in_sample)
+        return Regimes.measure(probs, labels, offsets, stickiness, part=part, mode=mode, in_sample=part == "fit")
 
     def _probs(self, panel: Panel, mode: str, known: Anchors | None = None) -> Array:
         posteriors = self.model_.filter(panel, known) if mode == "filtered" else self.model_.smooth(panel, known)
         return posteriors.probs
 
-    def _temporal_share(self, transactions: Transactions, rows: Array) -> float:
+    def _temporal_share(self, panel: Panel, places: Array, beliefs: Array) -> float:
         """Mean total variation between the filtered beliefs and those of rows taken one by one (E9)."""
-        panel, places = self._history_panel(transactions, rows)
-        beliefs = self._probs(panel, "filtered")
         alone = self.model_.memoryless(panel, beliefs.mean(axis=0)).probs
         return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
 
@@ -245,12 +263,17 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if parts.ranked is not None:
             if external is None:
                 raise DataError("this detector has a ranker, and the ranker's scores are missing. Score transactions, or give `external`")
-            return parts.ranked[mode].predict(external, belief)
+            scores = np.asarray(external, np.float64)
+            if scores.shape != (len(belief),):
+                raise DataError(f"the ranker's scores must be one for each of the {len(belief):,} rows; found shape {scores.shape}")
+            return parts.ranked[mode].predict(scores, belief)
         regimes = parts.regimes[mode]
         return belief @ regimes.mean_rates, belief**2 @ regimes.rate_variances
 
-    def score_one(self, state: DetectorState | None, transaction: Mapping[str, Any], level: float = 0.9) -> tuple[DetectorState, Score]:
-        """One transaction, live: what is remembered after it, and its score with reasons."""
+    def score_one(
+        self, state: DetectorState | None, transaction: Mapping[str, Any], *, level: float = 0.9, n_reasons: int = 8
+    ) -> tuple[DetectorState, Score]:
+        """One transaction, live: what is remembered after it, and its score with the strongest reasons and the rest as one."""
         parts = self.fitted()
         held = unpack_state(self, state or DetectorState())
         features, row = self.features_.step(FeatureState(held.features, held.entity), transaction)
@@ -266,7 +289,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             entropy=float(entropies(belief)),
             seen=held.seen + 1,
             regime=int(belief.argmax()),
-            reasons=self._reasons(held.belief, row),
+            reasons=self._reasons(held.belief, row, n_reasons),
         )
         return pack_state(self, belief, held.seen + 1, features), score
 
@@ -275,11 +298,15 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         cells, names = self.model_.pieces(row.continuous[None], row.categorical[None])
         return Decomposition.of(self.regimes.fraud_state, self.model_.log_predicted(belief), cells[0], names[0])
 
-    def _reasons(self, belief: Array | None, row: FeatureRow) -> tuple[Reason, ...]:
+    def _reasons(self, belief: Array | None, row: FeatureRow, most: int | None = None) -> tuple[Reason, ...]:
         if self.model_.n_states == 1:
             return ()
-        wording = Wording(self.features_.fitted())
-        return reasons(self._decomposed(belief, row), wording.sources, wording.texts(row))
+        wording = self._wording
+        return reasons(self._decomposed(belief, row), wording.sources, lambda sources: wording.texts(row, sources), most)
+
+    @cached_property
+    def _wording(self) -> Wording:
+        return Wording(self.features_.fitted())
 
     def explain(self, transactions: Transactions, customer: str, transaction: Any = None) -> list[tuple[Any, Score]]:
         """The path of one customer: (id, score with reasons) of each of their transactions, or of one of them. Filtered."""
@@ -329,7 +356,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         made = as_ranker(ranker, self.features_)
         part = transactions.take(split.calibration)
         labels = part.needed_labels("fitting a ranker inside the regimes")
-        panel, places = self._history_panel(transactions, split.calibration)
+        panel, places = self._history_panel(transactions, split, "calibration")
         external = made.of_transactions(part, panel, places)
         ranked = {mode: RegimeRanker.fit(external, self._probs(panel, mode)[places], labels, shrinkage) for mode in MODES}
         other: Detector = clone(self)
@@ -342,3 +369,14 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         from turncoat.scoring.bundle import save_detector
 
         save_detector(self, folder)
+
+
+def _known(transactions: Transactions, split: Split, part: str) -> tuple[Transactions, Array]:
+    """What may be known when a part is used, and the part's rows in it: nothing of the parts after it, not even as history."""
+    later = [split.parts[name] for name in PARTS[PARTS.index(part) + 1 :]]
+    kept = np.setdiff1d(np.arange(transactions.n_rows), np.concatenate(later))
+    return transactions.take(kept), np.searchsorted(kept, split.parts[part])
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -30,7 +30,7 @@ class RegimeRanker:
     spread: float
     intercepts: Array  # [K]
     slopes: Array  # [K]
-    covariances: Array  # [K, 2, 2] of intercept and slope
+    covariance: Array  # [2 K, 2 K] of intercept and slope of each regime in turn
 
     @classmethod
     def fit(cls, scores: Array, belief: Array, labels: Array, shrinkage: float = 10.0, with_slopes: bool = True) -> RegimeRanker:
@@ -38,28 +38,33 @@ class RegimeRanker:
 
         `shrinkage` is the strength, in units of squared log odds, that draws each regime to the common line; 0 leaves them apart.
         """
-        if not np.isfinite(scores).all():
-            raise DataError(
-                f"the ranker's score is missing or infinite on row {int(np.flatnonzero(~np.isfinite(scores))[0])}. Give every row one"
-            )
+        _refuse_missing(scores)
         if labels.min() == labels.max():
             raise DataError(f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. Choose a larger calibration part")
         centre, spread = float(scores.mean()), float(scores.std()) or 1.0
         z = (scores - centre) / spread if with_slopes else np.zeros(len(scores))
         solution, hessian = _newton(z, belief, labels.astype(np.float64), shrinkage, with_slopes)
-        covariance = np.linalg.inv(hessian)
-        n_states = belief.shape[1]
-        pairs = [np.ix_([2 * k, 2 * k + 1], [2 * k, 2 * k + 1]) for k in range(n_states)]
-        lines = solution[: 2 * n_states].reshape(n_states, 2)
-        return cls(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), np.array([covariance[pair] for pair in pairs]))
+        own = slice(2 * belief.shape[1])
+        covariance = np.linalg.inv(hessian)[own, own]
+        if not with_slopes:
+            covariance[1::2] = covariance[:, 1::2] = 0.0
+        lines = solution[own].reshape(-1, 2)
+        return cls(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), covariance)
 
     def predict(self, scores: Array, belief: Array) -> tuple[Array, Array]:
         """Probability of fraud [N], and its variance."""
+        _refuse_missing(scores)
         z = (scores - self.centre) / self.spread
         within = expit(self.intercepts + z[:, None] * self.slopes)
-        spread = (within * (1 - within)) ** 2
-        own = self.covariances[:, 0, 0] + 2 * z[:, None] * self.covariances[:, 0, 1] + z[:, None] ** 2 * self.covariances[:, 1, 1]
-        return (belief * within).sum(axis=1), (belief**2 * spread * own).sum(axis=1)
+        steep = belief * within * (1 - within)  # by which the probability moves with each intercept
+        moves = np.stack([steep, steep * z[:, None]], axis=2).reshape(len(z), -1)
+        return (belief * within).sum(axis=1), np.maximum(((moves @ self.covariance) * moves).sum(axis=1), 0.0)
+
+
+def _refuse_missing(scores: Array) -> None:
+    missing = np.flatnonzero(~np.isfinite(scores))
+    if missing.size:
+        raise DataError(f"the ranker's score is missing or infinite on row {missing[0]}. Give every row one")
 
 
 def _newton(z: Array, belief: Array, labels: Array, shrinkage: float, with_slopes: bool) -> tuple[Array, Array]:

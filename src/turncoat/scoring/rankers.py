@@ -21,6 +21,11 @@ Array = NDArray[Any]
 class Ranker(Protocol):
     """Gives transactions scores that rank them; higher is riskier. The scale does not matter."""
 
+    @property
+    def given(self) -> Any:
+        """What it was made of, as `as_ranker` takes it."""
+        ...
+
     def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
         """Scores [N] of transactions, whose features are the panel's rows, or those of its rows at `places`."""
         ...
@@ -35,6 +40,11 @@ class ColumnRanker:
     """The user's own score, in a continuous column of the schema."""
 
     column: str
+
+    @property
+    def given(self) -> str:
+        """The column."""
+        return self.column
 
     def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
         """The column's values."""
@@ -51,6 +61,11 @@ class XGBoostRanker:
 
     booster: Any
 
+    @property
+    def given(self) -> Any:
+        """The booster."""
+        return self.booster
+
     def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
         """Log odds of the panel's rows."""
         rows = slice(None) if places is None else places
@@ -63,7 +78,13 @@ class XGBoostRanker:
     def _margins(self, continuous: Array, categorical: Array) -> Array:
         from xgboost import DMatrix
 
-        margins: Array = self.booster.predict(DMatrix(ranker_columns(continuous, categorical)), output_margin=True)
+        best = self.booster.attr("best_iteration")  # of a fit that was stopped early
+        margins: Array = self.booster.predict(
+            DMatrix(ranker_columns(continuous, categorical)),
+            output_margin=True,
+            validate_features=False,  # names, if it was fitted on a frame
+            iteration_range=(0, 0 if best is None else int(best) + 1),
+        )
         return margins.astype(np.float64)
 
 

@@ -6,7 +6,7 @@ same column of the file are added up under its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-HISTORY = "history"
+HISTORY, OTHERS = "history", "others"
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,24 @@ class Decomposition:
         )
 
 
-def reasons(decomposition: Decomposition, sources: tuple[Sequence[str], Sequence[str]], texts: Mapping[str, str]) -> tuple[Reason, ...]:
-    """Every term, the strongest first, those of one source added up. `sources` are of the continuous and categorical features."""
+def reasons(
+    decomposition: Decomposition,
+    sources: tuple[Sequence[str], Sequence[str]],
+    words: Callable[[Sequence[str]], Mapping[str, str]],
+    most: int | None = None,
+) -> tuple[Reason, ...]:
+    """The terms, those of one source added up, the strongest first; all but the `most` strongest as one.
+
+    `sources` are those of the continuous and of the categorical features; `words` says what a row has there.
+    """
     totals: dict[str, float] = {HISTORY: decomposition.history}
     for names, terms in zip(sources, (decomposition.continuous, decomposition.categorical), strict=True):
         for name, term in zip(names, terms.tolist(), strict=True):
             totals[name] = totals.get(name, 0.0) + term
     ranked = sorted(totals.items(), key=lambda item: (-abs(item[1]), item[0]))
-    return tuple(Reason(source, texts.get(source, source), term) for source, term in ranked)
+    shown, rest = ranked[:most], ranked[most:] if most is not None else []
+    texts = {HISTORY: "history", **words([source for source, _ in shown])}
+    told = [Reason(source, texts[source], term) for source, term in shown]
+    if rest:
+        told.append(Reason(OTHERS, f"{len(rest)} other facts together", sum(term for _, term in rest)))
+    return tuple(told)

@@ -17,7 +17,8 @@ from turncoat.errors import DataError
 
 Array = NDArray[Any]
 
-PRIOR_ROWS = 1.0  # transactions' worth of the overall fraud rate that every regime starts with
+PRIOR_ROWS = 1.0  # transactions' worth of the overall fraud rate that every regime's mean starts with
+_UNSURE = 0.5  # of a fraud and of a genuine transaction that intervals start with (Jeffreys): no fraud seen is not no risk
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +41,7 @@ class Regimes:
         mass = probs.sum(axis=0)
         frauds = probs.T @ labels.astype(np.float64)
         rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)
-        residuals = np.add.reduceat(probs * (labels[:, None] - rates), offsets[:-1], axis=0)
-        clustered, independent = (residuals**2).sum(axis=0), mass * rates * (1.0 - rates)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            inflation = np.where(independent > 0, np.maximum(clustered / independent, 1.0), 1.0)
+        inflation = _inflation(probs, probs * (labels[:, None] - rates), mass * rates * (1.0 - rates), offsets)
         return cls(part, mode, in_sample, mass, frauds, mass / inflation, np.asarray(stickiness, np.float64))
 
     @property
@@ -85,16 +83,15 @@ class Regimes:
 
     @cached_property
     def posterior(self) -> tuple[Array, Array]:
-        """The Beta posteriors' two counts [K]: evidence, and a transaction's worth of the overall rate, kept off 0 and 1."""
-        overall = (self.frauds.sum() + 0.5) / (self.mass.sum() + 1.0)
-        shares = self.rates * self.evidence
-        return shares + PRIOR_ROWS * overall, self.evidence - shares + PRIOR_ROWS * (1.0 - overall)
+        """The Beta posteriors' two counts [K], from which intervals and variances come."""
+        frauds = self.rates * self.evidence
+        return frauds + _UNSURE, self.evidence - frauds + _UNSURE
 
     @cached_property
     def mean_rates(self) -> Array:
-        """Posterior means of the fraud shares [K]: what scores are made of."""
-        a, b = self.posterior
-        means: Array = a / (a + b)
+        """The fraud shares [K] that scores are made of: with little evidence nearer to the overall rate, never 0 or 1."""
+        overall = (self.frauds.sum() + _UNSURE) / (self.mass.sum() + 2 * _UNSURE)
+        means: Array = (self.rates * self.evidence + PRIOR_ROWS * overall) / (self.evidence + PRIOR_ROWS)
         return means
 
     @cached_property
@@ -134,3 +131,18 @@ class Regimes:
                 f"  {self.enrichment[k]:>9.1f}x  {self.stickiness[k]:.0%}"
             )
         return "\n".join(lines)
+
+
+def _inflation(probs: Array, residuals: Array, independent: Array, offsets: Array) -> Array:
+    """How much more the rates vary than with independent transactions [K], for all that is seen of customers' likeness.
+
+    Each regime's own figure, or what the likeness pooled over the regimes makes of it, whichever is more: a regime with few
+    frauds says little about likeness itself.
+    """
+    clustered = (np.add.reduceat(residuals, offsets[:-1], axis=0) ** 2).sum(axis=0)
+    mass, squares = probs.sum(axis=0), (np.add.reduceat(probs, offsets[:-1], axis=0) ** 2).sum(axis=0)
+    more = np.maximum(np.divide(squares, mass, out=np.ones_like(mass), where=mass > 0) - 1.0, 0.0)  # rows beside one's own
+    pairs = float((independent * more).sum())
+    likeness = min(max(float((clustered - independent).sum()) / pairs, 0.0), 1.0) if pairs > 0 else 0.0
+    own = np.divide(clustered, independent, out=np.ones_like(mass), where=independent > 0)
+    return np.asarray(np.maximum(np.maximum(own, 1.0 + likeness * more), 1.0))

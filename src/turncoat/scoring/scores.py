@@ -16,6 +16,7 @@ Array = NDArray[Any]
 
 MODES = ("filtered", "smoothed")
 KINDS = ("corrected", "raw")
+_SMALLEST_VARIANCE = 1e-16  # with which a Beta distribution can still be computed
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,11 @@ def entropies(belief: Array) -> Array:
 
 
 def beta_interval(mean: Array, variance: Array, level: float) -> tuple[Array, Array]:
-    """The interval of a Beta distribution with these moments."""
-    mean = np.clip(mean, 1e-12, 1 - 1e-12)
-    count = np.maximum(mean * (1 - mean) / np.maximum(variance, 1e-300) - 1, 1e-6)
+    """The interval of a Beta distribution with these moments, no more skewed than that of a share of which no case was seen."""
+    variance = np.maximum(variance, _SMALLEST_VARIANCE)
+    least = np.minimum(np.sqrt(variance / 2), 0.5)  # the mean of a Beta(1/2, n) distribution with this variance
+    centre = np.clip(mean, least, 1 - least)
+    count = np.maximum(centre * (1 - centre) / variance - 1, 1e-6)
     tail = (1 - level) / 2
-    a, b = mean * count, (1 - mean) * count
-    return np.asarray(beta.ppf(tail, a, b)), np.asarray(beta.ppf(1 - tail, a, b))
+    a, b = centre * count, (1 - centre) * count
+    return np.minimum(beta.ppf(tail, a, b), mean), np.maximum(beta.ppf(1 - tail, a, b), mean)

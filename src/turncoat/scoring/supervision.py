@@ -23,6 +23,11 @@ def anchors_of(panel: Panel, detector: Detector) -> Anchors:
     """Every labelled row of a fit panel held to its side: the last `n_fraud_states` states are fraud's, the others genuine."""
     if panel.labels is None:
         raise DataError("an anchored fit needs labels, and the schema names none. Set `label` in the schema, or use supervision='none'")
+    if panel.labels.min() == panel.labels.max():
+        raise DataError(
+            f"all {panel.n_rows:,} labels of the fit part are {panel.labels[0]}, and an anchored fit needs both 0 and 1. "
+            "Choose a larger fit part, or use supervision='none'"
+        )
     return Anchors(panel.labels.astype(np.int64), sides(detector), detector.label_noise)
 
 

@@ -27,8 +27,7 @@ def choose_temperature(model: HiddenMarkovModel[Any], fit_panel: Panel, panel: P
 
 
 def _scores(model: HiddenMarkovModel[Any], temperature: float, fit_panel: Panel, panel: Panel) -> Array:
-    warmed = clone(model).set_params(temperature=temperature)
-    warmed.params_ = model.params_
+    warmed = clone(model).set_params(temperature=temperature)._adopt(model.params_)
     stickiness = np.diag(model.params_.transition_matrix)
     probs = warmed.filter(fit_panel).probs
     labels = np.asarray(fit_panel.labels)

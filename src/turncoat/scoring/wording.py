@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,26 +56,43 @@ class Wording:
         plan, source_of = self.plan, self._source_of
         return tuple(source_of[name] for name in plan.continuous), tuple(source_of[name] for name in plan.categorical)
 
-    def texts(self, row: FeatureRow) -> dict[str, str]:
-        """What the row has, by source."""
+    def texts(self, row: FeatureRow, sources: Sequence[str]) -> dict[str, str]:
+        """What the row has in some of the sources."""
         plan, schema = self.plan, self.plan.schema
         numbers = dict(zip(plan.continuous, plan.scales.original(row.continuous).tolist(), strict=True))
         codes = dict(zip(plan.categorical, row.categorical.tolist(), strict=True))
-        texts = {column: self._number(column, numbers.get(column, math.nan)) for column in schema.continuous}
-        texts |= {column: self._name(column, codes) for column in dict.fromkeys((*schema.categorical, *schema.habits))}
-        texts[AMOUNT] = _amount(numbers.get(str(schema.amount), math.nan), numbers.get("amount_to_mean", math.nan))
-        if plan.engineered:
-            texts[PACE] = _pace(numbers.get("since_last", math.nan), numbers.get("count_day", math.nan))
-            texts[HOUR] = _hour(numbers)
-            texts[WEEKDAY] = f"day {codes['weekday']} of the week" + _fit(numbers.get("weekday_habit", math.nan))
-            texts[GAPS] = f"{numbers.get('n_missing', 0):.0f} fields missing"
-            texts[FIRST] = "first transaction of this customer" if codes["is_first"] else "not the first transaction"
-        if plan.has_entity:
-            texts[str(schema.entity)] = _entity(str(schema.entity), numbers.get("entity_risk", math.nan), texts.get(str(schema.entity), ""))
+        facts: dict[str, Callable[[], str]] = {
+            AMOUNT: lambda: _amount(numbers.get(str(schema.amount), math.nan), numbers.get("amount_to_mean", math.nan)),
+            PACE: lambda: _pace(numbers.get("since_last", math.nan), numbers.get("count_day", math.nan)),
+            HOUR: lambda: _hour(numbers),
+            WEEKDAY: lambda: f"day {codes['weekday']} of the week" + _fit(numbers.get("weekday_habit", math.nan)),
+            GAPS: lambda: f"{max(numbers.get('n_missing', 0.0), 0.0):.0f} fields missing",
+            FIRST: lambda: "first transaction of this customer" if codes["is_first"] else "not the first transaction",
+        }
+        texts = {}
+        for source in sources:
+            if source in self._columns:
+                texts[source] = self._number(source, numbers, codes)
+            elif source in self._names:
+                texts[source] = self._name(source, codes)
+            elif source in facts:
+                texts[source] = facts[source]()
+            if plan.has_entity and source == schema.entity:
+                texts[source] = _entity(source, numbers.get("entity_risk", math.nan), texts.get(source, ""))
         return texts
 
-    def _number(self, column: str, value: float) -> str:
-        return f"{column} missing" if math.isnan(value) else f"{column} {value:.6g}"
+    @cached_property
+    def _columns(self) -> frozenset[str]:
+        return frozenset(self.plan.schema.continuous) - {self.plan.schema.amount}
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset((*self.plan.schema.categorical, *self.plan.schema.habits))
+
+    def _number(self, column: str, numbers: Mapping[str, float], codes: Mapping[str, int]) -> str:
+        if column not in numbers:  # it does not vary, and only its absence is a feature
+            return f"{column} missing" if codes.get(f"no_{column}") == 1 else column
+        return f"{column} missing" if math.isnan(numbers[column]) else f"{column} {numbers[column]:.6g}"
 
     def _name(self, column: str, codes: Mapping[str, int]) -> str:
         text = column
@@ -101,11 +118,11 @@ def _amount(amount: float, log_ratio: float) -> str:
 def _pace(since_last: float, count_day: float) -> str:
     if math.isnan(since_last):
         return "no earlier transaction"
-    seconds = math.expm1(min(since_last, 30.0))
+    seconds = math.expm1(min(max(since_last, 0.0), 30.0))
     unit, size = next(
         (unit, size) for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)) if seconds >= size or size == 1
     )
-    recent = "" if math.isnan(count_day) else f", about {math.expm1(count_day):.1f} in the last day"
+    recent = "" if math.isnan(count_day) else f", about {math.expm1(min(count_day, 30.0)):.1f} in the last day"
     return f"{seconds / size:.1f} {unit} after the last{recent}"
 
 
@@ -113,8 +130,8 @@ def _hour(numbers: Mapping[str, float]) -> str:
     cos, sin = numbers.get("hour_cos", math.nan), numbers.get("hour_sin", math.nan)
     if math.isnan(cos) or math.isnan(sin):
         return "hour"
-    clock = (math.atan2(sin, cos) / (2 * math.pi) % 1.0) * 24
-    return f"at {int(clock):02d}:{int(clock % 1 * 60):02d}" + _fit(numbers.get("hour_habit", math.nan))
+    minutes = round(math.atan2(sin, cos) / (2 * math.pi) * 1440) % 1440
+    return f"at {minutes // 60:02d}:{minutes % 60:02d}" + _fit(numbers.get("hour_habit", math.nan))
 
 
 def _fit(agreement: float) -> str:
@@ -125,5 +142,5 @@ def _fit(agreement: float) -> str:
 
 
 def _entity(name: str, risk: float, text: str) -> str:
-    known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(-risk)):.1%} of known transactions were fraud"
+    known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
     return (text or name) + known

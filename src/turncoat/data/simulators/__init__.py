@@ -43,7 +43,7 @@ def simulate(
         if path.is_dir():
             raise ConfigError(f"{path} is a folder; a file of that name is to be written. Move it away, or name another folder")
         if path.exists() and not overwrite:
-            raise ConfigError(f"{path} exists already. Name another folder, or ask for it to be replaced with overwrite=True")
+            raise ConfigError(f"{path} exists already. Name another folder, or replace it (--overwrite, overwrite=True)")
     folder.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".simulate-", dir=folder))  # in the folder itself, so that moving is renaming
     try:
