@@ -80,7 +80,7 @@ class XGBoostRanker:
 
         best = self.booster.attr("best_iteration")  # of a fit that was stopped early
         margins: Array = self.booster.predict(
-            DMatrix(ranker_columns(continuous, categorical)),
+            DMatrix(ranker_columns(continuous, categorical), nthread=1 if len(continuous) == 1 else None),
             output_margin=True,
             validate_features=False,  # names, if it was fitted on a frame
             iteration_range=(0, 0 if best is None else int(best) + 1),

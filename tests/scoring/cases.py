@@ -1,0 +1,119 @@
+"""Detectors for the scoring tests, a live service, and the forward pass written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from tests.features.cases import Data, Due, at_once, handbook, ieee, shop
+from tests.reference.bridge import factors_of
+from tests.reference.enumeration import Array, log, log_emissions
+from turncoat import BaumWelchHMM, Detector, VariationalHMM
+from turncoat.data.categories import category_text
+from turncoat.data.splits import Split, by_customer, by_time
+from turncoat.data.transactions import Transactions
+from turncoat.features import Features, State
+from turncoat.scoring import DetectorState, Score
+
+QUICK: dict[str, Any] = {"n_restarts": 1, "max_iter": 8, "n_threads": 1}
+EVERY = 10**9  # reasons
+
+
+def model_of(kind: str, n_states: int = 3, **settings: Any) -> BaumWelchHMM | VariationalHMM:
+    """An unfitted model: `point`, `expected-log` or `predictive`."""
+    if kind == "point":
+        return BaumWelchHMM(n_states, **{**QUICK, **settings})
+    return VariationalHMM(n_states, emission=kind, **{**QUICK, **settings})
+
+
+def data_of(name: str) -> Data:
+    """The invented shop has everything in it; the handbook file a second party; the other hundreds of columns."""
+    return {"shop": lambda: shop(700, 3), "handbook": lambda: handbook(2500, 4), "ieee": lambda: ieee(700, 2)}[name]()
+
+
+def customers_split(transactions: Transactions, seed: int = 1) -> Split:
+    shares = {"test": 0.2, "selection": 0.2, "calibration": 0.25}
+    return by_customer(transactions.customer_codes, transactions.times, transactions.labels, seed=seed, **shares)
+
+
+def time_split(transactions: Transactions) -> Split:
+    shares = {"test": 0.15, "selection": 0.15, "calibration": 0.25}
+    return by_time(transactions.customer_codes, transactions.times, transactions.labels, **shares)
+
+
+@cache
+def detector(data: str = "shop", kind: str = "expected-log", features: str = "engineered", **settings: Any) -> Detector:
+    """A fitted detector, shared by tests, which must not change it. `precision` and `n_states` are the model's."""
+    transactions = data_of(data).transactions
+    of_model = {name: settings.pop(name) for name in ("precision", "n_states") if name in settings}
+    made = Detector(Features(features, least_rows=4), model_of(kind, **of_model), **settings)
+    return made.fit(transactions, time_split(transactions))
+
+
+@dataclass
+class Service:
+    """Keeps a record for every customer and entity, and hands each row the two that it needs."""
+
+    detector: Detector
+    due: Due = at_once
+    n_reasons: int = 3
+    customers: dict[Any, bytes | None] = field(default_factory=dict)
+    entities: dict[str, bytes | None] = field(default_factory=dict)
+    waiting: list[tuple[float, str, float]] = field(default_factory=list)
+
+    def take(self, customer: Any, row: dict[str, Any], time: float, is_fraud: bool = False) -> Score:
+        """One transaction; the frauds due by now are reported first."""
+        features = self.detector.features_
+        plan = features.fitted()
+        for report in [report for report in self.waiting if report[0] <= time]:
+            self.waiting.remove(report)
+            _, entity, then = report
+            self.entities[entity] = features.report_fraud(State(None, self.entities[entity]), then).entity
+        entity = category_text(row.get(plan.schema.entity)) if plan.schema.entity else None
+        state = DetectorState(self.customers.get(customer), self.entities.get(entity) if entity else None)
+        state, score = self.detector.score_one(state, row, n_reasons=self.n_reasons)
+        self.customers[customer] = state.customer
+        if entity is not None:
+            self.entities[entity] = state.entity
+            if is_fraud and plan.has_entity:
+                self.waiting.append((self.due(time), entity, time))
+        return score
+
+
+def replayed(made: Detector, data: Data, n_reasons: int = 3, change: Callable[[Any], Any] = dict) -> list[Score]:
+    """The score of every transaction as a live service finds it, customers interleaved; in the order of `transactions`."""
+    transactions, service = data.transactions, Service(made, n_reasons=n_reasons)
+    found: list[Any] = [None] * transactions.n_rows
+    for i in data.live_order:
+        is_fraud = transactions.labels is not None and transactions.labels[i] == 1
+        row = change(data.rows[transactions.places[i]])
+        found[i] = service.take(transactions.customer_codes[i], row, transactions.times[i], is_fraud)
+    return found
+
+
+def log_terms(model: Any, continuous: Array, categorical: Any) -> tuple[Array, Array, Array]:
+    """Log initial [K], log transition [K, K] and log emission [N, K] at the model's temperature, each the long way."""
+    cells, codes = np.asarray(continuous, np.float64), np.asarray(categorical, np.int64)
+    if isinstance(model, BaumWelchHMM):
+        p = model.params_
+        rows = log_emissions(cells, codes, p.means, p.variances, p.category_probs)
+        return log(p.initial_probs), log(p.transition_matrix), rows / model.temperature
+    q = factors_of(model)
+    if model.emission == "expected-log":
+        return q.expected_log_initial(), q.expected_log_transition(), q.expected_log_emissions(cells, codes) / model.temperature
+    chain = log(q.initial / q.initial.sum()), log(q.transition / q.transition.sum(axis=1, keepdims=True))
+    return *chain, q.predictive_log_emissions(cells, codes) / model.temperature
+
+
+def forward(log_initial: Array, log_transition: Array, log_emission: Array) -> Array:
+    """Log of the filtered beliefs [T, K] of one sequence."""
+    found = [log_initial + log_emission[0]]
+    for row in log_emission[1:]:
+        last = found[-1] - logsumexp(found[-1])
+        found.append(logsumexp(last[:, None] + log_transition, axis=0) + row)
+    return np.array([row - logsumexp(row) for row in found])

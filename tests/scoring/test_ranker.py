@@ -1,0 +1,335 @@
+"""A ranker's score inside each regime: its two limits, a convex optimum, honest variances, and the same score live."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import xgboost
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit
+from sklearn.linear_model import LogisticRegression
+
+from tests.features.cases import SHOP, Data, of_frame, shop_frame
+from turncoat import ConfigError, DataError, Detector, load
+from turncoat.features import Features
+from turncoat.scoring import DetectorState, Regimes
+from turncoat.scoring.ranker import RegimeRanker
+from turncoat.scoring.rankers import ranker_columns
+
+from .cases import model_of, replayed, time_split
+
+CHANCES = ((-3.0, 0.5), (-1.0, 2.0), (0.5, 1.0))  # intercept and slope of each regime
+
+
+def drawn(n_rows: int, seed: int, n_states: int = 3, softness: float = 0.3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, beliefs and labels of a world in which the lines are those above."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(5.0, 3.0, n_rows)
+    belief = rng.dirichlet(np.full(n_states, softness), n_rows)
+    lines = np.array(CHANCES[:n_states])
+    state = (rng.random(n_rows)[:, None] > belief.cumsum(axis=1)).sum(axis=1).clip(0, n_states - 1)
+    z = (scores - 5.0) / 3.0
+    labels = rng.random(n_rows) < expit(lines[state, 0] + lines[state, 1] * z)
+    return scores, belief, labels.astype(np.int8)
+
+
+def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
+    scores, belief, labels = drawn(800, 0)
+    offsets = np.arange(len(labels) + 1)
+    regimes = Regimes.measure(belief, labels, offsets, np.ones(3), part="calibration", mode="filtered", in_sample=False)
+    ranked = RegimeRanker.fit(scores, belief, labels, shrinkage=0.0, with_slopes=False)
+    np.testing.assert_allclose(expit(ranked.intercepts), regimes.rates, rtol=1e-8)
+    assert (ranked.slopes == 0).all()
+    for other in (scores, scores * 0.0, scores + 1e6):
+        probability, variance = ranked.predict(other, belief)
+        np.testing.assert_allclose(probability, belief @ regimes.rates, rtol=1e-8)
+        independent = belief**2 @ (regimes.rates * (1 - regimes.rates) / regimes.mass)
+        np.testing.assert_allclose(variance, independent, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e5])
+def test_with_one_regime_it_is_platt_scaling(scale: float) -> None:
+    scores, belief, labels = drawn(600, 1)
+    scores = scores * scale - 7 * scale
+    ranked = RegimeRanker.fit(scores, np.ones((600, 1)), labels, shrinkage=0.0)
+    z = ((scores - scores.mean()) / scores.std())[:, None]
+    platt = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(z, labels)
+    probability, _ = ranked.predict(scores, np.ones((600, 1)))
+    np.testing.assert_allclose(probability, platt.predict_proba(z)[:, 1], atol=1e-6)
+    assert belief.shape == (600, 3)
+
+
+def test_strong_shrinkage_gives_one_line_for_all() -> None:
+    scores, belief, labels = drawn(900, 2)
+    apart = RegimeRanker.fit(scores, belief, labels, shrinkage=0.0)
+    common = RegimeRanker.fit(scores, belief, labels, shrinkage=1e9)
+    platt = RegimeRanker.fit(scores, np.ones((900, 1)), labels, shrinkage=0.0)
+    assert np.ptp(apart.intercepts) > 1
+    assert np.ptp(common.intercepts) < 1e-5
+    assert np.ptp(common.slopes) < 1e-5
+    np.testing.assert_allclose(common.predict(scores, belief)[0], platt.predict(scores, np.ones((900, 1)))[0], atol=1e-5)
+    np.testing.assert_allclose(common.predict(scores, belief)[1], platt.predict(scores, np.ones((900, 1)))[1], rtol=1e-3)
+    spreads = [np.ptp(RegimeRanker.fit(scores, belief, labels, shrinkage=s).intercepts) for s in (0.0, 1.0, 10.0, 100.0, 1e4)]
+    assert (np.diff(spreads) < 0).all()
+
+
+def objective(lines: np.ndarray, z: np.ndarray, belief: np.ndarray, labels: np.ndarray, shrinkage: float) -> float:
+    """The penalised loss of K lines, the common line at its best."""
+    lines = lines.reshape(-1, 2)
+    common = shrinkage * lines.sum(axis=0) / (len(lines) * shrinkage + 1e-6)
+    odds = lines[:, :1] + lines[:, 1:] * z
+    fit = belief.T * (labels * log_expit(odds) + (1 - labels) * log_expit(-odds))
+    penalty = 0.5 * shrinkage * ((lines - common) ** 2).sum() + 0.5e-6 * ((lines[:, 1] ** 2).sum() + (common**2).sum())
+    return float(-fit.sum() + penalty)
+
+
+@pytest.mark.parametrize("shrinkage", [0.1, 10.0, 1000.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_solution_is_the_optimum_of_a_convex_loss(shrinkage: float, seed: int) -> None:
+    scores, belief, labels = drawn(400, 10 + seed)
+    ranked = RegimeRanker.fit(scores, belief, labels, shrinkage)
+    z = (scores - ranked.centre) / ranked.spread
+    at = np.stack([ranked.intercepts, ranked.slopes], axis=1).ravel()
+    arguments = (z, belief, labels, shrinkage)
+    best = objective(at, *arguments)
+    step = 1e-5
+    slopes = [(objective(at + step * e, *arguments) - objective(at - step * e, *arguments)) / (2 * step) for e in np.eye(6)]
+    assert np.abs(slopes).max() < 1e-4
+    rng = np.random.default_rng(seed)
+    for size in (1e-2, 1.0, 5.0):
+        assert all(objective(at + size * rng.normal(size=6), *arguments) > best for _ in range(10))
+    found = minimize(objective, rng.normal(size=6), args=arguments, method="BFGS", options={"gtol": 1e-6})
+    np.testing.assert_allclose(found.x, at, atol=1e-3)
+
+
+def test_in_sample_the_mean_probability_is_the_fraud_rate_without_shrinkage() -> None:
+    scores, belief, labels = drawn(700, 3)
+    probability, _ = RegimeRanker.fit(scores, belief, labels, shrinkage=0.0).predict(scores, belief)
+    assert probability.mean() == pytest.approx(labels.mean(), abs=1e-8)
+
+
+def test_variances_are_positive_and_shrink_with_data() -> None:
+    at, belief, _ = drawn(50, 99)
+    variances = [RegimeRanker.fit(*drawn(n, 4)).predict(at, belief)[1] for n in (500, 2000, 8000, 32000)]
+    assert all((variance > 0).all() for variance in variances)
+    ratios = np.array(variances)[:-1] / np.array(variances)[1:]
+    assert (np.median(ratios, axis=1) > 2.5).all()
+    np.testing.assert_allclose(np.median(ratios), 4.0, atol=1.0)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 10.0, 1e6])
+def test_variances_are_those_of_repeated_fits(shrinkage: float) -> None:
+    """Never below half of what 150 samples show, nor far above it, whether the regimes' lines are apart or one."""
+    at, belief = np.linspace(0, 10, 6), np.array([[0.4, 0.3, 0.3]] * 6)
+    fits = [RegimeRanker.fit(*drawn(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief) for r in range(150)]
+    shown = np.var([probability for probability, _ in fits], axis=0)
+    claimed = np.mean([variance for _, variance in fits], axis=0)
+    ratio = claimed / shown
+    assert ratio.min() > 0.5
+    assert ratio.max() < 2.5
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 10.0])
+def test_perfect_rankers_and_empty_or_pure_regimes_stay_finite(shrinkage: float) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 4 == 0
+    belief = np.zeros((200, 4))
+    belief[np.arange(200), rng.integers(0, 2, 200)] = 1.0  # regime 2 is empty
+    belief[labels == 0, 3] = 1e-9  # and regime 3 has a trace of genuine ones
+    for scores in (labels * 1.0, rng.normal(size=200), np.zeros(200), labels * 1e12):
+        ranked = RegimeRanker.fit(scores, belief, labels.astype(np.int8), shrinkage)
+        probability, variance = ranked.predict(scores, rng.dirichlet(np.ones(4), 200))
+        assert np.isfinite(ranked.covariance).all()
+        assert ((probability >= 0) & (probability <= 1)).all()
+        assert np.isfinite(variance).all()
+        assert (variance >= 0).all()
+    perfect = RegimeRanker.fit(labels * 1.0, belief, labels.astype(np.int8), shrinkage)
+    inside = belief[:, :2] / belief[:, :2].sum(axis=1, keepdims=True)
+    probability, _ = perfect.predict(labels * 1.0, np.hstack([inside, np.zeros((200, 2))]))
+    assert probability[labels].min() > 0.9 > 0.1 > probability[~labels].max()
+
+
+def test_scores_or_labels_that_will_not_do() -> None:
+    scores, belief, labels = drawn(100, 0)
+    for wrong in (np.nan, np.inf):
+        holed = scores.copy()
+        holed[7] = wrong
+        with pytest.raises(DataError, match="missing or infinite on row 7"):
+            RegimeRanker.fit(holed, belief, labels)
+        with pytest.raises(DataError, match="missing or infinite on row 7"):
+            RegimeRanker.fit(scores, belief, labels).predict(holed, belief)
+    for one in (0, 1):
+        with pytest.raises(DataError, match=f"all calibration labels are {one}"):
+            RegimeRanker.fit(scores, belief, np.full(100, one, np.int8))
+
+
+# --------------------------------------------------------------------------------------------- in a detector
+
+SCORED = replace(SHOP, continuous=("paid", "age", "mine"), name="scored shop")
+
+
+@cache
+def scored_shop() -> Data:
+    """The invented shop with a column of somebody's own scores, which know something."""
+    frame = shop_frame(700, 3)
+    rng = np.random.default_rng(5)
+    return of_frame(frame.with_columns(mine=pl.Series(rng.normal(size=700) + 2.0 * frame["fraud"].to_numpy())), SCORED)
+
+
+@cache
+def plain_detector(precision: str = "float64") -> Detector:
+    transactions = scored_shop().transactions
+    return Detector(Features(least_rows=4), model_of("expected-log", precision=precision)).fit(transactions, time_split(transactions))
+
+
+@cache
+def classifier(early: bool = False) -> Any:
+    transactions = scored_shop().transactions
+    split = time_split(transactions)
+    panel = plain_detector().features_.transform(transactions)
+    columns = ranker_columns(panel.continuous, panel.categorical)
+    settings: dict[str, Any] = {"n_estimators": 25, "max_depth": 3, "n_jobs": 1, "random_state": 0, "eval_metric": "logloss"}
+    if early:
+        settings |= {"early_stopping_rounds": 2, "n_estimators": 200, "learning_rate": 1.0}
+    model = xgboost.XGBClassifier(**settings)
+    held = [(columns[split.selection], transactions.labels[split.selection])] if early else None
+    return model.fit(columns[split.fit], transactions.labels[split.fit], eval_set=held, verbose=False)
+
+
+@cache
+def ranked_detector(ranker: str) -> Detector:
+    given = {"column": "mine", "xgboost": None, "booster": None, "early": None}[ranker]
+    if given is None:
+        model = classifier(ranker == "early")
+        given = model.get_booster() if ranker == "booster" else model
+    transactions = scored_shop().transactions
+    return plain_detector().with_ranker(given, transactions, time_split(transactions))
+
+
+RANKERS = pytest.mark.parametrize("ranker", ["column", "xgboost", "booster", "early"])
+
+
+@RANKERS
+def test_a_ranked_detector_scores_live_as_in_batch(ranker: str) -> None:
+    made, data = ranked_detector(ranker), scored_shop()
+    whole, live = made.score(data.transactions), replayed(made, data)
+    np.testing.assert_allclose([score.probability for score in live], whole.probability, atol=1e-9)
+    np.testing.assert_allclose([score.interval for score in live], np.transpose(whole.interval()), atol=1e-6)
+    plain = plain_detector().score(data.transactions)
+    np.testing.assert_array_equal(whole.belief, plain.belief)
+    np.testing.assert_array_equal(whole.raw, plain.raw)
+    assert not np.allclose(whole.probability, plain.probability)
+    assert live[0].reasons
+
+
+@RANKERS
+@pytest.mark.parametrize("mode", ["filtered", "smoothed"])
+def test_the_scores_are_those_of_the_regime_ranker(ranker: str, mode: str) -> None:
+    made, data = ranked_detector(ranker), scored_shop()
+    transactions = data.transactions
+    split = time_split(transactions)
+    panel = made.features_.transform(transactions)
+    if ranker == "column":
+        external = transactions.column("mine")
+    else:
+        columns = ranker_columns(panel.continuous, panel.categorical)
+        external = classifier(ranker == "early").predict(columns, output_margin=True).astype(float)
+    scores = made.score(transactions, mode=mode)
+    by_hand = RegimeRanker.fit(external[split.calibration], scores.belief[split.calibration], transactions.labels[split.calibration])
+    tolerance = 1e-6 if mode == "filtered" else 0.02  # a smoothed calibration row does not look beyond the calibration part
+    np.testing.assert_allclose(scores.probability, by_hand.predict(external, scores.belief)[0], atol=tolerance)
+
+
+@RANKERS
+def test_a_saved_ranker_scores_as_before(ranker: str, tmp_path: Any) -> None:
+    made, data = ranked_detector(ranker), scored_shop()
+    made.save(tmp_path / "bundle")
+    loaded = load(tmp_path / "bundle")
+    np.testing.assert_array_equal(loaded.score(data.transactions).probability, made.score(data.transactions).probability)
+    np.testing.assert_array_equal(loaded.score(data.transactions).variance, made.score(data.transactions).variance)
+    one, other = (d.score_one(None, data.rows[0])[1] for d in (made, loaded))
+    assert one == other
+
+
+def test_the_detector_without_a_ranker_is_left_alone() -> None:
+    before = plain_detector().score(scored_shop().transactions).probability
+    ranked_detector("column")
+    np.testing.assert_array_equal(plain_detector().score(scored_shop().transactions).probability, before)
+    assert plain_detector().parts_.ranker is None
+    state, _ = plain_detector().score_one(None, scored_shop().rows[0])
+    ranked_detector("column").score_one(DetectorState(state.customer, None), scored_shop().rows[1])  # the states are the same
+
+
+def test_a_ranker_of_a_frame_is_taken_by_its_columns_order() -> None:
+    transactions = scored_shop().transactions
+    split = time_split(transactions)
+    panel = plain_detector().features_.transform(transactions)
+    columns = ranker_columns(panel.continuous, panel.categorical)
+    frame = pd.DataFrame(columns, columns=[f"column {i}" for i in range(columns.shape[1])])
+    settings: dict[str, Any] = {"n_estimators": 5, "n_jobs": 1}
+    named = xgboost.XGBClassifier(**settings).fit(frame.iloc[split.fit], transactions.labels[split.fit])
+    plain = xgboost.XGBClassifier(**settings).fit(columns[split.fit], transactions.labels[split.fit])
+    one, other = (plain_detector().with_ranker(r, transactions, split).score(transactions).probability for r in (named, plain))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_rankers_that_do_not_fit_are_refused() -> None:
+    made, transactions = plain_detector(), scored_shop().transactions
+    split = time_split(transactions)
+    narrow = xgboost.XGBClassifier(n_estimators=2, n_jobs=1).fit(np.zeros((4, 3)), [0, 1, 0, 1])
+    with pytest.raises(ConfigError, match=r"fitted on 3 columns; the panel has \d+"):
+        made.with_ranker(narrow, transactions, split)
+    with pytest.raises(ConfigError, match="not among the schema's continuous columns"):
+        made.with_ranker("device", transactions, split)
+    for wrong in (LogisticRegression(), 3, None, np.zeros(700)):
+        with pytest.raises(ConfigError, match="a column's name or a fitted XGBoost model"):
+            made.with_ranker(wrong, transactions, split)
+    with pytest.raises(DataError, match="missing or infinite"):
+        made.with_ranker("age", transactions, split)
+
+
+def test_missing_scores_are_refused_when_scoring() -> None:
+    made, data = ranked_detector("column"), scored_shop()
+    frame = pl.DataFrame(data.rows).with_columns(mine=pl.when(pl.col("id") == 105).then(None).otherwise(pl.col("mine")))
+    with pytest.raises(DataError, match="missing or infinite"):
+        made.score(of_frame(frame, SCORED).transactions)
+    with pytest.raises(DataError, match="missing or infinite"):
+        made.score_one(None, data.rows[0] | {"mine": None})
+    panel = made.features_.transform(data.transactions)
+    with pytest.raises(DataError, match="scores are missing"):
+        made.score_panel(panel)
+    with pytest.raises(DataError, match="one for each of the 700 rows"):
+        made.score_panel(panel, external=np.zeros(3))
+
+
+def test_the_ranker_does_not_see_the_test_part() -> None:
+    data = scored_shop()
+    split = time_split(data.transactions)
+    frame = pl.DataFrame(data.rows)
+    hit = pl.Series(np.isin(np.arange(700), data.transactions.places[split.test]))
+    other = of_frame(frame.with_columns(mine=pl.when(hit).then(99.0).otherwise(pl.col("mine")),
+                                        fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))), SCORED)  # fmt: skip
+    one, two = (plain_detector().with_ranker("mine", d.transactions, split).parts_.ranked for d in (data, other))
+    assert one is not None
+    assert two is not None
+    for mode in one:
+        np.testing.assert_array_equal(one[mode].intercepts, two[mode].intercepts)
+        np.testing.assert_array_equal(one[mode].slopes, two[mode].slopes)
+
+
+def test_a_good_ranker_makes_better_probabilities_than_regimes_alone() -> None:
+    data = scored_shop()
+    split = time_split(data.transactions)
+    labels = data.transactions.labels[split.test]
+
+    def loss(made: Detector) -> float:
+        p = made.score(data.transactions).probability[split.test]
+        return float(-np.mean(np.where(labels == 1, np.log(p), np.log1p(-p))))
+
+    assert loss(ranked_detector("column")) < 0.8 * loss(plain_detector())

@@ -1,0 +1,347 @@
+"""Reasons: they add up to the log odds of a forward step written out, nothing is lost in grouping, and they can be read."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.features.cases import DAY, handbook, ieee, of_frame, shop
+from turncoat import DataError, Detector
+from turncoat.data.schema import Schema
+from turncoat.features import FeatureRow, Features
+from turncoat.features.plan import FeaturePlan
+from turncoat.scoring import DetectorState, Score
+from turncoat.scoring.reasons import HISTORY, OTHERS, Decomposition, Reason, reasons
+from turncoat.scoring.wording import Wording
+
+from .cases import EVERY, data_of, detector, forward, log_terms, model_of, replayed, time_split
+
+CUSTOMERS = 3
+
+
+def total(score: Score) -> float:
+    return math.fsum(reason.log_odds for reason in score.reasons)
+
+
+def expected_log_odds(made: Detector, data: str) -> tuple[np.ndarray, list[float], np.ndarray]:
+    """Rows of some customers, and each row's log odds of the fraud regime against its strongest rival, from the whole past."""
+    transactions = data_of(data).transactions
+    panel = made.features_.transform(transactions)
+    star = made.regimes.fraud_state
+    rows, odds, missing = [], [], []
+    for u in range(CUSTOMERS):
+        own = np.arange(panel.offsets[u], min(panel.offsets[u + 1], panel.offsets[u] + 12))
+        beliefs = forward(*log_terms(made.model_, panel.continuous[own], panel.categorical[own]))
+        odds += [row[star] - np.delete(row, star).max() for row in beliefs]
+        rows += own.tolist()
+        missing += (np.isnan(panel.continuous[own]).any(axis=1) | (panel.categorical[own] < 0).any(axis=1)).tolist()
+    return np.array(rows), odds, np.array(missing)
+
+
+CASES = [("shop", *case) for case in product(("point", "expected-log", "predictive"), ("engineered", "processed"), (1.0, 5.0))]
+
+
+@pytest.mark.parametrize(("data", "kind", "features", "temperature"), [*CASES, ("handbook", "expected-log", "engineered", 1.0)])
+def test_reasons_add_up_to_the_log_odds(data: str, kind: str, features: str, temperature: float) -> None:
+    """First and later transactions, with and without missing cells; all reasons, or the strongest and the rest as one."""
+    made = detector(data, kind, features, temperature=temperature)
+    rows, odds, missing = expected_log_odds(made, data)
+    live = replayed(made, data_of(data), n_reasons=EVERY)
+    few = replayed(made, data_of(data), n_reasons=2)
+    assert {live[i].seen for i in rows} > {1, 2}
+    assert missing.any()
+    np.testing.assert_allclose([total(live[i]) for i in rows], odds, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose([total(few[i]) for i in rows], odds, rtol=1e-8, atol=1e-9)
+    for i in rows:
+        belief = np.array(live[i].belief)
+        star = made.regimes.fraud_state
+        rival = np.delete(belief, star).max()
+        if min(belief[star], rival) > 1e-290:
+            assert total(live[i]) == pytest.approx(math.log(belief[star] / rival), rel=1e-8, abs=1e-8)
+
+
+def test_reasons_of_hundreds_of_columns_add_up_too() -> None:
+    made, data = detector("ieee", "expected-log"), data_of("ieee")
+    transactions = data.transactions
+    longest = int(np.argmax(np.diff(transactions.offsets)))
+    own = np.arange(transactions.offsets[longest], transactions.offsets[longest] + 4)
+    panel = made.features_.transform(transactions)
+    beliefs = forward(*log_terms(made.model_, panel.continuous[own], panel.categorical[own]))
+    star = made.regimes.fraud_state
+    state = DetectorState()
+    for i, belief in zip(own, beliefs, strict=True):
+        state, score = made.score_one(state, data.rows[transactions.places[i]], n_reasons=EVERY)
+        assert total(score) == pytest.approx(belief[star] - np.delete(belief, star).max(), rel=1e-8)
+        assert len(score.reasons) == len({reason.source for reason in score.reasons}) > 300
+
+
+def test_explained_paths_add_up_to_their_beliefs() -> None:
+    """In batch, where the belief before a row is known to the working precision."""
+    made, transactions = detector("shop", "predictive", precision="float64"), data_of("shop").transactions
+    star = made.regimes.fraud_state
+    for _, score in made.explain(transactions, "c1"):
+        belief = np.array(score.belief)
+        assert total(score) == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), rel=1e-8, abs=1e-8)
+
+
+def test_a_ranker_or_many_regimes_do_not_change_what_reasons_mean() -> None:
+    made = detector("shop", "point", n_states=6)
+    _, score = made.score_one(None, data_of("shop").rows[0], n_reasons=EVERY)
+    belief = np.array(score.belief)
+    star = made.regimes.fraud_state
+    assert total(score) == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), rel=1e-8)
+
+
+PLANS = {
+    "shop": lambda: Features(least_rows=4).fit(shop(700, 3).transactions),
+    "shop, every flag": lambda: Features(missing_flags="all", least_rows=4).fit(shop(700, 3).transactions),
+    "shop, processed": lambda: Features("processed").fit(shop(700, 3).transactions),
+    "handbook": lambda: Features().fit(handbook(2500, 4).transactions),
+    "ieee": lambda: Features().fit(ieee(700, 2).transactions),
+    "ieee, processed": lambda: Features("processed", missing_flags="all").fit(ieee(700, 2).transactions),
+}
+
+
+@cache
+def plan_of(name: str) -> FeaturePlan:
+    return PLANS[name]().fitted()
+
+
+@pytest.mark.parametrize("name", list(PLANS))
+def test_every_feature_has_one_source_and_none_is_lost(name: str) -> None:
+    plan = plan_of(name)
+    of_continuous, of_categorical = Wording(plan).sources
+    assert len(of_continuous) == len(plan.continuous)
+    assert len(of_categorical) == len(plan.categorical)
+    rng = np.random.default_rng(0)
+    made = Decomposition(0, 1, 0.25, rng.normal(size=len(plan.continuous)), rng.normal(size=len(plan.categorical)))
+    found = reasons(made, (of_continuous, of_categorical), lambda sources: {source: source for source in sources})
+    assert math.fsum(reason.log_odds for reason in found) == pytest.approx(made.log_odds, abs=1e-9)
+    by_source = {reason.source: reason.log_odds for reason in found}
+    assert len(by_source) == len(found)
+    for source, log_odds in by_source.items():
+        terms = [t for s, t in zip(of_continuous, made.continuous, strict=True) if s == source]
+        terms += [t for s, t in zip(of_categorical, made.categorical, strict=True) if s == source]
+        assert log_odds == pytest.approx(math.fsum(terms) + (made.history if source == HISTORY else 0.0))
+
+
+def test_features_go_where_a_person_would_look_for_them() -> None:
+    plan = plan_of("shop, every flag")
+    of_continuous, of_categorical = (dict(zip(names, sources, strict=True)) for names, sources in
+                                     zip((plan.continuous, plan.categorical), Wording(plan).sources, strict=True))  # fmt: skip
+    expected = {
+        "paid": "amount", "amount_to_mean": "amount", "age": "age", "count_day": "pace", "sum_week": "pace", "since_last": "pace",
+        "hour_cos": "hour", "hour_habit": "hour", "weekday_habit": "weekday", "n_missing": "missing fields", "entity_risk": "shop",
+    }  # fmt: skip
+    assert {name: of_continuous[name] for name in expected} == expected
+    expected = {
+        "kind": "kind", "device": "device", "no_device": "device", "no_paid": "amount", "no_age": "age", "new_device": "device",
+        "changed_town": "town", "new_town": "town", "is_first": "first transaction", "weekday": "weekday",
+    }  # fmt: skip
+    assert {name: of_categorical[name] for name in expected} == expected
+
+
+def test_the_strongest_come_first_and_the_rest_are_counted() -> None:
+    made = Decomposition(0, 1, -3.0, np.array([1.0, -5.0, 0.5]), np.array([0.25]))
+    names = (("a", "b", "a"), ("c",))
+    every = reasons(made, names, lambda sources: {source: f"{source}!" for source in sources})
+    assert [(r.source, r.log_odds) for r in every] == [("b", -5.0), (HISTORY, -3.0), ("a", 1.5), ("c", 0.25)]
+    few = reasons(made, names, lambda sources: {source: f"{source}!" for source in sources}, 2)
+    assert [r.source for r in few] == ["b", HISTORY, OTHERS]
+    assert few[-1].log_odds == 1.75
+    assert "2 other" in few[-1].text
+    assert str(Reason("b", "b!", 1.94)) == "b!: +1.9"
+
+
+def test_the_rival_is_the_strongest_other_state() -> None:
+    scores = np.log([0.1, 0.6, 0.3])
+    for state, rival in ((0, 1), (1, 2), (2, 1)):
+        found = Decomposition.of(state, scores, np.zeros((3, 1)), np.zeros((3, 0)))
+        assert found.rival == rival
+        assert found.log_odds == pytest.approx(scores[state] - scores[rival])
+    cells = np.array([[0.0], [-9.0], [1.0]])
+    assert Decomposition.of(0, scores, cells, np.zeros((3, 0))).rival == 2
+
+
+# ---------------------------------------------------------------------------------------------------- words
+
+
+def story_file() -> Any:
+    """One customer who pays about 20 from a phone at 10 o'clock, and others for the vocabulary."""
+    rng = np.random.default_rng(0)
+    n = 400
+    return pl.DataFrame(
+        {
+            "who": ["me"] * 30 + [f"c{k}" for k in rng.integers(20, size=n - 30)],
+            "at": np.r_[np.arange(30) * DAY + 10 * 3600.0, np.sort(rng.uniform(0, 60 * DAY, n - 30))],
+            "paid": np.r_[np.full(30, 20.0) + rng.normal(0, 0.5, 30), rng.lognormal(3, 1, n - 30)],
+            "age": np.where(rng.random(n) < 0.2, np.nan, rng.normal(40, 10, n)),
+            "kind": [None if x < 0.1 else 7 if x < 0.95 else 12 for x in rng.random(n)],
+            "device": ["phone"] * 30 + ["tablet" if x < 0.5 else "phone" if x < 0.97 else "odd" for x in rng.random(n - 30)],
+            "town": ["Oslo"] * 30 + ["Oslo" if x < 0.5 else "Bergen" for x in rng.random(n - 30)],
+            "shop": [f"s{k}" for k in rng.integers(6, size=n)],
+            "fraud": (rng.random(n) < 0.2).astype(int),
+            "id": np.arange(n),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def story() -> tuple[Detector, DetectorState]:
+    data = of_frame(story_file())
+    made = Detector(Features(missing_flags="all", least_rows=20), model_of("expected-log")).fit(
+        data.transactions, time_split(data.transactions)
+    )
+    state = DetectorState()
+    for row in data.rows[:30]:
+        state, _ = made.score_one(DetectorState(state.customer, None), row)
+    return made, DetectorState(state.customer, None)
+
+
+def told(story: tuple[Detector, DetectorState], new: bool = False, **changes: Any) -> dict[str, str]:
+    made, state = story
+    row = {"who": "me", "at": 30 * DAY + 10 * 3600, "paid": 20.0, "age": 40.0, "kind": 7, "device": "phone", "town": "Oslo", "shop": "s1"}
+    _, score = made.score_one(None if new else state, row | changes, n_reasons=EVERY)
+    return {reason.source: reason.text for reason in score.reasons}
+
+
+def test_words_say_what_a_person_would_want_to_know(story: tuple[Detector, DetectorState]) -> None:
+    usual = told(story)
+    assert usual["amount"] == "amount 20.00, 1x this customer's usual"
+    assert usual["device"] == "device phone"
+    assert usual["kind"] == "kind 7"
+    assert usual["age"] == "age 40"
+    assert usual["hour"] == "at 10:00, usual for this customer"
+    assert usual["first transaction"] == "not the first transaction"
+    assert usual["pace"].startswith("1.0 days after the last")
+    assert "of known transactions were fraud" in usual["shop"]
+    assert usual["history"] == "history"
+    odd = told(story, paid=209.0, device="tablet", town="Bergen", at=30 * DAY + 22 * 3600)
+    assert odd["amount"] == "amount 209.00, 10x this customer's usual"
+    assert odd["device"] == "device tablet, new for this customer"
+    assert odd["town"] == "town, new for this customer"
+    assert odd["hour"] == "at 22:00, unusual for this customer"
+    gone = told(story, paid=None, age=None, kind=None, device=None)
+    assert gone["amount"] == "amount missing"
+    assert gone["age"] == "age missing"
+    assert gone["kind"] == "kind missing"
+    assert gone["device"].startswith("device missing")
+    assert gone["missing fields"] == "4 fields missing"
+    assert told(story, kind=12)["kind"] == "kind of a rare kind"
+    assert told(story, kind=99)["kind"] == "kind never seen before"
+    first = told(story, new=True)
+    assert first["first transaction"] == "first transaction of this customer"
+    assert first["pace"] == "no earlier transaction"
+    assert first["amount"] == "amount 20.00"
+
+
+def test_something_used_before_but_not_last_time(story: tuple[Detector, DetectorState]) -> None:
+    made, state = story
+    row = {"who": "me", "at": 30 * DAY, "paid": 20.0, "device": "tablet", "town": "Oslo"}
+    state, _ = made.score_one(state, row)
+    _, score = made.score_one(state, row | {"at": 31 * DAY, "device": "phone"}, n_reasons=EVERY)
+    assert "device phone, not as last time" in [reason.text for reason in score.reasons]
+
+
+@pytest.mark.parametrize("minute", [0, 1, 59, 719, 720, 840, 1020, 1439])
+def test_the_clock_is_right_to_the_minute(story: tuple[Detector, DetectorState], minute: int) -> None:
+    assert told(story, at=31 * DAY + 60 * minute)["hour"].startswith(f"at {minute // 60:02d}:{minute % 60:02d}")
+
+
+def test_a_column_that_never_varied_is_only_called_missing_where_it_is() -> None:
+    frame = story_file().with_columns(age=pl.when(pl.col("age").is_nan()).then(None).otherwise(40.0))
+    data = of_frame(frame)
+    features = Features(missing_flags="all").fit(data.transactions)
+    assert "age" not in features.names[0]
+    wording = Wording(features.fitted())
+    for value, text in ((40.0, "age"), (None, "age missing")):
+        _, row = features.step(None, data.rows[0] | {"age": value})
+        assert wording.texts(row, ["age"])["age"] == text
+
+
+anything = st.one_of(st.none(), st.floats(allow_infinity=False), st.sampled_from([1e300, -1e300, 1e15, -0.0, 5e-324, 0]))
+names = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.sampled_from(["phone", "tablet", "", "nan", 7, 404.0]))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"at": st.floats(-1e9, 4e9), "paid": anything, "age": anything, "kind": names, "device": names, "town": names, "shop": names}
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_no_live_row_is_too_strange_for_words(story: tuple[Detector, DetectorState], rows: list[dict[str, Any]]) -> None:
+    """Whatever the values: a score with reasons that add up, each with words; or a refusal of the row itself."""
+    made, state = story
+    for row in rows:
+        try:
+            state, score = made.score_one(DetectorState(state.customer, None), row, n_reasons=EVERY)
+        except DataError:
+            continue
+        assert all(reason.text and reason.text == reason.text.strip() for reason in score.reasons)
+        belief = np.array(score.belief)
+        star = made.regimes.fraud_state
+        if min(belief[star], np.delete(belief, star).max()) > 1e-290:
+            assert total(score) == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), rel=1e-6, abs=1e-6)
+
+
+cells = st.one_of(st.floats(width=32, allow_infinity=False), st.just(math.nan), st.sampled_from([1e15, -1e15, 1e5, -1e5, 0.0]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("name", ["shop, every flag", "handbook"])
+def test_no_feature_row_is_too_strange_for_words(name: str, data: st.DataObject) -> None:
+    plan = plan_of(name)
+    continuous = data.draw(st.lists(cells, min_size=len(plan.continuous), max_size=len(plan.continuous)))
+    codes = [data.draw(st.integers(-1, size - 1)) for size in plan.n_categories]
+    wording = Wording(plan)
+    sources = sorted({*wording.sources[0], *wording.sources[1]})
+    with np.errstate(over="ignore"):
+        texts = wording.texts(FeatureRow(np.array(continuous, np.float32), np.array(codes, np.int16)), sources)
+    assert set(texts) == set(sources)
+    assert all(isinstance(text, str) and text for text in texts.values())
+
+
+def test_columns_named_like_facts_keep_their_terms() -> None:
+    """A file may call its own columns what the engineered facts are called; nothing crashes and nothing is lost."""
+    frame = story_file().rename({"age": "hour", "kind": "weekday", "town": "history", "device": "amount"})
+    schema = Schema(
+        customer="who", time="at", continuous=("paid", "hour"), categorical=("weekday", "amount"), amount="paid", label="fraud",
+        id="id", entity="shop", habits=("amount", "history"),
+    )  # fmt: skip
+    data = of_frame(frame, schema)
+    made = Detector(Features(), model_of("point")).fit(data.transactions, time_split(data.transactions))
+    state, _ = made.score_one(None, data.rows[0])
+    _, score = made.score_one(DetectorState(state.customer, None), data.rows[1], n_reasons=EVERY)
+    belief = np.array(score.belief)
+    star = made.regimes.fraud_state
+    assert total(score) == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), rel=1e-8)
+
+
+def test_schemas_without_amount_label_time_of_day_or_names() -> None:
+    frame = story_file()
+    for schema in (
+        Schema(customer="who", time="at", continuous=("age",), label="fraud"),
+        Schema(customer="who", time="at", categorical=("device",), label="fraud", habits=("town",)),
+        Schema(customer="who", time="at", continuous=("paid",), amount="paid", label="fraud", entity="shop"),
+    ):
+        data = of_frame(frame, schema)
+        for kind in ("engineered", "processed"):
+            made = Detector(Features(kind), model_of("point", 2)).fit(data.transactions, time_split(data.transactions))
+            _, score = made.score_one(None, data.rows[0], n_reasons=EVERY)
+            assert all(reason.text for reason in score.reasons)
+            belief = np.array(score.belief)
+            star = made.regimes.fraud_state
+            assert total(score) == pytest.approx(math.log(belief[star] / belief[1 - star]), rel=1e-8, abs=1e-8)

@@ -1,0 +1,275 @@
+"""Regimes: figures as defined, intervals that cover, and nothing found where there is nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from turncoat import BaumWelchHMM, DataError, HMMParams
+from turncoat.scoring import Regimes
+from turncoat.scoring.scores import beta_interval
+
+from .cases import data_of, detector, time_split
+
+
+def measured(probs: Any, labels: Any, lengths: Any = None) -> Regimes:
+    probs, labels = np.asarray(probs, float), np.asarray(labels, np.int8)
+    offsets = np.arange(len(labels) + 1) if lengths is None else np.append(0, np.cumsum(lengths))
+    return Regimes.measure(probs, labels, offsets, np.full(probs.shape[1], 0.5), part="calibration", mode="filtered", in_sample=False)
+
+
+def random_case(seed: int, n_states: int = 4, n_rows: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(n_states, 0.3), n_rows)
+    labels = (rng.random(n_rows) < 0.1 + 0.5 * probs[:, -1]).astype(np.int8)
+    lengths = rng.integers(1, 12, n_rows)
+    lengths = lengths[np.cumsum(lengths) < n_rows]
+    return probs, labels, np.append(lengths, n_rows - lengths.sum())
+
+
+def test_every_figure_is_as_defined() -> None:
+    probs, labels, lengths = random_case(0)
+    regimes = measured(probs, labels, lengths)
+    n, k = probs.shape
+    mass = [sum(probs[t, j] for t in range(n)) for j in range(k)]
+    frauds = [sum(probs[t, j] for t in range(n) if labels[t] == 1) for j in range(k)]
+    rates = [f / m for f, m in zip(frauds, mass, strict=True)]
+    star = max(range(k), key=lambda j: rates[j])
+    base = labels.sum() / n
+    np.testing.assert_allclose(regimes.mass, mass)
+    np.testing.assert_allclose(regimes.frauds, frauds)
+    np.testing.assert_allclose(regimes.rates, rates)
+    np.testing.assert_allclose(regimes.occupancy, np.array(mass) / n)
+    np.testing.assert_allclose(regimes.enrichment, np.array(rates) / base)
+    assert regimes.fraud_state == star
+    assert regimes.base_rate == pytest.approx(base)
+    assert regimes.n_rows == pytest.approx(n)
+    assert regimes.misread_share == pytest.approx(mass[star] / n * (1 - rates[star]))
+    assert regimes.misread_share == pytest.approx(sum(probs[t, star] for t in range(n) if labels[t] == 0) / n)
+    assert regimes.signed_gap == pytest.approx(probs[:, star].mean() - base)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 300))
+@settings(deadline=None, max_examples=60)
+def test_in_sample_the_mean_corrected_score_is_the_fraud_rate(seed: int, n_states: int, n_rows: int) -> None:
+    probs, labels, lengths = random_case(seed, n_states, n_rows)
+    probs[:, 0] = 0.0 if n_states > 1 else 1.0  # an empty regime among them
+    probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-300)
+    probs[probs.sum(axis=1) == 0, -1] = 1.0
+    regimes = measured(probs, labels, lengths)
+    assert abs((probs @ regimes.rates).mean() - labels.mean()) < 1e-10
+    assert regimes.signed_gap == pytest.approx(probs[:, regimes.fraud_state].mean() - labels.mean(), abs=1e-10)
+
+
+def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_in_sample() -> None:
+    made, transactions = detector(), data_of("shop").transactions
+    split = time_split(transactions)
+    lengths = np.bincount(transactions.customer_codes[split.fit])
+    rows = split.fit[lengths[transactions.customer_codes[split.fit]] >= 5]
+    panel = made.features_.transform(transactions, rows=rows)
+    regimes = made.parts_.in_sample
+    assert abs((made.model_.filter(panel).probs @ regimes.rates).mean() - panel.labels.mean()) < 1e-10
+    assert regimes.base_rate == pytest.approx(panel.labels.mean())
+    assert (regimes.part, regimes.mode, regimes.in_sample) == ("fit", "filtered", True)
+    assert "fit part, filtered, in-sample" in regimes.describe()
+    for mode in ("filtered", "smoothed"):
+        found = made.parts_.regimes[mode]
+        assert (found.part, found.mode, found.in_sample) == ("calibration", mode, False)
+        assert f"calibration part, {mode}, held out" in found.describe()
+        assert found.n_rows == pytest.approx(len(split.calibration))
+        assert found.base_rate == pytest.approx(transactions.labels[split.calibration].mean())
+    assert made.regimes is made.parts_.regimes["filtered"]
+    np.testing.assert_array_equal(made.regimes.stickiness, np.diag(made.model_.params_.transition_matrix))
+
+
+def test_the_posterior_is_a_beta_of_the_evidence() -> None:
+    regimes = measured(np.repeat(np.eye(2), [40, 10], axis=0), np.r_[np.ones(4), np.zeros(36), np.ones(5), np.zeros(5)])
+    np.testing.assert_allclose(regimes.evidence, [40, 10])
+    a, b = regimes.posterior
+    np.testing.assert_allclose(a, [4.5, 5.5])
+    np.testing.assert_allclose(b, [36.5, 5.5])
+    np.testing.assert_allclose(regimes.rate_variances, a * b / ((a + b) ** 2 * (a + b + 1)))
+    for level in (0.5, 0.9, 0.99):
+        low, high = regimes.interval(level)
+        np.testing.assert_allclose(beta.cdf(high, a, b) - beta.cdf(low, a, b), level, atol=1e-9)
+        np.testing.assert_allclose(beta.cdf(low, a, b), (1 - level) / 2, atol=1e-9)
+    np.testing.assert_allclose(regimes.mean_rates, [(4 + 9.5 / 51) / 41, (5 + 9.5 / 51) / 11])
+
+
+def test_customers_that_are_all_alike_count_once_each() -> None:
+    """Every customer has either all fraud or none: a regime's rows are worth as many transactions as it has customers."""
+    labels = np.repeat(np.random.default_rng(0).random(300) < 0.2, 10)
+    regimes = measured(np.ones((3000, 1)), labels, np.full(300, 10))
+    assert regimes.evidence[0] == pytest.approx(300, rel=0.02)
+    shuffled = measured(np.ones((3000, 1)), np.random.default_rng(1).permutation(labels), np.full(300, 10))
+    assert shuffled.evidence[0] > 2400
+
+
+def test_likeness_seen_in_one_regime_counts_in_another_that_has_few_frauds() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(rng.random(200) < 0.3, 20).reshape(200, 20)
+    labels[:, 10:] = 0  # the second half of each customer is another regime, where there is but one fraud
+    labels[3, 15] = 1
+    probs = np.tile(np.repeat(np.eye(2), 10, axis=0), (200, 1))
+    regimes = measured(probs, labels.ravel(), np.full(200, 20))
+    np.testing.assert_allclose(regimes.evidence, [200, 200], rtol=0.1)
+
+
+ETA = np.array([0.002, 0.03, 0.4])
+CHAIN = BaumWelchHMM.from_params(
+    HMMParams([0.7, 0.25, 0.05], [[0.92, 0.06, 0.02], [0.1, 0.88, 0.02], [0.1, 0.1, 0.8]], [[0.0], [2.0], [5.0]], [[1.0], [1.0], [1.0]]),
+    n_threads=1,
+)
+LENGTH = 20
+
+
+def world(n_customers: int, concentration: float | None, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Filtered beliefs, labels and true states; a customer's fraud rates are the states' or, if clustered, drawn around them."""
+    panel, states = CHAIN.sample([LENGTH] * n_customers, random_state=seed)
+    rng = np.random.default_rng(seed)
+    rates = (
+        np.tile(ETA, (n_customers, 1))
+        if concentration is None
+        else rng.beta(*(concentration * np.array([ETA, 1 - ETA])[:, None]), (n_customers, 3))
+    )
+    chances = np.take_along_axis(rates, states.reshape(-1, LENGTH), axis=1).ravel()
+    return CHAIN.filter(panel).probs, (rng.random(len(states)) < chances).astype(np.int8), states
+
+
+@cache
+def true_rates() -> np.ndarray:
+    """The share of fraud among all that is believed to be in each regime, from a sample so large that it hardly varies."""
+    beliefs, _, states = world(20_000, None, seed=12345)
+    return (beliefs * ETA[states][:, None]).sum(axis=0) / beliefs.sum(axis=0)
+
+
+@pytest.mark.parametrize("n_customers", [40, 150])
+@pytest.mark.parametrize("concentration", [None, 3.0, 1.0], ids=["independent", "clustered", "very clustered"])
+def test_ninety_percent_intervals_cover_the_truth_nine_times_in_ten(n_customers: int, concentration: float | None) -> None:
+    """Of the regimes' rates, and of scores of rows that are certain to be in a regime."""
+    repetitions = 250
+    beliefs, labels, _ = world(repetitions * n_customers, concentration, seed=n_customers)
+    truth, size = true_rates(), n_customers * LENGTH
+    of_rates, of_scores = np.zeros(3), np.zeros(3)
+    for r in range(repetitions):
+        rows = slice(r * size, (r + 1) * size)
+        regimes = measured(beliefs[rows], labels[rows], np.full(n_customers, LENGTH))
+        low, high = regimes.interval(0.9)
+        of_rates += (low <= truth) & (truth <= high)
+        low, high = beta_interval(regimes.mean_rates, regimes.rate_variances, 0.9)
+        of_scores += (low <= truth) & (truth <= high)
+    for covered in (of_rates / repetitions, of_scores / repetitions):
+        assert 0.85 <= covered.mean() <= 0.96, covered
+        assert covered.min() >= 0.8, covered
+
+
+def test_intervals_shrink_with_evidence() -> None:
+    beliefs, labels, _ = world(6400, 3.0, seed=5)
+    widths, variances = [], []
+    for n_customers in (100, 400, 1600, 6400):
+        rows = slice(0, n_customers * LENGTH)
+        regimes = measured(beliefs[rows], labels[rows], np.full(n_customers, LENGTH))
+        low, high = regimes.interval()
+        widths.append(high - low)
+        variances.append(regimes.rate_variances)
+    ratios = np.array(widths)[:-1] / np.array(widths)[1:]
+    assert (ratios > 1.2).all()
+    np.testing.assert_allclose(ratios.mean(), 2.0, atol=0.5)  # four times the customers, half the width
+    assert (np.diff(variances, axis=0) < 0).all()
+
+
+def test_shuffled_labels_are_not_enriched_beyond_chance() -> None:
+    """The overall rate lies in nine of ten intervals or more, as a large regime cannot be far from it."""
+    n_customers, repetitions = 150, 100
+    beliefs, labels, _ = world(n_customers, None, seed=8)
+    rng = np.random.default_rng(0)
+    inside = 0.0
+    enrichment = []
+    for _ in range(repetitions):
+        regimes = measured(beliefs, rng.permutation(labels), np.full(n_customers, LENGTH))
+        low, high = regimes.interval(0.9)
+        inside += ((low <= regimes.base_rate) & (regimes.base_rate <= high)).mean()
+        enrichment.append(regimes.enrichment)
+    assert inside / repetitions >= 0.9
+    np.testing.assert_allclose(np.mean(enrichment, axis=0), 1.0, atol=0.1)
+    true = measured(beliefs, labels, np.full(n_customers, LENGTH))
+    assert true.enrichment.max() > 5
+    assert true.interval()[0][true.fraud_state] > true.base_rate
+
+
+def assert_sound(regimes: Regimes) -> None:
+    low, high = regimes.interval()
+    for figure in (regimes.rates, regimes.mean_rates, regimes.rate_variances, low, high, regimes.evidence):
+        assert np.isfinite(figure).all()
+    assert ((regimes.mean_rates > 0) & (regimes.mean_rates < 1)).all()
+    assert (regimes.rate_variances > 0).all()
+    assert (low < high).all()
+    assert len(regimes.describe().splitlines()) == regimes.n_states + 2
+
+
+def test_an_empty_regime_knows_nothing() -> None:
+    probs = np.zeros((50, 3))
+    probs[:25, 0] = probs[25:, 1] = 1.0
+    regimes = measured(probs, np.arange(50) % 10 == 0)
+    assert_sound(regimes)
+    low, high = regimes.interval()
+    assert low[2] < 0.01
+    assert high[2] > 0.99
+    assert regimes.rates[2] == pytest.approx(0.1)
+    assert regimes.mean_rates[2] == pytest.approx(0.1, abs=0.01)
+    assert regimes.fraud_state != 2
+
+
+def test_a_regime_without_fraud_is_not_without_risk() -> None:
+    """Of 300 genuine transactions the share of fraud may still be 0.5 %: three over the number of rows is the old rule."""
+    probs = np.repeat(np.eye(2), [300, 100], axis=0)
+    labels = np.r_[np.zeros(300), np.ones(20), np.zeros(80)]
+    regimes = measured(probs, labels)
+    assert_sound(regimes)
+    low, high = regimes.interval()
+    assert regimes.rates[0] == 0.0
+    assert low[0] < 0.001
+    assert 0.005 < high[0] < 0.01
+    low, high = beta_interval(regimes.mean_rates, regimes.rate_variances, 0.9)
+    assert 0.005 < high[0] < 0.01
+    assert low[0] <= regimes.mean_rates[0]
+
+
+@pytest.mark.parametrize("n_frauds", [0, 1, 60])
+def test_no_one_or_nothing_but_fraud(n_frauds: int) -> None:
+    labels = np.arange(60) < n_frauds
+    probs = np.random.default_rng(0).dirichlet([1, 1, 1], 60)
+    for lengths in (None, [60], [10] * 6):
+        regimes = measured(probs, labels, lengths)
+        assert_sound(regimes)
+        low, high = regimes.interval()
+        assert (high - low > 0.02).all()
+        assert np.isnan(regimes.enrichment).all() == (n_frauds == 0)
+        assert regimes.base_rate == pytest.approx(n_frauds / 60)
+    assert -1 <= regimes.signed_gap <= 1
+
+
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="no labelled transaction in the calibration part"):
+        measured(np.empty((0, 2)), np.empty(0))
+
+
+@given(st.floats(0, 1), st.floats(0, 1e13), st.floats(0.5, 0.999))
+@settings(deadline=None, max_examples=200)
+def test_intervals_of_any_moments_are_sound(mean: float, variance: float, level: float) -> None:
+    low, high = beta_interval(np.array([mean]), np.array([variance]), level)
+    assert 0 <= low[0] <= mean <= high[0] <= 1
+
+
+def test_the_interval_of_moments_is_that_of_the_beta_with_these_moments() -> None:
+    a, b = np.array([3.0, 40.0, 0.5]), np.array([7.0, 2.0, 900.0])
+    mean, variance = beta.stats(a, b, moments="mv")
+    low, high = beta_interval(mean, variance, 0.8)
+    np.testing.assert_allclose(low, beta.ppf(0.1, a, b), rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(high, beta.ppf(0.9, a, b), rtol=2e-3)
