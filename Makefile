@@ -1,7 +1,7 @@
-# make demo   fit both tiers on built-in data and show what they recovered
+# make demo   simulate card payments, make features, fit both tiers, show the regime that carries the fraud
 # make test   everything that decides whether a change is good: format, lint, types, layers, tests
 # make lint   the same without the tests
-# make bench  measure the engine beside its peers; results go to benchmarks/results/
+# make bench  measure the engine, the features and the scores, peers beside them; results go to benchmarks/results/
 # make clean  remove the environment and all caches
 
 PYTHON ?= python3
@@ -45,6 +45,8 @@ test: lint
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engine --sweep
+	$(BIN)/python -m benchmarks.features
+	$(BIN)/python -m benchmarks.scoring
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

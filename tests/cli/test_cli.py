@@ -69,9 +69,7 @@ def test_init_then_fit_on_a_file_nobody_has_seen(tmp_path: Path) -> None:
     shown = turncoat("init", "strange.csv", "--out", "mine.toml", cwd=tmp_path).stdout
     assert "AccountHolder" in shown
     assert "mine.toml" in shown
-    fitted = turncoat(
-        "fit", "strange.csv", "--config", "mine.toml", "--split", "time", "--tier", "variational", "--out", "out", *QUICK, cwd=tmp_path
-    )
+    fitted = turncoat("fit", "--config", "mine.toml", "--split", "time", "--tier", "variational", "--out", "out", *QUICK, cwd=tmp_path)
     assert "60 customers" in fitted.stdout
     plan = load(tmp_path / "out").features_.fitted()
     assert (plan.schema.time, plan.schema.time_unit, plan.schema.amount) == ("ts_ms", "ms", "Value")
@@ -96,6 +94,7 @@ def test_refusals_are_one_line_and_leave_earlier_results(tmp_path: Path) -> None
     full = turncoat("fit", "data", "--config", "handbook", "--out", "regimes", *QUICK, cwd=tmp_path, status=2)
     assert "not a saved detector" in full.stderr
     assert (tmp_path / "regimes" / "precious.txt").read_text() == "kept"
+    assert "no data" in turncoat("fit", "--config", "handbook", "--out", "y", cwd=tmp_path, status=2).stderr
     missing = turncoat("fit", "nowhere.csv", "--config", "handbook", "--out", "y", cwd=tmp_path, status=2)
     assert "nowhere.csv" in missing.stderr
     assert not (tmp_path / "y").exists()

@@ -465,7 +465,7 @@ def test_a_failed_fit_leaves_no_half_of_it() -> None:
     made.set_params(supervision="anchored", n_fraud_states=7)
     with pytest.raises(ConfigError):
         made.fit(data.transactions, split)
-    with pytest.raises(NotFittedError):
+    with pytest.raises(NotFittedError, match="this detector is not fitted yet"):
         made.score(data.transactions)
 
 

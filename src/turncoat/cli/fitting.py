@@ -50,9 +50,11 @@ class Supervision(StrEnum):
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="A CSV (also .gz) or Parquet file, or a folder.")],
     config: Annotated[str, typer.Option("--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")],
     out: Annotated[Path, typer.Option(help="Folder for the fitted detector.")],
+    data: Annotated[
+        Path | None, typer.Argument(help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml.")
+    ] = None,
     states: Annotated[str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility.")] = "4",
     tier: Annotated[Tier, typer.Option(help="Which model.")] = Tier.VARIATIONAL,
     features: Annotated[Kind, typer.Option(help="The columns themselves, or with their history.")] = Kind.ENGINEERED,
@@ -73,7 +75,7 @@ def fit(
 
     `turncoat fit data/ --config ieee-cis --states auto --out detector/`
 
-    `turncoat fit payments.csv --config turncoat.toml --supervision anchored --temperature auto --out detector/`
+    `turncoat fit --config turncoat.toml --supervision anchored --temperature auto --out detector/`
     """
     from turncoat import BaumWelchHMM, Detector, VariationalHMM
     from turncoat.data import read, splits
@@ -82,8 +84,9 @@ def fit(
 
     DETECTOR.check_target(out)
     console = Console(stderr=True)
-    with console.status(escape(f"reading {data}")):
-        transactions = read(data, config)
+    source = _source(data, config)
+    with console.status(escape(f"reading {source}")):
+        transactions = read(source, config)
     typer.echo(transactions)
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     parts = splits.by_customer(*who, seed=seed) if split is SplitKind.CUSTOMER else splits.by_time(*who, gap=label_delay_days * splits.DAY)
@@ -104,7 +107,17 @@ def fit(
     report = detector.model_.fit_report_
     typer.echo(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
     typer.echo(detector.describe())
-    typer.echo(f"saved to {out}; next: turncoat score {out} {data} --out scores.parquet")
+    typer.echo(f"saved to {out}; next: turncoat score {out} {source} --out scores.parquet")
+
+
+def _source(data: Path | None, config: str) -> Path:
+    """The data given, or else named in the configuration."""
+    from turncoat.data.settings import load_data_path
+
+    named = load_data_path(config) if data is None and config.endswith(".toml") else data
+    if named is None:
+        raise ConfigError(f"no data: give a file or folder before --config {config}, or name it in a turncoat.toml under [data]")
+    return named
 
 
 def _states(text: str) -> int:

@@ -29,7 +29,7 @@ def init(
 
     with Console(stderr=True).status("looking at the columns"):
         found = guess(files)
-    write_schema(found, out, overwrite=overwrite)
+    write_schema(found, out, data=files[0], overwrite=overwrite)
     console = Console()
     table = Table("column", "taken as", "because", title=escape(f"What {files[0].name} seems to hold"))
     for column, reason in found.reasons.items():
@@ -40,7 +40,7 @@ def init(
     for warning in found.warnings:
         console.print(f"Please check: {warning}", markup=False)
     console.print(
-        f"Wrote {out}. Correct what is wrong there; then: turncoat fit {files[0]} --config {out} --out detector",
+        f"Wrote {out}. Correct what is wrong there; then: turncoat fit --config {out} --out detector",
         markup=False,
         soft_wrap=True,
     )

@@ -38,31 +38,51 @@ _LISTS = ("continuous", "categorical", "habits")
 
 def load_schema(path: str | os.PathLike[str]) -> Schema:
     """The schema in the `[schema]` table of a TOML file."""
+    table = _read(Path(path)).get("schema")
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: has no [schema] table. `turncoat init FILE` writes one")
+    return Schema.from_table({"name": Path(path).stem, **table}, source=str(path))
+
+
+def load_data_path(path: str | os.PathLike[str]) -> Path | None:
+    """The file named in the `[data]` table, taken from the TOML file's folder; None if there is none."""
     place = Path(path)
+    table = _read(place).get("data", {})
+    if not isinstance(table, dict) or set(table) - {"file"} or not isinstance(table.get("file", ""), str):
+        raise ConfigError(f'{place}: [data] must hold `file = "..."` alone; found {table!r}')
+    return place.parent / table["file"] if table.get("file") else None
+
+
+def _read(place: Path) -> dict[str, Any]:
     try:
-        content = tomllib.loads(place.read_text(encoding="utf-8"))
+        return tomllib.loads(place.read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(f"{place}: cannot be read: {problem.strerror}. `turncoat init FILE` writes one") from problem
     except (ValueError, RecursionError) as problem:  # of TOML, of its encoding, of its numbers, of its depth
         raise ConfigError(f"{place}: is not TOML: {problem}") from problem
-    table = content.get("schema")
-    if not isinstance(table, dict):
-        raise ConfigError(f"{place}: has no [schema] table. `turncoat init FILE` writes one")
-    return Schema.from_table({"name": place.stem, **table}, source=str(place))
 
 
-def write_schema(schema: Schema | Guess, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a schema, or a guess with its reasons, as a file for people to correct. `load_schema` reads it back."""
+def write_schema(schema: Schema | Guess, path: str | os.PathLike[str], *, data: Path | None = None, overwrite: bool = False) -> None:
+    """Write a schema, or a guess with its reasons, as a file for people to correct. `load_schema` reads it back.
+
+    `data` is the file it is about, which `turncoat fit` then takes by default.
+    """
     place = Path(path)
     if place.exists() and not overwrite:
         raise ConfigError(f"{place}: is already there. Choose another name, or replace it (--overwrite, overwrite=True)")
     aside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        aside.write_text(_document(schema), encoding="utf-8", newline="\n")
+        aside.write_text(_data_table(data, place) + _document(schema), encoding="utf-8", newline="\n")
         aside.replace(place)
     except OSError as problem:
         aside.unlink(missing_ok=True)
         raise ConfigError(f"{place}: cannot be written: {problem.strerror}. Choose another place") from problem
+
+
+def _data_table(data: Path | None, place: Path) -> str:
+    if data is None:
+        return ""
+    return f"[data]\nfile = {_text(os.path.relpath(data, place.parent))}\n\n"
 
 
 def _document(source: Schema | Guess) -> str:
