@@ -163,9 +163,7 @@ def assert_same_bits(found: tuple[np.ndarray, np.ndarray], panel: Panel) -> None
 
 def raw_facts(features: Features, transactions: Transactions) -> dict[str, np.ndarray]:
     """Every continuous fact before it is put on the common scale."""
-    from turncoat.features import entities, history
     from turncoat.features.batch import all_facts, count_missing
 
     facts, _ = all_facts(features.plan_, transactions, count_missing(transactions))
-    names = (*history.CONTINUOUS, *(entities.CONTINUOUS if features.plan_.has_entity else ()))
-    return dict(zip(names, facts, strict=True))
+    return dict(zip(features.plan_.continuous_facts, facts, strict=True))

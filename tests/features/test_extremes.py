@@ -129,9 +129,12 @@ def test_files_of_nothing_but_genuine_and_nothing_but_fraud(labels: int) -> None
 
 def test_the_size_of_a_record() -> None:
     assert Features().fit(ieee().transactions).state_bytes == (392, 0)
-    assert Features().fit(handbook().transactions).state_bytes == (212, 240)
+    assert Features().fit(handbook().transactions).state_bytes == (212, 344)
     for delay, days in ((0, 2), (0.1, 3), (1, 3), (1.5, 4), (3650, 3652)):
-        assert Features(label_delay_days=delay).fit(shop().transactions).state_bytes == (8 + 21 * 8 + 2 * 36, 8 + 11 * 8 + 16 * days)
+        assert Features(label_delay_days=delay).fit(shop().transactions).state_bytes == (
+            8 + 21 * 8 + 2 * 36,
+            8 + 24 * 8 + 2 * 36 + 16 * days,
+        )
 
 
 def test_names_in_any_script_and_of_any_length() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.features.cases import DAY, SHOP, Data, handbook, of_frame, raw_facts,
 from turncoat.data.categories import category_text
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
-from turncoat.features import Features, State, entities, history
+from turncoat.features import Features, State, entities, history, moments
 
 HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
@@ -63,17 +64,22 @@ def amount_z(now: Told, sizes: list[float]) -> float:
     return (now.size - mean) / (spread + 0.1)
 
 
-def customer_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
+def own_facts(now: Told) -> dict[str, float]:
+    return {
+        "n_missing": now.n_missing,
+        "hour_cos": math.cos(2 * math.pi * now.time / DAY),
+        "hour_sin": math.sin(2 * math.pi * now.time / DAY),
+    }
+
+
+def party_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
     facts = {
         "since_last": math.log1p(now.time - earlier[-1].time) if earlier else NOTHING,
         "since_first": math.log1p(now.time - earlier[0].time) if earlier else NOTHING,
         "n_before": math.log1p(len(earlier)),
-        "n_missing": now.n_missing,
         "n_missing_change": now.n_missing - earlier[-1].n_missing if earlier else NOTHING,
         "hour_habit": agreement(now, earlier, DAY),
         "weekday_habit": agreement(now, earlier, WEEK),
-        "hour_cos": math.cos(2 * math.pi * now.time / DAY),
-        "hour_sin": math.sin(2 * math.pi * now.time / DAY),
     }
     for window, seconds in WINDOWS.items():
         weights = [math.exp(-(now.time - one.time) / seconds) for one in earlier]
@@ -92,10 +98,7 @@ def customer_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
 def entity_facts(now: Told, earlier: list[Told], delay: float, base_rate: float) -> dict[str, float]:
     if now.entity is None:
         return dict.fromkeys(entities.CONTINUOUS, NOTHING)
-    facts = {"entity_since_last": math.log1p(now.time - earlier[-1].time) if earlier else NOTHING}
-    for window in ("day", "week", "month"):
-        facts[f"entity_count_{window}"] = math.log1p(math.fsum(math.exp(-(now.time - one.time) / WINDOWS[window]) for one in earlier))
-    facts["entity_amount_z"] = amount_z(now, [one.size for one in earlier if one.size is not None])
+    facts = {f"entity_{name}": value for name, value in party_facts(now, earlier).items()}
     counted = frauds = 0.0
     for one in earlier:
         ended = (math.floor(one.time / DAY) + 1) * DAY
@@ -120,7 +123,7 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
     for i in order:
         whose = [("customer", data.transactions.customer_codes[i]), ("entity", rows[i].entity)]
         mine, theirs = (past.setdefault(key, []) for key in whose)
-        found[i] = customer_facts(rows[i], mine)
+        found[i] = party_facts(rows[i], mine) | own_facts(rows[i])
         if plan.has_entity:
             found[i] |= entity_facts(rows[i], theirs, plan.label_delay, plan.base_rate)
         mine.append(rows[i])
@@ -139,7 +142,7 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
 def test_every_continuous_fact(data: Data, delay: float) -> None:
     features = Features(label_delay_days=delay).fit(data.transactions)
     found, expected = raw_facts(features, data.transactions), oracle(data, features)
-    assert set(found) == set(expected) == {*history.CONTINUOUS, *entities.CONTINUOUS}
+    assert set(found) == set(expected) == {*history.CONTINUOUS, *moments.CONTINUOUS, *entities.CONTINUOUS}
     for name, values in expected.items():
         assert np.isfinite(values).any()
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
@@ -149,7 +152,7 @@ def test_the_panel_holds_the_facts_on_their_scale() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     panel, scales = features.transform(data.transactions), features.plan_.scales
-    names = (*data.transactions.schema.continuous, *history.CONTINUOUS, *entities.CONTINUOUS)
+    names = (*data.transactions.schema.continuous, *features.plan_.continuous_facts)
     expected = oracle(data, features)
     checked = 0
     for name, unit, centre, spread in zip(names, scales.units, scales.centres, scales.spreads, strict=True):
@@ -159,7 +162,7 @@ def test_the_panel_holds_the_facts_on_their_scale() -> None:
             column = panel.continuous[:, features.names[0].index(name)]
             np.testing.assert_allclose(column, (values - centre) / spread, rtol=1e-5, atol=1e-5, err_msg=name)
             checked += 1
-    assert checked >= 26
+    assert checked >= 41
 
 
 def test_without_amounts_second_party_habits_or_labels() -> None:
@@ -167,7 +170,7 @@ def test_without_amounts_second_party_habits_or_labels() -> None:
     data = of_frame(shop_frame(150), schema)
     features = Features().fit(data.transactions)
     found, expected = raw_facts(features, data.transactions), oracle(data, features)
-    assert list(found) == list(history.CONTINUOUS)
+    assert list(found) == [*history.CONTINUOUS, *moments.CONTINUOUS]
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
     for name in ("amount_z", "amount_to_max", "amount_to_last", "amount_to_mean"):
@@ -176,8 +179,6 @@ def test_without_amounts_second_party_habits_or_labels() -> None:
 
 
 def test_without_labels_there_is_no_risk() -> None:
-    from dataclasses import replace
-
     data = of_frame(shop_frame(150), replace(SHOP, label=None))
     features = Features().fit(data.transactions)
     found = raw_facts(features, data.transactions)
@@ -187,29 +188,54 @@ def test_without_labels_there_is_no_risk() -> None:
     assert "entity_count_day" in features.names[0]
 
 
+def expected_codes(now: Told, earlier: list[Told], habits: tuple[str, ...]) -> dict[str, int]:
+    expected = {"is_first": int(not earlier)}
+    for h, column in enumerate(habits):
+        before = [one.habits[h] for one in earlier if one.habits[h] is not None]
+        known = now.habits[h] is not None and bool(earlier)
+        expected[f"new_{column}"] = int(now.habits[h] not in before) if known else -1
+        expected[f"changed_{column}"] = int(now.habits[h] != before[-1]) if known and before else -1
+    return expected
+
+
 def test_first_weekday_new_and_changed() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     panel, names = features.transform(data.transactions), features.names[1]
     rows, codes = told(data), data.transactions.customer_codes
+    habits = data.transactions.schema.habits
     checked: dict[str, set[int]] = {}
-    past: dict[int, list[Told]] = {}
+    past: dict[Any, list[Told]] = {}
     for i in data.live_order:
-        now, earlier = rows[i], past.setdefault(codes[i], [])
-        expected = {"is_first": int(not earlier), "weekday": math.floor(now.time / DAY) % 7}
-        for h, column in enumerate(("device", "town")):
-            before = [one.habits[h] for one in earlier if one.habits[h] is not None]
-            known = now.habits[h] is not None and bool(earlier)
-            expected[f"new_{column}"] = int(now.habits[h] not in before) if known else -1
-            expected[f"changed_{column}"] = int(now.habits[h] != before[-1]) if known and before else -1
+        now = rows[i]
+        mine, theirs = past.setdefault(("customer", codes[i]), []), past.setdefault(("entity", now.entity), [])
+        of_entity = expected_codes(now, theirs, habits)
+        if now.entity is None:
+            of_entity = dict.fromkeys(of_entity, -1)
+        expected = expected_codes(now, mine, habits) | {"weekday": math.floor(now.time / DAY) % 7}
+        expected |= {f"entity_{name}": value for name, value in of_entity.items()}
+        assert {*names} >= {*expected}
         for name, value in expected.items():
             assert panel.categorical[i, names.index(name)] == value, (i, name)
             checked.setdefault(name, set()).add(value)
-        earlier.append(now)
+        mine.append(now)
+        theirs.append(now)
     assert checked["is_first"] == {0, 1}
+    assert checked["entity_is_first"] == {-1, 0, 1}
     assert checked["weekday"] == set(range(7))
-    for column in ("device", "town"):
-        assert checked[f"new_{column}"] == checked[f"changed_{column}"] == {-1, 0, 1}
+    for column in habits:
+        for whose in ("", "entity_"):
+            assert checked[f"{whose}new_{column}"] == checked[f"{whose}changed_{column}"] == {-1, 0, 1}
+
+
+def test_the_second_party_has_every_fact_of_the_customer_but_its_own_name() -> None:
+    data = of_frame(shop_frame(150), replace(SHOP, habits=("device", "shop", "town")))
+    plan = Features().fit(data.transactions).plan_
+    own = {*history.CONTINUOUS, *history.categorical(("device", "shop", "town"))}
+    facts = {*plan.continuous_facts, *plan.categorical_facts}
+    assert own <= facts
+    lacking = own - {name.removeprefix("entity_") for name in facts if name.startswith("entity_")}
+    assert lacking == {"new_shop", "changed_shop"}
 
 
 HABIT = Schema(customer="who", time="at", categorical=("town",), habits=("town",))

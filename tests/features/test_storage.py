@@ -17,6 +17,8 @@ from turncoat import BaumWelchHMM, BundleError, HMMParams, load_model, storage
 from turncoat.errors import DataError, NotFittedError
 from turncoat.features import Features, State, load_features
 
+N_SCALES = 2 + 18 + 3 + 20  # columns, facts of the customer, of the transaction itself, of the shop
+
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
@@ -128,7 +130,7 @@ def test_records_of_other_features_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"amount": "age"}, {"amount": None}, {"habits": ("town", "device")}, {"entity": "town"}, {"customer": ("who", "shop")}]
+    "change", [{"amount": "age"}, {"amount": None}, {"habits": ("town", "device")}, {"entity": "kind"}, {"customer": ("who", "shop")}]
 )
 def test_records_that_mean_something_else_are_refused(change: dict[str, Any]) -> None:
     """As many bytes, about another column."""
@@ -269,16 +271,16 @@ def test_a_manifest_with_something_left_out_is_refused(saved: Path, left_out: st
     "changes",
     [
         {"spreads": np.ones(3)},
-        {"units": np.ones((30, 1))},
-        {"centres": np.ones(30, np.float32)},
-        {"centres": np.full(30, np.nan)},
+        {"units": np.ones((N_SCALES, 1))},
+        {"centres": np.ones(N_SCALES, np.float32)},
+        {"centres": np.full(N_SCALES, np.nan)},
         {"centres": None},
-        {"colours": np.ones(30)},
+        {"colours": np.ones(N_SCALES)},
     ],
     ids=["too few", "a table", "half as wide", "not numbers", "left out", "one too many"],
 )
 def test_scales_that_do_not_fit_are_refused(saved: Path, changes: dict[str, Any]) -> None:
-    assert load_features(saved).plan_.scales.units.shape == (30,)
+    assert load_features(saved).plan_.scales.units.shape == (N_SCALES,)
     rewrite_arrays(saved, **changes)
     if "colours" in changes:  # more than is asked for does no harm
         load_features(saved)

@@ -94,10 +94,14 @@ def test_explained_paths_add_up_to_their_beliefs() -> None:
 
 def test_a_ranker_or_many_regimes_do_not_change_what_reasons_mean() -> None:
     made = detector("shop", "point", n_states=6)
-    _, score = made.score_one(None, data_of("shop").rows[0], n_reasons=EVERY)
-    belief = np.array(score.belief)
-    star = made.regimes.fraud_state
-    assert total(score) == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), rel=1e-8)
+    star, checked = made.regimes.fraud_state, 0
+    for row in data_of("shop").rows[:40]:
+        _, score = made.score_one(None, row, n_reasons=EVERY)
+        belief = np.array(score.belief)
+        if min(belief[star], np.delete(belief, star).max()) > 1e-290:
+            assert total(score) == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), rel=1e-8)
+            checked += 1
+    assert checked > 3
 
 
 PLANS = {

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.features import entities, history
+from turncoat.features.moments import take_moments
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import fill_columns
 from turncoat.features.state import name_hash
@@ -80,8 +81,8 @@ def fill_raw(plan: FeaturePlan, transactions: Transactions, targets: Array, cont
 
 
 def all_facts(plan: FeaturePlan, transactions: Transactions, n_missing: Array) -> tuple[Array, Array]:
-    """Continuous facts [F, N] and categorical ones [N, C] of every transaction, from empty records."""
-    schema, places = transactions.schema, transactions.places
+    """Continuous facts [F, N] and categorical ones [C, N] of every transaction, from empty records."""
+    schema, places, times = transactions.schema, transactions.places, transactions.times
     if schema.amount is not None:
         amounts = transactions.numbers[schema.amount][places]
     else:
@@ -90,16 +91,18 @@ def all_facts(plan: FeaturePlan, transactions: Transactions, n_missing: Array) -
     for h, column in enumerate(schema.habits):
         named = transactions.names[column]
         names[:, h] = np.array([*map(name_hash, named.values), 0], dtype=np.uint32)[named.codes[places]]
-    own = len(history.CONTINUOUS)
-    facts = np.empty((own + (entities.N_FACTS if plan.has_entity else 0), transactions.n_rows))
-    codes = np.empty((transactions.n_rows, history.FIRST_HABIT + 2 * len(schema.habits)), np.int8)
-    history.replay(transactions.offsets, transactions.times, amounts, n_missing, names, facts[:own], codes)
+    facts = np.empty((len(plan.continuous_facts), transactions.n_rows))
+    codes = np.empty((len(plan.categorical_facts), transactions.n_rows), np.int8)
+    own, moment, second = plan.parts(facts, codes)
+    history.replay(transactions.offsets, times, amounts, n_missing, names, *own)
+    take_moments(times, n_missing, *moment)
     if plan.has_entity:
         who = transactions.names[str(schema.entity)].codes[places]
         labels = np.empty(0, np.int8) if transactions.labels is None else transactions.labels
-        n_numbers = entities.entity_numbers(plan.label_delay)
-        order = np.lexsort((_rank(transactions.ids), transactions.times, who))
-        entities.replay_entities(order, who, transactions.times, amounts, labels, plan.label_delay, plan.base_rate, n_numbers, facts[own:])
+        order = np.lexsort((_rank(transactions.ids), times, who))
+        of_entity = np.ascontiguousarray(names[:, plan.entity_names])
+        rules = plan.label_delay, plan.base_rate, entities.risk_numbers(plan.label_delay)
+        entities.replay_entities(order, who, times, amounts, n_missing, of_entity, labels, *rules, *second)
     return facts, codes
 
 

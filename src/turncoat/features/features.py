@@ -18,6 +18,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import entities, history
 from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_raw, in_groups, raw_cells
+from turncoat.features.moments import take_moments
 from turncoat.features.plan import MOST_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.state import State, customer_bytes, entity_bytes, name_hash, pack, unpack_customer, unpack_entity
@@ -156,7 +157,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         if plan.engineered:
             facts, codes = all_facts(plan, transactions, n_missing)
             fill_facts(plan, facts, targets, continuous)
-            categorical[:, plan.first_fact :] = codes[chosen]
+            categorical[:, plan.first_fact :] = codes[:, chosen].T
         return Panel.from_arrays(
             continuous=continuous,
             categorical=categorical,
@@ -208,18 +209,17 @@ class Features(BaseEstimator):  # type: ignore[misc]
         schema = plan.schema
         amount = float(values[schema.continuous.index(schema.amount)]) if schema.amount else np.nan
         names = np.array([name_hash(category_text(row.get(column))) for column in schema.habits], dtype=np.uint32)
-        facts = np.empty(len(plan.fact_columns.places))
-        own = len(history.CONTINUOUS)
+        facts, codes = np.full(len(plan.continuous_facts), np.nan), np.full(len(plan.categorical_facts), -1, np.int8)
+        own, moment, second = plan.parts(facts, codes)
         numbers, marks = unpack_customer(plan, state.customer)
-        codes = np.empty(len(plan.categorical) - plan.first_fact, np.int8)
-        history.advance(numbers, marks, time, amount, float(n_missing), names, facts[:own], codes)
+        history.advance(numbers, marks, time, amount, float(n_missing), names, *own)
+        take_moments(np.array([time]), np.array([n_missing]), *(part[:, None] for part in moment))
         customer, entity = pack(plan, numbers, marks), state.entity
-        if plan.has_entity and category_text(row.get(str(schema.entity))) is None:
-            facts[own:] = np.nan
-        elif plan.has_entity:
+        if plan.has_entity and category_text(row.get(str(schema.entity))) is not None:
             record = unpack_entity(plan, state.entity)
-            entities.advance_entity(record, time, amount, plan.label_delay, plan.base_rate, label_follows, facts[own:])
-            entity = pack(plan, record)
+            rules = plan.label_delay, plan.base_rate, label_follows
+            entities.advance_entity(record, time, amount, float(n_missing), names[plan.entity_names], *rules, *second)
+            entity = pack(plan, *record)
         fill_facts(plan, facts[:, None], _ONE_ROW, continuous)
         categorical[0, plan.first_fact :] = codes
         return State(customer, entity)
@@ -230,10 +230,11 @@ class Features(BaseEstimator):  # type: ignore[misc]
         if not plan.has_entity or state.entity is None:
             raise DataError("these features keep no record of an entity for this state; there is nothing to report fraud to")
         record = unpack_entity(plan, state.entity)
-        if not time <= entities.last_time(record):
+        numbers, _, risk = record
+        if not time <= entities.last_time(numbers):
             raise DataError(f"fraud was reported at {time!r} seconds, and this entity has had no transaction as late. Give its time")
-        entities.report_fraud(record, time)
-        return State(state.customer, pack(plan, record))
+        entities.report_fraud(risk, time)
+        return State(state.customer, pack(plan, *record))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted features into a folder of their own; `turncoat.features.load_features` reads them."""

@@ -1,4 +1,4 @@
-"""A customer's running facts: what a transaction looks like against everything that customer did before it.
+"""Running facts of a party, a customer or a second one: what a transaction looks like against everything it did before.
 
 The state is a fixed number of floats and marks, advanced once per transaction. The facts of a transaction are taken before it
 joins the state, so a row never sees itself, nor anything later. Batch and live run the same compiled `advance`.
@@ -7,6 +7,7 @@ joins the state, so a row never sees itself, nor anything later. Batch and live 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,21 +34,23 @@ CONTINUOUS = (
     "since_last", "since_first", "n_before",
     *(f"count_{window}" for window in WINDOWS),
     *(f"sum_{window}" for window in WINDOWS),
-    "amount_z", "amount_to_max", "amount_to_last",
-    "hour_habit", "weekday_habit", "hour_cos", "hour_sin", "n_missing", "n_missing_change",
-    "amount_to_mean",
+    "amount_z", "amount_to_mean", "amount_to_max", "amount_to_last",
+    "hour_habit", "weekday_habit", "n_missing_change",
 )  # fmt: skip
 N_FACTS = len(CONTINUOUS)
-# Categorical facts: is this the first transaction, the weekday, then per habit column: is the value new, has it changed.
-FIRST_HABIT = 2
 
-# Which names a customer has used is kept as 256 marks per habit column, two for each name. With few names it is exact; with 30
+# Which names a party has used is kept as 256 marks per habit column, two for each name. With few names it is exact; with 30
 # in use, one new name in 23 is taken for one seen before; with 80, one in 5.
 MARK_WORDS = 8
 _HABIT_WORDS = 1 + MARK_WORDS  # the last name's hash, then the marks
 
 _WINDOW_SECONDS = np.array(list(WINDOWS.values()))
 _LARGEST = 1e300  # an amount whose sums stay finite: an infinite one would never fade
+
+
+def categorical(habits: Sequence[str]) -> tuple[str, ...]:
+    """Names of the yes/no facts: is this the first transaction; then for each habit column, is the name new, has it changed."""
+    return ("is_first", *(f"{fact}_{column}" for column in habits for fact in ("new", "changed")))
 
 
 def habit_words(n_habits: int) -> int:
@@ -57,13 +60,13 @@ def habit_words(n_habits: int) -> int:
 
 @compiled_exactly
 def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, facts: Array) -> None:
-    """Continuous facts [21] of a transaction against a state already decayed to its time. NaN is what cannot be known yet."""
+    """Continuous facts [18] of a transaction against a state already decayed to its time. NaN is what cannot be known yet."""
     n = numbers[_N]
     facts[:] = np.nan
     if n > 0.0:
         facts[0] = math.log1p(max(time - numbers[_LAST], 0.0))
         facts[1] = math.log1p(max(time - numbers[_FIRST], 0.0))
-        facts[19] = n_missing - numbers[_MISSING]
+        facts[17] = n_missing - numbers[_MISSING]
     facts[2] = math.log1p(n)
     for w in range(4):
         facts[3 + w] = math.log1p(numbers[_COUNT + w])
@@ -73,18 +76,15 @@ def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, fa
         if numbers[_AMOUNTS] > 1.0:
             spread = math.sqrt(numbers[_SQUARES] / (numbers[_AMOUNTS] - 1.0))
             facts[11] = (size - numbers[_MEAN]) / (spread + 0.1)  # a tenth: habits are not exact to the cent
-        facts[12] = size - math.log1p(numbers[_MAX])
-        facts[13] = size - math.log1p(numbers[_AMOUNT])
-        facts[20] = size - numbers[_MEAN]
+        facts[12] = size - numbers[_MEAN]
+        facts[13] = size - math.log1p(numbers[_MAX])
+        facts[14] = size - math.log1p(numbers[_AMOUNT])
     hour = 2.0 * math.pi * (time % DAY) / DAY
     weekday = 2.0 * math.pi * (time % WEEK) / WEEK
     habitual = numbers[_COUNT + 3]
     if habitual > 0.0:
-        facts[14] = (math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]) / habitual
-        facts[15] = (math.cos(weekday) * numbers[_WEEKDAY] + math.sin(weekday) * numbers[_WEEKDAY + 1]) / habitual
-    facts[16] = math.cos(hour)
-    facts[17] = math.sin(hour)
-    facts[18] = n_missing
+        facts[15] = (math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]) / habitual
+        facts[16] = (math.cos(weekday) * numbers[_WEEKDAY] + math.sin(weekday) * numbers[_WEEKDAY + 1]) / habitual
 
 
 @compiled_exactly
@@ -144,7 +144,7 @@ def _mark(marks: Array, base: int, name: int) -> bool:
 
 @compiled_exactly
 def advance(numbers: Array, marks: Array, time: float, amount: float, n_missing: float, names: Array, facts: Array, codes: Array) -> None:
-    """One transaction: its facts [21] and codes [2 + 2 habits] against the state, which it then joins.
+    """One transaction: its facts [18] and codes [1 + 2 habits] against the state, which it then joins.
 
     `names` [habits] are hashes of the habit columns' values, 0 for a missing one. A code of -1 is what cannot be known.
     """
@@ -154,28 +154,28 @@ def advance(numbers: Array, marks: Array, time: float, amount: float, n_missing:
     _take_facts(numbers, time, amount, n_missing, facts)
     _join(numbers, time, amount, n_missing)
     codes[0] = is_first
-    codes[1] = min(int((time % WEEK) // DAY), 6)  # a hair before 0 is a whole week after rounding
     for h in range(len(names)):
         base = h * _HABIT_WORDS
         name, last = names[h], marks[base]
-        codes[FIRST_HABIT + 2 * h] = codes[FIRST_HABIT + 2 * h + 1] = -1
+        codes[1 + 2 * h] = codes[2 + 2 * h] = -1
         if name != 0:
             seen = _mark(marks, base + 1, name)
             if not is_first:
-                codes[FIRST_HABIT + 2 * h] = not seen
+                codes[1 + 2 * h] = not seen
                 if last != 0:
-                    codes[FIRST_HABIT + 2 * h + 1] = name != last
+                    codes[2 + 2 * h] = name != last
             marks[base] = name
 
 
 @compiled_exactly
 def replay(offsets: Array, times: Array, amounts: Array, n_missing: Array, names: Array, facts: Array, codes: Array) -> None:
-    """`advance` over whole customers, each from an empty state: facts [21, N] and codes [N, 2 + 2 habits]."""
-    numbers, row = np.empty(21), np.empty(N_FACTS)
+    """`advance` over whole customers, each from an empty state: facts [18, N] and codes [1 + 2 habits, N]."""
+    numbers, row, row_codes = np.empty(21), np.empty(N_FACTS), np.empty(len(codes), np.int8)
     marks = np.empty(_HABIT_WORDS * names.shape[1], np.uint32)
     for u in range(len(offsets) - 1):
         numbers[:] = 0.0
         marks[:] = 0
         for i in range(offsets[u], offsets[u + 1]):
-            advance(numbers, marks, times[i], amounts[i], float(n_missing[i]), names[i], row, codes[i])
+            advance(numbers, marks, times[i], amounts[i], float(n_missing[i]), names[i], row, row_codes)
             facts[:, i] = row
+            codes[:, i] = row_codes

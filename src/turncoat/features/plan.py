@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turncoat.data.schema import Schema
-from turncoat.features import entities, history
+from turncoat.features import entities, history, moments
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
 
 Array = NDArray[Any]
 
-WEEKDAYS = 7
 MOST_DELAY_DAYS = 3650
 
 
@@ -47,7 +46,7 @@ class FeaturePlan:
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit each other."""
-        facts = (len(history.CONTINUOUS) if self.engineered else 0) + (entities.N_FACTS if self.has_entity else 0)
+        facts = len(self.continuous_facts)
         for array in (self.scales.units, self.scales.centres, self.scales.spreads):
             if array.shape != (self.n_raw + facts,) or array.dtype != np.float64 or not np.isfinite(array).all():
                 raise ValueError(f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and {facts} facts")
@@ -74,22 +73,51 @@ class FeaturePlan:
         return self.engineered and self.schema.entity is not None
 
     @cached_property
+    def entity_names(self) -> Array:
+        """Places of the second party's habit columns among the schema's."""
+        return np.array([h for h, column in enumerate(self.schema.habits) if column != self.schema.entity], dtype=np.int64)
+
+    @cached_property
+    def _facts(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Names of the continuous and the categorical facts of the customer, of the transaction itself, of the second party."""
+        if not self.engineered:
+            return ()
+        habits = [self.schema.habits[h] for h in self.entity_names]
+        entity = (entities.CONTINUOUS, tuple(f"entity_{name}" for name in history.categorical(habits)))
+        own = (history.CONTINUOUS, history.categorical(self.schema.habits))
+        return own, (moments.CONTINUOUS, moments.CATEGORICAL), entity if self.has_entity else ((), ())
+
+    @cached_property
+    def continuous_facts(self) -> tuple[str, ...]:
+        """Names of the continuous facts."""
+        return tuple(name for names, _ in self._facts for name in names)
+
+    @cached_property
+    def categorical_facts(self) -> tuple[str, ...]:
+        """Names of the categorical facts."""
+        return tuple(name for _, names in self._facts for name in names)
+
+    def parts(self, facts: Array, codes: Array) -> tuple[tuple[Array, Array], ...]:
+        """Facts and codes of the customer, of the transaction itself and of the second party, as views of these."""
+        facts_end = np.cumsum([len(names) for names, _ in self._facts])
+        codes_end = np.cumsum([len(names) for _, names in self._facts])
+        return tuple(zip(np.split(facts, facts_end[:-1]), np.split(codes, codes_end[:-1]), strict=True))
+
+    @cached_property
     def continuous(self) -> tuple[str, ...]:
         """Names of the panel's continuous columns."""
-        facts = (*(history.CONTINUOUS if self.engineered else ()), *(entities.CONTINUOUS if self.has_entity else ()))
-        every = (*self.schema.continuous, *facts)
+        every = (*self.schema.continuous, *self.continuous_facts)
         return tuple(name for name, kept in zip(every, self.scales.kept, strict=True) if kept)
 
     @cached_property
     def categorical(self) -> tuple[str, ...]:
         """Names of the panel's categorical columns."""
-        facts = ("is_first", "weekday", *(f"{fact}_{column}" for column in self.schema.habits for fact in ("new", "changed")))
-        return (*self.schema.categorical, *(f"no_{column}" for column in self.flagged), *(facts if self.engineered else ()))
+        return (*self.schema.categorical, *(f"no_{column}" for column in self.flagged), *self.categorical_facts)
 
     @cached_property
     def n_categories(self) -> tuple[int, ...]:
         """Number of codes of each categorical column."""
-        facts = (2, WEEKDAYS, *(2 for _ in range(2 * len(self.schema.habits)))) if self.engineered else ()
+        facts = (moments.WEEKDAYS if name in moments.CATEGORICAL else 2 for name in self.categorical_facts)
         return (*(v.size for v in self.vocabularies), *(2 for _ in self.flagged), *facts)
 
     @cached_property
@@ -134,6 +162,6 @@ class FeaturePlan:
     def fingerprint(self) -> int:
         """Tells states of these features from those of others."""
         s = self.schema
-        layout = (1, history.NUMBERS, history.MARK_WORDS, self.label_delay)
+        layout = (2, history.NUMBERS, history.MARK_WORDS, self.label_delay)
         meaning = (s.customer, s.customer_age, s.amount, s.continuous, s.categorical, s.habits, s.entity)
         return zlib.crc32(repr((layout, meaning)).encode())

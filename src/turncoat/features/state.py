@@ -38,7 +38,10 @@ def customer_bytes(plan: FeaturePlan) -> int:
 
 def entity_bytes(plan: FeaturePlan) -> int:
     """Size of an entity's record; 0 when there is no second party."""
-    return _HEADER + 8 * entities.entity_numbers(plan.label_delay) if plan.has_entity else 0
+    if not plan.has_entity:
+        return 0
+    n_numbers = len(history.NUMBERS) + entities.risk_numbers(plan.label_delay)
+    return _HEADER + 8 * n_numbers + 4 * history.habit_words(len(plan.entity_names))
 
 
 def unpack_customer(plan: FeaturePlan, record: bytes | None) -> tuple[Array, Array]:
@@ -51,12 +54,18 @@ def unpack_customer(plan: FeaturePlan, record: bytes | None) -> tuple[Array, Arr
     return numbers, np.frombuffer(record, np.uint32, -1, _HEADER + 8 * n).copy()
 
 
-def unpack_entity(plan: FeaturePlan, record: bytes | None) -> Array:
-    """Numbers, free to be changed."""
+def unpack_entity(plan: FeaturePlan, record: bytes | None) -> tuple[Array, Array, Array]:
+    """Numbers, marks and risk, free to be changed."""
+    n, words, risk = len(history.NUMBERS), history.habit_words(len(plan.entity_names)), entities.risk_numbers(plan.label_delay)
     if record is None:
-        return np.zeros(entities.entity_numbers(plan.label_delay))
+        return np.zeros(n), np.zeros(words, np.uint32), np.zeros(risk)
     _check(plan, record, entity_bytes(plan), "entity")
-    return np.frombuffer(record, np.float64, -1, _HEADER).copy()
+    marks_at = _HEADER + 8 * n
+    return (
+        np.frombuffer(record, np.float64, n, _HEADER).copy(),
+        np.frombuffer(record, np.uint32, words, marks_at).copy(),
+        np.frombuffer(record, np.float64, risk, marks_at + 4 * words).copy(),
+    )
 
 
 def pack(plan: FeaturePlan, *parts: Array) -> bytes:

@@ -14,7 +14,7 @@ from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
 from turncoat.storage import Array, Format
 
-FEATURES = Format("features", version=1)
+FEATURES = Format("features", version=2)
 
 
 def save_features(features: Features, folder: str | os.PathLike[str]) -> None:

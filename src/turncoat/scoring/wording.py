@@ -41,7 +41,8 @@ class Wording:
     def _source_of(self) -> Mapping[str, str]:
         schema = self.plan.schema
         sources = {name: source for source, names in _FACTS.items() for name in names} if self.plan.engineered else {}
-        sources |= {name: str(schema.entity) for name in self.plan.continuous if self.plan.has_entity and name.startswith("entity_")}
+        facts = (*self.plan.continuous_facts, *self.plan.categorical_facts)
+        sources |= {name: str(schema.entity) for name in facts if name.startswith("entity_")}
         for column in (*schema.continuous, *schema.categorical, *schema.habits):
             sources |= {column: column, f"no_{column}": column}
             if self.plan.engineered:
@@ -78,7 +79,7 @@ class Wording:
             elif source in facts:
                 texts[source] = facts[source]()
             if plan.has_entity and source == schema.entity:
-                texts[source] = _entity(source, numbers.get("entity_risk", math.nan), texts.get(source, ""))
+                texts[source] = _entity(texts.get(source, source), numbers)
         return texts
 
     @cached_property
@@ -141,6 +142,8 @@ def _fit(agreement: float) -> str:
     return ", usual for this customer" if agreement > 0.5 else ", unusual for this customer" if agreement < -0.2 else ""
 
 
-def _entity(name: str, risk: float, text: str) -> str:
+def _entity(text: str, numbers: Mapping[str, float]) -> str:
+    risk, log_ratio = numbers.get("entity_risk", math.nan), numbers.get("entity_amount_to_mean", math.nan)
     known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
-    return (text or name) + known
+    ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
+    return text + known + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")
