@@ -209,13 +209,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
         schema = plan.schema
         amount = float(values[schema.continuous.index(schema.amount)]) if schema.amount else np.nan
         names = np.array([name_hash(category_text(row.get(column))) for column in schema.habits], dtype=np.uint32)
-        facts, codes = np.full(len(plan.continuous_facts), np.nan), np.full(len(plan.categorical_facts), -1, np.int8)
+        facts, codes = np.empty(len(plan.continuous_facts)), np.empty(len(plan.categorical_facts), np.int8)
         own, moment, second = plan.parts(facts, codes)
         numbers, marks = unpack_customer(plan, state.customer)
         history.advance(numbers, marks, time, amount, float(n_missing), names, *own)
         take_moments(np.array([time]), np.array([n_missing]), *(part[:, None] for part in moment))
         customer, entity = pack(plan, numbers, marks), state.entity
-        if plan.has_entity and category_text(row.get(str(schema.entity))) is not None:
+        if plan.has_entity and category_text(row.get(str(schema.entity))) is None:
+            second[0][:], second[1][:] = np.nan, -1
+        elif plan.has_entity:
             record = unpack_entity(plan, state.entity)
             rules = plan.label_delay, plan.base_rate, label_follows
             entities.advance_entity(record, time, amount, float(n_missing), names[plan.entity_names], *rules, *second)

@@ -97,11 +97,14 @@ class FeaturePlan:
         """Names of the categorical facts."""
         return tuple(name for _, names in self._facts for name in names)
 
-    def parts(self, facts: Array, codes: Array) -> tuple[tuple[Array, Array], ...]:
+    def parts(self, facts: Array, codes: Array) -> list[tuple[Array, Array]]:
         """Facts and codes of the customer, of the transaction itself and of the second party, as views of these."""
-        facts_end = np.cumsum([len(names) for names, _ in self._facts])
-        codes_end = np.cumsum([len(names) for _, names in self._facts])
-        return tuple(zip(np.split(facts, facts_end[:-1]), np.split(codes, codes_end[:-1]), strict=True))
+        return [(facts[some], codes[others]) for some, others in self._slices]
+
+    @cached_property
+    def _slices(self) -> list[tuple[slice, slice]]:
+        facts, codes = (np.cumsum([0, *(len(part[i]) for part in self._facts)]).tolist() for i in range(2))
+        return [(slice(*facts[k : k + 2]), slice(*codes[k : k + 2])) for k in range(len(self._facts))]
 
     @cached_property
     def continuous(self) -> tuple[str, ...]:
