@@ -114,6 +114,22 @@ def test_the_number_of_regimes_can_be_chosen_and_a_stopped_sweep_goes_on(tmp_pat
     )
 
 
+def test_an_anchored_sweep_and_json_for_scripts(tmp_path: Path) -> None:
+    turncoat("simulate", "handbook", "--rows", 20_000, "--out", "data", "--format", "parquet", cwd=tmp_path)
+    quick = ["--restarts", "1", "--iterations", "3", "--json"]
+    anchored = ["--supervision", "anchored", "--fraud-states", "2", "--states", "auto"]
+    done = turncoat("fit", "data", "--config", "handbook", "--out", "detector", *anchored, *quick, cwd=tmp_path)
+    found, made = json.loads(done.stdout), load(tmp_path / "detector")
+    assert (made.supervision, made.n_fraud_states) == ("anchored", 2)
+    assert found["states"] == found["chosen"]["by_eligibility"] == made.model_.n_states == len(found["regimes"])
+    kept = sorted(path.name for path in (tmp_path / "detector-sweep").iterdir() if path.name.startswith("order"))
+    assert kept[0] == "order-03"  # two of fraud and one other
+    assert found["fraud_regime"] == made.regimes.fraud_state
+    assert found["measured"] == {"part": "calibration", "mode": "filtered", "in_sample": False}
+    np.testing.assert_allclose([regime["fraud_rate"] for regime in found["regimes"]], made.regimes.rates)
+    assert found["split"]["test"]["rows"] > 0
+
+
 def test_whatever_goes_wrong_is_one_line(tmp_path: Path) -> None:
     turncoat("simulate", "handbook", "--rows", 300, "--out", "y[/b].d", cwd=tmp_path)
     (tmp_path / "deep.toml").write_text("x = " + "[" * 20_000)

@@ -17,7 +17,7 @@ from turncoat import BaumWelchHMM, Detector, VariationalHMM
 from turncoat.data.categories import category_text
 from turncoat.data.splits import Split, by_customer, by_time
 from turncoat.data.transactions import Transactions
-from turncoat.features import Features, State
+from turncoat.features import Features
 from turncoat.scoring import DetectorState, Score
 
 QUICK: dict[str, Any] = {"n_restarts": 1, "max_iter": 8, "n_threads": 1}
@@ -68,12 +68,11 @@ class Service:
 
     def take(self, customer: Any, row: dict[str, Any], time: float, is_fraud: bool = False) -> Score:
         """One transaction; the frauds due by now are reported first."""
-        features = self.detector.features_
-        plan = features.fitted()
+        plan = self.detector.features_.fitted()
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
             _, entity, then = report
-            self.entities[entity] = features.report_fraud(State(None, self.entities[entity]), then).entity
+            self.entities[entity] = self.detector.report_fraud(DetectorState(None, self.entities[entity]), then).entity
         entity = category_text(row.get(plan.schema.entity)) if plan.schema.entity else None
         state = DetectorState(self.customers.get(customer), self.entities.get(entity) if entity else None)
         state, score = self.detector.score_one(state, row, n_reasons=self.n_reasons)

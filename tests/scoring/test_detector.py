@@ -15,7 +15,7 @@ from turncoat import BaumWelchHMM, ConfigError, DataError, Detector, NotFittedEr
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.data.splits import Split, by_customer
-from turncoat.features import Features
+from turncoat.features import Features, State
 from turncoat.scoring import DetectorState
 from turncoat.scoring.temperature import TEMPERATURES
 
@@ -160,6 +160,18 @@ def test_first_transactions_are_scored_from_the_start_of_the_chain() -> None:
         assert score.seen == 1
         assert np.isfinite(score.probability)
     assert (whole.seen[first] == 1).all()
+
+
+def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> None:
+    made, row = detector("shop", "point"), {**data_of("shop").rows[0], "shop": "s1"}
+    known = made.features_.names[0].index("entity_known")
+
+    def known_later(**settings: bool) -> np.float32:
+        state, _ = made.score_one(None, row | {"at": 0.0}, **settings)
+        _, found = made.features_.step(State(None, state.entity), row | {"at": 60 * DAY})
+        return found.continuous[known]
+
+    assert known_later(label_follows=False) < known_later() == known_later(label_follows=True)
 
 
 @pytest.mark.parametrize("features", ["processed", "engineered"])

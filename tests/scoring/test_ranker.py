@@ -39,11 +39,16 @@ def drawn(n_rows: int, seed: int, n_states: int = 3, softness: float = 0.3) -> t
     return scores, belief, labels.astype(np.int8)
 
 
+def fitted(scores: np.ndarray, belief: np.ndarray, labels: np.ndarray, shrinkage: float = 10.0, **settings: Any) -> RegimeRanker:
+    """With every row a customer of its own."""
+    return RegimeRanker.fit(scores, belief, labels, np.arange(len(labels) + 1), shrinkage, **settings)
+
+
 def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
     scores, belief, labels = drawn(800, 0)
     offsets = np.arange(len(labels) + 1)
     regimes = Regimes.measure(belief, labels, offsets, np.ones(3), part="calibration", mode="filtered", in_sample=False)
-    ranked = RegimeRanker.fit(scores, belief, labels, shrinkage=0.0, with_slopes=False)
+    ranked = fitted(scores, belief, labels, shrinkage=0.0, with_slopes=False)
     np.testing.assert_allclose(expit(ranked.intercepts), regimes.rates, rtol=1e-8)
     assert (ranked.slopes == 0).all()
     for other in (scores, scores * 0.0, scores + 1e6):
@@ -57,7 +62,7 @@ def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
 def test_with_one_regime_it_is_platt_scaling(scale: float) -> None:
     scores, belief, labels = drawn(600, 1)
     scores = scores * scale - 7 * scale
-    ranked = RegimeRanker.fit(scores, np.ones((600, 1)), labels, shrinkage=0.0)
+    ranked = fitted(scores, np.ones((600, 1)), labels, shrinkage=0.0)
     z = ((scores - scores.mean()) / scores.std())[:, None]
     platt = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(z, labels)
     probability, _ = ranked.predict(scores, np.ones((600, 1)))
@@ -67,15 +72,15 @@ def test_with_one_regime_it_is_platt_scaling(scale: float) -> None:
 
 def test_strong_shrinkage_gives_one_line_for_all() -> None:
     scores, belief, labels = drawn(900, 2)
-    apart = RegimeRanker.fit(scores, belief, labels, shrinkage=0.0)
-    common = RegimeRanker.fit(scores, belief, labels, shrinkage=1e9)
-    platt = RegimeRanker.fit(scores, np.ones((900, 1)), labels, shrinkage=0.0)
+    apart = fitted(scores, belief, labels, shrinkage=0.0)
+    common = fitted(scores, belief, labels, shrinkage=1e9)
+    platt = fitted(scores, np.ones((900, 1)), labels, shrinkage=0.0)
     assert np.ptp(apart.intercepts) > 1
     assert np.ptp(common.intercepts) < 1e-5
     assert np.ptp(common.slopes) < 1e-5
     np.testing.assert_allclose(common.predict(scores, belief)[0], platt.predict(scores, np.ones((900, 1)))[0], atol=1e-5)
     np.testing.assert_allclose(common.predict(scores, belief)[1], platt.predict(scores, np.ones((900, 1)))[1], rtol=1e-3)
-    spreads = [np.ptp(RegimeRanker.fit(scores, belief, labels, shrinkage=s).intercepts) for s in (0.0, 1.0, 10.0, 100.0, 1e4)]
+    spreads = [np.ptp(fitted(scores, belief, labels, shrinkage=s).intercepts) for s in (0.0, 1.0, 10.0, 100.0, 1e4)]
     assert (np.diff(spreads) < 0).all()
 
 
@@ -93,7 +98,7 @@ def objective(lines: np.ndarray, z: np.ndarray, belief: np.ndarray, labels: np.n
 @pytest.mark.parametrize("seed", range(3))
 def test_the_solution_is_the_optimum_of_a_convex_loss(shrinkage: float, seed: int) -> None:
     scores, belief, labels = drawn(400, 10 + seed)
-    ranked = RegimeRanker.fit(scores, belief, labels, shrinkage)
+    ranked = fitted(scores, belief, labels, shrinkage)
     z = (scores - ranked.centre) / ranked.spread
     at = np.stack([ranked.intercepts, ranked.slopes], axis=1).ravel()
     arguments = (z, belief, labels, shrinkage)
@@ -110,13 +115,13 @@ def test_the_solution_is_the_optimum_of_a_convex_loss(shrinkage: float, seed: in
 
 def test_in_sample_the_mean_probability_is_the_fraud_rate_without_shrinkage() -> None:
     scores, belief, labels = drawn(700, 3)
-    probability, _ = RegimeRanker.fit(scores, belief, labels, shrinkage=0.0).predict(scores, belief)
+    probability, _ = fitted(scores, belief, labels, shrinkage=0.0).predict(scores, belief)
     assert probability.mean() == pytest.approx(labels.mean(), abs=1e-8)
 
 
 def test_variances_are_positive_and_shrink_with_data() -> None:
     at, belief, _ = drawn(50, 99)
-    variances = [RegimeRanker.fit(*drawn(n, 4)).predict(at, belief)[1] for n in (500, 2000, 8000, 32000)]
+    variances = [fitted(*drawn(n, 4)).predict(at, belief)[1] for n in (500, 2000, 8000, 32000)]
     assert all((variance > 0).all() for variance in variances)
     ratios = np.array(variances)[:-1] / np.array(variances)[1:]
     assert (np.median(ratios, axis=1) > 2.5).all()
@@ -127,12 +132,29 @@ def test_variances_are_positive_and_shrink_with_data() -> None:
 def test_variances_are_those_of_repeated_fits(shrinkage: float) -> None:
     """Never below half of what 150 samples show, nor far above it, whether the regimes' lines are apart or one."""
     at, belief = np.linspace(0, 10, 6), np.array([[0.4, 0.3, 0.3]] * 6)
-    fits = [RegimeRanker.fit(*drawn(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief) for r in range(150)]
+    fits = [fitted(*drawn(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief) for r in range(150)]
     shown = np.var([probability for probability, _ in fits], axis=0)
     claimed = np.mean([variance for _, variance in fits], axis=0)
     ratio = claimed / shown
     assert ratio.min() > 0.5
     assert ratio.max() < 2.5
+
+
+def test_customers_whose_rows_are_alike_count_against_the_variance() -> None:
+    """Fifteen rows of a customer that all carry the same label say as much as one."""
+    n_customers, n_each = 120, 15
+    at, belief = np.linspace(0, 10, 6), np.array([[0.4, 0.3, 0.3]] * 6)
+    offsets = np.arange(0, n_customers * n_each + 1, n_each)
+    alike, apart = [], []
+    for r in range(120):
+        whole = [np.repeat(part, n_each, axis=0) for part in drawn(n_customers, 5000 + r, softness=0.1)]
+        alike.append(RegimeRanker.fit(*whole, offsets).predict(at, belief))
+        apart.append(fitted(*whole).predict(at, belief))
+    shown = np.var([probability for probability, _ in alike], axis=0)
+    claimed, naive = (np.mean([variance for _, variance in fits], axis=0) for fits in (alike, apart))
+    assert (naive / shown).max() < 0.5
+    assert (claimed / shown).min() > 0.5
+    assert (claimed / shown).max() < 3.0
 
 
 @pytest.mark.parametrize("shrinkage", [0.0, 10.0])
@@ -143,13 +165,13 @@ def test_perfect_rankers_and_empty_or_pure_regimes_stay_finite(shrinkage: float)
     belief[np.arange(200), rng.integers(0, 2, 200)] = 1.0  # regime 2 is empty
     belief[labels == 0, 3] = 1e-9  # and regime 3 has a trace of genuine ones
     for scores in (labels * 1.0, rng.normal(size=200), np.zeros(200), labels * 1e12):
-        ranked = RegimeRanker.fit(scores, belief, labels.astype(np.int8), shrinkage)
+        ranked = fitted(scores, belief, labels.astype(np.int8), shrinkage)
         probability, variance = ranked.predict(scores, rng.dirichlet(np.ones(4), 200))
         assert np.isfinite(ranked.covariance).all()
         assert ((probability >= 0) & (probability <= 1)).all()
         assert np.isfinite(variance).all()
         assert (variance >= 0).all()
-    perfect = RegimeRanker.fit(labels * 1.0, belief, labels.astype(np.int8), shrinkage)
+    perfect = fitted(labels * 1.0, belief, labels.astype(np.int8), shrinkage)
     inside = belief[:, :2] / belief[:, :2].sum(axis=1, keepdims=True)
     probability, _ = perfect.predict(labels * 1.0, np.hstack([inside, np.zeros((200, 2))]))
     assert probability[labels].min() > 0.9 > 0.1 > probability[~labels].max()
@@ -161,12 +183,12 @@ def test_scores_or_labels_that_will_not_do() -> None:
         holed = scores.copy()
         holed[7] = wrong
         with pytest.raises(DataError, match="missing or infinite on row 7"):
-            RegimeRanker.fit(holed, belief, labels)
+            fitted(holed, belief, labels)
         with pytest.raises(DataError, match="missing or infinite on row 7"):
-            RegimeRanker.fit(scores, belief, labels).predict(holed, belief)
+            fitted(scores, belief, labels).predict(holed, belief)
     for one in (0, 1):
         with pytest.raises(DataError, match=f"all calibration labels are {one}"):
-            RegimeRanker.fit(scores, belief, np.full(100, one, np.int8))
+            fitted(scores, belief, np.full(100, one, np.int8))
 
 
 # --------------------------------------------------------------------------------------------- in a detector
@@ -241,7 +263,7 @@ def test_the_scores_are_those_of_the_regime_ranker(ranker: str, mode: str) -> No
         columns = ranker_columns(panel.continuous, panel.categorical)
         external = classifier(ranker == "early").predict(columns, output_margin=True).astype(float)
     scores = made.score(transactions, mode=mode)
-    by_hand = RegimeRanker.fit(external[split.calibration], scores.belief[split.calibration], transactions.labels[split.calibration])
+    by_hand = fitted(external[split.calibration], scores.belief[split.calibration], transactions.labels[split.calibration])
     tolerance = 1e-6 if mode == "filtered" else 0.02  # a smoothed calibration row does not look beyond the calibration part
     np.testing.assert_allclose(scores.probability, by_hand.predict(external, scores.belief)[0], atol=tolerance)
 

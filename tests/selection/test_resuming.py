@@ -15,6 +15,7 @@ from tests.selection.cases import ORDERS, assert_same, baum_welch, frame, portfo
 from tests.selection.test_sweep import changed
 from turncoat import BaumWelchHMM, BundleError, ConfigError, Prior, VariationalHMM
 from turncoat.features import Features
+from turncoat.scoring import Anchoring
 from turncoat.selection import fitted
 from turncoat.storage import Format
 
@@ -114,6 +115,7 @@ def test_other_test_rows_do_not_make_another_sweep(folder, fits):
         ({"model": variational()}, "model was 'BaumWelchHMM' and is 'VariationalHMM', .*model variance_floor was"),
         ({"features": Features(least_rows=6)}, "features least_rows was 5 and is 6"),
         ({"features": Features("processed", least_rows=5)}, "other fit rows, other selection rows, features kind was 'engineered'"),
+        ({"anchoring": Anchoring()}, "anchoring was None and is {'n_fraud_states': 1"),
         ({"proxy": "amount_z"}, "proxy was 'paid' and is 'amount_z'"),
     ],
 )

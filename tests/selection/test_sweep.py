@@ -22,10 +22,11 @@ from tests.selection.cases import (
     swept,
     variational,
 )
-from turncoat import BaumWelchHMM, ConfigError, DataError, VariationalHMM
+from turncoat import BaumWelchHMM, ConfigError, DataError, Detector, VariationalHMM
 from turncoat.data import read
 from turncoat.data.splits import DAY, by_customer, by_time, long_enough, prequential
 from turncoat.features import Features
+from turncoat.scoring import Anchoring
 from turncoat.selection import Stability, Sweep, choose, sensitivity, sweep_both
 from turncoat.selection.parts import HISTORY, Parts
 
@@ -270,9 +271,25 @@ def test_progress_is_shown_when_asked_for(capsys):
     assert "BaumWelchHMM with 3 states" in shown
 
 
+def test_an_anchored_sweep_fits_what_an_anchored_detector_fits():
+    transactions, split = portfolio()
+    found = swept(anchoring=Anchoring(label_noise=0.02))
+    for k, fit in found.fits.items():
+        made = Detector(Features(least_rows=5), baum_welch().set_params(n_states=k), supervision="anchored", label_noise=0.02).fit(
+            transactions, split
+        )
+        np.testing.assert_array_equal(fit.model.params_.means, made.model_.params_.means)
+        assert fit.held_out.fraud_state == k - 1
+    assert found.orders[0].enrichment > 2
+    again = found.stability(transactions, split, 2, fast=False)
+    assert all(step.reason for choice in again.choices for step in choice.trail)
+    assert not same_params(found, reference())
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"anchoring": Anchoring(2)}, "n_fraud_states is 2; it must be below the 2 states"),
         ({"orders": ()}, "at least one number of states"),
         ({"orders": (2, 2)}, "each once"),
         ({"orders": (0,)}, "whole numbers of at least 1; found 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -39,7 +40,9 @@ def main() -> None:
     except MemoryError as problem:
         _refuse(f"not enough memory: {problem}. Ask for less at a time")
     except Exception as problem:  # a disk, a terminal or a library that fails; nothing was put in place
-        _refuse(f"{type(problem).__name__}: {problem}")
+        if os.environ.get("TURNCOAT_DEBUG"):
+            raise
+        _refuse(f"{type(problem).__name__}: {problem} (TURNCOAT_DEBUG=1 shows where)")
 
 
 def _refuse(message: str) -> NoReturn:

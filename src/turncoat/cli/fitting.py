@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,10 +16,9 @@ from rich.markup import escape
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from turncoat.data import Transactions
+    from turncoat import Detector
     from turncoat.data.splits import Split
-    from turncoat.features import Features
-    from turncoat.models.base import HiddenMarkovModel
+    from turncoat.selection.eligibility import Choice
 
 AUTO = "auto"
 
@@ -68,6 +70,7 @@ def fit(
     restarts: Annotated[int, typer.Option(help="Fits from different starts; the best is kept.")] = 5,
     iterations: Annotated[int, typer.Option(help="At most so many iterations per start.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the split and of the starts.")] = 42,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was fitted as JSON.")] = False,
 ) -> None:
     """Read a file, split it, fit a detector and measure its regimes on customers it was not fitted on.
 
@@ -76,38 +79,87 @@ def fit(
     `turncoat fit data/ --config ieee-cis --states auto --out detector/`
 
     `turncoat fit --config turncoat.toml --supervision anchored --temperature auto --out detector/`
+
+    `turncoat fit --config turncoat.toml --tier variational --states 7 --out detector/ --json`
     """
     from turncoat import BaumWelchHMM, Detector, VariationalHMM
     from turncoat.data import read, splits
     from turncoat.features import Features
     from turncoat.scoring.bundle import DETECTOR
+    from turncoat.selection import sweep
+    from turncoat.selection.sweep import ORDERS
 
     DETECTOR.check_target(out)
+    say = _silent if as_json else typer.echo
     console = Console(stderr=True)
     source = _source(data, config)
     with console.status(escape(f"reading {source}")):
         transactions = read(source, config)
-    typer.echo(transactions)
+    say(transactions)
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     parts = splits.by_customer(*who, seed=seed) if split is SplitKind.CUSTOMER else splits.by_time(*who, gap=label_delay_days * splits.DAY)
-    typer.echo(parts)
+    say(parts)
     estimator = BaumWelchHMM if tier is Tier.BAUM_WELCH else VariationalHMM
     maker = Features(features.value, label_delay_days=label_delay_days)
     model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
+    detector = Detector(maker, model, supervision=supervision.value, n_fraud_states=fraud_states, temperature=_number(temperature))
+    choice = None
     if states == AUTO:
-        model.set_params(n_states=_swept(transactions, parts, maker, model, out))
-    detector = Detector(
-        maker,
-        model,
-        supervision=supervision.value,
-        n_fraud_states=fraud_states,
-        temperature=_number(temperature),
-    ).fit(transactions, parts)
+        folder = out.with_name(f"{out.name}-sweep")  # where a stopped sweep goes on
+        orders = [k for k in ORDERS if detector.anchoring is None or k > fraud_states]
+        swept = sweep(transactions, parts, model=model, features=maker, anchoring=detector.anchoring, orders=orders, folder=folder)
+        choice = swept.choice()
+        say(choice)
+        if choice.by_eligibility is None:
+            raise DataError(f"no number of regimes is eligible (the orders are kept in {folder}). Name one with --states")
+        model.set_params(n_states=choice.by_eligibility)
+    detector.fit(transactions, parts)
     detector.save(out)
+    if as_json:
+        typer.echo(json.dumps(_summary(detector, parts, choice, out)))
+        return
     report = detector.model_.fit_report_
-    typer.echo(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
-    typer.echo(detector.describe())
-    typer.echo(f"saved to {out}; next: turncoat score {out} {source} --out scores.parquet")
+    say(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
+    say(detector.describe())
+    say(f"saved to {out}; next: turncoat score {out} {source} --out scores.parquet")
+
+
+def _silent(_: object) -> None:
+    """Say nothing: a script reads the output."""
+
+
+def _summary(detector: Detector, parts: Split, choice: Choice | None, out: Path) -> dict[str, Any]:
+    """What was fitted, for a script. Regimes are those of the calibration part, filtered."""
+    report, regimes = detector.model_.fit_report_, detector.regimes
+    low, high = regimes.interval()
+    columns = {
+        "share": regimes.occupancy,
+        "fraud_rate": regimes.rates,
+        "lower": low,
+        "upper": high,
+        "enrichment": regimes.enrichment,
+        "stickiness": regimes.stickiness,
+    }
+    return {
+        "out": str(out),
+        "split": {part: asdict(summary) for part, summary in parts.summaries.items()},
+        "states": detector.model_.n_states,
+        "chosen": None if choice is None else {"by_eligibility": choice.by_eligibility, "by_criterion": choice.by_criterion},
+        "iterations": report.n_iter,
+        "stop_reason": report.stop_reason,
+        "seconds": report.seconds,
+        "temperature": detector.model_.temperature,
+        "temporal_share": detector.fitted().temporal_share,
+        "measured": {"part": regimes.part, "mode": regimes.mode, "in_sample": regimes.in_sample},
+        "base_rate": regimes.base_rate,
+        "fraud_regime": regimes.fraud_state,
+        "regimes": [{name: _plain(column[k]) for name, column in columns.items()} for k in range(regimes.n_states)],
+    }
+
+
+def _plain(value: float) -> float | None:
+    """A number as JSON has them; what is not a number is null."""
+    return float(value) if math.isfinite(value) else None
 
 
 def _source(data: Path | None, config: str) -> Path:
@@ -124,20 +176,6 @@ def _states(text: str) -> int:
     if text != AUTO and not text.isdecimal():
         raise ConfigError(f"--states is {text!r}; it must be a whole number, or {AUTO}")
     return 2 if text == AUTO else int(text)
-
-
-def _swept(transactions: Transactions, parts: Split, features: Features, model: HiddenMarkovModel[Any], out: Path) -> int:
-    """The number of regimes by eligibility. Finished orders are kept beside the output, so that a stopped sweep goes on."""
-    from turncoat.selection import sweep
-
-    folder = out.with_name(f"{out.name}-sweep")
-    choice = sweep(transactions, parts, model=model, features=features, folder=folder).choice()
-    typer.echo(choice)
-    if choice.by_eligibility is None:
-        raise DataError(
-            f"no number of regimes is eligible (the orders are kept in {folder}). Read the trail above, and name one with --states"
-        )
-    return choice.by_eligibility
 
 
 def _number(text: str) -> float | str:

@@ -51,6 +51,11 @@ class Split:
         """The four parts by name, in the order of their use."""
         return {part: getattr(self, part) for part in PARTS}
 
+    def known(self, part: str, times: Array) -> Array:
+        """Rows that may be looked at when a part is used: it, the parts before it and, as history, rows of no part that are not later."""
+        outside = self.left_out[times[self.left_out] <= times[self.parts[part]].max(initial=-np.inf)]
+        return np.unique(np.concatenate([*(self.parts[name] for name in PARTS[: PARTS.index(part) + 1]), outside]))
+
     def describe(self) -> str:
         """A small table of who is where."""
         with_labels = any(summary.frauds is not None for summary in self.summaries.values())

@@ -62,6 +62,16 @@ class Anchors:
         with np.errstate(divide="ignore"):
             return np.log(weights)
 
+    def moved_to_allowed(self, states: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+        """States proposed for some rows, those of anchored ones moved to a state they may be in: the same always to the same."""
+        allowed, codes = np.asarray(self.allowed_states), np.asarray(self.codes)[rows]
+        moved = states.copy()
+        for code in range(len(allowed)):
+            own, possible = codes == code, np.flatnonzero(allowed[code])
+            barred = own & ~np.isin(states, possible)
+            moved[barred] = possible[states[barred] % len(possible)]
+        return moved
+
     def codes_of(self, n_rows: int) -> NDArray[Any]:
         """The codes, if there is one per row."""
         codes = np.asarray(self.codes)

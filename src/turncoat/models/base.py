@@ -116,7 +116,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
                 return coding.statistics(potentials, sums, float(log_likelihoods.sum()), panel.n_rows)
 
             with fit_progress(title, self.max_iter, self.progress) as announce:
-                params, report = fit(tier, self._starts(panel, tier, columns), collect, options, announce)
+                params, report = fit(tier, self._starts(panel, anchors, tier, columns), collect, options, announce)
         self._adopt(params)
         self.fit_report_ = report
         self.lower_bound_ = report.history[-1]
@@ -278,7 +278,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
                 )
         return Coding.of(params.n_categories, panel.missing_cells, panel.missing_codes)
 
-    def _starts(self, panel: Panel, tier: Tier[P], columns: Columns) -> list[tuple[int, Callable[[], P]]]:
+    def _starts(self, panel: Panel, anchors: Anchors | None, tier: Tier[P], columns: Columns) -> list[tuple[int, Callable[[], P]]]:
         """The given start, or one k-means++ start per restart with seeds 137 apart."""
         if self.init is not None:
             given = self.init
@@ -290,10 +290,10 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
             return [(self.random_state, lambda: given)]
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
-        return [(seed, partial(self._start, panel, tier, columns, seed)) for seed in seeds]
+        return [(seed, partial(self._start, panel, anchors, tier, columns, seed)) for seed in seeds]
 
-    def _start(self, panel: Panel, tier: Tier[P], columns: Columns, seed: int) -> P:
-        statistics = kmeans_statistics(panel, columns, self.n_states, seed, self.precision, self._threads())
+    def _start(self, panel: Panel, anchors: Anchors | None, tier: Tier[P], columns: Columns, seed: int) -> P:
+        statistics = kmeans_statistics(panel, anchors, columns, self.n_states, seed, self.precision, self._threads())
         return tier.update(statistics, None)
 
     def _live_tables(self) -> tuple[LiveTables, tuple[int, int, int]]:

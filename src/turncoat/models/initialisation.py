@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from turncoat.models.anchors import Anchors
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
 from turncoat.numerics.structures import Array, Observations
@@ -53,11 +54,17 @@ def measure_columns(coding: Coding, observations: Observations, precision: str, 
     return Columns(centre, np.where(varies, variances, 1.0))
 
 
-def kmeans_statistics(panel: Panel, columns: Columns, n_states: int, seed: int, precision: str, n_threads: int) -> Statistics:
-    """Statistics of a subsample under its k-means++ clusters: what a first M-step needs."""
-    sample = subsample(panel, np.random.default_rng(seed))
+def kmeans_statistics(
+    panel: Panel, anchors: Anchors | None, columns: Columns, n_states: int, seed: int, precision: str, n_threads: int
+) -> Statistics:
+    """Statistics of a subsample under its k-means++ clusters: what a first M-step needs. Anchored rows start where they may be."""
+    sample, rows = subsample(panel, np.random.default_rng(seed))
     spread = np.sqrt(columns.variances)
-    probs = soft_assignments(sample, n_states, columns.centre, spread, seed)
+    states = clusters(sample, n_states, columns.centre, spread, seed)
+    if anchors is not None:
+        states = anchors.moved_to_allowed(states, rows)
+    probs = np.full((sample.n_rows, n_states), _DOUBT / n_states)
+    probs[np.arange(sample.n_rows), states] += 1.0 - _DOUBT
     coding = Coding.of(sample.n_categories, sample.missing_cells, sample.missing_codes)
     observations = coding.pack(sample.continuous, sample.categorical, sample.offsets)
     terms = _flat_terms(n_states, columns.centre, 1.0 / spread, sample.n_categories)
@@ -84,10 +91,10 @@ def _weighted(coding: Coding, observations: Observations, terms: Terms, probs: A
     return coding.statistics(potentials, sums, 0.0, len(probs))
 
 
-def subsample(panel: Panel, rng: np.random.Generator) -> Panel:
-    """At most about SUBSAMPLE_ROWS rows: runs of neighbouring rows from randomly chosen sequences."""
+def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
+    """At most about SUBSAMPLE_ROWS rows, runs of neighbours from randomly chosen sequences; and their places in the panel."""
     if panel.n_rows <= SUBSAMPLE_ROWS:
-        return panel
+        return panel, np.arange(panel.n_rows)
     longest = max(_SHORTEST_RUN, -(-SUBSAMPLE_ROWS // panel.n_sequences))
     order = rng.permutation(panel.n_sequences)
     lengths = np.minimum(panel.lengths[order], longest)
@@ -96,26 +103,25 @@ def subsample(panel: Panel, rng: np.random.Generator) -> Panel:
     spare = panel.lengths[order] - lengths
     starts = panel.offsets[order] + rng.integers(0, spare + 1)
     rows = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths) + np.arange(lengths.sum())
-    return Panel.from_arrays(
+    sample = Panel.from_arrays(
         continuous=panel.continuous[rows],
         categorical=panel.categorical[rows],
         lengths=lengths,
         n_categories=panel.n_categories,
     )
+    return sample, rows
 
 
-def soft_assignments(sample: Panel, n_states: int, centre: Array, spread: Array, seed: int) -> Array:
-    """State probabilities [rows, K] from k-means++ on standardised columns and one-hot categories."""
+def clusters(sample: Panel, n_states: int, centre: Array, spread: Array, seed: int) -> Array:
+    """A state for every row [rows], from k-means++ on standardised columns and one-hot categories."""
     if n_states == 1:
-        return np.ones((sample.n_rows, 1))
+        return np.zeros(sample.n_rows, np.int64)
     points = _points(sample, centre, spread)
     n_clusters = min(n_states, sample.n_rows)
     with _kmeans_lock, threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than states is no fault here
-        labels = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed % 2**32).fit_predict(points)
-    probs = np.full((sample.n_rows, n_states), _DOUBT / n_states)
-    probs[np.arange(sample.n_rows), labels] += 1.0 - _DOUBT
-    return probs
+        found: Array = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed % 2**32).fit_predict(points)
+    return found
 
 
 def _points(sample: Panel, centre: Array, spread: Array) -> Array:

@@ -5,5 +5,6 @@ from turncoat.scoring.detector import Detector
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import Score, Scores
 from turncoat.scoring.state import DetectorState
+from turncoat.scoring.supervision import Anchoring
 
-__all__ = ["Detector", "DetectorState", "Regimes", "Score", "Scores", "load"]
+__all__ = ["Anchoring", "Detector", "DetectorState", "Regimes", "Score", "Scores", "load"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from turncoat.data.splits import PARTS, Split, by_customer, long_enough
+from turncoat.data.splits import Split, by_customer, long_enough
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import FeatureRow, Features
@@ -30,13 +30,14 @@ from turncoat.scoring.reasons import Decomposition, Reason, reasons
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores, beta_interval, entropies
 from turncoat.scoring.state import DetectorState, fingerprint, pack_state, unpack_state
-from turncoat.scoring.supervision import SUPERVISIONS, anchors_of, known_labels, label_likelihoods, sides
+from turncoat.scoring.supervision import Anchoring, known_labels, label_likelihoods
 from turncoat.scoring.temperature import choose_temperature
 from turncoat.scoring.wording import Wording
 
 Array = NDArray[Any]
 
 AUTO = "auto"
+SUPERVISIONS = ("none", "anchored")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +94,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.features_ = (Features() if self.features is None else clone(self.features)).fit(transactions.take(split.fit))
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
         panel = self._fit_panel(transactions, split)
-        anchors = anchors_of(panel, self) if self.supervision == "anchored" else None
-        self.model_.fit(panel, anchors)
+        anchoring = self.anchoring
+        self.model_.fit(panel, None if anchoring is None else anchoring.anchors(panel, self.model_.n_states))
         self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
         held_out, places = self._history_panel(transactions, split, "calibration")
         beliefs = {mode: self._probs(held_out, mode) for mode in MODES}
@@ -115,11 +116,15 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}")
         if self.temperature != AUTO and not (_is_number(self.temperature) and 0 < self.temperature < np.inf):
             raise ConfigError(f"temperature is {self.temperature!r}; it must be a positive number, or {AUTO!r}")
-        if not (_is_number(self.label_noise) and 0 <= self.label_noise < 0.5):
-            raise ConfigError(f"label_noise is {self.label_noise!r}; it must be at least 0 and below 0.5")
+        Anchoring(self.n_fraud_states, self.label_noise)
         own = 1.0 if self.model is None else self.model.temperature
         if self.temperature != AUTO and own not in (1.0, self.temperature):
             raise ConfigError(f"the model's temperature is {own!r} and the detector's {self.temperature!r}. Give it to the detector")
+
+    @property
+    def anchoring(self) -> Anchoring | None:
+        """How labels hold fit rows to states, if they do."""
+        return Anchoring(self.n_fraud_states, self.label_noise) if self.supervision == "anchored" else None
 
     def fitted(self) -> Parts:
         """What fitting made."""
@@ -131,9 +136,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def check(self) -> None:
         """Raise ValueError or ConfigError if settings, features, model, regimes and ranker do not fit each other."""
         self._check_settings()
-        if self.supervision == "anchored":
-            sides(self)
         plan, params, parts = self.features_.fitted(), self.model_.params_, self.fitted()
+        if self.anchoring is not None:
+            self.anchoring.sides(params.n_states)
         if params.means.shape[1] != len(plan.continuous) or tuple(params.n_categories) != plan.n_categories:
             raise ValueError("the model's columns are not the features'")
         k = params.n_states
@@ -179,15 +184,21 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return choose_temperature(self.model_, panel, *self._history_panel(transactions, split, "selection"))
 
     def _fit_panel(self, transactions: Transactions, split: Split) -> Panel:
-        known, rows = _known(transactions, split, "fit")
+        known, rows = self._known(transactions, split, "fit")
         kept = long_enough(known.customer_codes, rows)
         if len(kept) == 0:
             raise DataError(f"the fit part of the split {split.name!r} has no customer with 5 transactions. Choose a larger fit part")
         return self.features_.transform(known, rows=kept)
 
+    @staticmethod
+    def _known(transactions: Transactions, split: Split, part: str) -> tuple[Transactions, Array]:
+        """What may be known when a part is used, and the part's rows in it."""
+        kept = split.known(part, transactions.times)
+        return transactions.take(kept), np.searchsorted(kept, split.parts[part])
+
     def _history_panel(self, transactions: Transactions, split: Split, part: str) -> tuple[Panel, Array]:
         """A panel in which a part's rows have all of their customers' earlier rows before them, and the rows' places in it."""
-        known, rows = _known(transactions, split, part)
+        known, rows = self._known(transactions, split, part)
         customers = np.unique(known.customer_codes[rows])
         context = np.flatnonzero(np.isin(known.customer_codes, customers) & (known.times <= known.times[rows].max()))
         return self.features_.transform(known, rows=context), np.searchsorted(context, rows)
@@ -248,11 +259,15 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             labels=panel.labels,
         )
 
+    @property
+    def _label_likelihoods(self) -> Array:
+        return label_likelihoods(self.anchoring, self.regimes)
+
     def _beliefs(self, panel: Panel, mode: str, known: ArrayLike | None) -> Array:
         """State probabilities [N, K] given the known labels of other rows, never a row's own."""
         if known is None:
             return self._probs(panel, mode)
-        anchors, own = known_labels(self, known, panel.n_rows)
+        anchors, own = known_labels(self._label_likelihoods, known, panel.n_rows)
         without = self._probs(panel, mode, anchors) / own
         beliefs: Array = without / without.sum(axis=1, keepdims=True)
         return beliefs
@@ -271,12 +286,21 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return belief @ regimes.mean_rates, belief**2 @ regimes.rate_variances
 
     def score_one(
-        self, state: DetectorState | None, transaction: Mapping[str, Any], *, level: float = 0.9, n_reasons: int = 8
+        self,
+        state: DetectorState | None,
+        transaction: Mapping[str, Any],
+        *,
+        level: float = 0.9,
+        n_reasons: int = 8,
+        label_follows: bool = True,
     ) -> tuple[DetectorState, Score]:
-        """One transaction, live: what is remembered after it, and its score with the strongest reasons and the rest as one."""
+        """One transaction, live: what is remembered after it, and its score with the strongest reasons and the rest as one.
+
+        `label_follows` is as in `Features.step`.
+        """
         parts = self.fitted()
         held = unpack_state(self, state or DetectorState())
-        features, row = self.features_.step(FeatureState(held.features, held.entity), transaction)
+        features, row = self.features_.step(FeatureState(held.features, held.entity), transaction, label_follows=label_follows)
         belief = self.model_.step(held.belief, row.continuous, row.categorical)
         external = None if parts.ranker is None else np.array([parts.ranker.of_row(transaction, row)])
         probability, variance = self._judge(belief[None], "filtered", external)
@@ -344,8 +368,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise DataError("this customer has no transaction yet whose label could be known")
         if label not in (0, 1):
             raise DataError(f"the label is {label!r}, and must be 0 or 1")
-        belief = held.belief * label_likelihoods(self)[label]
+        belief = held.belief * self._label_likelihoods[label]
         return pack_state(self, belief / belief.sum(), held.seen, FeatureState(held.features, held.entity))
+
+    def report_fraud(self, state: DetectorState, time: float) -> DetectorState:
+        """What is remembered once it is known that the entity's transaction at `time` (seconds) was fraud."""
+        entity = self.features_.report_fraud(FeatureState(None, state.entity), time).entity
+        return DetectorState(state.customer, entity)
 
     def with_ranker(self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0) -> Detector:
         """The same detector with a ranker's score inside each regime, fitted on the split's calibration part.
@@ -358,7 +387,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         labels = part.needed_labels("fitting a ranker inside the regimes")
         panel, places = self._history_panel(transactions, split, "calibration")
         external = made.of_transactions(part, panel, places)
-        ranked = {mode: RegimeRanker.fit(external, self._probs(panel, mode)[places], labels, shrinkage) for mode in MODES}
+        ranked = {mode: RegimeRanker.fit(external, self._probs(panel, mode)[places], labels, part.offsets, shrinkage) for mode in MODES}
         other: Detector = clone(self)
         other.features_, other.model_ = self.features_, self.model_
         other.parts_ = Parts(parts.regimes, parts.in_sample, parts.temporal_share, made, ranked)
@@ -369,13 +398,6 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         from turncoat.scoring.bundle import save_detector
 
         save_detector(self, folder)
-
-
-def _known(transactions: Transactions, split: Split, part: str) -> tuple[Transactions, Array]:
-    """What may be known when a part is used, and the part's rows in it: nothing of the parts after it, not even as history."""
-    later = [split.parts[name] for name in PARTS[PARTS.index(part) + 1 :]]
-    kept = np.setdiff1d(np.arange(transactions.n_rows), np.concatenate(later))
-    return transactions.take(kept), np.searchsorted(kept, split.parts[part])
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

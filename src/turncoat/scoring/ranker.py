@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 
 from turncoat.errors import DataError
+from turncoat.scoring.regimes import inflation
 
 Array = NDArray[Any]
 
@@ -30,11 +31,13 @@ class RegimeRanker:
     spread: float
     intercepts: Array  # [K]
     slopes: Array  # [K]
-    covariance: Array  # [2 K, 2 K] of intercept and slope of each regime in turn
+    covariance: Array  # [2 K, 2 K] of intercept and slope of each regime in turn; customers' likeness counts against it
 
     @classmethod
-    def fit(cls, scores: Array, belief: Array, labels: Array, shrinkage: float = 10.0, with_slopes: bool = True) -> RegimeRanker:
-        """Fit to scores [N], beliefs [N, K] and labels [N] of calibration customers.
+    def fit(
+        cls, scores: Array, belief: Array, labels: Array, offsets: Array, shrinkage: float = 10.0, with_slopes: bool = True
+    ) -> RegimeRanker:
+        """Fit to scores [N], beliefs [N, K] and labels [N] of calibration customers, rows offsets[u]..offsets[u + 1] being one's.
 
         `shrinkage` is the strength, in units of squared log odds, that draws each regime to the common line; 0 leaves them apart.
         """
@@ -49,6 +52,10 @@ class RegimeRanker:
         if not with_slopes:
             covariance[1::2] = covariance[:, 1::2] = 0.0
         lines = solution[own].reshape(-1, 2)
+        within = expit(lines[:, 0] + z[:, None] * lines[:, 1])
+        alike = inflation(belief, belief * (labels[:, None] - within), (belief * within * (1 - within)).sum(axis=0), offsets)
+        wider = np.repeat(np.sqrt(alike), 2)
+        covariance *= wider[:, None] * wider
         return cls(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), covariance)
 
     def predict(self, scores: Array, belief: Array) -> tuple[Array, Array]:

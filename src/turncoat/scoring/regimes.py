@@ -41,8 +41,8 @@ class Regimes:
         mass = probs.sum(axis=0)
         frauds = probs.T @ labels.astype(np.float64)
         rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)
-        inflation = _inflation(probs, probs * (labels[:, None] - rates), mass * rates * (1.0 - rates), offsets)
-        return cls(part, mode, in_sample, mass, frauds, mass / inflation, np.asarray(stickiness, np.float64))
+        spread = inflation(probs, probs * (labels[:, None] - rates), mass * rates * (1.0 - rates), offsets)
+        return cls(part, mode, in_sample, mass, frauds, mass / spread, np.asarray(stickiness, np.float64))
 
     @property
     def n_states(self) -> int:
@@ -78,8 +78,8 @@ class Regimes:
 
     @property
     def fraud_state(self) -> int:
-        """k*: the regime with the highest fraud share."""
-        return int(np.argmax(self.rates))
+        """k*: the regime with the highest fraud share; one that holds next to nothing counts as much as its evidence."""
+        return int(np.argmax(self.mean_rates))
 
     @cached_property
     def posterior(self) -> tuple[Array, Array]:
@@ -133,7 +133,7 @@ class Regimes:
         return "\n".join(lines)
 
 
-def _inflation(probs: Array, residuals: Array, independent: Array, offsets: Array) -> Array:
+def inflation(probs: Array, residuals: Array, independent: Array, offsets: Array) -> Array:
     """How much more the rates vary than with independent transactions [K], for all that is seen of customers' likeness.
 
     Each regime's own figure, or what the likeness pooled over the regimes makes of it, whichever is more: a regime with few

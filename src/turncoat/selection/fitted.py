@@ -16,6 +16,7 @@ from turncoat.models.storage import load_model
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.regimes import Regimes
+from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import Order
 from turncoat.selection.parts import Parts, history, judged
 from turncoat.storage import Format, replaced_folder
@@ -38,8 +39,9 @@ class FittedOrder:
     proxy_state: int | None  # the state with the highest mean of the proxy; None without a proxy
 
     @classmethod
-    def measure(cls, model: Model, parts: Parts, proxy: int | None) -> FittedOrder:
-        """Measure a fitted model; `proxy` is a continuous column."""
+    def fit(cls, model: Model, parts: Parts, anchoring: Anchoring | None, proxy: int | None) -> FittedOrder:
+        """Fit a model to the fit part, and measure it on both; `proxy` is a continuous column."""
+        model.fit(parts.fit, None if anchoring is None else anchoring.anchors(parts.fit, model.n_states))
         if isinstance(model, VariationalHMM):
             criteria = {"elbo": float(model.lower_bound_)}
         else:

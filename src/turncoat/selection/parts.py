@@ -35,9 +35,9 @@ class Parts:
     def of(cls, transactions: Transactions, split: Split, features: Features) -> Parts:
         """Panels made by fitted features. Customers with few rows are not fitted on, but they are judged."""
         codes = transactions.customer_codes
-        before = _known(transactions, split, split.fit)
+        before = split.known("fit", transactions.times)
         fit = features.transform(transactions.take(before), rows=np.searchsorted(before, long_enough(codes, split.fit)))
-        before = _known(transactions, split, np.union1d(split.fit, split.selection))
+        before = split.known("selection", transactions.times)
         context = np.isin(codes[before], codes[split.selection])
         panel = features.transform(transactions.take(before), rows=context)
         is_judged = np.isin(before[context], split.selection)
@@ -76,12 +76,6 @@ def history(panel: Panel) -> Panel | None:
         return None
     lengths = np.add.reduceat(kept, panel.offsets[:-1], dtype=np.int64)
     return Panel.from_arrays(panel.continuous[kept], panel.categorical[kept], lengths[lengths > 0], n_categories=panel.n_categories)
-
-
-def _known(transactions: Transactions, split: Split, rows: Array) -> Array:
-    """The rows and, as history, those of no part that are not later."""
-    outside = split.left_out
-    return np.union1d(rows, outside[transactions.times[outside] <= transactions.times[rows].max()])
 
 
 def _digest(panel: Panel) -> str:

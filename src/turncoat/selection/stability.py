@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from sklearn.base import clone
 
+from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import Choice, Order
 from turncoat.selection.fitted import FittedOrder, Model
 from turncoat.selection.parts import Parts
@@ -56,6 +57,7 @@ def resampled_choices(
     fits: Mapping[int, FittedOrder],
     parts: Parts,
     proxy: int | None,
+    anchoring: Anchoring | None,
     decide: Callable[[list[Order]], Choice],
     *,
     n_resamples: int,
@@ -71,7 +73,7 @@ def resampled_choices(
             drawn = parts.resampled(np.random.default_rng([seed, r]))
             orders = []
             for fit in fits.values():
-                orders.append(FittedOrder.measure(_again(fit.model, fast).fit(drawn.fit), drawn, proxy).order)
+                orders.append(FittedOrder.fit(_again(fit.model, fast), drawn, anchoring, proxy).order)
                 progress.advance(task)
             choices.append(decide(orders))
     return tuple(choices)

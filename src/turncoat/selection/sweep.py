@@ -25,6 +25,7 @@ from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.parameters import Prior
 from turncoat.models.settings import check_settings, whole_number
 from turncoat.models.variational import VariationalHMM
+from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import DELTA, DELTAS, FLOOR, FLOORS, Choice, Order, choose, sensitivity
 from turncoat.selection.fitted import FittedOrder, Model
 from turncoat.selection.parts import DIGESTED, Parts, check_split
@@ -43,6 +44,7 @@ class Sweep:
     features: Features  # fitted
     proxy: str | None  # the feature whose highest mean should mark the fraud state; None if there is none
     fits: Mapping[int, FittedOrder]  # by K, rising
+    anchoring: Anchoring | None
     identity: Mapping[str, Any] = field(repr=False)  # the data and the settings, to tell this sweep from others
 
     @property
@@ -96,6 +98,7 @@ class Sweep:
             self.fits,
             parts,
             _column(self.features, self.proxy),
+            self.anchoring,
             decide,
             n_resamples=n_resamples,
             seed=seed,
@@ -115,6 +118,7 @@ def sweep(
     *,
     model: Model,
     features: Features,
+    anchoring: Anchoring | None = None,
     orders: Iterable[int] = ORDERS,
     folder: str | os.PathLike[str] | None = None,
     proxy: str | None = None,
@@ -124,15 +128,16 @@ def sweep(
 
     Every other setting of the model is kept, `restart_halving` among them: on by default, off in the `paper` presets. With a `folder`
     each finished order is kept there, and a later call with the same data and settings goes on from them; one with others is
-    refused. `proxy` names a continuous feature, by default the amount. `progress` is as in the models.
+    refused. With `anchoring` labels hold the fit rows to the states of their side, as in an anchored detector. `proxy` names a
+    continuous feature, by default the amount. `progress` is as in the models.
     """
-    counts = _checked(orders, model)
+    counts = _checked(orders, model, anchoring)
     check_split(transactions, split)
     console = _console(progress)
     fitted: Features = clone(features).fit(transactions.take(split.fit))
     proxy = _proxy(fitted, proxy)
     parts = Parts.of(transactions, split, fitted)
-    identity = _identity(parts, features, model, proxy)
+    identity = _identity(parts, features, model, anchoring, proxy)
     place = None if folder is None else _opened(Path(folder), identity)
     column = _column(fitted, proxy)
     fits: dict[int, FittedOrder] = {}
@@ -141,7 +146,7 @@ def sweep(
             began = time.perf_counter()
 
             def fit(k: int = k) -> FittedOrder:
-                return FittedOrder.measure(clone(model).set_params(n_states=k, progress=progress).fit(parts.fit), parts, column)
+                return FittedOrder.fit(clone(model).set_params(n_states=k, progress=progress), parts, anchoring, column)
 
             fits[k], how = (fit(), "fitted") if place is None else _finished(place / f"order-{k:02d}", k, fit)
             fits[k].model.set_params(n_threads=model.n_threads, progress=progress)  # which a saved model does not know
@@ -151,7 +156,7 @@ def sweep(
         kept = "none are kept, as no folder was given" if place is None else f"kept in {place}; the same call goes on from there"
         console.print(f"stopped after {len(fits)} of {len(counts)} orders: {kept}", soft_wrap=True)
         raise
-    return Sweep(fitted, proxy, fits, identity)
+    return Sweep(fitted, proxy, fits, anchoring, identity)
 
 
 def sweep_both(
@@ -160,6 +165,7 @@ def sweep_both(
     *,
     model: Model,
     features: Features | None = None,
+    anchoring: Anchoring | None = None,
     orders: Iterable[int] = ORDERS,
     folder: str | os.PathLike[str] | None = None,
     proxy: str | None = None,
@@ -171,11 +177,21 @@ def sweep_both(
     for kind in KINDS:
         made = clone(Features() if features is None else features).set_params(kind=kind)
         below = None if folder is None else Path(folder) / kind
-        found[kind] = sweep(transactions, split, model=model, features=made, orders=counts, folder=below, proxy=proxy, progress=progress)
+        found[kind] = sweep(
+            transactions,
+            split,
+            model=model,
+            features=made,
+            anchoring=anchoring,
+            orders=counts,
+            folder=below,
+            proxy=proxy,
+            progress=progress,
+        )
     return found
 
 
-def _checked(orders: Iterable[int], model: Model) -> list[int]:
+def _checked(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -> list[int]:
     if not isinstance(model, BaumWelchHMM | VariationalHMM):
         raise ConfigError(f"model must be a BaumWelchHMM or a VariationalHMM; found {type(model).__name__}")
     if model.init is not None:
@@ -186,6 +202,8 @@ def _checked(orders: Iterable[int], model: Model) -> list[int]:
             raise ConfigError(f"orders must be whole numbers of at least 1; found {k!r}")
     if not counts or len(set(counts)) < len(counts):
         raise ConfigError(f"orders must be at least one number of states, each once; found {counts}")
+    if anchoring is not None:
+        anchoring.sides(min(counts))
     return sorted(int(k) for k in counts)
 
 
@@ -204,7 +222,7 @@ def _column(features: Features, proxy: str | None) -> int | None:
     return None if proxy is None else features.names[0].index(proxy)
 
 
-def _identity(parts: Parts, features: Features, model: Model, proxy: str | None) -> dict[str, Any]:
+def _identity(parts: Parts, features: Features, model: Model, anchoring: Anchoring | None, proxy: str | None) -> dict[str, Any]:
     """Everything that the result of an order follows from."""
     settings = {name: value for name, value in model.get_params(deep=False).items() if name not in _OF_A_SESSION}
     if isinstance(settings.get("prior"), Prior):
@@ -215,6 +233,7 @@ def _identity(parts: Parts, features: Features, model: Model, proxy: str | None)
         **{f"features {name}": value for name, value in features.get_params(deep=False).items()},
         "model": type(model).__name__,
         **{f"model {name}": value for name, value in settings.items()},
+        "anchoring": None if anchoring is None else asdict(anchoring),
         "proxy": proxy,
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity, default=lambda number: number.item()))
