@@ -14,12 +14,12 @@ from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 
 if TYPE_CHECKING:
-    from turncoat.scoring import Detector, load
+    from turncoat.scoring import Detector, DetectorState, load
 
 __version__ = "0.1.0"
 
 # The detector brings polars with it, which `import turncoat` alone need not load.
-_FROM_SCORING = ("Detector", "load")
+_FROM_SCORING = ("Detector", "DetectorState", "load")
 
 
 def __getattr__(name: str) -> object:
@@ -38,6 +38,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Detector",
+    "DetectorState",
     "FitReport",
     "HMMParams",
     "NotFittedError",

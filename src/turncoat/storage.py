@@ -79,7 +79,9 @@ class Format:
 
     def check_target(self, folder: str | os.PathLike[str]) -> None:
         """Refuse, before long work, a folder that `save` would refuse."""
-        self._params_in_use(Path(folder))
+        target = Path(folder)
+        self._params_in_use(target)
+        check_writable(target)
 
     def load(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
         """The content and the arrays of a folder; a `BundleError` says what is wrong with one that cannot be trusted."""
@@ -135,6 +137,15 @@ class Format:
         if not _PARAMS_FILE.fullmatch(str(manifest.get("params_file"))) or not isinstance(manifest.get("params_sha256"), str):
             raise BundleError(f"{source}: {_MANIFEST} does not name the parameters")
         return manifest
+
+
+def check_writable(target: Path) -> None:
+    """Refuse, before long work, a folder that cannot be made or written to."""
+    there = next(place for place in (target.absolute(), *target.absolute().parents) if place.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as problem:
+        raise BundleError(f"cannot write to {target}: {problem.strerror}. Choose another folder") from problem
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def test_an_anchored_sweep_and_json_for_scripts(tmp_path: Path) -> None:
     assert kept[0] == "order-03"  # two of fraud and one other
     assert found["fraud_regime"] == made.regimes.fraud_state
     assert found["measured"] == {"part": "calibration", "mode": "filtered", "in_sample": False}
-    np.testing.assert_allclose([regime["fraud_rate"] for regime in found["regimes"]], made.regimes.rates)
+    np.testing.assert_allclose([regime["fraud_rate"] for regime in found["regimes"]], made.regimes.mean_rates)
     assert found["split"]["test"]["rows"] > 0
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turncoat.data.ieee_columns import ieee_columns
-from turncoat.data.reading import read
+from turncoat.data.reading import read, read_for_scoring
 from turncoat.data.schema import Join, Schema
 from turncoat.errors import ConfigError, DataError
 
@@ -534,9 +534,27 @@ def test_a_file_to_be_scored_needs_no_labels(tmp_path: Path) -> None:
     path.write_text("who,when,paid\na,1,2.5\n")
     with pytest.raises(DataError, match="'fraud'"):
         read(path, schema)
-    transactions = read(path, schema, labelled=False)
+    transactions = read(path, schema, labels="none")
     assert transactions.labels is None
     assert transactions.schema == schema
+
+
+@pytest.mark.parametrize("cells", [("1", "", "0"), ("True", "", "false"), ("", "", ""), ("1.0", "", "0.0")], ids=str)
+def test_a_file_to_be_scored_may_have_some_labels(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    schema = Schema(customer=("who",), time="when", continuous=("paid",), label="fraud", entity="shop")
+    path = tmp_path / "some.csv"
+    path.write_text("who,when,paid,shop,fraud\n" + "".join(f"a,{i},2.5,s,{cell}\n" for i, cell in enumerate(cells)))
+    with pytest.raises(DataError, match="row 2|row 1"):
+        read(path, schema)
+    found = read_for_scoring(path, schema)
+    expected = [{"1": 1, "t": 1, "0": 0, "f": 0, "": -1}[cell[:1].lower()] for cell in cells]
+    assert found.labels is not None
+    assert found.labels.tolist() == expected
+    with pytest.raises(DataError, match="some are missing"):
+        found.needed_labels("this test")
+    path.write_text("who,when,paid,shop,fraud\na,1,2.5,s,maybe\na,2,2.5,s,\n")
+    with pytest.raises(DataError, match="'maybe'"):
+        read_for_scoring(path, schema)
 
 
 def test_times_in_the_wrong_unit_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from turncoat.errors import DataError
 from turncoat.features import Features, entities
 from turncoat.panel import Panel
 
+RISKS = ["entity_risk_day", "entity_risk_week", "entity_risk_month"]
+
 
 def by_id(panel: Panel) -> dict[int, tuple[bytes, bytes]]:
     """Each row's features, bit by bit."""
@@ -125,7 +127,7 @@ def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(delay: float, s
         )
         facts = raw_facts(features, read(frame, SHOP))
         order = np.argsort([f"c{k}" for k in range(n)])
-        return facts["entity_risk"][np.argsort(order)], facts["entity_known"][np.argsort(order)]
+        return facts["entity_risk_month"][np.argsort(order)], facts["entity_known_month"][np.argsort(order)]
 
     genuine, counted = risks(0)
     fraud, counted_too = risks(1)
@@ -145,7 +147,7 @@ def test_what_is_known_fades_over_a_month() -> None:
     frame = shop_frame(5).with_columns(
         who=pl.lit("c0"), at=pl.Series(at), shop=pl.lit("s1"), fraud=pl.Series([1, 0, 0, 0, 0]), id=pl.Series(range(5))
     )
-    known = np.expm1(raw_facts(features, read(frame, SHOP))["entity_known"])
+    known = np.expm1(raw_facts(features, read(frame, SHOP))["entity_known_month"])
     fade = np.exp(-1.0)
     np.testing.assert_allclose(known[:4], [0.0, 1.0, fade + np.exp(-29 / 30), fade**2 + np.exp(-59 / 30) + np.exp(-29 / 30)], rtol=1e-12)
     assert known[4] < 1e-12
@@ -159,7 +161,7 @@ def test_labels_only_matter_through_the_risk_of_the_second_party() -> None:
     before = features.transform(data.transactions)
     after = features.transform(with_labels(data.transactions, 1 - labels))
     differs = ((before.continuous != after.continuous) & ~np.isnan(before.continuous)).any(axis=0)
-    assert [name for name, d in zip(features.names[0], differs, strict=True) if d] == ["entity_risk"]
+    assert [name for name, d in zip(features.names[0], differs, strict=True) if d] == RISKS
     np.testing.assert_array_equal(before.categorical, after.categorical)
     without = Features().fit(ieee().transactions)
     np.testing.assert_array_equal(
@@ -276,3 +278,14 @@ def test_customers_apart_from_each_other_do_not_meet_without_a_second_party() ->
     differs = ((with_others != by_itself) & ~np.isnan(with_others)).any(axis=0)
     assert {name for name, d in zip(shared.names[0], differs, strict=True) if d} <= {*entities.CONTINUOUS}
     assert differs.any()
+
+
+def test_a_row_whose_label_is_not_known_says_nothing_about_risk() -> None:
+    data = handbook()
+    features, labels = Features(label_delay_days=1.0).fit(data.transactions), np.asarray(data.transactions.labels)
+    unknown = np.arange(len(labels)) % 3 == 0
+    some = features.transform(with_labels(data.transactions, np.where(unknown, -1, labels).astype(np.int8)))
+    known = features.names[0].index("entity_known_month")
+    whole = features.transform(data.transactions)
+    assert (some.continuous[:, known] < whole.continuous[:, known]).any()
+    assert not (some.continuous[:, known] > whole.continuous[:, known]).any()

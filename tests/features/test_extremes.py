@@ -60,7 +60,7 @@ def test_times_that_can_only_be_a_wrong_unit_are_refused(features: Features) -> 
     with pytest.raises(DataError, match="'at': 1704110400000"):
         stepped(features, {"at": 1_704_110_400_000.0})
     _, found = stepped(features, {"at": -1e11}, {"at": 1e11})
-    assert np.isfinite(found.continuous[features.names[0].index("entity_risk")])
+    assert np.isfinite(found.continuous[features.names[0].index("entity_risk_month")])
 
 
 def test_after_a_lifetime_habits_are_forgotten_and_the_count_is_not(features: Features) -> None:
@@ -69,7 +69,7 @@ def test_after_a_lifetime_habits_are_forgotten_and_the_count_is_not(features: Fe
     _, first = features.step(None, GOOD)
     assert of_name(features, found, "count_month") == of_name(features, first, "count_month")
     assert of_name(features, found, "n_before") > of_name(features, first, "n_before")
-    assert of_name(features, found, "entity_known") == of_name(features, first, "entity_known")
+    assert of_name(features, found, "entity_known_month") == of_name(features, first, "entity_known_month")
     assert code_of(features, found, "new_device") == 0
 
 
@@ -104,7 +104,7 @@ def test_rows_out_of_order_leave_a_usable_record(features: Features, late: float
     reported = features.report_fraud(state, late)
     _, after = features.step(reported, GOOD | {"at": 60 * DAY})
     _, without = features.step(state, GOOD | {"at": 60 * DAY})
-    assert of_name(features, after, "entity_risk") >= of_name(features, without, "entity_risk")
+    assert of_name(features, after, "entity_risk_month") >= of_name(features, without, "entity_risk_month")
     assert np.isfinite(after.continuous).all()
 
 
@@ -114,14 +114,14 @@ def test_a_fraud_reported_over_and_over_keeps_the_risk_a_number(features: Featur
         state = features.report_fraud(state, 1000.0)
     for days in (9, 40, 400, 4000):
         state, found = features.step(state, GOOD | {"at": days * DAY})
-        assert np.isfinite(of_name(features, found, "entity_risk"))
+        assert np.isfinite(of_name(features, found, "entity_risk_month"))
 
 
 @pytest.mark.parametrize("labels", [0, 1])
 def test_files_of_nothing_but_genuine_and_nothing_but_fraud(labels: int) -> None:
     data = of_frame(shop_frame(150).with_columns(fraud=pl.lit(labels)))
     features = Features().fit(data.transactions)
-    risk = raw_facts(features, data.transactions)["entity_risk"]
+    risk = raw_facts(features, data.transactions)["entity_risk_month"]
     assert np.isfinite(risk).any() == bool(labels)
     assert not np.isinf(risk).any()
     assert_same_bits(replayed(features, data), features.transform(data.transactions))
@@ -129,11 +129,11 @@ def test_files_of_nothing_but_genuine_and_nothing_but_fraud(labels: int) -> None
 
 def test_the_size_of_a_record() -> None:
     assert Features().fit(ieee().transactions).state_bytes == (392, 0)
-    assert Features().fit(handbook().transactions).state_bytes == (212, 344)
+    assert Features().fit(handbook().transactions).state_bytes == (212, 376)
     for delay, days in ((0, 2), (0.1, 3), (1, 3), (1.5, 4), (3650, 3652)):
         assert Features(label_delay_days=delay).fit(shop().transactions).state_bytes == (
             8 + 21 * 8 + 2 * 36,
-            8 + 24 * 8 + 2 * 36 + 16 * days,
+            8 + 28 * 8 + 2 * 36 + 16 * days,
         )
 
 

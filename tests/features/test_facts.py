@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from tests.features.cases import DAY, SHOP, Data, handbook, of_frame, raw_facts, shop, shop_frame
+from tests.features.cases import DAY, SHOP, Data, assert_same_bits, handbook, of_frame, raw_facts, replayed, shop, shop_frame
 from turncoat.data.categories import category_text
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
-from turncoat.features import Features, State, entities, history, moments
+from turncoat.errors import ConfigError
+from turncoat.features import Features, State, entities, history, load_features, moments
 
 HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
@@ -99,17 +101,18 @@ def entity_facts(now: Told, earlier: list[Told], delay: float, base_rate: float)
     if now.entity is None:
         return dict.fromkeys(entities.CONTINUOUS, NOTHING)
     facts = {f"entity_{name}": value for name, value in party_facts(now, earlier).items()}
-    counted = frauds = 0.0
-    for one in earlier:
-        ended = (math.floor(one.time / DAY) + 1) * DAY
-        days_known = math.floor((now.time - delay - ended) / DAY)
-        if days_known >= 0:
-            weight = math.exp(-days_known / 30)
-            counted += weight
-            frauds += weight * one.label
-    share = (frauds + 20 * base_rate) / (counted + 20)
-    facts["entity_risk"] = math.log(share / (1 - share)) if base_rate else NOTHING
-    facts["entity_known"] = math.log1p(counted) if base_rate else NOTHING
+    for window, days in (("day", 1), ("week", 7), ("month", 30)):
+        counted = frauds = 0.0
+        for one in earlier:
+            ended = (math.floor(one.time / DAY) + 1) * DAY
+            days_known = math.floor((now.time - delay - ended) / DAY)
+            if days_known >= 0:
+                weight = math.exp(-days_known / days)
+                counted += weight
+                frauds += weight * one.label
+        share = (frauds + 5 * base_rate) / (counted + 5)
+        facts[f"entity_risk_{window}"] = math.log(share / (1 - share)) if base_rate else NOTHING
+        facts[f"entity_known_{window}"] = math.log1p(counted) if base_rate else NOTHING
     return facts
 
 
@@ -182,9 +185,9 @@ def test_without_labels_there_is_no_risk() -> None:
     data = of_frame(shop_frame(150), replace(SHOP, label=None))
     features = Features().fit(data.transactions)
     found = raw_facts(features, data.transactions)
-    assert np.isnan(found["entity_risk"]).all()
-    assert np.isnan(found["entity_known"]).all()
-    assert {"entity_risk", "entity_known"}.isdisjoint(features.names[0])
+    assert np.isnan(found["entity_risk_month"]).all()
+    assert np.isnan(found["entity_known_month"]).all()
+    assert not [name for name in features.names[0] if "risk" in name or "known" in name]
     assert "entity_count_day" in features.names[0]
 
 
@@ -276,7 +279,16 @@ def test_a_row_that_arrives_late_counts_as_now() -> None:
     assert after[place("count_hour")] == numbers[place("count_hour")] + 1
     assert np.isfinite(found.continuous[features.names[0].index("since_last")])
     _, on_time = features.step(state, row | {"at": 50 * DAY})
-    for name in ("since_last", "count_hour", "count_month", "sum_week", "amount_z", "entity_count_day", "entity_risk", "entity_known"):
+    for name in (
+        "since_last",
+        "count_hour",
+        "count_month",
+        "sum_week",
+        "amount_z",
+        "entity_count_day",
+        "entity_risk_month",
+        "entity_known_month",
+    ):
         column = features.names[0].index(name)
         assert found.continuous[column] == on_time.continuous[column], name
 
@@ -285,7 +297,7 @@ def test_a_row_that_arrives_late_counts_as_now() -> None:
 def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_would(days: tuple[float, ...]) -> None:
     data = shop()
     features = Features(label_delay_days=1.0).fit(data.transactions)
-    risk = features.names[0].index("entity_risk")
+    risk = features.names[0].index("entity_risk_month")
 
     def risk_at(report_before: float) -> np.float32:
         state, found, reported = State(), None, False
@@ -298,3 +310,35 @@ def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_wou
     in_time, late, never = risk_at(days[1] * DAY), risk_at(days[-1] * DAY), risk_at(np.inf)
     assert in_time > never
     np.testing.assert_allclose(late, in_time, rtol=1e-6)
+
+
+FEW = ("amount_to_mean", "paid", "entity_risk_day", "device", "no_age", "entity_new_town")
+
+
+@pytest.mark.parametrize("only", [FEW, ("device",), ("paid",), FEW[::-1]], ids=["mixed", "a name", "a number", "in another order"])
+def test_only_some_features(only: tuple[str, ...], tmp_path: Path) -> None:
+    data = shop()
+    every, some = (Features(least_rows=3, only=names).fit(data.transactions) for names in (None, only))
+    assert [set(names) for names in some.names] == [set(names) & set(only) for names in every.names]
+    whole, part = (features.transform(data.transactions) for features in (every, some))
+    for name in some.names[0]:
+        np.testing.assert_array_equal(part.continuous[:, some.names[0].index(name)], whole.continuous[:, every.names[0].index(name)])
+    for name in some.names[1]:
+        np.testing.assert_array_equal(part.categorical[:, some.names[1].index(name)], whole.categorical[:, every.names[1].index(name)])
+    assert_same_bits(replayed(some, data), part)
+    some.save(tmp_path / "features")
+    assert_same_bits(replayed(load_features(tmp_path / "features"), data), part)
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        (("amount_to_meen",), "'amount_to_meen', and there is no such feature. Near it are amount_to_mean"),
+        ((), "none of the features"),
+        ("paid", "must be a list"),
+        ((3,), "must be a list"),
+    ],
+)
+def test_features_that_are_not_there_are_refused(only: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Features(only=only).fit(shop().transactions)

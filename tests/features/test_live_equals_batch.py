@@ -54,7 +54,7 @@ def test_handbook_with_frauds_reported_before_they_count(due: Due) -> None:
     data = handbook()
     features = Features().fit(data.transactions)
     panel = features.transform(data.transactions)
-    risk = panel.continuous[:, features.names[0].index("entity_risk")]
+    risk = panel.continuous[:, features.names[0].index("entity_risk_month")]
     assert len(np.unique(risk)) > 50
     assert_same_bits(replayed(features, data, due), panel)
 
@@ -65,7 +65,7 @@ def test_a_fraud_never_reported_does_matter() -> None:
     continuous, _ = replayed(features, data, lambda time: np.inf)
     panel = features.transform(data.transactions)
     wrong = np.array(features.names[0])[(continuous != panel.continuous).any(axis=0) & ~np.isnan(continuous).any(axis=0)]
-    assert list(wrong) == ["entity_risk"]
+    assert list(wrong) == ["entity_risk_day", "entity_risk_week", "entity_risk_month"]
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.3, 1.0, 2.5, 45.0, 3650.0])
@@ -228,5 +228,5 @@ def test_a_row_without_a_second_party_leaves_that_record_alone() -> None:
     later, found = features.step(state, row | {"shop": None})
     assert later.entity == state.entity
     assert later.customer != state.customer
-    risk = features.names[0].index("entity_risk")
+    risk = features.names[0].index("entity_risk_month")
     assert np.isnan(found.continuous[risk])

@@ -159,7 +159,7 @@ def test_times_as_dates(moment: Any) -> None:
 def test_fraud_is_reported_of_transactions_that_were(features: Features, time: float) -> None:
     state, _ = features.step(None, GOOD)
     assert features.report_fraud(state, 1000.0).entity != state.entity
-    with pytest.raises(DataError, match="no transaction as late"):
+    with pytest.raises(DataError, match="latest transaction was"):
         features.report_fraud(state, time)
 
 
@@ -178,6 +178,7 @@ def test_clones_are_not_fitted(features: Features) -> None:
         "least_rows": 3,
         "most_names": 100,
         "label_delay_days": 7.0,
+        "only": None,
     }
     other = clone(features)
     assert other.get_params() == features.get_params()

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-PAGES = {"README.md": 4, "docs/tutorials/bring-your-own-data.md": 7}
+PAGES = {"README.md": 4, "docs/scores.md": 1, "docs/tutorials/bring-your-own-data.md": 7}
 
 
 @pytest.mark.parametrize(("page", "n_python"), PAGES.items())

@@ -79,7 +79,9 @@ def test_strong_shrinkage_gives_one_line_for_all() -> None:
     assert np.ptp(common.intercepts) < 1e-5
     assert np.ptp(common.slopes) < 1e-5
     np.testing.assert_allclose(common.predict(scores, belief)[0], platt.predict(scores, np.ones((900, 1)))[0], atol=1e-5)
-    np.testing.assert_allclose(common.predict(scores, belief)[1], platt.predict(scores, np.ones((900, 1)))[1], rtol=1e-3)
+    ratio = common.predict(scores, belief)[1] / platt.predict(scores, np.ones((900, 1)))[1]
+    assert ratio.min() > 0.99  # what looks like customers' likeness by chance widens, and never narrows
+    assert ratio.max() < 1.3
     spreads = [np.ptp(fitted(scores, belief, labels, shrinkage=s).intercepts) for s in (0.0, 1.0, 10.0, 100.0, 1e4)]
     assert (np.diff(spreads) < 0).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.features.cases import DAY, handbook, ieee, of_frame, shop
-from turncoat import DataError, Detector
+from tests.features.cases import DAY, SHOP, handbook, ieee, of_frame, shop, shop_frame
+from turncoat import ConfigError, DataError, Detector
 from turncoat.data.schema import Schema
 from turncoat.features import FeatureRow, Features
 from turncoat.features.plan import FeaturePlan
@@ -143,7 +144,7 @@ def test_features_go_where_a_person_would_look_for_them() -> None:
                                      zip((plan.continuous, plan.categorical), Wording(plan).sources, strict=True))  # fmt: skip
     expected = {
         "paid": "amount", "amount_to_mean": "amount", "age": "age", "count_day": "pace", "sum_week": "pace", "since_last": "pace",
-        "hour_cos": "hour", "hour_habit": "hour", "weekday_habit": "weekday", "n_missing": "missing fields", "entity_risk": "shop",
+        "hour_cos": "hour", "hour_habit": "hour", "weekday_habit": "weekday", "n_missing": "missing fields", "entity_risk_month": "shop",
     }  # fmt: skip
     assert {name: of_continuous[name] for name in expected} == expected
     expected = {
@@ -320,18 +321,32 @@ def test_no_feature_row_is_too_strange_for_words(name: str, data: st.DataObject)
 
 def test_columns_named_like_facts_keep_their_terms() -> None:
     """A file may call its own columns what the engineered facts are called; nothing crashes and nothing is lost."""
-    frame = story_file().rename({"age": "hour", "kind": "weekday", "town": "history", "device": "amount"})
+    frame = story_file().rename({"age": "hour", "kind": "pace", "town": "history", "device": "amount"})
     schema = Schema(
-        customer="who", time="at", continuous=("paid", "hour"), categorical=("weekday", "amount"), amount="paid", label="fraud",
+        customer="who", time="at", continuous=("paid", "hour"), categorical=("pace", "amount"), amount="paid", label="fraud",
         id="id", entity="shop", habits=("amount", "history"),
     )  # fmt: skip
     data = of_frame(frame, schema)
-    made = Detector(Features(), model_of("point")).fit(data.transactions, time_split(data.transactions))
+    made = Detector(Features(), model_of("point"), temperature=20.0).fit(data.transactions, time_split(data.transactions))
     state, _ = made.score_one(None, data.rows[0])
     _, score = made.score_one(DetectorState(state.customer, None), data.rows[1], n_reasons=EVERY)
     belief = np.array(score.belief)
     star = made.regimes.fraud_state
     assert total(score) == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), rel=1e-8)
+    told = {reason.source: reason.text for reason in score.reasons}
+    assert told["amount"].startswith(f"amount {data.rows[1]['paid']:.2f}")
+    assert told["amount column"].startswith("amount ")
+    assert {"hour", "hour column", "pace", "pace column", "history", "history column"} <= set(told)
+    assert told["history"] == "history"
+
+
+@pytest.mark.parametrize("name", ["weekday", "amount_z", "entity_risk_day", "new_device", "n_missing"])
+def test_columns_that_have_the_name_of_a_fact_are_refused(name: str) -> None:
+    schema = replace(SHOP, continuous=("paid", name))
+    data = of_frame(shop_frame(80).rename({"age": name}), schema)
+    with pytest.raises(ConfigError, match=f"the column '{name}' has the name of a feature"):
+        Features().fit(data.transactions)
+    assert name in Features("processed").fit(data.transactions).names[0]
 
 
 def test_schemas_without_amount_label_time_of_day_or_names() -> None:

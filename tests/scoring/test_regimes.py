@@ -283,3 +283,23 @@ def test_the_interval_of_moments_is_that_of_the_beta_with_these_moments() -> Non
     low, high = beta_interval(mean, variance, 0.8)
     np.testing.assert_allclose(low, beta.ppf(0.1, a, b), rtol=2e-3, atol=1e-6)
     np.testing.assert_allclose(high, beta.ppf(0.9, a, b), rtol=2e-3)
+
+
+@pytest.mark.parametrize("softness", [0.2, 50.0], ids=["sure", "soft"])
+@pytest.mark.parametrize("n_states", [2, 6])
+def test_intervals_of_spread_beliefs_cover_the_truth_too(n_states: int, softness: float) -> None:
+    """A customer's rows sit in several regimes, so that the errors of their rates go together."""
+    rng = np.random.default_rng(n_states)
+    at = np.full(n_states, 1 / n_states)
+    covered, n_customers = 0, 200
+    for _ in range(150):
+        levels = np.repeat(rng.normal(-3.0, 2.0, n_customers), LENGTH)
+        labels = rng.random(len(levels)) < 1 / (1 + np.exp(-levels))
+        beliefs = rng.dirichlet(np.full(n_states, softness), len(levels))
+        regimes = measured(beliefs, labels, np.full(n_customers, LENGTH))
+        low, high = beta_interval(np.array([at @ regimes.mean_rates]), np.array([at @ regimes.rate_covariance @ at]), 0.9)
+        covered += low[0] <= MEAN_OF_LEVELS <= high[0]
+    assert 0.83 <= covered / 150 <= 0.97
+
+
+MEAN_OF_LEVELS = float(np.mean(1 / (1 + np.exp(-np.random.default_rng(0).normal(-3.0, 2.0, 2_000_000)))))

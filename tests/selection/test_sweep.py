@@ -370,7 +370,7 @@ class TestStability:
             assert step.order.criteria["bic"] == pytest.approx(model.bic(drawn.fit))
 
     def test_from_scratch_on_the_same_customers_is_the_sweep_itself(self, monkeypatch):
-        monkeypatch.setattr(Parts, "resampled", lambda self, rng: self)
+        monkeypatch.setattr(Parts, "resampled", lambda self, rng, both_kinds: self)
         assert self.found(n_resamples=1, fast=False).choices == (reference().choice(),)
 
     def test_a_customer_drawn_twice_is_two_customers(self):

@@ -57,18 +57,25 @@ def fit(
     data: Annotated[
         Path | None, typer.Argument(help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml.")
     ] = None,
-    states: Annotated[str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility.")] = "4",
+    states: Annotated[
+        str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10, kept in OUT-sweep, and choose by eligibility.")
+    ] = "4",
     tier: Annotated[Tier, typer.Option(help="Which model.")] = Tier.VARIATIONAL,
     features: Annotated[Kind, typer.Option(help="The columns themselves, or with their history.")] = Kind.ENGINEERED,
     supervision: Annotated[
         Supervision, typer.Option(help="Let labels hold fit rows to the states of their side, or not.")
     ] = Supervision.NONE,
     fraud_states: Annotated[int, typer.Option(help="With anchored supervision: states for fraud.")] = 1,
-    temperature: Annotated[str, typer.Option(help="Of the emissions when scoring; `auto` chooses it on the selection part.")] = "1",
+    temperature: Annotated[
+        str, typer.Option(help="Divides the features' evidence when scoring (docs/scores.md); `auto` chooses it on the selection part.")
+    ] = "1",
     split: Annotated[SplitKind, typer.Option(help="Hold out customers at random, or the latest transactions.")] = SplitKind.CUSTOMER,
     label_delay_days: Annotated[float, typer.Option(help="Days until a label is known.")] = 7.0,
     restarts: Annotated[int, typer.Option(help="Fits from different starts; the best is kept.")] = 5,
     iterations: Annotated[int, typer.Option(help="At most so many iterations per start.")] = 100,
+    only: Annotated[
+        str, typer.Option(help="Keep these features only, as `amount_to_mean,entity_risk_day`: a few good ones often beat many.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Of the split and of the starts.")] = 42,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was fitted as JSON.")] = False,
 ) -> None:
@@ -87,9 +94,16 @@ def fit(
     from turncoat.features import Features
     from turncoat.scoring.bundle import DETECTOR
     from turncoat.selection import sweep
-    from turncoat.selection.sweep import ORDERS
 
     DETECTOR.check_target(out)
+    estimator = BaumWelchHMM if tier is Tier.BAUM_WELCH else VariationalHMM
+    maker = Features(features.value, label_delay_days=label_delay_days, only=only.split(",") if only else None)
+    model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
+    detector = Detector(maker, model, supervision=supervision.value, n_fraud_states=fraud_states, temperature=_number(temperature))
+    detector.check_settings()
+    orders = _orders(detector)
+    if fraud_states != 1 and detector.anchoring is None:
+        raise ConfigError("--fraud-states is for --supervision anchored; give that too, or leave it out")
     say = _silent if as_json else typer.echo
     console = Console(stderr=True)
     source = _source(data, config)
@@ -99,14 +113,9 @@ def fit(
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     parts = splits.by_customer(*who, seed=seed) if split is SplitKind.CUSTOMER else splits.by_time(*who, gap=label_delay_days * splits.DAY)
     say(parts)
-    estimator = BaumWelchHMM if tier is Tier.BAUM_WELCH else VariationalHMM
-    maker = Features(features.value, label_delay_days=label_delay_days)
-    model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
-    detector = Detector(maker, model, supervision=supervision.value, n_fraud_states=fraud_states, temperature=_number(temperature))
     choice = None
     if states == AUTO:
-        folder = out.with_name(f"{out.name}-sweep")  # where a stopped sweep goes on
-        orders = [k for k in ORDERS if detector.anchoring is None or k > fraud_states]
+        folder = out.resolve().with_name(f"{out.resolve().name}-sweep")  # where a stopped sweep goes on
         swept = sweep(transactions, parts, model=model, features=maker, anchoring=detector.anchoring, orders=orders, folder=folder)
         choice = swept.choice()
         say(choice)
@@ -124,6 +133,16 @@ def fit(
     say(f"saved to {out}; next: turncoat score {out} {source} --out scores.parquet")
 
 
+def _orders(detector: Detector) -> list[int]:
+    """Numbers of regimes that a sweep tries."""
+    from turncoat.selection.sweep import ORDERS
+
+    least = 1 if detector.anchoring is None else detector.anchoring.n_fraud_states
+    if least >= max(ORDERS):
+        raise ConfigError(f"--fraud-states is {least}; it must be below {max(ORDERS)}, the most regimes that are tried")
+    return [k for k in ORDERS if k > least]
+
+
 def _silent(_: object) -> None:
     """Say nothing: a script reads the output."""
 
@@ -134,7 +153,7 @@ def _summary(detector: Detector, parts: Split, choice: Choice | None, out: Path)
     low, high = regimes.interval()
     columns = {
         "share": regimes.occupancy,
-        "fraud_rate": regimes.rates,
+        "fraud_rate": regimes.mean_rates,
         "lower": low,
         "upper": high,
         "enrichment": regimes.enrichment,
@@ -148,6 +167,8 @@ def _summary(detector: Detector, parts: Split, choice: Choice | None, out: Path)
         "iterations": report.n_iter,
         "stop_reason": report.stop_reason,
         "seconds": report.seconds,
+        "features": detector.features_.kind,
+        "supervision": detector.supervision,
         "temperature": detector.model_.temperature,
         "temporal_share": detector.fitted().temporal_share,
         "measured": {"part": regimes.part, "mode": regimes.mode, "in_sample": regimes.in_sample},

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+
+from turncoat.errors import ConfigError
 
 _TOP_REASONS = 6
 
@@ -32,13 +33,15 @@ class ScoreKind(StrEnum):
 
 def score(
     model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
-    data: Annotated[Path, typer.Argument(help="A file or folder of the same schema; labels may be missing.")],
+    data: Annotated[
+        Path, typer.Argument(help="A file or folder of the same schema, with the customers' earlier transactions; labels may be missing.")
+    ],
     out: Annotated[Path, typer.Option(help="Where the scores go: .parquet or .csv.")],
     mode: Annotated[Mode, typer.Option(help="`smoothed` looks ahead, for study.")] = Mode.FILTERED,
     kind: Annotated[ScoreKind, typer.Option(help="`raw` is regime membership, not a probability of fraud.")] = ScoreKind.CORRECTED,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Score every transaction of a file.
+    """Score every transaction of a file, given those before it in the same file.
 
     Examples:
 
@@ -50,6 +53,8 @@ def score(
     from turncoat.data import read_for_scoring
     from turncoat.data.writing import write_table
 
+    if out.exists() and data.exists() and out.samefile(data):
+        raise ConfigError(f"--out {out} is the file to be scored, and would replace it. Name another")
     detector = load(model)
     with Console(stderr=True).status(escape(f"scoring {data}")):
         transactions = read_for_scoring(data, detector.features_.fitted().schema)
@@ -73,7 +78,8 @@ def explain(
     data: Annotated[Path, typer.Argument(help="A file or folder of the same schema.")],
     customer: Annotated[str, typer.Option(help="The customer's key.")],
     transaction: Annotated[str | None, typer.Option(help="One transaction's id; all reasons are shown.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    last: Annotated[int, typer.Option(min=0, help="Show only so many of the latest transactions; 0 for all.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
 ) -> None:
     """Show a customer's path through the regimes, and why each transaction was scored as it was.
 
@@ -92,20 +98,11 @@ def explain(
     if as_json:
         typer.echo(json.dumps([{"id": str(name), **asdict(one)} for name, one in path]))
         return
-    table = Table(
-        "transaction",
-        "P(fraud)",
-        "90 % interval",
-        "regime",
-        "belief",
-        "reasons (log odds of the fraud regime)",
-        title=escape(f"Customer {customer}, filtered"),
-    )
-    for name, one in path:
-        shown = one.reasons if transaction is not None else one.reasons[:_TOP_REASONS]
-        regime = f"{one.regime}{' (fraud)' if one.regime == detector.regimes.fraud_state else ''}"
-        interval = f"{one.interval[0]:.1%} to {one.interval[1]:.1%}"
-        table.add_row(
-            escape(str(name)), f"{one.probability:.1%}", interval, regime, f"{max(one.belief):.0%}", escape("\n".join(map(str, shown)))
-        )
-    Console().print(table)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"Customer {customer}: {len(path)} transactions, filtered; what adds to the log odds of the fraud regime", markup=False)
+    for name, one in path[-last:] if last else path:
+        regime = f"regime {one.regime}{' (fraud)' if one.regime == detector.regimes.fraud_state else ''}, belief {max(one.belief):.0%}"
+        low, high = one.interval
+        console.print(f"\n{name}  P(fraud) {one.probability:.1%} ({low:.1%} to {high:.1%})  {regime}", style="bold", markup=False)
+        for reason in one.reasons if transaction is not None else one.reasons[:_TOP_REASONS]:
+            console.print(f"  {reason.log_odds:>+8.1f}  {reason.text}", markup=False)

@@ -28,20 +28,20 @@ _YEAR = 365.25 * 86400
 _LONGEST_NAME = 100_000  # characters; longer ones are pieces of a file whose quotes do not match
 
 
-def read(origin: Any, schema: Schema | str, *, joined: Any = None, labelled: bool = True) -> Transactions:
+def read(origin: Any, schema: Schema | str, *, joined: Any = None, labels: str = "all") -> Transactions:
     """Read and check transactions.
 
     `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame. `schema` is a `Schema`, the
     name of a preset (`ieee-cis`, `handbook`) or the path of a `turncoat.toml`. A schema with a second file finds it beside
-    the first, or takes it from `joined`. Unsorted rows are sorted; ties in time go by transaction id. `labelled=False` reads
-    a file to be scored, whose labels are not known yet.
+    the first, or takes it from `joined`. Unsorted rows are sorted; ties in time go by transaction id. `labels` says which
+    rows must have one: `all`, `some` (the others are -1), or `none` (the column is not read).
     """
     schema = resolve(schema)
     source = open_source(origin)
-    table = _Table(source, schema if labelled else replace(schema, label=None), second_source(source, schema, joined))
+    table = _Table(source, replace(schema, label=None) if labels == "none" else schema, second_source(source, schema, joined))
     names = table.named()
     times = table.times()
-    labels = table.labels()
+    known = table.labels(labels)
     numbers = table.numbers()
     codes, customers = _customers(table, names, numbers, times)
     ids, rank = table.ids()
@@ -56,16 +56,16 @@ def read(origin: Any, schema: Schema | str, *, joined: Any = None, labelled: boo
         customer_codes=codes[places],
         times=times[places],
         ids=ids[places],
-        labels=None if labels is None else labels[places],
+        labels=None if known is None else known[places],
     )
 
 
 def read_for_scoring(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
-    """Read a file whose labels may not be known yet: with its label column where it has one, without where it has none."""
+    """Read a file whose labels may not all be known yet: with its label column where it has one, without where it has none."""
     schema = resolve(schema)
     source = open_source(origin)
-    labelled = schema.label is not None and source.spelled(schema.label) is not None
-    return read(origin, schema, joined=joined, labelled=labelled)
+    has_labels = schema.label is not None and source.spelled(schema.label) is not None
+    return read(origin, schema, joined=joined, labels="some" if has_labels else "none")
 
 
 def resolve(schema: Schema | str) -> Schema:
@@ -244,8 +244,8 @@ class _Table:
             raise self.error(column, row, reading, f"Set `time_unit` in the schema: one of {', '.join(TIME_UNITS)}")
         return found
 
-    def labels(self) -> Array | None:
-        """0 or 1 for every row, or None if the schema has no label."""
+    def labels(self, which: str) -> Array | None:
+        """0 or 1 for every row, -1 where one may be missing and is, or None if the schema has no label."""
         column = self.schema.label
         if column is None:
             return None
@@ -258,11 +258,12 @@ class _Table:
         else:
             name = self.owner[column].name
             raise DataError(f"{name}, column {column!r}: {values.dtype} values are not labels. Labels are 0 and 1; name another column")
-        if labels.null_count():
-            row = self.first(labels.is_null())
+        wrong = labels.is_null() if which == "all" else labels.is_null() & values.is_not_null() & (values.cast(pl.String) != "")
+        if wrong.any():
+            row = self.first(wrong)
             found = "missing" if values[row] is None else repr(values[row])
             raise self.error(column, row, f"the label is {found}, and must be 0 or 1", "Correct it, or remove the row")
-        return labels.to_numpy()
+        return labels.fill_null(-1).to_numpy()
 
     def ids(self) -> tuple[Array, Array]:
         """Each row's id, and its rank among them, for ties in time."""

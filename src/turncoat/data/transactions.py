@@ -27,7 +27,7 @@ class Transactions:
     customer_codes: Array  # [N] places in `customers`, rising
     times: Array  # [N] float64 seconds
     ids: Array  # [N]
-    labels: Array | None = None  # [N] int8
+    labels: Array | None = None  # [N] int8; -1 is unknown, in a file to be scored
 
     @property
     def n_rows(self) -> int:
@@ -89,6 +89,8 @@ class Transactions:
         """The labels, for a purpose that cannot do without both kinds."""
         if self.labels is None:
             raise DataError(f"{self.source}: {purpose} needs labels, and the schema names none. Set `label` in the schema")
+        if (self.labels < 0).any():
+            raise DataError(f"{self.source}: {purpose} needs the label of every row, and some are missing. Leave those rows out")
         if self.labels.min() == self.labels.max():
             column, value = self.schema.label, int(self.labels[0])
             raise DataError(
@@ -110,6 +112,7 @@ class Transactions:
 
     def __repr__(self) -> str:
         """One line for people."""
-        fraud = "" if self.labels is None else f", {self.labels.mean():.2%} fraud"
+        known = np.empty(0) if self.labels is None else self.labels[self.labels >= 0]
+        fraud = f", {known.mean():.2%} fraud" if len(known) else ""
         days = (self.times.max() - self.times.min()) / 86400
         return f"Transactions({self.n_rows:,} of {self.n_customers:,} customers over {days:.1f} days{fraud}, from {self.source})"

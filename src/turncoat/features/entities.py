@@ -1,7 +1,7 @@
 """The second party of a transaction, a terminal or merchant: the running facts of any party, and how risky it is.
 
 Risk uses only labels that are known at the moment: those of transactions whose day ended at least `delay` seconds ago. Until
-then a day's counts wait in a ring of daily cells; when the day comes of age they join totals that fade over a month.
+then a day's counts wait in a ring of daily cells; when the day comes of age they join totals that fade over a day, a week, a month.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turncoat.features import history
-from turncoat.features.history import DAY, MONTH, advance
+from turncoat.features.history import DAY, advance
 from turncoat.numerics.compiled import compiled_exactly
 
 Array = NDArray[Any]
 
-CONTINUOUS = (*(f"entity_{name}" for name in history.CONTINUOUS), "entity_risk", "entity_known")
+RISK_WINDOWS = ("day", "week", "month")
+CONTINUOUS = (
+    *(f"entity_{name}" for name in history.CONTINUOUS),
+    *(f"entity_risk_{window}" for window in RISK_WINDOWS),
+    *(f"entity_known_{window}" for window in RISK_WINDOWS),
+)
 N_FACTS = len(CONTINUOUS)
 _N_PARTY = history.N_FACTS
 _N_NUMBERS = len(history.NUMBERS)
 _HABIT_WORDS = history.habit_words(1)
 _N, _LAST = history.NUMBERS.index("n"), history.NUMBERS.index("last_time")
-_KNOWN, _FRAUDS, _KNOWN_DAY, _RING = 0, 1, 2, 3  # in an entity's risk
-_FADE_DAYS = MONTH / DAY
-PRIOR_ROWS = 20.0  # transactions' worth of the overall fraud rate that every entity starts with
+_N_RISKS = len(RISK_WINDOWS)
+_KNOWN, _FRAUDS, _KNOWN_DAY, _RING = 0, _N_RISKS, 2 * _N_RISKS, 2 * _N_RISKS + 1  # in an entity's risk
+_FADE_DAYS = np.array([history.WINDOWS[window] / DAY for window in RISK_WINDOWS])
+PRIOR_ROWS = 5.0  # transactions' worth of the overall fraud rate that every entity starts with
 
 
 def risk_numbers(delay: float) -> int:
-    """Length of an entity's risk: three numbers, and a count and a fraud count for each day that may still be waiting."""
+    """Length of an entity's risk: seven numbers, and a count and a fraud count for each day that may still be waiting."""
     return _RING + 2 * ring_days(delay)
 
 
@@ -51,15 +57,15 @@ def _come_of_age(risk: Array, time: float, delay: float) -> None:
     newest_known = math.floor((time - delay) / DAY) - 1.0  # the last day that ended long enough ago
     day = risk[_KNOWN_DAY]
     if newest_known - day > n_days + 1000.0:  # after years of silence all that was known has faded
-        risk[_KNOWN] = risk[_FRAUDS] = 0.0
-        risk[_RING:] = 0.0
+        risk[:] = 0.0
         day = newest_known
-    fade = math.exp(-1.0 / _FADE_DAYS)
     for _ in range(int(newest_known - day)):
         day += 1.0
         cell = _RING + 2 * int(day % n_days)
-        risk[_KNOWN] = risk[_KNOWN] * fade + risk[cell]
-        risk[_FRAUDS] = risk[_FRAUDS] * fade + risk[cell + 1]
+        for w in range(_N_RISKS):
+            fade = math.exp(-1.0 / _FADE_DAYS[w])
+            risk[_KNOWN + w] = risk[_KNOWN + w] * fade + risk[cell]
+            risk[_FRAUDS + w] = risk[_FRAUDS + w] * fade + risk[cell + 1]
         risk[cell] = risk[cell + 1] = 0.0
     risk[_KNOWN_DAY] = day
 
@@ -72,7 +78,8 @@ def report_fraud(risk: Array, time: float) -> None:
     if day > risk[_KNOWN_DAY]:
         risk[_RING + 2 * int(day % n_days) + 1] += 1.0
     else:
-        risk[_FRAUDS] += math.exp((day - risk[_KNOWN_DAY]) / _FADE_DAYS)
+        for w in range(_N_RISKS):
+            risk[_FRAUDS + w] += math.exp((day - risk[_KNOWN_DAY]) / _FADE_DAYS[w])
 
 
 @compiled_exactly
@@ -88,7 +95,7 @@ def advance_entity(
     facts: Array,
     codes: Array,
 ) -> None:
-    """One transaction at the entity: its facts [20] and codes [1 + 2 habits] against the state, which it then joins.
+    """One transaction at the entity: its facts [24] and codes [1 + 2 habits] against the state, which it then joins.
 
     The state is the numbers and marks of any party, and the risk. Unless the transaction's label will follow, it says nothing
     about risk, now or later.
@@ -102,9 +109,11 @@ def advance_entity(
     _come_of_age(risk, now, delay)
     facts[_N_PARTY:] = np.nan
     if base_rate > 0.0:
-        share = (risk[_FRAUDS] + PRIOR_ROWS * base_rate) / (max(risk[_KNOWN], risk[_FRAUDS]) + PRIOR_ROWS)
-        facts[_N_PARTY] = math.log(share / (1.0 - share))
-        facts[_N_PARTY + 1] = math.log1p(risk[_KNOWN])
+        for w in range(_N_RISKS):
+            known, frauds = risk[_KNOWN + w], risk[_FRAUDS + w]
+            share = (frauds + PRIOR_ROWS * base_rate) / (max(known, frauds) + PRIOR_ROWS)
+            facts[_N_PARTY + w] = math.log(share / (1.0 - share))
+            facts[_N_PARTY + _N_RISKS + w] = math.log1p(known)
     if label_follows:
         risk[_RING + 2 * int(math.floor(now / DAY) % n_days)] += 1.0
 
@@ -127,7 +136,7 @@ def replay_entities(
     """`advance_entity` over transactions in `order`, which has each entity's together, oldest first.
 
     Writes facts [20, N] and codes [1 + 2 habits, N]. A fraud is reported at once, which changes nothing before its day comes of
-    age. Without labels (`labels` empty) nothing is learnt about risk. Rows without an entity (-1) have no facts.
+    age. Without labels (`labels` empty, or -1) nothing is learnt about risk. Rows without an entity (-1) have no facts.
     """
     numbers, marks, risk = np.zeros(_N_NUMBERS), np.zeros(_HABIT_WORDS * names.shape[1], np.uint32), np.zeros(n_risk)
     row, row_codes = np.empty(N_FACTS), np.empty(len(codes), np.int8)
@@ -143,7 +152,8 @@ def replay_entities(
             risk[:] = 0.0
             last = entities[i]
         state = (numbers, marks, risk)
-        advance_entity(state, times[i], amounts[i], float(n_missing[i]), names[i], delay, base_rate, len(labels) > 0, row, row_codes)
+        label_follows = len(labels) > 0 and labels[i] >= 0
+        advance_entity(state, times[i], amounts[i], float(n_missing[i]), names[i], delay, base_rate, label_follows, row, row_codes)
         facts[:, i] = row
         codes[:, i] = row_codes
         if len(labels) > 0 and labels[i] == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Self
 
 import numpy as np
@@ -56,12 +57,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
         least_rows: int = 20,
         most_names: int = 100,
         label_delay_days: float = 7.0,
+        only: Sequence[str] | None = None,
     ) -> None:
         """`missing_flags`: one flag for all columns absent on the same rows (`distinct`), one each (`all`) or `none`.
 
         A name on fewer than `least_rows` fit rows, or beyond the `most_names` commonest, is rare. Labels are taken to be known
-        `label_delay_days` after the day of the transaction.
+        `label_delay_days` after the day of the transaction. `only` names the features to keep, of those that `names` lists without it:
+        a hidden Markov model often does better with a few good ones.
         """
+        self.only = only
         self.kind = kind
         self.missing_flags = missing_flags
         self.least_rows = least_rows
@@ -86,6 +90,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
                 for column in schema.categorical
             ),
         )
+        _refuse_twice((*draft.every_continuous, *draft.every_categorical))
         step = -(-transactions.n_rows // _SAMPLE_ROWS)
         sample = np.arange(0, transactions.n_rows, step)
         facts = all_facts(draft, transactions, count_missing(transactions))[0][:, sample] if engineered else np.empty((0, len(sample)))
@@ -99,8 +104,26 @@ class Features(BaseEstimator):  # type: ignore[misc]
         patterns = [pattern for _, part in looks for pattern in part]
         patterns += [_pattern(transactions.names[column].codes[places] < 0) for column in schema.categorical]
         scales = Scales.joined([*(scales for scales, _ in looks), Scales.of(facts)])
-        self.plan_ = replace(draft, scales=scales, flagged=self._flagged(schema, patterns))
+        self.plan_ = self._asked(replace(draft, scales=scales, flagged=self._flagged(schema, patterns)))
         return self
+
+    def _asked(self, plan: FeaturePlan) -> FeaturePlan:
+        """The plan with only the features that are wanted."""
+        if self.only is None:
+            return plan
+        if isinstance(self.only, str) or not all(isinstance(name, str) for name in self.only):
+            raise ConfigError(f"only is {self.only!r}; it must be a list of names of features")
+        every = (*plan.every_continuous, *plan.every_categorical)
+        for name in self.only:
+            if name not in every:
+                near = get_close_matches(name, every, n=5, cutoff=0.4) or every[:5]
+                raise ConfigError(f"only names {name!r}, and there is no such feature. Near it are {', '.join(near)}")
+        wanted = np.array([name in self.only for name in plan.every_continuous], dtype=bool)
+        scales = replace(plan.scales, spreads=np.where(wanted, plan.scales.spreads, 0.0))
+        chosen = replace(plan, scales=scales, only=tuple(self.only))
+        if not chosen.continuous and not chosen.categorical:
+            raise ConfigError(f"none of the features that `only` names varies on the fit part: {', '.join(self.only) or 'it is empty'}")
+        return chosen
 
     @property
     def label_delay(self) -> float:
@@ -146,7 +169,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         targets = np.full(transactions.n_rows, -1, np.int64)
         targets[chosen] = np.arange(len(chosen))
         continuous = np.empty((len(chosen), len(plan.continuous)), np.float32)
-        categorical = np.empty((len(chosen), len(plan.categorical)), plan.code_type)
+        categorical = np.empty((len(chosen), len(plan.every_categorical)), plan.code_type)
         n_missing = fill_raw(plan, transactions, targets, continuous, categorical)
         for j, (column, vocabulary) in enumerate(zip(plan.schema.categorical, plan.vocabularies, strict=True)):
             codes = vocabulary.encode(transactions.names[column])
@@ -160,7 +183,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             categorical[:, plan.first_fact :] = codes[:, chosen].T
         return Panel.from_arrays(
             continuous=continuous,
-            categorical=categorical,
+            categorical=categorical if plan.only is None else categorical[:, plan.asked],
             lengths=np.diff(part.offsets),
             labels=part.labels,
             customers=part.keys,
@@ -181,7 +204,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         schema = plan.schema
         time, values = row_time(schema, row), row_numbers(schema.continuous, row)
         continuous = np.empty((1, len(plan.continuous)), np.float32)
-        categorical = np.empty((1, len(plan.categorical)), plan.code_type)
+        categorical = np.empty((1, len(plan.every_categorical)), plan.code_type)
         n_missing = np.zeros(1, np.int32)
         fill_columns(values[:, None], _ONE_ROW, *plan.raw_columns, continuous, categorical, n_missing)
         codes = codes_of(plan.vocabularies, map(row.get, schema.categorical))
@@ -191,7 +214,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         categorical[0, flags] = categorical[0, names] < 0
         if plan.engineered:
             state = self._advance(plan, state or State(), row, time, values, n_missing[0], label_follows, continuous, categorical)
-        return state or State(), FeatureRow(continuous[0], categorical[0])
+        return state or State(), FeatureRow(continuous[0], categorical[0] if plan.only is None else categorical[0, plan.asked])
 
     def _advance(
         self,
@@ -233,8 +256,9 @@ class Features(BaseEstimator):  # type: ignore[misc]
             raise DataError("these features keep no record of an entity for this state; there is nothing to report fraud to")
         record = unpack_entity(plan, state.entity)
         numbers, _, risk = record
-        if not time <= entities.last_time(numbers):
-            raise DataError(f"fraud was reported at {time!r} seconds, and this entity has had no transaction as late. Give its time")
+        last = entities.last_time(numbers)
+        if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
+            raise DataError(f"fraud was reported at {time!r} seconds, and this entity's latest transaction was at {last}. Give its time")
         entities.report_fraud(risk, time)
         return State(state.customer, pack(plan, *record))
 
@@ -258,6 +282,16 @@ class Features(BaseEstimator):  # type: ignore[misc]
 
 
 _ONE_ROW = np.zeros(1, np.int64)
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    """Refuse a column of the file that has the name of a fact."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"the column {twice[0]!r} has the name of a feature that is made of the history. Rename it, leave it out of the schema, "
+            "or use the features `processed`"
+        )
 
 
 def _pattern(absent: Array) -> bytes | None:

@@ -43,6 +43,7 @@ class FeaturePlan:
     scales: Scales  # of the raw continuous columns and then of the facts
     flagged: tuple[str, ...]  # columns whose absence is a feature; each stands for all that are absent on the same rows
     vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
+    only: tuple[str, ...] | None = None  # the features asked for; None for all
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit each other."""
@@ -59,6 +60,8 @@ class FeaturePlan:
             raise ValueError(f"{len(self.vocabularies)} vocabularies for {len(self.schema.categorical)} categorical columns")
         if unknown := set(self.flagged) - {*self.schema.continuous, *self.schema.categorical}:
             raise ValueError(f"missing flags for columns that are not there: {', '.join(map(repr, sorted(unknown)))}")
+        if self.only is not None and (unknown := set(self.only) - {*self.every_continuous, *self.every_categorical}):
+            raise ValueError(f"features asked for that are not there: {', '.join(map(repr, sorted(unknown)))}")
         if not (0 <= self.base_rate < 1 and 0 <= self.label_delay <= MOST_DELAY_DAYS * history.DAY):
             raise ValueError(f"a fraud share of {self.base_rate} or a label delay of {self.label_delay} seconds cannot be")
 
@@ -106,27 +109,43 @@ class FeaturePlan:
         facts, codes = (np.cumsum([0, *(len(part[i]) for part in self._facts)]).tolist() for i in range(2))
         return [(slice(*facts[k : k + 2]), slice(*codes[k : k + 2])) for k in range(len(self._facts))]
 
+    @property
+    def every_continuous(self) -> tuple[str, ...]:
+        """Names of all continuous columns, also those that do not vary or were not asked for."""
+        return (*self.schema.continuous, *self.continuous_facts)
+
     @cached_property
     def continuous(self) -> tuple[str, ...]:
         """Names of the panel's continuous columns."""
-        every = (*self.schema.continuous, *self.continuous_facts)
-        return tuple(name for name, kept in zip(every, self.scales.kept, strict=True) if kept)
+        return tuple(name for name, kept in zip(self.every_continuous, self.scales.kept, strict=True) if kept)
 
     @cached_property
     def categorical(self) -> tuple[str, ...]:
         """Names of the panel's categorical columns."""
+        return tuple(self.every_categorical[j] for j in self.asked)
+
+    @cached_property
+    def asked(self) -> Array:
+        """Places of the categorical columns that were asked for among all."""
+        return np.flatnonzero([self.only is None or name in self.only for name in self.every_categorical])
+
+    @cached_property
+    def every_categorical(self) -> tuple[str, ...]:
+        """Names of all categorical columns, also those that were not asked for."""
         return (*self.schema.categorical, *(f"no_{column}" for column in self.flagged), *self.categorical_facts)
 
     @cached_property
     def n_categories(self) -> tuple[int, ...]:
         """Number of codes of each categorical column."""
         facts = (moments.WEEKDAYS if name in moments.CATEGORICAL else 2 for name in self.categorical_facts)
-        return (*(v.size for v in self.vocabularies), *(2 for _ in self.flagged), *facts)
+        every = (*(v.size for v in self.vocabularies), *(2 for _ in self.flagged), *facts)
+        return tuple(every[j] for j in self.asked)
 
     @cached_property
     def code_type(self) -> np.dtype[Any]:
         """The smallest integers that hold every code."""
-        return np.dtype(np.int8 if max(self.n_categories, default=0) <= 128 else np.int16 if max(self.n_categories) <= 32768 else np.int32)
+        most = max((vocabulary.size for vocabulary in self.vocabularies), default=0)
+        return np.dtype(np.int8 if most <= 128 else np.int16 if most <= 32768 else np.int32)
 
     @cached_property
     def raw_columns(self) -> Treatment:

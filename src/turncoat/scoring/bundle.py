@@ -18,7 +18,7 @@ from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
 from turncoat.storage import Array, Format
 
-DETECTOR = Format("detector", version=1)
+DETECTOR = Format("detector", version=2)
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
 _RANKER_BYTES = "ranker.booster"
 

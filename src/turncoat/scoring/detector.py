@@ -82,7 +82,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
         """Fit features and model on the split's fit part, and measure the regimes on its calibration part."""
-        self._check_settings()
+        self.check_settings()
         for name in ("parts_", "fingerprint_", "_wording"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if split is None:
@@ -111,7 +111,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """Tells states of this detector from those of others."""
         return fingerprint(self)
 
-    def _check_settings(self) -> None:
+    def check_settings(self) -> None:
+        """Refuse settings that cannot be, before long work."""
         if self.supervision not in SUPERVISIONS:
             raise ConfigError(f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}")
         if self.temperature != AUTO and not (_is_number(self.temperature) and 0 < self.temperature < np.inf):
@@ -135,7 +136,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def check(self) -> None:
         """Raise ValueError or ConfigError if settings, features, model, regimes and ranker do not fit each other."""
-        self._check_settings()
+        self.check_settings()
         plan, params, parts = self.features_.fitted(), self.model_.params_, self.fitted()
         if self.anchoring is not None:
             self.anchoring.sides(params.n_states)
@@ -144,8 +145,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         k = params.n_states
         for regimes in (*parts.regimes.values(), parts.in_sample):
             arrays = (regimes.mass, regimes.frauds, regimes.evidence, regimes.stickiness)
-            if any(array.shape != (k,) or not np.isfinite(array).all() or (array < 0).any() for array in arrays):
+            if any(array.shape != (k,) or array.dtype != np.float64 or not (array >= 0).all() or np.isinf(array).any() for array in arrays):
                 raise ValueError("the regimes are not the model's")
+            if regimes.correlation.shape != (k, k) or not (np.abs(regimes.correlation) <= 1 + 1e-9).all():
+                raise ValueError("the regimes' errors are not the model's")
             if not regimes.mass.sum() > 0 or (regimes.frauds > regimes.mass * (1 + 1e-9)).any():
                 raise ValueError("the regimes hold no transactions, or more frauds than transactions")
         for ranked in (parts.ranked or {}).values():
@@ -283,7 +286,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
                 raise DataError(f"the ranker's scores must be one for each of the {len(belief):,} rows; found shape {scores.shape}")
             return parts.ranked[mode].predict(scores, belief)
         regimes = parts.regimes[mode]
-        return belief @ regimes.mean_rates, belief**2 @ regimes.rate_variances
+        return belief @ regimes.mean_rates, np.maximum(((belief @ regimes.rate_covariance) * belief).sum(axis=1), 0.0)
 
     def score_one(
         self,
@@ -299,6 +302,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         `label_follows` is as in `Features.step`.
         """
         parts = self.fitted()
+        if not 0 < level < 1:
+            raise ConfigError(f"level is {level!r}; it must be above 0 and below 1, as 0.9")
         held = unpack_state(self, state or DetectorState())
         features, row = self.features_.step(FeatureState(held.features, held.entity), transaction, label_follows=label_follows)
         belief = self.model_.step(held.belief, row.continuous, row.categorical)
@@ -368,7 +373,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise DataError("this customer has no transaction yet whose label could be known")
         if label not in (0, 1):
             raise DataError(f"the label is {label!r}, and must be 0 or 1")
-        belief = held.belief * self._label_likelihoods[label]
+        belief = held.belief * self._label_likelihoods[int(label)]
         return pack_state(self, belief / belief.sum(), held.seen, FeatureState(held.features, held.entity))
 
     def report_fraud(self, state: DetectorState, time: float) -> DetectorState:
@@ -382,6 +387,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         `ranker` is the name of a column of scores, or a fitted XGBoost classifier or booster on the panel's columns.
         """
         parts = self.fitted()
+        if len(split.calibration) == 0:
+            raise ConfigError(f"the split {split.name!r} has no calibration part, on which a ranker is fitted. Make one that has")
         made = as_ranker(ranker, self.features_)
         part = transactions.take(split.calibration)
         labels = part.needed_labels("fitting a ranker inside the regimes")

@@ -32,6 +32,7 @@ class Regimes:
     frauds: Array  # [K] F_k, expected frauds
     evidence: Array  # [K] independent transactions that N_k is worth, given that those of a customer resemble each other
     stickiness: Array  # [K] probability to stay
+    correlation: Array  # [K, K] of the rates' errors: a customer's rows sit in several regimes
 
     @classmethod
     def measure(cls, probs: Array, labels: Array, offsets: Array, stickiness: Array, *, part: str, mode: str, in_sample: bool) -> Regimes:
@@ -41,8 +42,9 @@ class Regimes:
         mass = probs.sum(axis=0)
         frauds = probs.T @ labels.astype(np.float64)
         rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)
-        spread = inflation(probs, probs * (labels[:, None] - rates), mass * rates * (1.0 - rates), offsets)
-        return cls(part, mode, in_sample, mass, frauds, mass / spread, np.asarray(stickiness, np.float64))
+        residuals = probs * (labels[:, None] - rates)
+        spread = _inflation(probs, residuals, mass * rates * (1.0 - rates), offsets)
+        return cls(part, mode, in_sample, mass, frauds, mass / spread, np.asarray(stickiness, np.float64), _correlation(residuals, offsets))
 
     @property
     def n_states(self) -> int:
@@ -100,6 +102,12 @@ class Regimes:
         a, b = self.posterior
         return np.asarray(beta.var(a, b))
 
+    @cached_property
+    def rate_covariance(self) -> Array:
+        """Posterior covariance of the fraud shares [K, K]."""
+        spreads = np.sqrt(self.rate_variances)
+        return self.correlation * spreads[:, None] * spreads
+
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Credible interval of every fraud share."""
         a, b = self.posterior
@@ -127,13 +135,24 @@ class Regimes:
         for k in range(self.n_states):
             star = "*" if k == self.fraud_state else " "
             lines.append(
-                f"{k:>5}{star}  {self.occupancy[k]:>11.1%}  {self.rates[k]:>11.2%}  ({low[k]:>6.2%} to {high[k]:>6.2%})"
+                f"{k:>5}{star}  {self.occupancy[k]:>11.1%}  {self.mean_rates[k]:>11.2%}  ({low[k]:>6.2%} to {high[k]:>6.2%})"
                 f"  {self.enrichment[k]:>9.1f}x  {self.stickiness[k]:.0%}"
             )
         return "\n".join(lines)
 
 
-def inflation(probs: Array, residuals: Array, independent: Array, offsets: Array) -> Array:
+def _correlation(residuals: Array, offsets: Array) -> Array:
+    """How the errors of the regimes' rates go together [K, K], from customers' sums of residuals [N, K]."""
+    sums = np.add.reduceat(residuals, offsets[:-1], axis=0)
+    products = sums.T @ sums
+    sizes = np.sqrt(np.diag(products))
+    scale = np.outer(sizes, sizes)
+    correlation: Array = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
+    np.fill_diagonal(correlation, 1.0)
+    return correlation
+
+
+def _inflation(probs: Array, residuals: Array, independent: Array, offsets: Array) -> Array:
     """How much more the rates vary than with independent transactions [K], for all that is seen of customers' likeness.
 
     Each regime's own figure, or what the likeness pooled over the regimes makes of it, whichever is more: a regime with few

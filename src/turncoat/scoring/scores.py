@@ -86,7 +86,7 @@ class Scores:
             "seen": self.seen,
         }
         if self.labels is not None:
-            columns["label"] = self.labels
+            columns["label"] = pl.Series(self.labels, dtype=pl.Int8).replace(-1, None)
         columns |= {f"belief_{k}": self.belief[:, k] for k in range(self.belief.shape[1])}
         return pl.DataFrame(columns)
 

@@ -51,6 +51,8 @@ def fingerprint(detector: Detector) -> int:
 
 def unpack_state(detector: Detector, state: DetectorState) -> Held:
     """The state's parts, if it is one of this detector's."""
+    if not isinstance(state, DetectorState):
+        raise DataError(f"a state is a DetectorState, or None for a new customer; found {type(state).__name__}")
     if state.customer is None:
         return Held(0, None, None, state.entity)
     n_states = detector.model_.n_states

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from turncoat.features.features import FeatureRow
 from turncoat.features.plan import FeaturePlan
+from turncoat.scoring.reasons import HISTORY, OTHERS
 
 Array = NDArray[Any]
 
@@ -29,6 +30,7 @@ _FACTS = {
     GAPS: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
+_RESERVED = frozenset((*_FACTS, HISTORY, OTHERS))
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,24 @@ class Wording:
         schema = self.plan.schema
         sources = {name: source for source, names in _FACTS.items() for name in names} if self.plan.engineered else {}
         facts = (*self.plan.continuous_facts, *self.plan.categorical_facts)
-        sources |= {name: str(schema.entity) for name in facts if name.startswith("entity_")}
-        for column in (*schema.continuous, *schema.categorical, *schema.habits):
-            sources |= {column: column, f"no_{column}": column}
+        sources |= {name: self._named(str(schema.entity)) for name in facts if name.startswith("entity_")}
+        for source, column in self._column_of.items():
+            sources |= {column: source, f"no_{column}": source}
             if self.plan.engineered:
-                sources |= {f"new_{column}": column, f"changed_{column}": column}
+                sources |= {f"new_{column}": source, f"changed_{column}": source}
         if schema.amount is not None:
             sources |= {schema.amount: AMOUNT, f"no_{schema.amount}": AMOUNT}
         return sources
+
+    def _named(self, column: str) -> str:
+        """The source of a column: its name, unless that is the name of something else."""
+        return f"{column} column" if column in _RESERVED else column
+
+    @cached_property
+    def _column_of(self) -> Mapping[str, str]:
+        schema = self.plan.schema
+        entity = () if schema.entity is None else (schema.entity,)
+        return {self._named(column): column for column in (*schema.continuous, *schema.categorical, *schema.habits, *entity)}
 
     @cached_property
     def sources(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -66,20 +78,21 @@ class Wording:
             AMOUNT: lambda: _amount(numbers.get(str(schema.amount), math.nan), numbers.get("amount_to_mean", math.nan)),
             PACE: lambda: _pace(numbers.get("since_last", math.nan), numbers.get("count_day", math.nan)),
             HOUR: lambda: _hour(numbers),
-            WEEKDAY: lambda: f"day {codes['weekday']} of the week" + _fit(numbers.get("weekday_habit", math.nan)),
+            WEEKDAY: lambda: _weekday(codes.get("weekday", -1)) + _fit(numbers.get("weekday_habit", math.nan)),
             GAPS: lambda: f"{max(numbers.get('n_missing', 0.0), 0.0):.0f} fields missing",
             FIRST: lambda: "first transaction of this customer" if codes["is_first"] else "not the first transaction",
         }
         texts = {}
         for source in sources:
-            if source in self._columns:
-                texts[source] = self._number(source, numbers, codes)
-            elif source in self._names:
-                texts[source] = self._name(source, codes)
+            column = self._column_of.get(source, "")
+            if column in self._columns:
+                texts[source] = self._number(column, numbers, codes)
+            elif column in self._names:
+                texts[source] = self._name(column, codes)
             elif source in facts:
                 texts[source] = facts[source]()
-            if plan.has_entity and source == schema.entity:
-                texts[source] = _entity(texts.get(source, source), numbers)
+            if plan.has_entity and column == schema.entity:
+                texts[source] = _entity(texts.get(source, column), numbers)
         return texts
 
     @cached_property
@@ -93,16 +106,25 @@ class Wording:
     def _number(self, column: str, numbers: Mapping[str, float], codes: Mapping[str, int]) -> str:
         if column not in numbers:  # it does not vary, and only its absence is a feature
             return f"{column} missing" if codes.get(f"no_{column}") == 1 else column
-        return f"{column} missing" if math.isnan(numbers[column]) else f"{column} {numbers[column]:.6g}"
+        return f"{column} missing" if math.isnan(numbers[column]) else f"{column} {self._rounded(column, numbers[column]):.5g}"
+
+    def _rounded(self, column: str, value: float) -> float:
+        """A number without the digits that its place in a float32 row has made up."""
+        place = self.plan.schema.continuous.index(column)
+        scales = self.plan.scales
+        size = float(scales.units[place] or scales.spreads[place] + abs(scales.centres[place]))
+        return 0.0 if abs(value) < 1e-5 * size else value
 
     def _name(self, column: str, codes: Mapping[str, int]) -> str:
         text = column
         if column in self.plan.schema.categorical:
             vocabulary = self.plan.vocabularies[self.plan.schema.categorical.index(column)]
-            code = codes[column]
+            code = codes.get(column, -1)
             known = vocabulary.frequent[code] if 0 <= code < len(vocabulary.frequent) else ""
             text = (
-                f"{column} missing"
+                column
+                if column not in codes
+                else f"{column} missing"
                 if code < 0
                 else f"{column} {known or ('of a rare kind' if code == len(vocabulary.frequent) else 'never seen before')}"
             )
@@ -135,6 +157,10 @@ def _hour(numbers: Mapping[str, float]) -> str:
     return f"at {minutes // 60:02d}:{minutes % 60:02d}" + _fit(numbers.get("hour_habit", math.nan))
 
 
+def _weekday(day: int) -> str:
+    return WEEKDAY if day < 0 else f"day {day + 1} of the week"
+
+
 def _fit(agreement: float) -> str:
     """How well a moment agrees with habit, in words; nothing where there is none."""
     if math.isnan(agreement):
@@ -143,7 +169,7 @@ def _fit(agreement: float) -> str:
 
 
 def _entity(text: str, numbers: Mapping[str, float]) -> str:
-    risk, log_ratio = numbers.get("entity_risk", math.nan), numbers.get("entity_amount_to_mean", math.nan)
+    risk, log_ratio = numbers.get("entity_risk_month", math.nan), numbers.get("entity_amount_to_mean", math.nan)
     known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
     ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
     return text + known + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")

@@ -24,7 +24,7 @@ from turncoat.storage import Format, replaced_folder
 Array = NDArray[Any]
 Model = BaumWelchHMM | VariationalHMM
 
-ORDER = Format("order", version=1)
+ORDER = Format("order", version=2)
 _REGIMES = ("held_out", "in_sample")
 
 

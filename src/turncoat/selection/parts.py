@@ -48,10 +48,14 @@ class Parts:
         """What tells these panels from others."""
         return dict(zip(DIGESTED, (_digest(self.fit), _digest(self.held_out)), strict=True))
 
-    def resampled(self, rng: np.random.Generator) -> Parts:
-        """As many customers of each part, drawn with replacement; one drawn twice is two customers."""
+    def resampled(self, rng: np.random.Generator, both_kinds: bool = False) -> Parts:
+        """As many customers of each part, drawn with replacement; one drawn twice is two customers.
+
+        With `both_kinds`, again until the fit part has both labels, as an anchored fit needs.
+        """
         fit, held_out = (panel[np.sort(rng.integers(len(panel), size=len(panel)))] for panel in (self.fit, self.held_out))
-        return Parts(fit, held_out)
+        labels = np.asarray(fit.labels)
+        return self.resampled(rng, both_kinds) if both_kinds and labels.min() == labels.max() else Parts(fit, held_out)
 
 
 def check_split(transactions: Transactions, split: Split) -> None:

@@ -70,7 +70,7 @@ def resampled_choices(
     with Progress(console=console, disable=console.quiet) as progress:
         task = progress.add_task("resamples of customers", total=n_resamples * len(fits))
         for r in range(n_resamples):
-            drawn = parts.resampled(np.random.default_rng([seed, r]))
+            drawn = parts.resampled(np.random.default_rng([seed, r]), both_kinds=anchoring is not None)
             orders = []
             for fit in fits.values():
                 orders.append(FittedOrder.fit(_again(fit.model, fast), drawn, anchoring, proxy).order)

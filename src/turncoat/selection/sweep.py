@@ -196,6 +196,10 @@ def _checked(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -
         raise ConfigError(f"model must be a BaumWelchHMM or a VariationalHMM; found {type(model).__name__}")
     if model.init is not None:
         raise ConfigError("model has an `init`, which has one number of states; a sweep fits many. Set init=None")
+    if not isinstance(orders, Iterable):
+        raise ConfigError(f"orders must be several numbers of states, as range(2, 11); found {orders!r}")
+    if anchoring is not None and not isinstance(anchoring, Anchoring):
+        raise ConfigError(f"anchoring must be an Anchoring, or None; found {anchoring!r}")
     counts = list(orders)
     for k in counts:
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
@@ -251,8 +255,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _opened(folder: Path, identity: Mapping[str, Any]) -> Path:
     """A folder for this sweep: a new one, or its own."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / _IDENTITY, json.dumps(identity, indent=2).encode())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / _IDENTITY, json.dumps(identity, indent=2).encode())
+        except OSError as problem:
+            raise BundleError(f"cannot keep a sweep in {folder}: {problem.strerror}. Choose another folder") from problem
         return folder
     try:
         before = json.loads((folder / _IDENTITY).read_bytes())

@@ -1,0 +1,210 @@
+"""What a study found, as plain values: the one thing that reports are made from, and what `results.json` holds.
+
+Every figure says which rows and which inference it comes from. Numbers that do not exist (no fraud in a slice) are None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from turncoat.errors import BundleError
+from turncoat.storage import replace_file
+
+VERSION = 1
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of one contestant: the mean over folds and seeds, its spread, and 90 % bootstrap intervals of the mean."""
+
+    value: float | None
+    by_fold: tuple[float | None, ...]  # mean over seeds
+    over_seeds: float | None  # standard deviation over seeds of the mean over folds; None with one seed
+    by_transaction: Interval | None  # transactions drawn with replacement
+    by_customer: Interval | None  # customers drawn with replacement
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves on the test rows of all folds together, first seed; thinned for drawing."""
+
+    recall: tuple[float, ...]
+    precision: tuple[float, ...]
+    mean_score: tuple[float, ...]  # of bins of equal mass
+    fraud_share: tuple[float, ...]
+    bin_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model whose scores were judged on the test rows, all out of sample."""
+
+    name: str  # unique, for people: "variational, anchored, corrected, filtered"
+    family: str  # "hmm", "baseline", "hybrid", "ranker" or "calibrated"
+    tier: str | None  # "baum-welch" or "variational"; None for what is no HMM
+    supervision: str | None  # "none" or "anchored"; None for what is no HMM
+    mode: str | None  # "filtered" or "smoothed"; None for what is no HMM
+    kind: str  # "corrected", "raw", "probability" or "anomaly"
+    is_probability: bool  # whether calibration figures mean anything
+    figures: dict[str, Figure]  # by metric, see METRICS
+    curves: Curves
+    fit_seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One contestant less another, on the same resamples: positive means that the first is higher."""
+
+    first: str
+    second: str
+    metric: str
+    difference: float
+    by_transaction: Interval
+    by_customer: Interval
+    wilcoxon_p: float | None  # paired, over the transactions' losses; None for metrics without a loss per transaction
+    headline: str = ""  # a sentence, for the comparisons that matter most
+
+
+@dataclass(frozen=True)
+class SliceRow:
+    """Some of the test rows."""
+
+    label: str  # "first", "2nd to 4th", "scenario 2"
+    rows: int
+    frauds: int
+    figures: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class SliceTable:
+    """One contestant over slices of the test rows."""
+
+    title: str  # "by length of history" or "by scenario"
+    contestant: str
+    rows: tuple[SliceRow, ...]
+
+
+@dataclass(frozen=True)
+class OrderRow:
+    """One K of a sweep, measured on the selection part."""
+
+    n_states: int
+    criteria: dict[str, float]  # "bic", "elbo", "held_out"
+    occupancy: float
+    rate: float
+    enrichment: float | None
+    eligible: bool
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How K was chosen for a tier."""
+
+    tier: str
+    features: str  # "engineered" or "processed"
+    measured: str  # "selection part (held out), filtered"
+    base_rate: float
+    orders: tuple[OrderRow, ...]
+    criterion: str
+    by_criterion: int
+    by_eligibility: int | None
+    used: int  # the K that the contestants have
+    why_used: str
+    sensitivity: tuple[dict[str, float | None], ...]  # rows of floor, delta, n_states
+    stability: tuple[dict[str, float | None], ...]  # rows of n_states, by_eligibility, by_criterion (shares); may be empty
+
+
+@dataclass(frozen=True)
+class RegimeRow:
+    """One regime."""
+
+    number: int
+    share: float
+    fraud_rate: float
+    lower: float
+    upper: float
+    enrichment: float | None
+    stickiness: float
+    words: tuple[str, ...]  # what defines it, strongest first: "amount to mean: far above the average (+2.1 spreads)"
+
+
+@dataclass(frozen=True)
+class RegimeTable:
+    """The regimes of one fitted detector."""
+
+    contestant: str  # such as "variational"
+    measured: str  # "calibration part, filtered, held out"
+    fraud_regime: int
+    temperature: float
+    temporal_share: float
+    misread_share: float  # MRIE
+    signed_gap: float
+    saturation: float  # share of test rows with a belief above 0.999 in one regime
+    rows: tuple[RegimeRow, ...]
+    transition: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of somebody else's table, to stand beside ours."""
+
+    name: str
+    source: str
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """How much is in a part of the split, summed over folds."""
+
+    part: str
+    rows: int
+    customers: int
+    frauds: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that a report shows."""
+
+    title: str
+    protocol: str  # "matched", "paper" or "handbook"
+    preset: str
+    summary: tuple[str, ...]  # what was done and what came out, in plain sentences
+    data: dict[str, str]  # "rows", "customers", "fraud share", "first", "last", "source", "schema": as shown
+    split: str  # how the parts were made, in words
+    parts: tuple[PartRow, ...]
+    n_folds: int
+    seeds: tuple[int, ...]
+    contestants: tuple[Contestant, ...]
+    scoring: tuple[str, ...]  # contestants of the scoring table: raw/smoothed, corrected/smoothed, corrected/filtered of each tier
+    comparisons: tuple[Comparison, ...]
+    slices: tuple[SliceTable, ...]
+    selections: tuple[Selection, ...]
+    regimes: tuple[RegimeTable, ...]
+    published: tuple[Published, ...]
+    errata: tuple[str, ...]  # what the corrections to the paper change here, with figures
+    warnings: tuple[str, ...]
+    version: int = field(default=VERSION)
+
+
+def save_results(results: Results, path: Path) -> None:
+    """Write `results.json`, in one instant or not at all."""
+    replace_file(path, msgspec.json.format(msgspec.json.encode(results), indent=1))
+
+
+def load_results(path: Path) -> Results:
+    """Read `results.json`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except OSError as problem:
+        raise BundleError(f"{path}: cannot be read ({problem.strerror}). Give the folder of a finished `turncoat compare`") from problem
+    except msgspec.MsgspecError as problem:
+        raise BundleError(f"{path}: not results this version understands ({problem})") from problem
