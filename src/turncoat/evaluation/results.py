@@ -52,7 +52,6 @@ class Contestant:
     is_probability: bool  # whether calibration figures mean anything
     figures: dict[str, Figure]  # by metric, see METRICS
     curves: Curves
-    fit_seconds: float
     note: str = ""
 
 

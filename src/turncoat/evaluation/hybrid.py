@@ -1,0 +1,74 @@
+"""What a hidden Markov model tells a ranker about each row: belief, how it moved, how sure it is, and how expected the row was.
+
+No row's columns depend on later rows.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.models.base import HiddenMarkovModel
+from turncoat.panel import Panel
+from turncoat.scoring import Detector
+from turncoat.scoring.scores import entropies
+
+Array = NDArray[Any]
+
+_CELLS_AT_ONCE = 1 << 22
+
+
+def hybrid_columns(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> Array:
+    """Columns [N, 2 K + 2] of a panel under a fitted detector or model, named by `hybrid_names`."""
+    model = _model_of(source)
+    belief = model.filter(panel).probs
+    change = np.diff(belief, axis=0, prepend=0.0)
+    change[panel.offsets[:-1]] = 0.0
+    density = _row_log_likelihoods(model, panel, belief) if model.temperature == 1 else row_log_likelihoods(model, panel)
+    return np.column_stack([belief, change, entropies(belief), density]).astype(np.float32)
+
+
+def hybrid_names(n_states: int) -> tuple[str, ...]:
+    """Names of the hybrid columns [2 K + 2]."""
+    beliefs = [f"{name}_{k}" for name in ("belief", "belief_change") for k in range(n_states)]
+    return (*beliefs, "belief_entropy", "row_log_likelihood")
+
+
+def row_log_likelihoods(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> Array:
+    """Log predictive density of each row given the customer's earlier rows [N], whatever the temperature.
+
+    A sequence's add up to the model's `log_likelihood`.
+    """
+    plain = copy(_model_of(source)).set_params(temperature=1.0)
+    return _row_log_likelihoods(plain, panel, plain.filter(panel).probs)
+
+
+def _row_log_likelihoods(model: HiddenMarkovModel[Any], panel: Panel, belief: Array) -> Array:
+    """The normaliser of every filtering step: log sum_k P(k | earlier rows) b_k(row)."""
+    log_initial = model.log_predicted(None)
+    n_states = len(log_initial)
+    log_transition = np.stack([model.log_predicted(certain) for certain in np.eye(n_states)])
+    first = np.zeros(panel.n_rows, bool)
+    first[panel.offsets[:-1]] = True
+    with np.errstate(divide="ignore"):
+        log_before = np.log(np.roll(belief, 1, axis=0))
+    found = np.empty(panel.n_rows)
+    step = max(_CELLS_AT_ONCE // (n_states * max(panel.n_continuous, panel.n_categorical, n_states)), 1)
+    for start in range(0, panel.n_rows, step):
+        rows = slice(start, start + step)
+        log_predicted = np.logaddexp.reduce(log_before[rows, :, None] + log_transition, axis=1)
+        log_predicted[first[rows]] = log_initial
+        cells, codes = model.pieces(panel.continuous[rows], panel.categorical[rows])
+        found[rows] = np.logaddexp.reduce(log_predicted + cells.sum(axis=2) + codes.sum(axis=2), axis=1)
+    return found
+
+
+def _model_of(source: Detector | HiddenMarkovModel[Any]) -> HiddenMarkovModel[Any]:
+    if isinstance(source, HiddenMarkovModel):
+        return source
+    source.fitted()
+    model: HiddenMarkovModel[Any] = source.model_
+    return model

@@ -1,0 +1,218 @@
+"""Tables of who did how well: the contestants, the scoring table, published figures beside ours, differences, slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from turncoat.evaluation.results import Comparison, Contestant, Results, SliceTable
+from turncoat.reporting.formatting import (
+    DASH,
+    FAMILIES,
+    MAIN,
+    METRICS,
+    as_given,
+    count,
+    family_text,
+    inference_of,
+    interval,
+    metric_of,
+    number,
+    p_value,
+    signed,
+    signed_interval,
+    tier_text,
+)
+from turncoat.reporting.tables import Cell, Column, Group, Table, figure_cell, interval_cell, one_group, words
+
+_AS_IN_THE_PAPER = ("average_precision", "ks", "ece_width", "ece_mass")
+_GREYED = "Calibration figures of scores that are no probabilities are greyed out."
+
+
+def tested(results: Results, contestants: Iterable[Contestant]) -> str:
+    """Where figures on test rows come from."""
+    folds = "1 fold" if results.n_folds == 1 else f"{results.n_folds} folds"
+    seeds = "1 seed" if len(results.seeds) == 1 else f"{len(results.seeds)} seeds"
+    return f"Split: {results.protocol}, test rows of {folds}, {seeds}; {inference_of(contestants)}; out of sample."
+
+
+def by_family(contestants: Sequence[Contestant]) -> list[tuple[str, list[Contestant]]]:
+    """Contestants of one family together, families in the order of the page."""
+    known = list(FAMILIES)
+    order = sorted(contestants, key=lambda one: (known.index(one.family) if one.family in known else len(known), one.family))
+    return [(family, list(members)) for family, members in groupby(order, key=lambda one: one.family)]
+
+
+def contestants_table(results: Results) -> Table:
+    """The metrics that matter most, a row per contestant."""
+    present = _metrics(results.contestants)
+    shown = [metric for metric in MAIN if metric in present] or present
+    columns = (Column("contestant", "Contestant", is_number=False), *map(_column, shown))
+    groups = [
+        Group(
+            family_text(family),
+            tuple(
+                (
+                    _named(one),
+                    *(figure_cell(metric, one.figures.get(metric), one.is_probability) for metric in shown),
+                )
+                for one in members
+            ),
+        )
+        for family, members in by_family(results.contestants)
+    ]
+    small = "Small type: 90 % bootstrap interval over customers, and ± the standard deviation over seeds where there are several."
+    caption = f"All contestants on the same rows. {small} {_GREYED} {tested(results, results.contestants)}"
+    return Table("contestants", caption, columns, tuple(groups), group_name="family")
+
+
+def every_figure_table(results: Results) -> Table:
+    """Every metric of every contestant, a row for each."""
+    columns = (
+        Column("metric", "Metric", is_number=False),
+        Column("value", "Mean"),
+        Column("by_customer", "Interval over customers", is_interval=True),
+        Column("by_transaction", "Interval over transactions", is_interval=True),
+        Column("over_seeds", "SD over seeds"),
+        Column("fold", "By fold", is_interval=True),
+    )
+    groups = [Group(one.name, tuple(_every_figure(one, metric) for metric in _metrics([one]))) for one in results.contestants]
+    caption = f"Every figure. Intervals are 90 % bootstrap intervals of the mean. {_GREYED} {tested(results, results.contestants)}"
+    return Table("every_figure", caption, columns, tuple(groups), group_name="contestant")
+
+
+def scoring_table(results: Results) -> Table:
+    """The scores that can be read from one model, as the paper's table has them."""
+    named = {one.name: one for one in results.contestants}
+    members = [named[name] for name in results.scoring if name in named]
+    shown = [metric for metric in _AS_IN_THE_PAPER if any(metric in one.figures for one in members)]
+    columns = (Column("score", "Score", is_number=False), *map(_column, shown))
+    groups = []
+    for tier in dict.fromkeys(one.tier for one in members):
+        rows = tuple(
+            (words(f"{one.kind} / {one.mode or DASH}", one.name), *(figure_cell(m, one.figures.get(m), one.is_probability) for m in shown))
+            for one in members
+            if one.tier == tier
+        )
+        groups.append(Group(tier_text(tier) if tier else "No HMM", rows))
+    what = "What the correction and the inference change. Raw is the belief in the fraud regime; corrected weighs regimes by fraud share."
+    return Table("scoring", f"{what} {_GREYED} {tested(results, members)}", columns, tuple(groups), group_name="tier")
+
+
+def published_table(results: Results) -> Table:
+    """Other people's figures, as they gave them, above ours."""
+    shown = _ordered({metric for row in results.published for metric in row.figures})
+    columns = (Column("name", "Model", is_number=False), *map(_column, shown))
+    groups = []
+    for source in dict.fromkeys(row.source for row in results.published):
+        theirs = [row for row in results.published if row.source == source]
+        rows = [(words(row.name), *(Cell(as_given(row.figures.get(m)), row.figures.get(m)) for m in shown)) for row in theirs]
+        groups.append(Group(f"Published: {source}", tuple(rows)))
+    ours = [one for one in results.contestants if any(metric in one.figures for metric in shown)]
+    if ours:
+        rows = [
+            (words(one.name), *(replace(figure_cell(m, one.figures.get(m), one.is_probability), small=()) for m in shown)) for one in ours
+        ]
+        groups.append(Group("This run", tuple(rows)))
+    where = f"This run: {tested(results, ours)}" if ours else ""
+    caption = f"Published figures are their authors', with their splits and inference, and were not run again. {_GREYED} {where}"
+    return Table("published", caption, columns, tuple(groups), group_name="source")
+
+
+def comparisons_table(results: Results) -> Table:
+    """Paired differences, a row for each."""
+    columns = (
+        Column("first", "First minus second", is_number=False),
+        Column("metric", "Metric", is_number=False),
+        Column("difference", "Difference"),
+        Column("by_customer", "Interval over customers", is_interval=True),
+        Column("by_transaction", "Interval over transactions", is_interval=True),
+        Column("wilcoxon_p", "Wilcoxon p", meaning="paired, over the transactions' losses"),
+    )
+    rows = [
+        (
+            Cell(one.first, one.first, (f"minus {one.second}",), (("minus", one.second),)),
+            Cell(metric_of(one.metric).label, one.metric),
+            Cell(signed(one.difference), one.difference),
+            interval_cell(signed_interval(one.by_customer), one.by_customer),
+            interval_cell(signed_interval(one.by_transaction), one.by_transaction),
+            Cell(p_value(one.wilcoxon_p), one.wilcoxon_p),
+        )
+        for one in results.comparisons
+    ]
+    among = compared(results, results.comparisons)
+    caption = f"Differences on the same resamples, with 90 % intervals; above 0 the first is higher. {tested(results, among)}"
+    return Table("comparisons", caption, columns, one_group(rows))
+
+
+def compared(results: Results, comparisons: Iterable[Comparison]) -> list[Contestant]:
+    """The contestants that are in some of the comparisons, or all."""
+    names = {name for one in comparisons for name in (one.first, one.second)}
+    return [one for one in results.contestants if one.name in names] or list(results.contestants)
+
+
+def slice_tables(results: Results) -> list[Table]:
+    """A table per way of slicing, contestants below each other."""
+    tables = []
+    for place, title in enumerate(dict.fromkeys(table.title for table in results.slices), start=1):
+        tables.append(_slices(results, f"slices_{place}", title, [table for table in results.slices if table.title == title]))
+    return tables
+
+
+def _slices(results: Results, name: str, title: str, slices: Sequence[SliceTable]) -> Table:
+    shown = _ordered({metric for table in slices for row in table.rows for metric in row.figures})
+    columns = (Column("slice", "Slice", is_number=False), Column("rows", "Rows"), Column("frauds", "Frauds"), *map(_column, shown))
+    named = {one.name: one for one in results.contestants}
+    groups = []
+    for table in slices:
+        sure = table.contestant not in named or named[table.contestant].is_probability
+        rows = []
+        for row in table.rows:
+            cells = [
+                Cell(
+                    number(row.figures.get(m), metric_of(m).decimals),
+                    row.figures.get(m),
+                    muted=metric_of(m).is_calibration and not sure,
+                )
+                for m in shown
+            ]
+            rows.append((words(row.label), Cell(count(row.rows), row.rows), Cell(count(row.frauds), row.frauds), *cells))
+        groups.append(Group(table.contestant, tuple(rows)))
+    members = [named[table.contestant] for table in slices if table.contestant in named] or results.contestants
+    return Table(name, f"Test rows {title}. {tested(results, members)}", columns, tuple(groups), group_name="contestant")
+
+
+def _named(one: Contestant) -> Cell:
+    """A contestant, with what its scores are."""
+    small = f"{one.kind}, {one.mode}" if one.mode else one.kind
+    names = ("tier", "supervision", "mode", "kind", "is_probability", "note")
+    return Cell(one.name, one.name, (small, one.note) if one.note else (small,), tuple((name, getattr(one, name)) for name in names))
+
+
+def _every_figure(one: Contestant, metric: str) -> tuple[Cell, ...]:
+    figure, shown = one.figures[metric], metric_of(metric)
+    digits = shown.decimals
+    muted = shown.is_calibration and not one.is_probability
+    folds = tuple((f"{place}", value) for place, value in enumerate(figure.by_fold, start=1))
+    return (
+        Cell(shown.label, metric),
+        Cell(number(figure.value, digits), figure.value, muted=muted),
+        interval_cell(interval(figure.by_customer, digits), figure.by_customer, muted),
+        interval_cell(interval(figure.by_transaction, digits), figure.by_transaction, muted),
+        Cell(number(figure.over_seeds, digits), figure.over_seeds, muted=muted),
+        Cell(" · ".join(number(value, digits) for value in figure.by_fold) or DASH, None, more=folds, muted=muted),
+    )
+
+
+def _column(metric: str) -> Column:
+    shown = metric_of(metric)
+    return Column(metric, shown.label, meaning=shown.meaning)
+
+
+def _metrics(contestants: Sequence[Contestant]) -> list[str]:
+    return _ordered({metric for one in contestants for metric in one.figures})
+
+
+def _ordered(metrics: set[str]) -> list[str]:
+    return [metric for metric in METRICS if metric in metrics] + sorted(metrics - set(METRICS))

@@ -1,0 +1,185 @@
+"""The page: what stands where, and the template that lays it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from turncoat.evaluation.results import Comparison, Results
+from turncoat.reporting.choices import (
+    orders_table,
+    parts_table,
+    regime_facts,
+    regimes_table,
+    selection_title,
+    sensitivity_table,
+    stability_table,
+    transition_table,
+)
+from turncoat.reporting.contests import (
+    compared,
+    comparisons_table,
+    contestants_table,
+    every_figure_table,
+    published_table,
+    scoring_table,
+    slice_tables,
+    tested,
+)
+from turncoat.reporting.curves import curve_panels, precision_recall, reliability
+from turncoat.reporting.drawing import Drawn, drawing_style
+from turncoat.reporting.forests import differences, overview
+from turncoat.reporting.formatting import METRICS, criterion_text, metric_of, percent, plain, signed, signed_interval
+from turncoat.reporting.states import criteria_figure, diagnostics_figure, fraud_shares_figure, transitions_figure
+from turncoat.reporting.tables import Table
+
+_PRECISION_RECALL = ("Contestants of one kind in colour, all others in grey. Curves are of all folds together, first seed.",)
+_RELIABILITY = (
+    "What was said against what happened, in bins of equally many rows: on the dotted line both agree. Only scores that are "
+    "probabilities; all folds together, first seed.",
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a section: words, facts, figures and tables, whichever it has, in this order."""
+
+    title: str = ""
+    words: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str, str], ...] = ()  # name, figure, meaning
+    figures: tuple[Drawn, ...] = ()
+    tables: tuple[Table, ...] = ()
+    folded: tuple[Table, ...] = ()  # behind a line that opens
+    files: tuple[Table, ...] = ()  # only written to disk, since a figure shows them
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading of the page and of its contents."""
+
+    anchor: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is written."""
+
+    results: Results
+    manifest: Mapping[str, Any]
+    sections: tuple[Section, ...]
+
+    @property
+    def tables(self) -> list[Table]:
+        """In the order of the page."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        return [table for block in blocks for table in (*block.tables, *block.folded, *block.files)]
+
+    @property
+    def figures(self) -> list[Drawn]:
+        """In the order of the page."""
+        return [figure for section in self.sections for block in section.blocks for figure in block.figures]
+
+    def html(self) -> str:
+        """The page."""
+        manifest = json.dumps(self.manifest, indent=2, ensure_ascii=False, default=str)
+        template = _environment().get_template("report.html.jinja")
+        headlines = [one for one in self.results.comparisons if one.headline]
+        return template.render(
+            results=self.results,
+            data={plain(name): value for name, value in self.results.data.items()},
+            sections=self.sections,
+            headlines=[(one, *_headline(one)) for one in headlines],
+            tested=tested(self.results, compared(self.results, headlines)),
+            metrics=[metric_of(name) for name in METRICS if any(name in one.figures for one in self.results.contestants)],
+            manifest=manifest if self.manifest else "",
+        )
+
+
+def make_report(results: Results, manifest: Mapping[str, Any]) -> Report:
+    """Everything drawn and laid out, nothing written yet."""
+    with drawing_style():
+        sections = [
+            Section("contestants", "Contestants", _contestants(results)),
+            Section("published", "Beside published figures", (Block(tables=(published_table(results),)),) if results.published else ()),
+            Section(
+                "scoring", "Raw or corrected, filtered or smoothed", (Block(tables=(scoring_table(results),)),) if results.scoring else ()
+            ),
+            Section("curves", "Curves", _curves(results)),
+            Section("slices", "Cold start and scenarios", tuple(Block(tables=(table,)) for table in slice_tables(results))),
+            Section("orders", "Choosing K", tuple(_selection(results, place) for place in range(len(results.selections)))),
+            Section("regimes", "Regimes", tuple(_regimes(results, place) for place in range(len(results.regimes)))),
+            Section("differences", "Differences", _differences(results)),
+            Section("errata", "What the errata change", (Block(words=results.errata),) if results.errata else ()),
+            Section("split", "How the data were split", _split(results)),
+        ]
+    return Report(results, manifest, tuple(section for section in sections if section.blocks))
+
+
+def _contestants(results: Results) -> tuple[Block, ...]:
+    if not results.contestants:
+        return ()
+    tables = Block(tables=(contestants_table(results),), folded=(every_figure_table(results),))
+    return (tables, Block(figures=_present(overview(results, "average_precision"), overview(results, "ece_mass"))))
+
+
+def _curves(results: Results) -> tuple[Block, ...]:
+    panels = curve_panels(results)
+    blocks = (
+        Block("Precision and recall", _PRECISION_RECALL, figures=_present(*(precision_recall(results, panel) for panel in panels))),
+        Block("Reliability", _RELIABILITY, figures=_present(*(reliability(results, panel) for panel in panels))),
+    )
+    return tuple(block for block in blocks if block.figures)
+
+
+def _selection(results: Results, place: int) -> Block:
+    selection = results.selections[place]
+    kept = "none" if selection.by_eligibility is None else f"K = {selection.by_eligibility}"
+    facts = (
+        ("Used", f"K = {selection.used}", selection.why_used),
+        ("By eligibility", kept, "one regime worth looking at"),
+        ("By criterion", f"K = {selection.by_criterion}", criterion_text(selection.criterion)),
+        ("Fraud share", percent(selection.base_rate), "of all rows of the part"),
+    )
+    tables = [orders_table(results, place)] if selection.orders else []
+    tables += [sensitivity_table(results, place)] if selection.sensitivity else []
+    tables += [stability_table(results, place)] if selection.stability else []
+    figures = _present(criteria_figure(results, place), diagnostics_figure(results, place))
+    return Block(selection_title(selection), facts=facts, figures=figures, tables=tuple(tables))
+
+
+def _regimes(results: Results, place: int) -> Block:
+    table = results.regimes[place]
+    figures = _present(fraud_shares_figure(results, place), transitions_figure(results, place))
+    tables = (regimes_table(results, place),)
+    return Block(table.contestant, (), tuple(regime_facts(table)), figures, tables, files=(transition_table(results, place),))
+
+
+def _differences(results: Results) -> tuple[Block, ...]:
+    if not results.comparisons:
+        return ()
+    return (Block(figures=tuple(differences(results)), tables=(comparisons_table(results),)),)
+
+
+def _split(results: Results) -> tuple[Block, ...]:
+    return (Block(words=(results.split,) if results.split else (), tables=(parts_table(results),) if results.parts else ()),)
+
+
+def _headline(one: Comparison) -> tuple[str, str, str]:
+    """A difference, its metric and its interval, as shown."""
+    return signed(one.difference), metric_of(one.metric).label, signed_interval(one.by_customer)
+
+
+def _present(*figures: Drawn | None) -> tuple[Drawn, ...]:
+    return tuple(figure for figure in figures if figure is not None)
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("turncoat.reporting", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )

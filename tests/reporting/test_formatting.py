@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from turncoat.reporting import formatting as show
+
+MINUS, DASH, SPACE = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{NO-BREAK SPACE}"
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [
+        (0.65149, 3, "0.651"),
+        (-0.65149, 3, f"{MINUS}0.651"),
+        (0.0, 3, "0.000"),
+        (0.00071, 4, "0.00071"),
+        (0.0000456, 4, "0.000046"),
+        (3.2e-9, 4, f"3.2e{MINUS}09"),
+        (12345.678, 2, "12,345.68"),
+        (None, 3, DASH),
+        (math.nan, 3, DASH),
+        (math.inf, 3, DASH),
+    ],
+)
+def test_numbers(value: float | None, decimals: int, text: str) -> None:
+    assert show.number(value, decimals) == text
+
+
+def test_signs_are_shown_on_differences() -> None:
+    assert [show.signed(value) for value in (0.01, -0.01, 0.0, None)] == ["+0.0100", f"{MINUS}0.0100", "0.0000", DASH]
+    assert show.signed_interval((-0.01, 0.02)) == f"{MINUS}0.0100 to +0.0200"
+
+
+def test_shares() -> None:
+    shown = [show.percent(value) for value in (0.5, 0.0837, 0.00837, 0.00041, 0.0, None)]
+    assert shown == [f"50.0{SPACE}%", f"8.37{SPACE}%", f"0.84{SPACE}%", f"0.041{SPACE}%", f"0.00{SPACE}%", DASH]
+    assert show.round_percent(0.005) == f"0.5{SPACE}%"
+
+
+def test_p_values() -> None:
+    assert [show.p_value(value) for value in (0.0, 0.0314, None)] == ["< 0.0001", "0.031", DASH]
+
+
+def test_words() -> None:
+    assert show.listed(["a", "b", "a", "c"]) == "a, b and c"
+    assert show.listed([]) == DASH
+    assert show.metric_of("lift_at_10").label == "Lift at 10"

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.reporting import cases
+from tests.reporting.reading import Page, read_page
+from turncoat.evaluation.metrics import METRICS as JUDGED
+from turncoat.evaluation.results import Results, SliceTable
+from turncoat.reporting import formatting as show
+from turncoat.reporting.page import Report, make_report
+
+
+@cache
+def report() -> Report:
+    return make_report(cases.rich(), cases.MANIFEST)
+
+
+@cache
+def page() -> Page:
+    return read_page(report().html())
+
+
+@cache
+def results() -> Results:
+    return cases.rich()
+
+
+def test_every_contestant_has_its_figures() -> None:
+    rows = page().rows("contestants")
+    said = {row[0][0]: row[0][1] for row in page().tables["contestants"]}
+    for one in results().contestants:
+        assert said[one.name] == [line for line in (f"{one.kind}, {one.mode}" if one.mode else one.kind, one.note) if line]
+        cells = rows[one.name]
+        for metric, (value, small) in zip(show.MAIN, cells, strict=False):
+            figure, digits = one.figures[metric], show.metric_of(metric).decimals
+            assert value == show.number(figure.value, digits)
+            assert small == [show.interval(figure.by_customer, digits), f"± {show.number(figure.over_seeds, digits)}"]
+
+
+def test_every_figure_is_in_the_folded_table() -> None:
+    expected = []
+    for one in results().contestants:
+        expected.append([one.name])
+        for metric in show.METRICS:
+            if metric in one.figures:
+                figure, shown = one.figures[metric], show.metric_of(metric)
+                intervals = [show.interval(bounds, shown.decimals) for bounds in (figure.by_customer, figure.by_transaction)]
+                folds = " · ".join(show.number(value, shown.decimals) for value in figure.by_fold)
+                expected.append(
+                    [
+                        shown.label,
+                        show.number(figure.value, shown.decimals),
+                        *intervals,
+                        show.number(figure.over_seeds, shown.decimals),
+                        folds,
+                    ]
+                )
+    assert [[value for value, _ in row] for row in page().tables["every_figure"]] == expected
+
+
+def test_scores_that_are_no_probabilities_are_greyed_only_in_calibration() -> None:
+    table = next(table for table in report().tables if table.name == "contestants")
+    names = {one.name: one for one in results().contestants}
+    for group in table.groups:
+        for row in group.rows:
+            for column, cell in zip(table.columns, row, strict=True):
+                calibration = column.name in show.METRICS and show.METRICS[column.name].is_calibration
+                assert cell.muted == (calibration and not names[row[0].text].is_probability)
+
+
+def test_comparisons_and_headlines() -> None:
+    rows = page().tables["comparisons"]
+    assert len(rows) == len(results().comparisons)
+    for one, row in zip(results().comparisons, rows, strict=True):
+        assert row[0] == (one.first, [f"minus {one.second}"])
+        assert [value for value, _ in row[1:]] == [
+            show.metric_of(one.metric).label,
+            show.signed(one.difference),
+            show.signed_interval(one.by_customer),
+            show.signed_interval(one.by_transaction),
+            show.p_value(one.wilcoxon_p),
+        ]
+        if one.headline:
+            assert one.headline in page().words
+            assert show.signed(one.difference) in page().words
+
+
+def test_scoring_table_is_that_of_the_paper() -> None:
+    named = {one.name: one for one in results().contestants}
+    rows = [row for row in page().tables["scoring"] if len(row) > 1]
+    assert [row[0][0] for row in rows] == ["raw / smoothed", "corrected / smoothed", "corrected / filtered"] * 2
+    for name, row in zip(results().scoring, rows, strict=True):
+        expected = [
+            show.number(named[name].figures[m].value, show.metric_of(m).decimals)
+            for m in ("average_precision", "ks", "ece_width", "ece_mass")
+        ]
+        assert [value for value, _ in row[1:]] == expected
+
+
+def test_published_figures_stand_above_ours() -> None:
+    rows = [row for row in page().tables["published"] if len(row) > 1]
+    metrics = ("average_precision", "auroc", "ks", "ece_width")
+    for published, row in zip(results().published, rows, strict=False):
+        assert [value for value, _ in row] == [published.name, *(show.as_given(published.figures.get(m)) for m in metrics)]
+    assert len(rows) == len(results().published) + len(results().contestants)
+
+
+def test_slices() -> None:
+    for place, title in enumerate(("by length of history", "by scenario"), start=1):
+        expected: list[list[str]] = []
+        for table in results().slices:
+            if table.title == title:
+                expected.append([table.contestant])
+                expected += [_slice_row(table, at) for at in range(len(table.rows))]
+        assert [[value for value, _ in row] for row in page().tables[f"slices_{place}"]] == expected
+
+
+def _slice_row(table: SliceTable, at: int) -> list[str]:
+    row = table.rows[at]
+    figures = [show.number(row.figures[m], show.metric_of(m).decimals) for m in show.METRICS if m in row.figures]
+    return [row.label, show.count(row.rows), show.count(row.frauds), *figures]
+
+
+def test_orders_regimes_and_parts() -> None:
+    for place, selection in enumerate(results().selections, start=1):
+        for order, row in zip(selection.orders, page().tables[f"orders_{place}"], strict=True):
+            criteria = [show.number(v, 3) if name == "held_out" else show.count(v) for name, v in order.criteria.items()]
+            verdict = "no" if not order.eligible else "yes, kept" if order.kept else "yes"
+            shares = [show.percent(order.occupancy), show.percent(order.rate), show.number(order.enrichment, 2)]
+            assert [value for value, _ in row] == [str(order.n_states), *criteria, *shares, verdict, order.reason]
+        found = {(row[0][0], at): value for row in page().tables[f"sensitivity_{place}"] for at, (value, _) in enumerate(row[1:])}
+        deltas = list(dict.fromkeys(row["delta"] for row in selection.sensitivity))
+        for row in selection.sensitivity:
+            assert found[show.round_percent(row["floor"]), deltas.index(row["delta"])] == show.count(row["n_states"])
+        stability = [
+            [show.count(row["n_states"]), *(show.round_percent(row[n]) for n in ("by_eligibility", "by_criterion"))]
+            for row in selection.stability
+        ]
+        assert [[value for value, _ in row] for row in page().tables[f"stability_{place}"]] == stability
+    for place, table in enumerate(results().regimes, start=1):
+        for regime, row in zip(table.rows, page().tables[f"regimes_{place}"], strict=True):
+            assert [value for value, _ in row[1:]] == [
+                show.percent(regime.share),
+                show.percent(regime.fraud_rate),
+                f"{show.percent(regime.lower)} to {show.percent(regime.upper)}",
+                show.number(regime.enrichment, 2),
+                show.percent(regime.stickiness),
+                regime.words[0],
+            ]
+            assert row[-1][1] == list(regime.words[1:])
+    expected = [[part.part, show.count(part.rows), show.count(part.customers), show.count(part.frauds)] for part in results().parts]
+    assert [[value for value, _ in row] for row in page().tables["parts"]] == expected
+
+
+def test_words_are_all_there() -> None:
+    said = page().words
+    for line in (*results().summary, *results().warnings, *results().errata, results().split, *results().data.values()):
+        assert line in said
+    assert any(str(cases.MANIFEST["data"]["sha256"]) in line for line in said)
+
+
+def test_every_caption_says_where_it_comes_from() -> None:
+    captions = [*(table.caption for table in report().tables), *(figure.caption for figure in report().figures)]
+    assert len(captions) > 30
+    for caption in captions:
+        assert "Split: " in caption
+        assert "inference" in caption or "filtered" in caption
+        assert any(words in caption for words in ("out of sample", "in sample", "held out", "counts"))
+
+
+def test_nothing_comes_from_outside() -> None:
+    html = report().html()
+    for tag, attributes in page().tags:
+        assert tag not in ("script", "link", "iframe", "img")
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href", "xlink:href"):
+            assert str(attributes.get(name) or "#").startswith("#")
+    assert not re.search(r"url\(\s*['\"]?(?!#)", html)
+    assert "@import" not in html
+    assert "http://" not in html
+    assert "https://" not in html
+
+
+def test_page_is_accessible() -> None:
+    assert ("html", {"lang": "en"}) in page().tags
+    assert all("scope" in attributes for tag, attributes in page().tags if tag == "th")
+    drawn = [attributes for tag, attributes in page().tags if tag == "svg"]
+    assert len(drawn) == len(report().figures)
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in drawn)
+    ids = [attributes["id"] for _, attributes in page().tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = {str(attributes["href"])[1:] for _, attributes in page().tags if str(attributes.get("href") or "").startswith("#")}
+    assert targets <= set(ids)
+
+
+def test_figures_follow_the_page_into_the_dark() -> None:
+    for figure in report().figures:
+        assert not re.search(r"(?:fill|stroke): #", figure.inline)
+
+
+def test_least_results_have_only_what_they_have() -> None:
+    html = make_report(cases.minimal(), {}).html()
+    read = read_page(html)
+    assert set(read.tables) == {"contestants", "every_figure"}
+    assert [value for value, _ in read.rows("contestants")["forest"]] == [show.DASH, show.DASH, "0.0 s"]
+    for absent in ("Headlines", "Choosing K", "Regimes", "Beside published figures", "The run", "Before you rely on this", "Curves"):
+        assert absent not in read.words
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"contestants": (), "scoring": ()},
+        {"scoring": ("nobody",), "slices": (SliceTable("by month", "nobody", ()),), "comparisons": cases.rich().comparisons[:2]},
+        {
+            "selections": tuple(
+                replace(one, orders=(), sensitivity=(), stability=(), by_eligibility=None) for one in cases.rich().selections
+            )
+        },
+        {"regimes": tuple(replace(one, rows=(), transition=()) for one in cases.rich().regimes)},
+        {"contestants": tuple(replace(one, figures={}) for one in cases.rich().contestants[:2]), "published": cases.rich().published},
+    ],
+)
+def test_missing_parts_never_break_it(changes: dict[str, Any]) -> None:
+    read_page(make_report(replace(cases.minimal(), **changes), cases.MANIFEST).html())
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '" onload="x', "_$\\frac{$_{", "客户 & {{ 7 * 7 }} " + "a" * 200])
+def test_hostile_names_are_only_names(name: str) -> None:
+    read = read_page(make_report(cases.hostile(name), {name: name}).html())
+    assert name in read.words
+    assert not any(tag == "script" or "onload" in attributes for tag, attributes in read.tags)
+
+
+def test_every_judged_metric_has_a_heading() -> None:
+    assert set(show.METRICS) == set(JUDGED)
+    assert {name: metric.is_calibration for name, metric in show.METRICS.items()} == {
+        name: metric.needs_probability for name, metric in JUDGED.items()
+    }
