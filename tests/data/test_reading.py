@@ -544,7 +544,7 @@ def test_a_file_to_be_scored_may_have_some_labels(tmp_path: Path, cells: tuple[s
     schema = Schema(customer=("who",), time="when", continuous=("paid",), label="fraud", entity="shop")
     path = tmp_path / "some.csv"
     path.write_text("who,when,paid,shop,fraud\n" + "".join(f"a,{i},2.5,s,{cell}\n" for i, cell in enumerate(cells)))
-    with pytest.raises(DataError, match="row 2|row 1"):
+    with pytest.raises(DataError, match=r"row [12]"):
         read(path, schema)
     found = read_for_scoring(path, schema)
     expected = [{"1": 1, "t": 1, "0": 0, "f": 0, "": -1}[cell[:1].lower()] for cell in cells]
