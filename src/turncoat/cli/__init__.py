@@ -9,6 +9,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
+from turncoat.cli.comparing import compare, demo, report
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
 from turncoat.cli.scoring import explain, score
@@ -27,6 +28,9 @@ app.command()(init)
 app.command()(fit)
 app.command()(score)
 app.command()(explain)
+app.command()(compare)
+app.command()(report)
+app.command()(demo)
 
 
 def main() -> None:

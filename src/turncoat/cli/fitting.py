@@ -106,7 +106,7 @@ def fit(
         raise ConfigError("--fraud-states is for --supervision anchored; give that too, or leave it out")
     say = _silent if as_json else typer.echo
     console = Console(stderr=True)
-    source = _source(data, config)
+    source = data_source(data, config)
     with console.status(escape(f"reading {source}")):
         transactions = read(source, config)
     say(transactions)
@@ -183,7 +183,7 @@ def _plain(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _source(data: Path | None, config: str) -> Path:
+def data_source(data: Path | None, config: str) -> Path:
     """The data given, or else named in the configuration."""
     from turncoat.data.settings import load_data_path
 

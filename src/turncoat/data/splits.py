@@ -158,6 +158,7 @@ def prequential(
     calibration: float = 7 * DAY,
     start: float | None = None,
     drop_compromised: bool = False,
+    memory: float | None = None,
     needs_fraud: bool = False,
 ) -> list[Split]:
     """Train on a window, wait a gap for its labels, test on the window after; then move on by the length of the test.
@@ -165,7 +166,8 @@ def prequential(
     All lengths are in seconds. Calibration takes the last seconds of the training window, selection those before, the fit
     what remains; 0 leaves one out. Windows begin at `start`, by default the first time, and a last test window that the data
     cover to less than nine tenths is not used. With `drop_compromised`, a card's rows leave the test as soon as a fraud on it
-    since the training window began is known, which is `gap` seconds after the fraud.
+    since the training window began, or with `memory` since so many seconds before its end, is known, which is `gap` seconds after the
+    fraud.
     """
     rows = _Rows.checked(customers, times, labels)
     for name, seconds in (("train", train), ("test", test)):
@@ -176,6 +178,8 @@ def prequential(
         raise ConfigError(
             f"selection and calibration must be shorter than train together; found {selection:g} and {calibration:g} of {train:g} seconds"
         )
+    if memory is not None:
+        _seconds("memory", memory, above=0.0)
     if drop_compromised and rows.labels is None:
         raise ConfigError("drop_compromised needs labels to know which cards are compromised; give labels")
     origin = float(rows.times.min()) if start is None else start
@@ -199,7 +203,8 @@ def prequential(
         window = np.searchsorted(edges, rows.times, side="right")
         membership = np.array([_LEFT_OUT, _FIT, _SELECTION, _CALIBRATION, _LEFT_OUT, _TEST, _LEFT_OUT], np.int8)[window]
         if drop_compromised:
-            membership[(membership == _TEST) & (rows.times > rows.known_compromised(begin, gap))] = _LEFT_OUT
+            since = begin if memory is None else known_until - memory
+            membership[(membership == _TEST) & (rows.times > rows.known_compromised(since, gap))] = _LEFT_OUT
         splits.append(_split(f"prequential {i + 1} of {n_splits}", None, rows, membership, wanted, needs_fraud))
     return splits
 

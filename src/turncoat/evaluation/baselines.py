@@ -222,6 +222,7 @@ class XGBoost:
     search_rows: int = 30_000
     folder: Path | None = None
     n_threads: int | None = None
+    settings: Settings | None = None  # in place of a search, as an earlier one found
     announce: Announce | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -236,7 +237,7 @@ class XGBoost:
         """Search, if trials are asked for, and fit to columns [N, D], labels [N] and customers [N]."""
         columns, known, keys = _training_rows(columns, labels, customers)
         from_extra("xgboost", "the XGBoost baseline")
-        best = self._searched(columns, known, keys, seed) if self.n_trials else Trial(FIXED)
+        best = self._searched(columns, known, keys, seed) if self.n_trials and not self.settings else Trial(self.settings or FIXED)
         booster = boosted(best.settings, columns, known, seed, self._threads())
         booster.set_attr(turncoat=json.dumps({"settings": best.settings, "value": best.value}))
         return FittedXGBoost(booster)

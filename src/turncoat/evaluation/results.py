@@ -161,7 +161,7 @@ class Published:
 
 @dataclass(frozen=True)
 class PartRow:
-    """How much is in a part of the split, summed over folds."""
+    """How much is in a part of the split: rows and frauds over all folds, customers of the fold that has most."""
 
     part: str
     rows: int

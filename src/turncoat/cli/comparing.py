@@ -1,0 +1,247 @@
+"""`turncoat compare`, `report` and `demo`: a whole study, and its report."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from turncoat.cli.fitting import AUTO, data_source
+from turncoat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from turncoat.data import Transactions
+    from turncoat.evaluation.results import Results
+    from turncoat.evaluation.study import Settings
+
+_SHOWN = {
+    "average_precision": "AP",
+    "auroc": "AUROC",
+    "ks": "KS",
+    "ece_mass": "ECE",
+    "log_loss": "log loss",
+    "card_precision_100": "cards@100",
+}
+
+
+class ProtocolName(StrEnum):
+    """Ways to split and judge."""
+
+    MATCHED = "matched"
+    CHRONOLOGICAL = "chronological"
+    PAPER = "paper"
+    HANDBOOK = "handbook"
+
+
+class Preset(StrEnum):
+    """How hard to try."""
+
+    QUICK = "quick"
+    DEFAULT = "default"
+    PAPER = "paper"
+
+
+def compare(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the run: report.html, results.json, tables, figures, fits. An unfinished run goes on.")
+    ],
+    config: Annotated[
+        str, typer.Option("--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")
+    ] = "ieee-cis",
+    data: Annotated[
+        Path | None, typer.Option(help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml.")
+    ] = None,
+    tiers: Annotated[str, typer.Option(help="Which models, separated by commas.")] = "baum-welch,variational",
+    protocol: Annotated[ProtocolName, typer.Option(help="How data are split and judged.")] = ProtocolName.MATCHED,
+    preset: Annotated[Preset, typer.Option(help="`paper`: the published settings and 100 trials for XGBoost.")] = Preset.DEFAULT,
+    states: Annotated[str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility.")] = AUTO,
+    anchored_states: Annotated[int, typer.Option(help="Regimes of the anchored detector; 0 for as many as the others.")] = 0,
+    fraud_states: Annotated[int, typer.Option(help="Of which so many are for fraud.")] = 1,
+    only: Annotated[str, typer.Option(help="Features of the hidden Markov models, separated by commas; baselines have all.")] = "",
+    temperature: Annotated[str, typer.Option(help="Divides the features' evidence when scoring (docs/scores.md), or `auto`.")] = "1",
+    baselines: Annotated[str, typer.Option(help="Which baselines, separated by commas.")] = "logistic,isolation-forest,xgboost",
+    trials: Annotated[int | None, typer.Option(help="Trials of XGBoost's search; by default as the preset.")] = None,
+    seeds: Annotated[str, typer.Option(help="One or more, separated by commas: figures show the spread over them.")] = "42",
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,
+    folds: Annotated[int, typer.Option(help="Test weeks of the handbook protocol.")] = 4,
+    all_cards: Annotated[bool, typer.Option("--all-cards", help="Handbook protocol: keep cards known to be compromised.")] = False,
+    label_delay_days: Annotated[float, typer.Option(help="Days until a label is known.")] = 7.0,
+    scenario: Annotated[str, typer.Option(help="A column of the data that names kinds of fraud, for a table; no model sees it.")] = "",
+    manifest: Annotated[Path | None, typer.Option(help="The manifest.json of a run, to make that run again.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results' figures as JSON.")] = False,
+) -> None:
+    """Fit the tiers and the baselines on the same rows, judge them on others, and write a report.
+
+    Examples:
+
+    `turncoat compare --config turncoat.toml --out run/`
+
+    `turncoat compare --config handbook --data months.parquet --protocol handbook --states 16 --only TX_AMOUNT,amount_to_mean --out run/`
+
+    `turncoat compare --preset paper --protocol paper --data ieee-fraud-detection/ --out paper/`
+
+    `turncoat compare --manifest run/manifest.json --out again/`
+    """
+    from turncoat.data import read
+    from turncoat.evaluation.manifest import load_manifest
+    from turncoat.evaluation.study import with_changes
+
+    if manifest is not None:
+        made, settings = load_manifest(manifest)
+        source, config = Path(made["source"]) if data is None else data, made["schema"]
+    else:
+        source = data_source(data, config)
+        settings = with_changes(
+            _preset(preset),
+            name=protocol.value,
+            n_folds=folds,
+            drop_compromised=not all_cards,
+            label_delay_days=label_delay_days,
+            tiers=_words(tiers),
+            baselines=_words(baselines),
+            states=states if states == AUTO else _whole("--states", states),
+            anchored_states=anchored_states or None,
+            n_fraud_states=fraud_states,
+            only=_words(only) or None,
+            temperature=temperature if temperature == AUTO else _decimal("--temperature", temperature),
+            n_resamples=resamples,
+            seeds=tuple(_whole("--seeds", seed) for seed in _words(seeds)),
+            **({} if trials is None else {"n_trials": trials}),
+        )
+    with Console(stderr=True).status("reading"):
+        transactions = read(source, config)
+    results = _study(transactions, settings, out, str(source), config, scenario)
+    _show(results, out, as_json)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished `turncoat compare`.")],
+) -> None:
+    """Make the report of a run again, from its results.json.
+
+    Examples:
+
+    `turncoat report run/`
+    """
+    from turncoat.evaluation.manifest import load_manifest
+    from turncoat.evaluation.results import load_results
+    from turncoat.reporting import write_report
+
+    results = load_results(run / "results.json")
+    typer.echo(write_report(results, load_manifest(run / "manifest.json")[0], run))
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the data, the run and a saved detector.")] = Path("demo"),
+    rows: Annotated[int, typer.Option(help="Simulated transactions.")] = 30_000,
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 42,
+) -> None:
+    """Simulate IEEE-shaped data, compare both tiers with quick baselines, and write a report, in a few minutes.
+
+    Examples:
+
+    `turncoat demo`
+
+    `turncoat demo --rows 100000 --out big/`
+    """
+    from turncoat.data import read, simulators
+    from turncoat.evaluation.study import with_changes
+    from turncoat.storage import replaced_folder
+
+    data = out / f"data-{rows}-{seed}"
+    if not data.exists():
+        with replaced_folder(data, overwrite=False) as aside, Console(stderr=True).status(f"simulating {rows:,} transactions"):
+            simulators.simulate("ieee-cis", rows, seed, out=aside, file_format="parquet", overwrite=True)
+    with Console(stderr=True).status("reading"):
+        transactions = read(data, "ieee-cis")
+    settings = with_changes(_preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO)
+    run = out / f"run-{rows}-{seed}"
+    results = _study(transactions, settings, run, str(data), "ieee-cis", "")
+    detector = run / "fits" / f"fold-1-seed-{seed}" / "anchored" / "detector"
+    typer.echo(f"a saved detector: {detector}; try turncoat score {detector} {data} --out scores.parquet")
+    _show(results, run, as_json=False)
+
+
+def _preset(preset: Preset) -> Settings:
+    from turncoat.evaluation.study import Settings
+
+    if preset is Preset.QUICK:
+        return Settings(preset="quick", orders=tuple(range(2, 7)), n_restarts=2, max_iter=30, n_trials=0, n_stability=3)
+    if preset is Preset.PAPER:
+        return Settings(preset="paper", n_trials=100)
+    return Settings()
+
+
+def _study(transactions: Transactions, settings: Settings, out: Path, source: str, schema: str, scenario: str) -> Results:
+    """Run, judge and write everything."""
+    from turncoat.evaluation.judging import judge
+    from turncoat.evaluation.manifest import manifest_of
+    from turncoat.evaluation.results import save_results
+    from turncoat.evaluation.study import run
+    from turncoat.reporting import write_report
+    from turncoat.storage import replace_file
+
+    console = Console(stderr=True)
+    studied = run(transactions, settings, out, console)
+    with console.status(f"judging, {settings.n_resamples:,} resamples"):
+        results = judge(studied, _scenarios(transactions, source, scenario) if scenario else None)
+    manifest = manifest_of(studied, source, schema)
+    save_results(results, out / "results.json")
+    replace_file(out / "manifest.json", json.dumps(manifest, indent=1).encode())
+    write_report(results, manifest, out)
+    return results
+
+
+def _scenarios(transactions: Transactions, source: str, column: str) -> Any:
+    """The kind of fraud of every transaction, from a column that no model has seen."""
+    from turncoat.data.sources import open_source
+
+    found = open_source(source)
+    if found.spelled(column) is None:
+        raise ConfigError(f"--scenario is {column!r}, and {found.name} has no such column")
+    values = found.frame.select(column).collect().to_series()
+    return values.fill_null(0).to_numpy()[transactions.places]
+
+
+def _show(results: Results, out: Path, as_json: bool) -> None:
+    """Print the main figures, and where the report is."""
+    report = out / "report.html"
+    if as_json:
+        figures = {one.name: {metric: figure.value for metric, figure in one.figures.items()} for one in results.contestants}
+        typer.echo(json.dumps({"report": str(report), "figures": figures, "warnings": results.warnings}))
+        return
+    table = Table("", *_SHOWN.values(), title=f"{results.title}: test part, out of sample, mean over {results.n_folds} folds")
+    for one in results.contestants:
+        values = [one.figures[metric].value if metric in one.figures else None for metric in _SHOWN]
+        digits = [4 if metric in ("ece_mass", "log_loss") else 3 for metric in _SHOWN]
+        table.add_row(one.name, *("" if value is None else f"{value:.{d}f}" for value, d in zip(values, digits, strict=True)))
+    for published in results.published:
+        cells = [published.figures.get(metric) for metric in _SHOWN]
+        table.add_row(f"published: {published.name}", *("" if value is None else f"{value:.3f}" for value in cells), style="dim")
+    console = Console()
+    console.print(table)
+    for line in (*results.summary, *(f"Warning: {warning}" for warning in results.warnings)):
+        console.print(line, markup=False, highlight=False)
+    typer.echo(report)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _whole(option: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(f"{option} is {text!r}; it must be a whole number")
+    return int(text)
+
+
+def _decimal(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as problem:
+        raise ConfigError(f"{option} is {text!r}; it must be a number, or {AUTO}") from problem

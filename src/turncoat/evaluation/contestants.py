@@ -1,0 +1,168 @@
+"""The contestants of a study: each is fitted on a fold and leaves its scores of the calibration and the test rows.
+
+What one contestant needs of another (the hybrid needs a detector, the ranker a detector and XGBoost) is kept on disk beside its scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logit
+from sklearn.base import clone
+
+from turncoat.evaluation.baselines import FittedXGBoost, IsolationForestBaseline, Logistic, XGBoost
+from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
+from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN, Fold
+from turncoat.evaluation.hybrid import hybrid_columns
+from turncoat.scoring import Detector, load
+from turncoat.scoring.ranker import RegimeRanker
+from turncoat.scoring.scores import MODES
+
+Array = NDArray[Any]
+Scores = dict[str, Array]  # by part
+
+CALIBRATORS: dict[str, type[Calibrator]] = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
+_SURE = 0.999  # a belief above this is saturated
+_RAREST = 1e-9
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a column of scores is."""
+
+    name: str
+    family: str
+    kind: str
+    is_probability: bool
+    tier: str | None = None
+    supervision: str | None = None
+    mode: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What fitting a contestant gave: columns of scores by name, and figures about the fit."""
+
+    scores: Mapping[str, Scores]
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One fit of a study, of which one or several columns of scores come."""
+
+    key: str  # names its folder
+    columns: tuple[Description, ...]
+    needs: tuple[str, ...]  # contenders that must be finished before
+    fit: Callable[[Fold, int, Mapping[str, Path], Path], Outcome]  # (fold, seed, folders of what it needs, own folder)
+
+
+def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
+    """A detector: corrected and raw scores, filtered and smoothed, and the corrected score with rates measured in sample (E8)."""
+    how = (tier, detector.supervision)
+    columns = [
+        Description(f"{title}, {kind}, {mode}", "hmm", kind, kind == "corrected", *how, mode)
+        for kind in ("corrected", "raw")
+        for mode in MODES
+    ]
+    note = "fraud shares measured on the rows the model was fitted on (E8)"
+    columns.append(Description(f"{title}, in-sample rates", "hmm", "corrected", True, *how, "filtered", note))
+
+    def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> Outcome:
+        made = clone(detector).set_params(model__random_state=seed).fit(fold.transactions, fold.split)
+        made.save(folder / "detector")
+        scores: dict[str, Scores] = {column.name: {} for column in columns}
+        sure = 0.0
+        for part in (CALIBRATION, TEST):
+            panel, places = fold.of_detector(made, part)
+            for mode in MODES:
+                found = made.score_panel(panel, mode)
+                scores[f"{title}, corrected, {mode}"][part] = found.probability[places]
+                scores[f"{title}, raw, {mode}"][part] = found.raw[places]
+                if mode == "filtered":
+                    scores[f"{title}, in-sample rates"][part] = (found.belief @ made.fitted().in_sample.rates)[places]
+                    sure = float((found.belief[places].max(axis=1) > _SURE).mean())
+        return Outcome(scores, {"saturation": sure})
+
+    return Contender(key, tuple(columns), (), fit)
+
+
+def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Contender:
+    """A model on the same rows and columns, without states."""
+    column = Description(title, "baseline", kind, kind == "probability")
+
+    def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> Outcome:
+        fitted = make(fold, folder).fit(fold.columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed)
+        if isinstance(fitted, FittedXGBoost):
+            fitted.save(folder / "model.json")
+        return Outcome({title: {part: fitted.score(fold.columns[part]) for part in (CALIBRATION, TEST)}})
+
+    return Contender(key, (column,), (), fit)
+
+
+def logistic() -> Contender:
+    """Logistic regression."""
+    return baseline("logistic", "logistic regression", "probability", lambda fold, _: Logistic(fold.features.fitted().n_categories))
+
+
+def isolation_forest() -> Contender:
+    """Isolation Forest, which sees no label."""
+    return baseline("isolation-forest", "Isolation Forest", "anomaly", lambda *_: IsolationForestBaseline())
+
+
+def xgboost(n_trials: int, search_rows: int) -> Contender:
+    """XGBoost with all engineered columns, tuned."""
+    return baseline(
+        "xgboost", "XGBoost", "probability", lambda _, folder: XGBoost(n_trials, search_rows=search_rows, folder=folder / "trials")
+    )
+
+
+def hybrid(needs: str, of: str) -> Contender:
+    """XGBoost with the same columns and a detector's beliefs; its settings are those found for XGBoost alone."""
+    column = Description("hybrid", "hybrid", "probability", True, note=f"XGBoost with the same columns and the beliefs of {of}")
+
+    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], _: Path) -> Outcome:
+        detector = load(folders[needs] / "detector")
+        columns = {}
+        for part, own in fold.columns.items():
+            panel, places = fold.of_detector(detector, part)
+            columns[part] = np.hstack([hybrid_columns(detector, panel)[places], own])
+        alone = FittedXGBoost.load(folders["xgboost"] / "model.json")
+        fitted = XGBoost(settings=alone.trial.settings).fit(columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed)
+        return Outcome({"hybrid": {part: fitted.score(columns[part]) for part in (CALIBRATION, TEST)}})
+
+    return Contender("hybrid", (column,), (needs, "xgboost"), fit)
+
+
+def ranker(needs: str, of: str) -> Contender:
+    """XGBoost's score inside the regimes of a detector (method, section 7b)."""
+    note = f"XGBoost inside the regimes of {of}, fitted on the calibration part"
+    column = Description("regime-calibrated XGBoost", "ranker", "probability", True, mode="filtered", note=note)
+
+    def fit(fold: Fold, _: int, folders: Mapping[str, Path], __: Path) -> Outcome:
+        detector = load(folders[needs] / "detector")
+        booster = FittedXGBoost.load(folders["xgboost"] / "model.json")
+        margins = {part: logit(np.clip(booster.score(fold.columns[part]), _RAREST, 1 - _RAREST)) for part in (CALIBRATION, TEST)}
+        beliefs = {}
+        for part in (CALIBRATION, TEST):
+            panel, places = fold.of_detector(detector, part)
+            beliefs[part] = detector.model_.filter(panel).probs[places]
+        offsets = fold.transactions.take(fold.rows(CALIBRATION)).offsets
+        ranked = RegimeRanker.fit(margins[CALIBRATION], beliefs[CALIBRATION], fold.labels(CALIBRATION), offsets)
+        return Outcome({column.name: {part: ranked.predict(margins[part], beliefs[part])[0] for part in (CALIBRATION, TEST)}})
+
+    return Contender("ranker", (column,), (needs, "xgboost"), fit)
+
+
+def calibrated(of: Description, how: str, fold: Fold, scores: Scores) -> tuple[Description, Scores]:
+    """Another's scores, calibrated afterwards on the calibration part."""
+    made = CALIBRATORS[how].fit(scores[CALIBRATION], fold.labels(CALIBRATION))
+    note = f"{of.name}, calibrated on the calibration part"
+    column = Description(f"{of.name}, {how}", "calibrated", "probability", True, of.tier, of.supervision, of.mode, note)
+    return column, {TEST: made.calibrate(scores[TEST])}

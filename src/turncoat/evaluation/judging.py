@@ -1,0 +1,294 @@
+"""From scores to results: every contestant on the same test rows, with intervals, slices, curves and what they amount to in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.data.splits import DAY, PARTS, long_enough
+from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
+from turncoat.evaluation.contestants import CALIBRATORS, Description, calibrated
+from turncoat.evaluation.folds import TEST
+from turncoat.evaluation.metrics import METRICS, ROW_METRICS, Judged, brier_losses, curves, mean_of_known, measure, or_none
+from turncoat.evaluation.profiles import regime_table
+from turncoat.evaluation.protocols import PUBLISHED
+from turncoat.evaluation.results import Comparison, Contestant, Figure, OrderRow, PartRow, RegimeTable, Results, Selection, SliceTable
+from turncoat.evaluation.slices import by_history, by_scenario
+from turncoat.evaluation.study import Studied
+from turncoat.evaluation.telling import errata, summary, warnings
+from turncoat.scoring import load
+
+Array = NDArray[Any]
+
+_PAPER_LEAST_ROWS = 5  # the paper judges its models on customers with so many transactions, and its baselines on all
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """All columns of scores on the test rows of all folds, and what was drawn from them."""
+
+    studied: Studied
+
+    @cached_property
+    def columns(self) -> dict[str, Description]:
+        """Every column, those calibrated afterwards among them."""
+        return {column.name: column for column, _ in self._all.values()}
+
+    @cached_property
+    def _all(self) -> dict[str, tuple[Description, dict[tuple[int, int], Array]]]:
+        studied, seeds = self.studied, self.studied.settings.seeds
+        runs = [(f, seed) for f in range(len(studied.folds)) for seed in seeds]
+        found = {c.name: (c, {run: studied.scores(*run, c.name)[TEST] for run in runs}) for c in studied.columns}
+        for column in studied.columns:
+            for how in self._calibrations(column):
+                made = {run: calibrated(column, how, studied.folds[run[0]], studied.scores(*run, column.name)) for run in runs}
+                described = next(iter(made.values()))[0]
+                found[described.name] = (described, {run: scores[TEST] for run, (_, scores) in made.items()})
+        return found
+
+    @staticmethod
+    def _calibrations(column: Description) -> tuple[str, ...]:
+        """How a column is calibrated afterwards: XGBoost in every way, other models by isotonic regression."""
+        if column.name == "XGBoost":
+            return tuple(CALIBRATORS)
+        main = column.mode in (None, "filtered") and column.kind != "raw" and not column.note.startswith("fraud shares")
+        return ("isotonic",) if main else ()
+
+    def rows(self, fold: int, column: Description) -> Array:
+        """Places among the test rows that a column is judged on: all, except as the paper did."""
+        here = self.studied.folds[fold]
+        every = np.arange(len(here.rows(TEST)))
+        if self.studied.settings.protocol.name != "paper" or column.tier is None:
+            return every
+        return np.searchsorted(here.rows(TEST), long_enough(self.studied.transactions.customer_codes, here.rows(TEST), _PAPER_LEAST_ROWS))
+
+    def judged(self, name: str, seed: int) -> list[Judged]:
+        """A column of scores with the truth beside it, fold by fold."""
+        column, scores = self._all[name]
+        found = []
+        for f, fold in enumerate(self.studied.folds):
+            rows = self.rows(f, column)
+            test = fold.rows(TEST)[rows]
+            days = np.floor(self.studied.transactions.times[test] / DAY).astype(np.int64)
+            found.append(Judged(scores[f, seed][rows], fold.labels(TEST)[rows], self.studied.transactions.customer_codes[test], days))
+        return found
+
+    @cached_property
+    def _groups(self) -> list[list[str]]:
+        """Columns that are judged on the same rows: one group, except as the paper did."""
+        if self.studied.settings.protocol.name != "paper":
+            return [list(self.columns)]
+        return [[n for n, c in self.columns.items() if (c.tier is None) == alone] for alone in (False, True)]
+
+    @cached_property
+    def _drawn(self) -> list[tuple[list[str], dict[str, Resamples]]]:
+        settings = self.studied.settings
+        found = []
+        for names in self._groups:
+            columns = {f"{name}@{seed}": self.judged(name, seed) for name in names for seed in settings.seeds}
+            units = {
+                unit: bootstrap(columns, unit, n_resamples=settings.n_resamples, seed=settings.seeds[0])
+                for unit in ("transaction", "customer")
+            }
+            found.append((names, units))
+        return found
+
+    def _resamples(self, *names: str) -> dict[str, Resamples] | None:
+        return next((units for group, units in self._drawn if set(names) <= set(group)), None)
+
+    def _all_seeds(self, name: str) -> tuple[str, ...]:
+        return tuple(f"{name}@{seed}" for seed in self.studied.settings.seeds)
+
+    @cached_property
+    def contestants(self) -> tuple[Contestant, ...]:
+        """Every column with its figures."""
+        return tuple(self._contestant(name, column) for name, column in self.columns.items())
+
+    def _contestant(self, name: str, column: Description) -> Contestant:
+        seeds = self.studied.settings.seeds
+        by_seed = [[measure(judged) for judged in self.judged(name, seed)] for seed in seeds]
+        units = self._resamples(name) or {}
+        figures = {}
+        for metric, about in METRICS.items():
+            if about.needs_probability and not column.is_probability:
+                continue
+            values = np.array([[figure[metric] for figure in folds] for folds in by_seed])  # [seeds, folds]
+            of_seeds = mean_of_known(values, axis=1)
+            resampled = metric in ROW_METRICS
+            figures[metric] = Figure(
+                value=or_none(float(mean_of_known(of_seeds))),
+                by_fold=tuple(or_none(float(v)) for v in mean_of_known(values, axis=0)),
+                over_seeds=or_none(float(np.std(of_seeds, ddof=1))) if len(seeds) > 1 else None,
+                by_transaction=units["transaction"].interval(self._all_seeds(name), metric) if resampled else None,
+                by_customer=units["customer"].interval(self._all_seeds(name), metric) if resampled else None,
+            )
+        drawn = curves(Judged.together(self.judged(name, seeds[0])))
+        return Contestant(
+            name,
+            column.family,
+            column.tier,
+            column.supervision,
+            column.mode,
+            column.kind,
+            column.is_probability,
+            figures,
+            drawn,
+            column.note,
+        )
+
+    def comparison(self, first: str, second: str, metric: str, headline: str = "") -> Comparison | None:
+        """One column less another; None where one is missing or they are not judged on the same rows."""
+        if first not in self.columns or second not in self.columns:
+            return None
+        units = self._resamples(first, second)
+        if units is None:
+            return None
+        values = {c.name: c.figures[metric].value for c in self.contestants if c.name in (first, second)}
+        both = [unit.difference(self._all_seeds(first), self._all_seeds(second), metric) for unit in units.values()]
+        if values[first] is None or values[second] is None or both[0] is None or both[1] is None:
+            return None
+        seed = self.studied.settings.seeds[0]
+        losses = [np.concatenate([brier_losses(judged) for judged in self.judged(name, seed)]) for name in (first, second)]
+        p = wilcoxon_p(*losses) if METRICS[metric].needs_probability else None
+        return Comparison(first, second, metric, values[first] - values[second], both[0], both[1], p, headline)  # type: ignore[operator]
+
+
+def judge(studied: Studied, scenarios: Array | None = None) -> Results:
+    """Everything that a report shows. `scenarios` [N] names the kind of fraud of each transaction, for a table of its own."""
+    whole = Judgement(studied)
+    settings, transactions = studied.settings, studied.transactions
+    contestants = whole.contestants
+    tables = _regimes(studied)
+    selections = _selections(studied)
+    comparisons = _comparisons(whole)
+    labels = np.asarray(transactions.labels)
+    scoring = [f"{tier}, {kind}, {mode}" for tier in settings.tiers for kind, mode in _SCORING]
+    return Results(
+        title=f"{transactions.schema.name}: {settings.protocol.name} comparison",
+        protocol=settings.protocol.name,
+        preset=settings.preset,
+        summary=summary(studied, contestants, comparisons),
+        data={
+            "source": transactions.source,
+            "schema": transactions.schema.name,
+            "transactions": f"{transactions.n_rows:,}",
+            "customers": f"{transactions.n_customers:,}",
+            "fraud share": f"{labels.mean():.2%}",
+            "days": f"{(transactions.times.max() - transactions.times.min()) / DAY:.0f}",
+        },
+        split=settings.protocol.in_words,
+        parts=_parts(studied),
+        n_folds=len(studied.folds),
+        seeds=settings.seeds,
+        contestants=contestants,
+        scoring=tuple(scoring),
+        comparisons=comparisons,
+        slices=_slices(whole, scenarios),
+        selections=selections,
+        regimes=tables,
+        published=PUBLISHED.get(settings.protocol.name, ()),
+        errata=errata(studied, contestants, tables),
+        warnings=warnings(studied, contestants, tables, selections),
+    )
+
+
+_SCORING = (("raw", "smoothed"), ("corrected", "smoothed"), ("corrected", "filtered"))
+
+
+def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
+    tier = whole.studied.settings.main_tier
+    ranked, plain = "regime-calibrated XGBoost", f"{tier}, corrected, filtered"
+    wanted = [
+        ("hybrid", "XGBoost", "average_precision", "What the regimes add to XGBoost with the same columns"),
+        ("hybrid", "XGBoost", "log_loss", ""),
+        (ranked, "XGBoost, isotonic", "log_loss", "The ranker inside the regimes against isotonic calibration"),
+        (ranked, "XGBoost, isotonic", "ece_mass", ""),
+        (ranked, "XGBoost, Platt", "log_loss", ""),
+        (ranked, "XGBoost", "average_precision", ""),
+        (f"{tier}, anchored, corrected, filtered", plain, "average_precision", "What labels in fitting add to the regimes"),
+        (plain, "XGBoost", "average_precision", ""),
+        (plain, "Isolation Forest", "average_precision", "Regimes without labels against Isolation Forest"),
+        (plain, f"{tier}, corrected, smoothed", "average_precision", "What hindsight would be worth"),
+    ]
+    return tuple(found for one in wanted if (found := whole.comparison(*one)) is not None)
+
+
+def _slices(whole: Judgement, scenarios: Array | None) -> tuple[SliceTable, ...]:
+    studied, seed = whole.studied, whole.studied.settings.seeds[0]
+    tier = studied.settings.main_tier
+    names = [f"{tier}, corrected, filtered", f"{tier}, anchored, corrected, filtered", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
+    found = []
+    for name in names:
+        if name in whole.columns:
+            places = [whole.rows(f, whole.columns[name]) for f in range(len(studied.folds))]
+            judged = Judged.together(whole.judged(name, seed))
+            seen = np.concatenate([fold.seen[rows] for fold, rows in zip(studied.folds, places, strict=True)])
+            found.append(by_history(judged, seen, name))
+            if scenarios is not None:
+                kinds = np.concatenate([scenarios[fold.rows(TEST)[rows]] for fold, rows in zip(studied.folds, places, strict=True)])
+                titles = {kind: f"scenario {kind}" for kind in sorted(set(kinds[judged.labels == 1].tolist()))}
+                found.append(by_scenario(judged, kinds, titles, name))
+    return tuple(found)
+
+
+def _selections(studied: Studied) -> tuple[Selection, ...]:
+    found = []
+    for tier, sweep in studied.sweeps.items():
+        choice = sweep.choice()
+        stability = studied.stabilities.get(tier)
+        steps = [
+            OrderRow(
+                step.n_states,
+                dict(step.order.criteria),
+                step.order.occupancy,
+                step.order.rate,
+                or_none(step.order.enrichment),
+                step.eligible,
+                step.kept,
+                step.reason,
+            )
+            for step in choice.trail
+        ]
+        found.append(
+            Selection(
+                tier=tier,
+                features=sweep.features.kind,
+                measured=choice.trail[0].order.measured,
+                base_rate=choice.trail[0].order.base_rate,
+                orders=tuple(steps),
+                criterion=choice.criterion or "",
+                by_criterion=choice.by_criterion or 0,
+                by_eligibility=choice.by_eligibility,
+                used=studied.states[tier],
+                why_used=studied.why[tier],
+                sensitivity=_plain_rows(sweep.sensitivity().to_dicts()),
+                stability=() if stability is None else _plain_rows(stability.frame().to_dicts()),
+            )
+        )
+    return tuple(found)
+
+
+def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float | None], ...]:
+    return tuple({name: None if value is None else float(value) for name, value in row.items()} for row in rows)
+
+
+def _regimes(studied: Studied) -> tuple[RegimeTable, ...]:
+    """Of the first fold and seed."""
+    first = studied.fits[0, studied.settings.seeds[0]]
+    names = {tier: tier for tier in studied.settings.tiers} | {"anchored": f"{studied.settings.main_tier}, anchored"}
+    return tuple(
+        regime_table(name, load(first[key].folder / "detector"), first[key].outcome.figures["saturation"]) for key, name in names.items()
+    )
+
+
+def _parts(studied: Studied) -> tuple[PartRow, ...]:
+    found = []
+    for part in (*PARTS, "left out"):
+        every = [fold.split.summaries[part] for fold in studied.folds]
+        found.append(PartRow(part, sum(s.rows for s in every), max(s.customers for s in every), sum(s.frauds or 0 for s in every)))
+    return tuple(found)

@@ -1,0 +1,303 @@
+"""The study: every contestant on every fold and seed, finished ones kept on disk, so that a stopped study goes on where it was.
+
+A run's folder holds `study.json` (what it is a study of), `sweeps/`, `fits/` (scores and models), and in the end the results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+import turncoat
+from turncoat.data.splits import Split
+from turncoat.data.transactions import Transactions
+from turncoat.errors import BundleError, ConfigError
+from turncoat.evaluation import contestants
+from turncoat.evaluation.contestants import Contender, Description, Outcome
+from turncoat.evaluation.folds import Fold
+from turncoat.evaluation.protocols import Protocol
+from turncoat.features import Features
+from turncoat.models.baum_welch import BaumWelchHMM
+from turncoat.models.variational import VariationalHMM
+from turncoat.scoring import Detector
+from turncoat.selection import Stability, Sweep, sweep
+from turncoat.storage import Format, check_writable, replace_file
+
+Array = NDArray[Any]
+
+TIERS: dict[str, type[BaumWelchHMM] | type[VariationalHMM]] = {"baum-welch": BaumWelchHMM, "variational": VariationalHMM}
+BASELINES = ("logistic", "isolation-forest", "xgboost")
+AUTO = "auto"
+FIT = Format("fit", version=1)
+_IDENTITY = "study.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a study compares, and how hard it tries."""
+
+    protocol: Protocol = field(default_factory=Protocol)
+    tiers: tuple[str, ...] = ("baum-welch", "variational")
+    baselines: tuple[str, ...] = BASELINES
+    states: int | str = AUTO  # or the number of regimes of every detector
+    orders: tuple[int, ...] = tuple(range(2, 11))  # tried where states is auto
+    fallback_states: int = 4  # where no order is eligible
+    anchored_states: int | None = None  # of the anchored detector; None for as many as the others
+    n_fraud_states: int = 1
+    only: tuple[str, ...] | None = None  # features of the hidden Markov models; baselines have all
+    missing_flags: str = "distinct"
+    temperature: float | str = 1.0
+    n_restarts: int = 5
+    max_iter: int = 100
+    preset: str = "default"  # "paper" takes the published settings of the models
+    n_trials: int = 20  # of XGBoost's search
+    search_rows: int = 30_000
+    n_stability: int = 10  # resamples of customers for the stability of K
+    n_resamples: int = 1000
+    seeds: tuple[int, ...] = (42,)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name, values, allowed in (("tiers", self.tiers, tuple(TIERS)), ("baselines", self.baselines, BASELINES)):
+            for value in values:
+                if value not in allowed:
+                    raise ConfigError(f"{name} has {value!r}; each must be one of {', '.join(allowed)}")
+        if not self.tiers or not self.seeds:
+            raise ConfigError("a study needs at least one tier and one seed")
+        if self.states != AUTO and (isinstance(self.states, bool) or not isinstance(self.states, int) or self.states < 1):
+            raise ConfigError(f"states is {self.states!r}; it must be a whole number of at least 1, or {AUTO!r}")
+        for name in ("n_restarts", "max_iter", "n_trials", "n_stability", "n_resamples"):
+            value = getattr(self, name)
+            least = 0 if name in ("n_trials", "n_stability") else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+
+    @property
+    def main_tier(self) -> str:
+        """The tier that anchored detectors, hybrid and ranker are of: the last."""
+        return self.tiers[-1]
+
+    def features(self, only: tuple[str, ...] | None = None) -> Features:
+        """All engineered features, or some."""
+        return Features(label_delay_days=self.protocol.label_delay_days, missing_flags=self.missing_flags, only=only)
+
+    def model(self, tier: str, n_states: int) -> BaumWelchHMM | VariationalHMM:
+        """An unfitted model."""
+        seed = self.seeds[0]
+        if self.preset == "paper":
+            return TIERS[tier].paper(n_states, random_state=seed, progress=False)
+        return TIERS[tier](n_states, n_restarts=self.n_restarts, max_iter=self.max_iter, random_state=seed, progress=False)
+
+    def detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
+        """An unfitted detector."""
+        return Detector(
+            self.features(self.only),
+            self.model(tier, n_states),
+            supervision=supervision,
+            n_fraud_states=self.n_fraud_states,
+            temperature=self.temperature,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A contender's scores on one fold with one seed."""
+
+    contender: Contender
+    outcome: Outcome
+    folder: Path
+
+
+@dataclass(frozen=True, eq=False)
+class Studied:
+    """All that was fitted: what figures are made of."""
+
+    settings: Settings
+    transactions: Transactions
+    folds: tuple[Fold, ...]
+    sweeps: Mapping[str, Sweep]  # by tier, on the first fold; empty where the number of states was given
+    stabilities: Mapping[str, Stability]
+    states: Mapping[str, int]  # by tier
+    why: Mapping[str, str]  # of the number of states, by tier
+    fits: Mapping[tuple[int, int], Mapping[str, Fitted]]  # by fold and seed, then by key
+    fingerprint: str
+
+    @property
+    def columns(self) -> tuple[Description, ...]:
+        """Every column of scores that contenders left."""
+        return tuple(column for fitted in self.fits[0, self.settings.seeds[0]].values() for column in fitted.contender.columns)
+
+    def scores(self, fold: int, seed: int, name: str) -> dict[str, Array]:
+        """A column of scores, by part."""
+        return next(one.outcome.scores[name] for one in self.fits[fold, seed].values() if name in one.outcome.scores)
+
+
+def run(transactions: Transactions, settings: Settings, folder: Path, console: Console | None = None) -> Studied:
+    """Fit everything that is not yet in the folder, which may hold an earlier, unfinished run of the same study."""
+    told = Console(stderr=True) if console is None else console
+    transactions.needed_labels("a comparison")
+    splits = settings.protocol.splits(transactions)
+    fingerprint = data_fingerprint(transactions)
+    _open(folder, settings, fingerprint)
+    sweeps, stabilities, states, why = _chosen(transactions, splits[0], settings, folder, told)
+    contenders = _contenders(settings, states)
+    total = len(splits) * len(settings.seeds) * len(contenders)
+    folds, fits, began, fresh, done = [], {}, time.perf_counter(), 0, 0
+    for f, split in enumerate(splits):
+        fold = Fold.of(transactions, split, settings.features())
+        folds.append(fold)
+        for seed in settings.seeds:
+            found: dict[str, Fitted] = {}
+            for contender in contenders:
+                place = folder / "fits" / f"fold-{f + 1}-seed-{seed}" / contender.key
+                outcome = _finished(place)
+                if outcome is None:
+                    with _announced(told, f"{contender.key}, fold {f + 1} of {len(splits)}, seed {seed}", done, total, began, fresh):
+                        outcome = _fit(contender, fold, seed, {key: found[key].folder for key in contender.needs}, place)
+                    fresh += 1
+                done += 1
+                found[contender.key] = Fitted(contender, outcome, place)
+            fits[f, seed] = found
+    return Studied(settings, transactions, tuple(folds), sweeps, stabilities, states, why, fits, fingerprint)
+
+
+def data_fingerprint(transactions: Transactions) -> str:
+    """A digest of everything that is read of the data."""
+    digest = hashlib.sha256(json.dumps(transactions.schema.as_table(), sort_keys=True).encode())
+    for array in (transactions.places, transactions.customer_codes, transactions.times, np.asarray(transactions.labels)):
+        digest.update(np.ascontiguousarray(array).data)
+    for name in sorted(transactions.numbers):
+        digest.update(np.ascontiguousarray(transactions.numbers[name]).data)
+    for name in sorted(transactions.names):
+        digest.update(np.ascontiguousarray(transactions.names[name].codes).data)
+        digest.update("\0".join(map(str, transactions.names[name].values)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def plain_settings(settings: Settings) -> dict[str, Any]:
+    """Settings as JSON has them."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return plain
+
+
+def settings_from(plain: Mapping[str, Any]) -> Settings:
+    """Settings from what `plain_settings` gave."""
+    try:
+        return msgspec.convert(plain, Settings)
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"these are not settings of a study ({problem})") from problem
+
+
+def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
+    """Make the run's folder, or check that it is of the same study."""
+    identity = {"turncoat": turncoat.__version__, "data": fingerprint, "settings": plain_settings(settings)}
+    path = folder / _IDENTITY
+    if path.exists():
+        try:
+            before = json.loads(path.read_bytes())
+        except ValueError as problem:
+            raise BundleError(f"{path} cannot be read. Choose another folder") from problem
+        changed = [name for name in identity if before.get(name) != identity[name]]
+        if changed:
+            raise ConfigError(f"{folder} holds another study: other {', '.join(changed)}. Choose another folder, or remove it")
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BundleError(f"{folder} exists and holds no study. Choose another folder")
+    check_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(identity, indent=1).encode())
+
+
+def _chosen(
+    transactions: Transactions, split: Split, settings: Settings, folder: Path, console: Console
+) -> tuple[dict[str, Sweep], dict[str, Stability], dict[str, int], dict[str, str]]:
+    """The number of states of every tier, on the first fold."""
+    sweeps, stabilities, states, why = {}, {}, {}, {}
+    for tier in settings.tiers:
+        if isinstance(settings.states, int):
+            states[tier], why[tier] = settings.states, "given"
+            continue
+        console.print(f"choosing the number of regimes, {tier}", highlight=False)
+        made = sweep(
+            transactions,
+            split,
+            model=settings.model(tier, 2),
+            features=settings.features(settings.only),
+            orders=settings.orders,
+            folder=folder / "sweeps" / tier,
+            progress=False,
+        )
+        choice = made.choice()
+        sweeps[tier] = made
+        if settings.n_stability:
+            stabilities[tier] = made.stability(transactions, split, settings.n_stability, progress=False)
+        if choice.by_eligibility is None:
+            states[tier], why[tier] = settings.fallback_states, f"no order is eligible, so {settings.fallback_states} as a fallback"
+        else:
+            states[tier], why[tier] = choice.by_eligibility, "by eligibility"
+    return sweeps, stabilities, states, why
+
+
+def _contenders(settings: Settings, states: Mapping[str, int]) -> list[Contender]:
+    """Everything that is fitted on a fold, in an order that gives each what it needs."""
+    found = [contestants.hmm(tier, tier, tier, settings.detector(tier, states[tier])) for tier in settings.tiers]
+    tier = settings.main_tier
+    n_anchored = settings.anchored_states or max(states[tier], settings.n_fraud_states + 1)
+    found.append(contestants.hmm("anchored", f"{tier}, anchored", tier, settings.detector(tier, n_anchored, "anchored")))
+    baselines = {
+        "logistic": contestants.logistic(),
+        "isolation-forest": contestants.isolation_forest(),
+        "xgboost": contestants.xgboost(settings.n_trials, settings.search_rows),
+    }
+    found += [baselines[name] for name in settings.baselines]
+    if "xgboost" in settings.baselines:
+        found += [contestants.hybrid(tier, tier), contestants.ranker("anchored", f"{tier}, anchored")]
+    return found
+
+
+def _fit(contender: Contender, fold: Fold, seed: int, folders: Mapping[str, Path], place: Path) -> Outcome:
+    place.mkdir(parents=True, exist_ok=True)
+    outcome = contender.fit(fold, seed, folders, place)
+    arrays = {f"{part}/{name}": scores for name, parts in outcome.scores.items() for part, scores in parts.items()}
+    FIT.save(place / "scores", {"figures": dict(outcome.figures)}, arrays)
+    return outcome
+
+
+def _finished(place: Path) -> Outcome | None:
+    """What a finished contender left; None if it is not finished or damaged."""
+    try:
+        content, arrays = FIT.load(place / "scores")
+    except BundleError:
+        return None
+    scores: dict[str, dict[str, Array]] = {}
+    for name, array in arrays.items():
+        part, column = name.split("/", 1)
+        scores.setdefault(column, {})[part] = array
+    return Outcome(scores, content["figures"])
+
+
+@contextmanager
+def _announced(console: Console, what: str, done: int, total: int, began: float, fresh: int) -> Iterator[None]:
+    """Say what is being fitted and how long the rest may take."""
+    left = f", about {(time.perf_counter() - began) / fresh * (total - done):.0f} s left" if fresh else ""
+    with console.status(f"{done + 1} of {total}: {what}{left}"):
+        start = time.perf_counter()
+        yield
+    console.print(f"{done + 1} of {total}: {what} ({time.perf_counter() - start:.1f} s)", highlight=False, soft_wrap=True)
+
+
+def with_changes(settings: Settings, **changes: Any) -> Settings:
+    """The settings with some of them changed, those of the protocol among them."""
+    of_protocol = {name: changes.pop(name) for name in list(changes) if name in Protocol.__dataclass_fields__}
+    return replace(settings, protocol=replace(settings.protocol, **of_protocol), **changes)

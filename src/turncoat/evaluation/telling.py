@@ -1,0 +1,121 @@
+"""What a study did and found, what the corrections to the paper change in it, and what to be careful about: in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from turncoat.evaluation.folds import CALIBRATION, TEST
+from turncoat.evaluation.results import Comparison, Contestant, RegimeTable, Selection
+from turncoat.evaluation.study import Studied
+
+_FEW_FRAUDS = 100
+_LOOSE = 0.25  # of the fraud rate: an equal-mass ECE above this share of it is worth a warning
+_SATURATED = 0.95
+_STEADY = 0.5
+_NO_SEQUENCE = 0.01
+
+
+def summary(studied: Studied, contestants: Sequence[Contestant], comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    """What was done and what came out."""
+    settings, by_name = studied.settings, {one.name: one for one in contestants}
+    frauds, rows = (sum(f.split.summaries["test"].frauds or 0 for f in studied.folds), sum(len(f.rows(TEST)) for f in studied.folds))
+    told = [
+        f"{len(contestants)} columns of scores were judged on {rows:,} transactions ({frauds:,} frauds) that nothing was fitted on, split "
+        f"{settings.protocol.in_words}.",
+        "All contestants had the same rows, and features that use nothing of the row's own label or of the future"
+        + ("; the hidden Markov models had " + ", ".join(settings.only) + " of them." if settings.only else "."),
+    ]
+    for tier in settings.tiers:
+        one = by_name[f"{tier}, corrected, filtered"]
+        told.append(f"{tier}, {studied.states[tier]} regimes ({studied.why[tier]}): {_figures(one)}.")
+    for name in (f"{settings.main_tier}, anchored, corrected, filtered", "XGBoost", "hybrid", "regime-calibrated XGBoost"):
+        if name in by_name:
+            told.append(f"{name}: {_figures(by_name[name])}.")
+    told += [_headline(one) for one in comparisons if one.headline]
+    return tuple(told)
+
+
+def _headline(one: Comparison) -> str:
+    low, high = one.by_customer
+    sure = "off zero" if low > 0 or high < 0 else "which includes zero"
+    metric = one.metric.replace("_", " ")
+    return f"{one.headline}: {one.difference:+.4f} of {metric} (90 % interval by customer {low:+.4f} to {high:+.4f}, {sure})."
+
+
+def _figures(one: Contestant) -> str:
+    shown = {"average_precision": ("average precision", 3), "auroc": ("AUROC", 3), "ece_mass": ("equal-mass ECE", 4)}
+    values = [(*about, one.figures[metric].value) for metric, about in shown.items() if metric in one.figures]
+    return ", ".join(f"{title} {value:.{digits}f}" for title, digits, value in values if value is not None)
+
+
+def errata(studied: Studied, contestants: Sequence[Contestant], tables: Sequence[RegimeTable]) -> tuple[str, ...]:
+    """What the corrections to the paper change here."""
+    by_name = {one.name: one for one in contestants}
+    told = []
+    for tier in studied.settings.tiers:
+        own, held_out = (_value(by_name, f"{tier}, {what}", "log_loss") for what in ("in-sample rates", "corrected, filtered"))
+        if own is not None and held_out is not None:
+            told.append(
+                f"E8, {tier}: with fraud shares measured on the fit rows the log loss on test rows is {own:.5f}, with those of calibration "
+                f"customers {held_out:.5f}."
+            )
+        smoothed, filtered = (_value(by_name, f"{tier}, corrected, {mode}", "average_precision") for mode in ("smoothed", "filtered"))
+        if smoothed is not None and filtered is not None:
+            told.append(
+                f"E9, {tier}: average precision is {smoothed:.4f} with hindsight and {filtered:.4f} without. Where they agree to four "
+                "decimals, the emissions have drowned the transitions."
+            )
+        raw = by_name.get(f"{tier}, raw, filtered")
+        table = next((one for one in tables if one.contestant == tier), None)
+        if raw is not None and table is not None:
+            told.append(
+                f"E7, {tier}: the fraud regime holds {table.misread_share:.2%} of all traffic as genuine transactions (MRIE, calibration "
+                f"part); mean membership less the fraud rate is {table.signed_gap:+.2%}. Neither is a calibration error."
+            )
+    return tuple(told)
+
+
+def warnings(
+    studied: Studied, contestants: Sequence[Contestant], tables: Sequence[RegimeTable], selections: Sequence[Selection]
+) -> tuple[str, ...]:
+    """What to be careful about."""
+    told = []
+    for part, rows in ((CALIBRATION, "calibration"), (TEST, "test")):
+        fewest = min(int(fold.labels(part).sum()) for fold in studied.folds)
+        if fewest < _FEW_FRAUDS:
+            told.append(f"The {rows} part has only {fewest} frauds{' in one fold' if len(studied.folds) > 1 else ''}: figures are rough.")
+    rate = sum(fold.labels(TEST).mean() for fold in studied.folds) / len(studied.folds)
+    for one in contestants:
+        figure = one.figures.get("ece_mass")
+        if one.is_probability and figure is not None and figure.value is not None and figure.value > _LOOSE * rate:
+            told.append(f"{one.name} is not calibrated: equal-mass ECE {figure.value:.4f} at a fraud rate of {rate:.4f}.")
+    for table in tables:
+        if table.saturation > _SATURATED:
+            told.append(
+                f"{table.contestant}: {table.saturation:.0%} of test beliefs are above 0.999. The posteriors are saturated; try fewer "
+                "features or temperature auto."
+            )
+        if table.temporal_share < _NO_SEQUENCE:
+            told.append(
+                f"{table.contestant}: temporal share {table.temporal_share:.2%}. The sequence adds next to nothing; claim nothing about it."
+            )
+    for selection in selections:
+        steady = next((row["by_eligibility"] for row in selection.stability if row["n_states"] == selection.by_eligibility), None)
+        if selection.by_eligibility is None:
+            told.append(f"{selection.tier}: no number of regimes is eligible; {selection.used} were used.")
+        elif steady is not None and steady < _STEADY:
+            told.append(
+                f"{selection.tier}: K = {selection.by_eligibility} is not stable: it was chosen on only {steady:.0%} of the resamples of "
+                "customers."
+            )
+    if studied.settings.protocol.name == "paper":
+        told.append(
+            "The paper's protocol does not compare on the same rows: its models are judged on customers with 5 transactions or more."
+        )
+    return tuple(told)
+
+
+def _value(by_name: Mapping[str, Contestant], name: str, metric: str) -> float | None:
+    one = by_name.get(name)
+    figure = None if one is None else one.figures.get(metric)
+    return None if figure is None else figure.value
