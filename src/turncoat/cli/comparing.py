@@ -210,6 +210,8 @@ def _scenarios(transactions: Transactions, source: str, column: str) -> Any:
 
 def _show(results: Results, out: Path, as_json: bool) -> None:
     """Print the main figures, and where the report is."""
+    from turncoat.evaluation.telling import headline
+
     report = out / "report.html"
     if as_json:
         figures = {one.name: {metric: figure.value for metric, figure in one.figures.items()} for one in results.contestants}
@@ -225,7 +227,8 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
         table.add_row(f"published: {published.name}", *("" if value is None else f"{value:.3f}" for value in cells), style="dim")
     console = Console()
     console.print(table)
-    for line in (*results.summary, *(f"Warning: {warning}" for warning in results.warnings)):
+    headlines = (headline(one) for one in results.comparisons if one.headline)
+    for line in (*results.summary, *headlines, *(f"Warning: {warning}" for warning in results.warnings)):
         console.print(line, markup=False, highlight=False)
     typer.echo(report)
 

@@ -172,7 +172,7 @@ def judge(studied: Studied, scenarios: Array | None = None) -> Results:
         title=f"{transactions.schema.name}: {settings.protocol.name} comparison",
         protocol=settings.protocol.name,
         preset=settings.preset,
-        summary=summary(studied, contestants, comparisons),
+        summary=summary(studied, contestants),
         data={
             "source": transactions.source,
             "schema": transactions.schema.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from turncoat.evaluation.folds import CALIBRATION, TEST
@@ -9,13 +10,14 @@ from turncoat.evaluation.results import Comparison, Contestant, RegimeTable, Sel
 from turncoat.evaluation.study import Studied
 
 _FEW_FRAUDS = 100
-_LOOSE = 0.25  # of the fraud rate: an equal-mass ECE above this share of it is worth a warning
+_LOOSE = 0.25  # of the fraud rate: an equal-mass ECE above this share of it is worth a warning,
+_CHANCE = 2.0  # if it is also so many times what chance makes of a perfect score; customers' likeness makes chance larger
 _SATURATED = 0.95
 _STEADY = 0.5
 _NO_SEQUENCE = 0.01
 
 
-def summary(studied: Studied, contestants: Sequence[Contestant], comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+def summary(studied: Studied, contestants: Sequence[Contestant]) -> tuple[str, ...]:
     """What was done and what came out."""
     settings, by_name = studied.settings, {one.name: one for one in contestants}
     frauds, rows = (sum(f.split.summaries["test"].frauds or 0 for f in studied.folds), sum(len(f.rows(TEST)) for f in studied.folds))
@@ -31,11 +33,11 @@ def summary(studied: Studied, contestants: Sequence[Contestant], comparisons: Se
     for name in (f"{settings.main_tier}, anchored, corrected, filtered", "XGBoost", "hybrid", "regime-calibrated XGBoost"):
         if name in by_name:
             told.append(f"{name}: {_figures(by_name[name])}.")
-    told += [_headline(one) for one in comparisons if one.headline]
     return tuple(told)
 
 
-def _headline(one: Comparison) -> str:
+def headline(one: Comparison) -> str:
+    """A comparison that matters, as a sentence."""
     low, high = one.by_customer
     sure = "off zero" if low > 0 or high < 0 else "which includes zero"
     metric = one.metric.replace("_", " ")
@@ -85,10 +87,10 @@ def warnings(
         if fewest < _FEW_FRAUDS:
             told.append(f"The {rows} part has only {fewest} frauds{' in one fold' if len(studied.folds) > 1 else ''}: figures are rough.")
     rate = sum(fold.labels(TEST).mean() for fold in studied.folds) / len(studied.folds)
-    for one in contestants:
-        figure = one.figures.get("ece_mass")
-        if one.is_probability and figure is not None and figure.value is not None and figure.value > _LOOSE * rate:
-            told.append(f"{one.name} is not calibrated: equal-mass ECE {figure.value:.4f} at a fraud rate of {rate:.4f}.")
+    loose = [one for one in contestants if one.is_probability and _ece(one) > max(_LOOSE * rate, _CHANCE * _ece_by_chance(one))]
+    if loose:
+        shown = "; ".join(f"{one.name} ({_ece(one):.4f})" for one in loose)
+        told.append(f"Not calibrated, by equal-mass ECE at a fraud rate of {rate:.4f}: {shown}.")
     for table in tables:
         if table.saturation > _SATURATED:
             told.append(
@@ -113,6 +115,18 @@ def warnings(
             "The paper's protocol does not compare on the same rows: its models are judged on customers with 5 transactions or more."
         )
     return tuple(told)
+
+
+def _ece(one: Contestant) -> float:
+    figure = one.figures.get("ece_mass")
+    return 0.0 if figure is None or figure.value is None else figure.value
+
+
+def _ece_by_chance(one: Contestant) -> float:
+    """The equal-mass ECE that a perfect score would have on as many independent rows: the mean size of binomial noise."""
+    bins = zip(one.curves.mean_score, one.curves.bin_rows, strict=True)
+    noise = [rows * math.sqrt(2 / math.pi * max(score * (1 - score), 0.0) / rows) for score, rows in bins if rows]
+    return sum(noise) / max(sum(one.curves.bin_rows), 1)
 
 
 def _value(by_name: Mapping[str, Contestant], name: str, metric: str) -> float | None:

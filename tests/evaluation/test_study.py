@@ -1,0 +1,302 @@
+"""The study: its figures against others' arithmetic, stopped and resumed, and honest where there is nothing to find."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
+
+from tests.selection.cases import SCHEMA, frame
+from turncoat import BundleError, ConfigError, DataError, load
+from turncoat.data import Transactions, read
+from turncoat.data.splits import DAY, prequential
+from turncoat.evaluation import study
+from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN
+from turncoat.evaluation.judging import judge
+from turncoat.evaluation.protocols import Protocol
+from turncoat.evaluation.results import Contestant, Results, load_results, save_results
+from turncoat.evaluation.study import Settings, Studied, plain_settings, run, settings_from
+
+QUIET = Console(quiet=True)
+QUICK = Settings(
+    states=3, n_restarts=1, max_iter=10, n_trials=0, n_resamples=60, seeds=(1, 2), only=("paid", "amount_to_mean", "count_hour", "device")
+)
+
+
+def portfolio(n_customers: int = 160, seed: int = 0) -> pl.DataFrame:
+    return frame(n_customers, seed=seed)
+
+
+def shuffled(seed: int, planted: bool = False) -> Transactions:
+    """Labels that nothing tells; or, planted, a column that tells each row's own."""
+    made = portfolio(300, seed)
+    labels = np.random.default_rng(seed).permutation(made["fraud"].to_numpy())
+    if planted:
+        made = made.with_columns(age=pl.Series(labels + np.random.default_rng(1).normal(0, 0.2, len(labels))))
+    return read(made.with_columns(fraud=pl.Series(labels)), SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Studied, Results, Path]:
+    folder = tmp_path_factory.mktemp("run") / "study"
+    found = run(read(portfolio(), SCHEMA), QUICK, folder, QUIET)
+    return found, judge(found), folder
+
+
+def of(results: Results, name: str) -> Contestant:
+    return next(one for one in results.contestants if one.name == name)
+
+
+def test_every_contestant_is_there_once(studied: tuple[Studied, Results, Path]) -> None:
+    names = [one.name for one in studied[1].contestants]
+    assert len(set(names)) == len(names)
+    expected = {"XGBoost", "hybrid", "regime-calibrated XGBoost", "logistic regression", "Isolation Forest"}
+    expected |= {f"XGBoost, {how}" for how in ("Platt", "isotonic", "Venn-Abers")}
+    for tier in ("baum-welch", "variational", "variational, anchored"):
+        expected |= {f"{tier}, {kind}, {mode}" for kind in ("raw", "corrected") for mode in ("filtered", "smoothed")}
+        expected |= {f"{tier}, in-sample rates", f"{tier}, corrected, filtered, isotonic"}
+    assert expected <= set(names)
+    assert set(studied[1].scoring) <= set(names)
+
+
+def test_the_figures_are_those_of_the_scores(studied: tuple[Studied, Results, Path]) -> None:
+    found, results, _ = studied
+    labels = found.folds[0].labels(TEST)
+    for name in ("variational, corrected, filtered", "XGBoost", "hybrid", "variational, raw, smoothed"):
+        scores = [found.scores(0, seed, name)[TEST] for seed in (1, 2)]
+        one = of(results, name)
+        for metric, by_hand in (("average_precision", average_precision_score), ("auroc", roc_auc_score)):
+            values = [by_hand(labels, s) for s in scores]
+            figure = one.figures[metric]
+            assert figure.value == pytest.approx(np.mean(values), rel=1e-9)
+            assert figure.over_seeds == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+            assert figure.by_customer is not None
+            assert figure.by_customer[0] <= figure.by_customer[1]
+    assert "log_loss" not in of(results, "variational, raw, smoothed").figures
+    losses = [log_loss(labels, found.scores(0, seed, "XGBoost")[TEST]) for seed in (1, 2)]
+    assert of(results, "XGBoost").figures["log_loss"].value == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+def test_differences_are_between_the_figures(studied: tuple[Studied, Results, Path]) -> None:
+    results = studied[1]
+    assert {(one.first, one.second) for one in results.comparisons} >= {
+        ("hybrid", "XGBoost"),
+        ("regime-calibrated XGBoost", "XGBoost, isotonic"),
+    }
+    for one in results.comparisons:
+        values = [of(results, name).figures[one.metric].value for name in (one.first, one.second)]
+        assert one.difference == pytest.approx(values[0] - values[1])  # type: ignore[operator]
+        assert one.by_customer[0] <= one.by_customer[1]
+        assert one.wilcoxon_p is None or 0 <= one.wilcoxon_p <= 1
+
+
+def test_a_detector_scores_as_in_the_study(studied: tuple[Studied, Results, Path]) -> None:
+    found, _, folder = studied
+    detector = load(folder / "fits" / "fold-1-seed-1" / "anchored" / "detector")
+    fold = found.folds[0]
+    scores = detector.score(found.transactions)
+    np.testing.assert_allclose(
+        scores.probability[fold.rows(TEST)], found.scores(0, 1, "variational, anchored, corrected, filtered")[TEST], atol=1e-6
+    )
+
+
+def test_slices_are_parts_of_the_whole(studied: tuple[Studied, Results, Path]) -> None:
+    found, results, _ = studied
+    n_rows, frauds = len(found.folds[0].rows(TEST)), int(found.folds[0].labels(TEST).sum())
+    by_length = [table for table in results.slices if table.title == "by length of history"]
+    assert len(by_length) == 5
+    for table in by_length:
+        assert sum(row.rows for row in table.rows) == n_rows
+        assert sum(row.frauds for row in table.rows) == frauds
+    assert found.folds[0].seen.min() == 0
+
+
+def test_scenarios_have_tables_of_their_own(studied: tuple[Studied, Results, Path]) -> None:
+    found, _, _ = studied
+    kinds = np.where(np.asarray(found.transactions.labels) == 1, 1 + found.transactions.customer_codes // 4 % 2, 0)
+    tables = [table for table in judge(found, kinds).slices if table.title == "by scenario"]
+    assert [row.label for row in tables[0].rows] == ["scenario 1", "scenario 2"]
+    assert sum(row.frauds for row in tables[0].rows) == int(found.folds[0].labels(TEST).sum())
+
+
+def test_baselines_have_the_rows_and_facts_of_the_detectors(studied: tuple[Studied, Results, Path]) -> None:
+    """And a fit row's facts hold nothing of held-out customers."""
+    found, _, _ = studied
+    fold = found.folds[0]
+    for part in (TRAIN, CALIBRATION, TEST):
+        assert len(fold.columns[part]) == len(fold.rows(part)) == len(fold.labels(part))
+    later = np.isin(np.arange(found.transactions.n_rows), np.concatenate([fold.rows(CALIBRATION), fold.rows(TEST)]))
+    changed = replace(found.transactions, labels=np.where(later, 1 - np.asarray(found.transactions.labels), found.transactions.labels))
+    other = study.Fold.of(changed, fold.split, QUICK.features())
+    np.testing.assert_array_equal(other.columns[TRAIN], fold.columns[TRAIN])
+
+
+def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit, done = study._fit, []
+
+    def stopping(*arguments: Any) -> Any:
+        if len(done) == n_fits:
+            raise KeyboardInterrupt
+        done.append(1)
+        return fit(*arguments)
+
+    monkeypatch.setattr(study, "_fit", stopping)
+
+
+@pytest.mark.parametrize("n_fits", [1, 4])
+def test_a_stopped_study_goes_on_to_the_same_results(
+    n_fits: int, studied: tuple[Studied, Results, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(QUICK, seeds=(1,), baselines=("xgboost",), tiers=("variational",))
+    transactions = read(portfolio(), SCHEMA)
+    whole = judge(run(transactions, settings, tmp_path / "whole", QUIET))
+    with monkeypatch.context() as patch:
+        stop_after(n_fits, patch)
+        with pytest.raises(KeyboardInterrupt):
+            run(transactions, settings, tmp_path / "stopped", QUIET)
+    assert len(list((tmp_path / "stopped" / "fits" / "fold-1-seed-1").glob("*/scores/manifest.json"))) == n_fits
+    assert judge(run(transactions, settings, tmp_path / "stopped", QUIET)) == whole
+    shared = of(studied[1], "variational, corrected, filtered")
+    assert shared.figures["auroc"].by_fold != ()
+
+
+def test_a_sweep_and_its_stability_are_part_of_it(tmp_path: Path) -> None:
+    settings = replace(QUICK, states="auto", orders=(2, 3), n_stability=2, tiers=("variational",), baselines=(), seeds=(1,))
+    found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
+    results = judge(found)
+    (selection,) = results.selections
+    assert [row.n_states for row in selection.orders] == [2, 3]
+    assert selection.used == found.states["variational"]
+    assert {row["n_states"] for row in selection.stability} >= {2.0, 3.0}
+    assert results.regimes[0].rows[0].words
+    assert not [one for one in results.contestants if one.name == "hybrid"]
+
+
+def aps(results: Results) -> dict[str, tuple[float, float]]:
+    found = {}
+    for one in results.contestants:
+        interval = one.figures["average_precision"].by_customer
+        assert interval is not None
+        found[one.name] = interval
+    return found
+
+
+LEAK = replace(QUICK, seeds=(1,), n_resamples=200)
+
+
+def test_with_shuffled_labels_nobody_finds_anything(tmp_path: Path) -> None:
+    """Average precision is at the base rate, within its interval, for every contestant; chance alone lifts it a little."""
+    transactions = shuffled(5)
+    found = run(transactions, LEAK, tmp_path / "run", QUIET)
+    rate = found.folds[0].labels(TEST).mean()
+    for name, (low, _) in aps(judge(found)).items():
+        assert low < 1.15 * rate, name
+
+
+def test_a_column_that_knows_the_label_is_noticed(tmp_path: Path) -> None:
+    """So the test above can fail."""
+    found = run(shuffled(5, planted=True), replace(LEAK, only=("paid", "age")), tmp_path / "run", QUIET)
+    rate = found.folds[0].labels(TEST).mean()
+    intervals = aps(judge(found))
+    for name in ("XGBoost", "hybrid", "variational, anchored, corrected, filtered", "regime-calibrated XGBoost", "logistic regression"):
+        assert intervals[name][0] > 2 * rate, name
+
+
+def test_the_paper_s_protocol_does_not_compare_on_the_same_rows(tmp_path: Path) -> None:
+    made = portfolio().with_columns(
+        who=pl.when(pl.int_range(pl.len()) % 40 == 0).then(pl.lit("rare") + pl.col("id").cast(pl.String)).otherwise("who")
+    )
+    settings = replace(QUICK, protocol=Protocol("paper"), seeds=(1,), tiers=("variational",), baselines=("isolation-forest", "xgboost"))
+    results = judge(run(read(made, SCHEMA), settings, tmp_path / "run", QUIET))
+    assert any("same rows" in warning for warning in results.warnings)
+    assert not [one for one in results.comparisons if one.second == "Isolation Forest"]
+    assert [one for one in results.comparisons if one.second == "XGBoost"]
+
+
+def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
+    protocol = Protocol("handbook", train_days=42, n_folds=2)
+    transactions = read(portfolio(400), SCHEMA)
+    settings = replace(
+        QUICK, protocol=protocol, seeds=(1,), tiers=("variational",), baselines=("isolation-forest",), only=("paid", "device")
+    )
+    found = run(transactions, settings, tmp_path / "run", QUIET)
+    results = judge(found)
+    assert results.n_folds == 2
+    assert len(of(results, "Isolation Forest").figures["auroc"].by_fold) == 2
+    assert [one.name for one in results.published] == ["XGBoost", "random forest", "LSTM", "Isolation Forest"]
+    for fold in found.folds:
+        times = transactions.times
+        assert times[fold.rows(TRAIN)].max() <= times[fold.rows(CALIBRATION)].min()
+        assert times[fold.rows(CALIBRATION)].max() + 7 * DAY <= times[fold.rows(TEST)].min() + DAY
+
+
+def test_cards_compromised_long_ago_are_forgotten() -> None:
+    times = np.array([0.0, 9.0, 30.0, 31.0]) * DAY
+    customers, labels = np.array([0, 1, 0, 1]), np.array([1, 1, 0, 0])
+    windows = {"train": 20 * DAY, "gap": 2 * DAY, "test": 10 * DAY, "selection": 0.0, "calibration": 0.0, "drop_compromised": True}
+    (everyone,) = prequential(customers, times, labels, **{**windows, "drop_compromised": False})
+    assert everyone.test.tolist() == [2, 3]
+    (recent,) = prequential(customers, times, labels, memory=12 * DAY, **windows)
+    assert recent.test.tolist() == [2]
+    with pytest.raises(DataError, match="test has no rows"):
+        prequential(customers, times, labels, **windows)
+
+
+def test_settings_survive_json() -> None:
+    settings = replace(QUICK, protocol=Protocol("handbook", n_folds=3))
+    assert settings_from(json.loads(json.dumps(plain_settings(settings)))) == settings
+    with pytest.raises(ConfigError, match="not settings of a study"):
+        settings_from({"states": [1]})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda: replace(QUICK, tiers=("deep",)), "tiers has 'deep'"),
+        (lambda: replace(QUICK, tiers=()), "at least one tier"),
+        (lambda: replace(QUICK, states="many"), "states is 'many'"),
+        (lambda: replace(QUICK, n_resamples=0), "n_resamples is 0"),
+        (lambda: Protocol("bootstrap"), "the protocol is 'bootstrap'"),
+        (lambda: Protocol("handbook", train_days=10), "train_days is 10"),
+        (lambda: Protocol("handbook", n_folds=0), "n_folds is 0"),
+    ],
+)
+def test_bad_settings_are_refused(change: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        change()
+
+
+def test_a_folder_of_another_study_is_left_alone(studied: tuple[Studied, Results, Path], tmp_path: Path) -> None:
+    found, _, folder = studied
+    with pytest.raises(ConfigError, match="holds another study: other settings"):
+        run(found.transactions, replace(QUICK, max_iter=11), folder, QUIET)
+    with pytest.raises(ConfigError, match="other data"):
+        run(read(portfolio(100), SCHEMA), QUICK, folder, QUIET)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(BundleError, match="holds no study"):
+        run(found.transactions, QUICK, tmp_path / "mine", QUIET)
+    with pytest.raises(DataError, match="needs labels"):
+        run(read(portfolio(), replace(SCHEMA, label=None)), QUICK, tmp_path / "none", QUIET)
+
+
+def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
+    settings = replace(QUICK, seeds=(1,), tiers=("variational",), baselines=("isolation-forest",))
+    transactions = read(portfolio(), SCHEMA)
+    whole = judge(run(transactions, settings, tmp_path / "run", QUIET))
+    (scores,) = (tmp_path / "run" / "fits" / "fold-1-seed-1" / "isolation-forest" / "scores").glob("*.safetensors")
+    scores.write_bytes(scores.read_bytes()[:-3])
+    assert judge(run(transactions, settings, tmp_path / "run", QUIET)) == whole
+
+
+def test_results_survive_the_disk(studied: tuple[Studied, Results, Path], tmp_path: Path) -> None:
+    save_results(studied[1], tmp_path / "results.json")
+    assert load_results(tmp_path / "results.json") == studied[1]
