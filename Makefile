@@ -1,4 +1,4 @@
-# make demo   simulate card payments, make features, fit both tiers, show the regime that carries the fraud
+# make demo   simulate card payments, fit both tiers and the baselines, compare them, end with the path of an HTML report
 # make test   everything that decides whether a change is good: format, lint, types, layers, tests
 # make lint   the same without the tests
 # make bench  measure the engine, the features and the scores, peers beside them; results go to benchmarks/results/
@@ -31,8 +31,12 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 	$(PIP) -e ".[bench]"
 	@touch $@
 
-demo: $(VENV)/.installed
-	$(BIN)/python examples/demo.py
+$(VENV)/.installed-baselines: $(VENV)/.installed
+	$(PIP) -e ".[baselines]"
+	@touch $@
+
+demo: $(VENV)/.installed-baselines
+	$(BIN)/turncoat demo
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .

@@ -14,6 +14,7 @@ import pytest
 
 from turncoat import load
 from turncoat.data import read
+from turncoat.evaluation.results import load_results
 
 ROWS = {"handbook": 20_000, "ieee-cis": 8_000}  # of which some are fraud in every part
 QUICK = ["--restarts", "1", "--iterations", "5", "--states", "2"]
@@ -77,7 +78,7 @@ def test_init_then_fit_on_a_file_nobody_has_seen(tmp_path: Path) -> None:
 
 
 def test_help_shows_examples(tmp_path: Path) -> None:
-    for command in ("simulate", "init", "fit", "score", "explain"):
+    for command in ("simulate", "init", "fit", "score", "explain", "compare", "report", "demo"):
         shown = turncoat(command, "--help", cwd=tmp_path).stdout
         assert f"turncoat {command} " in shown.split("Examples:")[1]
 
@@ -145,3 +146,28 @@ def test_whatever_goes_wrong_is_one_line(tmp_path: Path) -> None:
         assert told.startswith("turncoat: ")
         assert len(told.splitlines()) == 1
     assert "[/b]" in turncoat("init", "m.csv", cwd=tmp_path).stdout
+
+
+def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> None:
+    turncoat("simulate", "handbook", "--rows", 30_000, "--seed", 3, "--out", "data", "--format", "parquet", cwd=tmp_path)
+    quick = ["--preset", "quick", "--states", "3", "--baselines", "xgboost", "--tiers", "variational", "--resamples", "50", "--trials", "2"]
+    chosen = ["--only", "TX_AMOUNT,amount_to_mean,entity_risk_day", "--scenario", "KIND", "--json"]
+    payments = pl.read_parquet(tmp_path / "data" / "transactions.parquet")
+    payments.with_columns(KIND=pl.col("TX_FRAUD") * (1 + pl.col("TERMINAL_ID").cast(pl.Int64) % 2)).write_parquet(tmp_path / "data.parquet")
+    where = ["--config", "handbook", "--data", "data.parquet", "--protocol", "handbook", "--folds", "1"]
+    done = turncoat("compare", *where, *quick, *chosen, "--out", "run", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    results = load_results(tmp_path / "run" / "results.json")
+    assert found["figures"]["hybrid"]["auroc"] == next(one for one in results.contestants if one.name == "hybrid").figures["auroc"].value
+    assert {table.title for table in results.slices} == {"by length of history", "by scenario"}
+    assert (tmp_path / found["report"]).read_text().startswith("<!doctype html>")
+    shown = turncoat("compare", "--manifest", "run/manifest.json", "--scenario", "KIND", "--out", "again", cwd=tmp_path).stdout
+    assert shown.splitlines()[-1] == "again/report.html"
+    assert "published: LSTM" in shown
+    for name in ("results.json", "manifest.json", "report.html", "tables/contestants.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "run" / name).read_bytes(), name
+    refused = turncoat("compare", *where, *quick, "--out", "run", cwd=tmp_path, status=2).stderr
+    assert "holds another study: other settings" in refused
+    unknown = turncoat("compare", *where, "--scenario", "KINDS", "--out", "x", cwd=tmp_path, status=2).stderr
+    assert "--scenario is 'KINDS', and data.parquet has no such column" in unknown
+    assert "cannot be read" in turncoat("report", "nowhere", cwd=tmp_path, status=2).stderr

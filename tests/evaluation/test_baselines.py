@@ -1,11 +1,9 @@
-"""Baselines learn what is there and nothing else, never share customers between folds, and resume a search as if nothing had happened."""
+"""Baselines learn what is there and nothing else, refuse what they cannot learn from, and score the same once saved or resumed."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +12,8 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from turncoat import BundleError, ConfigError, DataError
-from turncoat.evaluation import baselines
-from turncoat.evaluation.baselines import (
-    FIXED,
-    FittedXGBoost,
-    IsolationForestBaseline,
-    Logistic,
-    Settings,
-    XGBoost,
-    customer_folds,
-    search,
-    some_customers,
-    suggest,
-    tree_methods,
-)
+from turncoat.evaluation.baselines import Encoding, FittedXGBoost, IsolationForestBaseline, Logistic, XGBoost
+from turncoat.evaluation.tuning import FIXED, Trial, _read_trials
 
 SIZES = (3, 4)
 BASELINES = {"logistic": Logistic(SIZES, search_rows=1500), "forest": IsolationForestBaseline(60, 128), "xgboost": XGBoost(n_threads=1)}
@@ -83,14 +69,6 @@ def test_probabilities_have_the_right_mean(name: str) -> None:
     assert scores.mean() == pytest.approx(labels[15_000:].mean(), rel=0.15)
 
 
-def test_the_least_rounds_reach_a_rare_base_rate() -> None:
-    columns, labels, _ = rows(20_000)
-    rare = labels & (np.arange(len(labels)) % 12 == 0)
-    settings: Settings = {**FIXED, "learning_rate": 0.1, "n_estimators": int(baselines.LEAST_TRAVEL / 0.1)}
-    scores = baselines.predicted(baselines.boosted(settings, columns, rare, 0, 1), columns)
-    assert scores.mean() == pytest.approx(rare.mean(), rel=0.1)
-
-
 def test_the_forest_needs_no_labels_and_the_whole_table_may_be_missing() -> None:
     columns, _, customers = rows(300)
     columns[:, 0] = np.nan
@@ -100,7 +78,7 @@ def test_the_forest_needs_no_labels_and_the_whole_table_may_be_missing() -> None
 
 def test_the_encoding_says_what_is_missing_and_which_category() -> None:
     columns = np.array([[1.0, 0.0, 2.0], [np.nan, 4.0, np.nan], [3.0, 8.0, 0.0]], np.float32)
-    design = baselines.Encoding.of(columns, (3,)).design(columns).toarray()
+    design = Encoding.of(columns, (3,)).design(columns).toarray()
     spread = np.sqrt(2 / 3)
     expected = [
         [-1 / spread, -(1.5**0.5), 0, 0, 0, 0, 1],
@@ -116,92 +94,10 @@ def test_the_logistic_penalty_is_one_of_those_given() -> None:
     assert Logistic(SIZES, (0.5,), n_folds=500).fit(columns, labels, customers, 0).strength == 0.5
 
 
-def test_folds_share_no_customer_and_all_have_fraud() -> None:
-    _, labels, customers = rows()
-    keys = np.array([f"customer {c}" for c in customers])
-    folds = customer_folds(labels, keys, 4, 5)
-    assert all(len(np.unique(folds[customers == c])) == 1 for c in np.unique(customers))
-    frauds = np.bincount(folds, labels, 4)
-    assert frauds.min() > 0.6 * frauds.max()
-    np.testing.assert_array_equal(folds, customer_folds(labels, keys, 4, 5))
-    assert not np.array_equal(folds, customer_folds(labels, keys, 4, 6))
-
-
-def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None:
-    _, labels, customers = rows(20_000)
-    part = some_customers(labels, customers, 5000, 1)
-    inside = np.isin(np.arange(len(labels)), part)
-    assert not set(customers[inside]) & set(customers[~inside])
-    assert len(part) == pytest.approx(5000, rel=0.1)
-    assert labels[part].mean() == pytest.approx(labels.mean(), rel=0.2)
-    np.testing.assert_array_equal(some_customers(labels, customers, 20_000, 1), np.arange(20_000))
-
-
 def test_too_few_customers_with_fraud_are_refused() -> None:
     columns, labels, _ = rows()
     with pytest.raises(DataError, match="1 customers have fraud, too few for 3 folds"):
         XGBoost(n_trials=1).fit(columns, labels, np.zeros(len(labels)), 0)
-
-
-# The search. `judge` stands for the folds where only the order of trials matters.
-
-
-def judge(settings: Settings) -> float:
-    return -abs(float(settings["max_depth"]) - 5) - abs(math.log(float(settings["learning_rate"])) + 2)
-
-
-def test_the_search_covers_the_old_defaults_of_xgboost() -> None:
-    seen: list[Settings] = []
-
-    def watch(settings: Settings) -> float:
-        seen.append(settings)
-        return judge(settings)
-
-    best = search(watch, partial(suggest, methods=tree_methods(1000)), 40, 0)
-    assert seen[0] == FIXED
-    assert {s["tree_method"] for s in seen} == {"hist", "approx", "exact"}
-    assert {s["base_score"] for s in seen} == {0.5, "estimated"}
-    assert all(set(s) == set(FIXED) for s in seen)
-    assert all(float(s["n_estimators"]) * float(s["learning_rate"]) >= baselines.LEAST_TRAVEL for s in seen)
-    assert best.value == max(judge(s) for s in seen)
-    assert best.value > judge(FIXED)
-    assert tree_methods(10**6) == ("hist", "approx")
-
-
-@pytest.mark.parametrize("stopped_after", [1, 5, 14])
-def test_an_interrupted_search_ends_as_an_uninterrupted_one(tmp_path: Path, stopped_after: int) -> None:
-    propose = partial(suggest, methods=tree_methods(1000))
-    whole, resumed = tmp_path / "whole.json", tmp_path / "resumed.json"
-    best = search(judge, propose, 20, 3, whole)
-    judged: list[Settings] = []
-
-    def stop(settings: Settings) -> float:
-        if len(judged) == stopped_after:
-            raise KeyboardInterrupt
-        judged.append(settings)
-        return judge(settings)
-
-    with pytest.raises(KeyboardInterrupt):
-        search(stop, propose, 20, 3, resumed)
-    assert len(json.loads(resumed.read_text())) == stopped_after
-    told: list[tuple[int, int, float]] = []
-    judged.clear()
-
-    def note(settings: Settings) -> float:
-        judged.append(settings)
-        return judge(settings)
-
-    assert search(note, propose, 20, 3, resumed, lambda *news: told.append(news)) == best
-    assert len(judged) == 20 - stopped_after
-    assert resumed.read_bytes() == whole.read_bytes()
-    assert [news[:2] for news in told] == [(i + 1, 20) for i in range(20)]
-    assert told[-1][2] == best.value
-    assert search(judge, propose, 5, 3, whole) == max(_read(whole)[:5], key=lambda trial: trial.value or 0.0)
-    assert len(_read(whole)) == 20
-
-
-def _read(path: Path) -> list[baselines.Trial]:
-    return baselines._read_trials(path)
 
 
 def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds(tmp_path: Path) -> None:
@@ -213,18 +109,20 @@ def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds
     np.testing.assert_array_equal(whole.score(columns), resumed.score(columns))
     assert whole.trial == resumed.trial
     (path,) = (tmp_path / "kept").iterdir()
-    trials = _read(path)
+    trials = _read_trials(path)
     assert trials[0].settings == FIXED
     assert resumed.trial.value == max(trial.value or 0.0 for trial in trials)
     XGBoost(n_trials=1, folder=tmp_path / "kept", **settings).fit(columns, labels, customers, 3)
     assert len(list((tmp_path / "kept").iterdir())) == 2  # another seed, another search
 
 
-def test_a_damaged_file_of_trials_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "trials.json"
-    path.write_text('[{"settings": 3}]')
-    with pytest.raises(BundleError, match="Delete it to search anew"):
-        search(judge, partial(suggest, methods=("hist",)), 1, 0, path)
+def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
+    columns, labels, customers = rows(1500)
+    found = XGBoost(n_trials=3, n_folds=2, search_rows=800, n_threads=1).fit(columns, labels, customers, 2)
+    given = XGBoost(n_trials=3, n_threads=1, settings=found.trial.settings).fit(columns, labels, customers, 2)
+    assert found.trial.settings != FIXED
+    assert given.trial == Trial(found.trial.settings)  # without a value, since nothing was searched
+    np.testing.assert_array_equal(given.score(columns), found.score(columns))
 
 
 def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
@@ -234,7 +132,7 @@ def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
     json.loads((tmp_path / "model.json").read_text())
     again = FittedXGBoost.load(tmp_path / "model.json")
     np.testing.assert_array_equal(again.score(columns), fitted.score(columns))
-    assert again.trial == fitted.trial == baselines.Trial(FIXED)
+    assert again.trial == fitted.trial == Trial(FIXED)
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(BundleError, match="not an XGBoost model"):
         FittedXGBoost.load(tmp_path / "model.json")

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from turncoat import load
+from turncoat.evaluation.results import load_results
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,18 +46,22 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_demo_finds_a_regime_that_carries_the_fraud(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--rows", "20000"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, cwd=tmp_path).stdout
-    assert (tmp_path / "demo" / "train_transaction.csv").is_file()
-    overall = float(re.search(r"filtered; ([\d.]+)% fraud", shown)[1])
-    for tier in ("BaumWelchHMM", "VariationalHMM"):
-        table = shown[shown.index(tier) :]
-        table = table[: table.index("└")]
-        shares = [float(share) for share in re.findall(r"│ +\d │ +[\d.]+% │ +([\d.]+)% │", table)]
-        assert len(shares) == 4
-        assert max(shares) > 3 * overall
-    assert "bit-identical True, belief as filtered True" in shown
+def test_the_demo_ends_with_a_report_and_leaves_a_detector(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "turncoat", "demo", "--rows", "8000"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600, cwd=tmp_path).stdout
+    report = tmp_path / shown.splitlines()[-1]
+    assert report.name == "report.html"
+    assert "<script" not in report.read_text()
+    results = load_results(report.parent / "results.json")
+    assert {"XGBoost", "hybrid", "variational, corrected, filtered"} <= {one.name for one in results.contestants}
+    detector = load(tmp_path / re.search(r"a saved detector: ([^;]+);", shown)[1])
+    assert detector.supervision == "anchored"
+    before = report.read_bytes()
+    again = subprocess.run(
+        [sys.executable, "-m", "turncoat", "report", report.parent], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert again.stdout.strip() == str(report)
+    assert report.read_bytes() == before
 
 
 def test_importing_the_package_stays_light() -> None:

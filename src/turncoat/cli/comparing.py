@@ -187,9 +187,10 @@ def _study(transactions: Transactions, settings: Settings, out: Path, source: st
     from turncoat.storage import replace_file
 
     console = Console(stderr=True)
+    scenarios = _scenarios(transactions, source, scenario) if scenario else None
     studied = run(transactions, settings, out, console)
     with console.status(f"judging, {settings.n_resamples:,} resamples"):
-        results = judge(studied, _scenarios(transactions, source, scenario) if scenario else None)
+        results = judge(studied, scenarios)
     manifest = manifest_of(studied, source, schema)
     save_results(results, out / "results.json")
     replace_file(out / "manifest.json", json.dumps(manifest, indent=1).encode())

@@ -37,6 +37,13 @@ class Tier(StrEnum):
     VARIATIONAL = "variational"
 
 
+class Emission(StrEnum):
+    """How the variational tier's posterior enters a score."""
+
+    EXPECTED_LOG = "expected-log"
+    PREDICTIVE = "predictive"
+
+
 class SplitKind(StrEnum):
     """Ways to split."""
 
@@ -66,6 +73,9 @@ def fit(
         Supervision, typer.Option(help="Let labels hold fit rows to the states of their side, or not.")
     ] = Supervision.NONE,
     fraud_states: Annotated[int, typer.Option(help="With anchored supervision: states for fraud.")] = 1,
+    emission: Annotated[
+        Emission, typer.Option(help="Variational tier: score with expected log densities, or with the posterior integrated out.")
+    ] = Emission.EXPECTED_LOG,
     temperature: Annotated[
         str, typer.Option(help="Divides the features' evidence when scoring (docs/scores.md); `auto` chooses it on the selection part.")
     ] = "1",
@@ -99,6 +109,10 @@ def fit(
     estimator = BaumWelchHMM if tier is Tier.BAUM_WELCH else VariationalHMM
     maker = Features(features.value, label_delay_days=label_delay_days, only=only.split(",") if only else None)
     model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
+    if emission is not Emission.EXPECTED_LOG and tier is not Tier.VARIATIONAL:
+        raise ConfigError("--emission is for --tier variational; give that, or leave it out")
+    if tier is Tier.VARIATIONAL:
+        model.set_params(emission=emission.value)
     detector = Detector(maker, model, supervision=supervision.value, n_fraud_states=fraud_states, temperature=_number(temperature))
     detector.check_settings()
     orders = _orders(detector)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit
 
 from turncoat.errors import DataError
-from turncoat.evaluation.baselines import from_extra
+from turncoat.evaluation.tuning import from_extra
 
 Array = NDArray[Any]
 

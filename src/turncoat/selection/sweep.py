@@ -141,6 +141,7 @@ def sweep(
     place = None if folder is None else _opened(Path(folder), identity)
     column = _column(fitted, proxy)
     fits: dict[int, FittedOrder] = {}
+    spent = 0.0
     try:
         for k in counts:
             began = time.perf_counter()
@@ -150,7 +151,9 @@ def sweep(
 
             fits[k], how = (fit(), "fitted") if place is None else _finished(place / f"order-{k:02d}", k, fit)
             fits[k].model.set_params(n_threads=model.n_threads, progress=progress)  # which a saved model does not know
-            done = f"{len(fits)} of {len(counts)}, {time.perf_counter() - began:.1f} s"
+            spent += time.perf_counter() - began
+            left = spent / len(fits) * (len(counts) - len(fits))
+            done = f"{len(fits)} of {len(counts)}, {time.perf_counter() - began:.1f} s" + (f", about {left:.0f} s left" if left else "")
             console.print(f"K = {k} {how} ({done}): {_summary(fits[k].order)}", soft_wrap=True)
     except KeyboardInterrupt:
         kept = "none are kept, as no folder was given" if place is None else f"kept in {place}; the same call goes on from there"

@@ -1,0 +1,118 @@
+"""A search never shares customers between folds, covers what it should, and resumes as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.evaluation.test_baselines import rows
+from turncoat import BundleError
+from turncoat.evaluation.tuning import (
+    FIXED,
+    LEAST_TRAVEL,
+    Settings,
+    _read_trials,
+    boosted,
+    customer_folds,
+    predicted,
+    search,
+    some_customers,
+    suggest,
+    tree_methods,
+)
+
+
+def test_the_least_rounds_reach_a_rare_base_rate() -> None:
+    columns, labels, _ = rows(20_000)
+    rare = labels & (np.arange(len(labels)) % 12 == 0)
+    settings: Settings = {**FIXED, "learning_rate": 0.1, "n_estimators": int(LEAST_TRAVEL / 0.1)}
+    scores = predicted(boosted(settings, columns, rare, 0, 1), columns)
+    assert scores.mean() == pytest.approx(rare.mean(), rel=0.1)
+
+
+def test_folds_share_no_customer_and_all_have_fraud() -> None:
+    _, labels, customers = rows()
+    keys = np.array([f"customer {c}" for c in customers])
+    folds = customer_folds(labels, keys, 4, 5)
+    assert all(len(np.unique(folds[customers == c])) == 1 for c in np.unique(customers))
+    frauds = np.bincount(folds, labels, 4)
+    assert frauds.min() > 0.6 * frauds.max()
+    np.testing.assert_array_equal(folds, customer_folds(labels, keys, 4, 5))
+    assert not np.array_equal(folds, customer_folds(labels, keys, 4, 6))
+
+
+def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None:
+    _, labels, customers = rows(20_000)
+    part = some_customers(labels, customers, 5000, 1)
+    inside = np.isin(np.arange(len(labels)), part)
+    assert not set(customers[inside]) & set(customers[~inside])
+    assert len(part) == pytest.approx(5000, rel=0.1)
+    assert labels[part].mean() == pytest.approx(labels.mean(), rel=0.2)
+    np.testing.assert_array_equal(some_customers(labels, customers, 20_000, 1), np.arange(20_000))
+
+
+def judge(settings: Settings) -> float:
+    """Stands for the folds where only the order of trials matters."""
+    return -abs(float(settings["max_depth"]) - 5) - abs(math.log(float(settings["learning_rate"])) + 2)
+
+
+def test_the_search_covers_the_old_defaults_of_xgboost() -> None:
+    seen: list[Settings] = []
+
+    def watch(settings: Settings) -> float:
+        seen.append(settings)
+        return judge(settings)
+
+    best = search(watch, partial(suggest, methods=tree_methods(1000)), 40, 0)
+    assert seen[0] == FIXED
+    assert {s["tree_method"] for s in seen} == {"hist", "approx", "exact"}
+    assert {s["base_score"] for s in seen} == {0.5, "estimated"}
+    assert all(set(s) == set(FIXED) for s in seen)
+    assert all(float(s["n_estimators"]) * float(s["learning_rate"]) >= LEAST_TRAVEL for s in seen)
+    assert best.value == max(judge(s) for s in seen)
+    assert best.value > judge(FIXED)
+    assert tree_methods(10**6) == ("hist", "approx")
+
+
+@pytest.mark.parametrize("stopped_after", [1, 5, 14])
+def test_an_interrupted_search_ends_as_an_uninterrupted_one(tmp_path: Path, stopped_after: int) -> None:
+    propose = partial(suggest, methods=tree_methods(1000))
+    whole, resumed = tmp_path / "whole.json", tmp_path / "resumed.json"
+    best = search(judge, propose, 20, 3, whole)
+    judged: list[Settings] = []
+
+    def stop(settings: Settings) -> float:
+        if len(judged) == stopped_after:
+            raise KeyboardInterrupt
+        judged.append(settings)
+        return judge(settings)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(stop, propose, 20, 3, resumed)
+    assert len(json.loads(resumed.read_text())) == stopped_after
+    told: list[tuple[int, int, float]] = []
+    judged.clear()
+
+    def note(settings: Settings) -> float:
+        judged.append(settings)
+        return judge(settings)
+
+    assert search(note, propose, 20, 3, resumed, lambda *news: told.append(news)) == best
+    assert len(judged) == 20 - stopped_after
+    assert resumed.read_bytes() == whole.read_bytes()
+    assert [news[:2] for news in told] == [(i + 1, 20) for i in range(20)]
+    assert told[-1][2] == best.value
+    assert search(judge, propose, 5, 3, whole) == max(_read_trials(whole)[:5], key=lambda trial: trial.value or 0.0)
+    assert len(_read_trials(whole)) == 20
+
+
+def test_a_damaged_file_of_trials_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trials.json"
+    path.write_text('[{"settings": 3}]')
+    with pytest.raises(BundleError, match="Delete it to search anew"):
+        search(judge, partial(suggest, methods=("hist",)), 1, 0, path)
