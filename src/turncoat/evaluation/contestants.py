@@ -29,6 +29,7 @@ Scores = dict[str, Array]  # by part
 CALIBRATORS: dict[str, type[Calibrator]] = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
 _SURE = 0.999  # a belief above this is saturated
 _RAREST = 1e-9
+_MAIN = ("corrected", "filtered")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Description:
     supervision: str | None = None
     mode: str | None = None
     note: str = ""
+    is_main: bool = True  # what one would use: such columns are calibrated afterwards too
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +69,12 @@ def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
     """A detector: corrected and raw scores, filtered and smoothed, and the corrected score with rates measured in sample (E8)."""
     how = (tier, detector.supervision)
     columns = [
-        Description(f"{title}, {kind}, {mode}", "hmm", kind, kind == "corrected", *how, mode)
+        Description(f"{title}, {kind}, {mode}", "hmm", kind, kind == "corrected", *how, mode, is_main=(kind, mode) == _MAIN)
         for kind in ("corrected", "raw")
         for mode in MODES
     ]
     note = "fraud shares measured on the rows the model was fitted on (E8)"
-    columns.append(Description(f"{title}, in-sample rates", "hmm", "corrected", True, *how, "filtered", note))
+    columns.append(Description(f"{title}, in-sample rates", "hmm", "corrected", True, *how, "filtered", note, is_main=False))
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> Outcome:
         made = clone(detector).set_params(model__random_state=seed).fit(fold.transactions, fold.split)

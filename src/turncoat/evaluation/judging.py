@@ -56,8 +56,7 @@ class Judgement:
         """How a column is calibrated afterwards: XGBoost in every way, other models by isotonic regression."""
         if column.name == "XGBoost":
             return tuple(CALIBRATORS)
-        main = column.mode in (None, "filtered") and column.kind != "raw" and not column.note.startswith("fraud shares")
-        return ("isotonic",) if main else ()
+        return ("isotonic",) if column.is_main else ()
 
     def rows(self, fold: int, column: Description) -> Array:
         """Places among the test rows that a column is judged on: all, except as the paper did."""

@@ -26,6 +26,7 @@ Settings = dict[str, int | float | str]
 Announce = Callable[[int, int, float], None]  # trials done, trials in all, best average precision so far
 
 MOST_EXACT_ROWS = 50_000  # above which XGBoost's exact trees take too long
+MOST_APPROXIMATE_ROWS = 150_000  # likewise
 LEAST_TRAVEL = 8.0  # rounds times learning rate: a round moves log odds by about the rate, and 0.5 is far from a rare fraud's share
 MOST_ROUNDS = 400
 ESTIMATED = "estimated"
@@ -71,7 +72,8 @@ def suggest(trial: Any, methods: tuple[str, ...]) -> Settings:
 
 def tree_methods(n_rows: int) -> tuple[str, ...]:
     """XGBoost's tree methods that are fast enough for a fit on so many rows."""
-    return ("hist", "approx", "exact") if n_rows <= MOST_EXACT_ROWS else ("hist", "approx")
+    slower = {"approx": MOST_APPROXIMATE_ROWS, "exact": MOST_EXACT_ROWS}
+    return ("hist", *(method for method, most in slower.items() if n_rows <= most))
 
 
 def search(
