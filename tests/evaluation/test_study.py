@@ -262,6 +262,9 @@ def test_settings_survive_json() -> None:
     [
         (lambda: replace(QUICK, tiers=("deep",)), "tiers has 'deep'"),
         (lambda: replace(QUICK, tiers=()), "at least one tier"),
+        (lambda: replace(QUICK, tiers=("variational", "variational")), "tiers has something twice"),
+        (lambda: replace(QUICK, seeds=(3, 3)), "seeds that differ"),
+        (lambda: replace(QUICK, calibrations=("hope",)), "calibrations has 'hope'"),
         (lambda: replace(QUICK, states="many"), "states is 'many'"),
         (lambda: replace(QUICK, n_resamples=0), "n_resamples is 0"),
         (lambda: Protocol("bootstrap"), "the protocol is 'bootstrap'"),

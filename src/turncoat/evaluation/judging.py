@@ -51,12 +51,11 @@ class Judgement:
                 found[described.name] = (described, {run: scores[TEST] for run, (_, scores) in made.items()})
         return found
 
-    @staticmethod
-    def _calibrations(column: Description) -> tuple[str, ...]:
-        """How a column is calibrated afterwards: XGBoost in every way, other models by isotonic regression."""
+    def _calibrations(self, column: Description) -> tuple[str, ...]:
+        """How a column is calibrated afterwards."""
         if column.name == "XGBoost":
             return tuple(CALIBRATORS)
-        return ("isotonic",) if column.is_main else ()
+        return self.studied.settings.calibrations if column.is_main else ()
 
     def rows(self, fold: int, column: Description) -> Array:
         """Places among the test rows that a column is judged on: all, except as the paper did."""
@@ -206,7 +205,7 @@ def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
         ("hybrid", "XGBoost", "average_precision", "What the regimes add to XGBoost with the same columns"),
         ("hybrid", "XGBoost", "log_loss", ""),
         (ranked, "XGBoost, isotonic", "log_loss", "The ranker inside the regimes against isotonic calibration"),
-        (ranked, "XGBoost, isotonic", "ece_mass", ""),
+        (ranked, "XGBoost, isotonic", "ece_mass", "And its calibration error"),
         (ranked, "XGBoost, Platt", "log_loss", ""),
         (ranked, "XGBoost", "average_precision", ""),
         (f"{tier}, anchored, corrected, filtered", plain, "average_precision", "What labels in fitting add to the regimes"),

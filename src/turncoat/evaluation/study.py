@@ -61,6 +61,7 @@ class Settings:
     n_restarts: int = 5
     max_iter: int = 100
     preset: str = "default"  # "paper" takes the published settings of the models
+    calibrations: tuple[str, ...] = ("isotonic",)  # of every contestant afterwards; XGBoost has them all
     n_trials: int = 20  # of XGBoost's search
     search_rows: int = 30_000
     n_stability: int = 10  # resamples of customers for the stability of K
@@ -69,12 +70,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        for name, values, allowed in (("tiers", self.tiers, tuple(TIERS)), ("baselines", self.baselines, BASELINES)):
+        choices = (
+            ("tiers", self.tiers, tuple(TIERS)),
+            ("baselines", self.baselines, BASELINES),
+            ("calibrations", self.calibrations, tuple(contestants.CALIBRATORS)),
+        )
+        for name, values, allowed in choices:
+            if len(set(values)) < len(values):
+                raise ConfigError(f"{name} has something twice: {', '.join(values)}")
             for value in values:
                 if value not in allowed:
                     raise ConfigError(f"{name} has {value!r}; each must be one of {', '.join(allowed)}")
-        if not self.tiers or not self.seeds:
-            raise ConfigError("a study needs at least one tier and one seed")
+        if not self.tiers or not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"a study needs at least one tier, and seeds that differ; found {self.tiers} and {self.seeds}")
         if self.states != AUTO and (isinstance(self.states, bool) or not isinstance(self.states, int) or self.states < 1):
             raise ConfigError(f"states is {self.states!r}; it must be a whole number of at least 1, or {AUTO!r}")
         for name in ("n_restarts", "max_iter", "n_trials", "n_stability", "n_resamples"):
