@@ -161,7 +161,7 @@ def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> No
     assert found["figures"]["hybrid"]["auroc"] == next(one for one in results.contestants if one.name == "hybrid").figures["auroc"].value
     assert {table.title for table in results.slices} == {"by length of history", "by scenario"}
     assert (tmp_path / found["report"]).read_text().startswith("<!doctype html>")
-    shown = turncoat("compare", "--manifest", "run/manifest.json", "--scenario", "KIND", "--out", "again", cwd=tmp_path).stdout
+    shown = turncoat("compare", "--manifest", "run/manifest.json", "--out", "again", cwd=tmp_path).stdout
     assert shown.splitlines()[-1] == "again/report.html"
     assert "published: LSTM" in shown
     for name in ("results.json", "manifest.json", "report.html", "tables/contestants.csv"):
@@ -171,3 +171,8 @@ def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> No
     unknown = turncoat("compare", *where, "--scenario", "KINDS", "--out", "x", cwd=tmp_path, status=2).stderr
     assert "--scenario is 'KINDS', and data.parquet has no such column" in unknown
     assert "cannot be read" in turncoat("report", "nowhere", cwd=tmp_path, status=2).stderr
+    payments.head(29_000).write_parquet(tmp_path / "fewer.parquet")
+    other = turncoat(
+        "compare", "--manifest", "run/manifest.json", "--data", "fewer.parquet", "--out", "other", cwd=tmp_path, status=2
+    ).stderr
+    assert "not the data of run/manifest.json" in other

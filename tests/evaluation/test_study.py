@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
+from scipy.stats import wilcoxon
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from tests.selection.cases import SCHEMA, frame
@@ -95,7 +97,15 @@ def test_differences_are_between_the_figures(studied: tuple[Studied, Results, Pa
         values = [of(results, name).figures[one.metric].value for name in (one.first, one.second)]
         assert one.difference == pytest.approx(values[0] - values[1])  # type: ignore[operator]
         assert one.by_customer[0] <= one.by_customer[1]
-        assert one.wilcoxon_p is None or 0 <= one.wilcoxon_p <= 1
+        assert (one.wilcoxon_p is None) == (one.metric != "log_loss")
+    found = studied[0]
+    labels = found.folds[0].labels(TEST)
+    losses = []
+    for name in ("hybrid", "XGBoost"):
+        scores = found.scores(0, 1, name)[TEST]
+        losses.append(-np.log(np.where(labels == 1, scores, 1 - scores)))
+    one = next(c for c in results.comparisons if (c.first, c.second, c.metric) == ("hybrid", "XGBoost", "log_loss"))
+    assert one.wilcoxon_p == pytest.approx(wilcoxon(losses[0] - losses[1]).pvalue)
 
 
 def test_a_detector_scores_as_in_the_study(studied: tuple[Studied, Results, Path]) -> None:
@@ -283,6 +293,15 @@ def test_a_folder_of_another_study_is_left_alone(studied: tuple[Studied, Results
         run(found.transactions, replace(QUICK, max_iter=11), folder, QUIET)
     with pytest.raises(ConfigError, match="other data"):
         run(read(portfolio(100), SCHEMA), QUICK, folder, QUIET)
+    for n, content in enumerate(("[]", "{")):
+        (tmp_path / f"odd{n}").mkdir()
+        (tmp_path / f"odd{n}" / "study.json").write_text(content)
+        with pytest.raises(BundleError, match="Choose another folder"):
+            run(found.transactions, QUICK, tmp_path / f"odd{n}", QUIET)
+    for wrong in ({"only": ("nosuch",)}, {"seeds": (2**32,)}, {"anchored_states": 1}, {"temperature": float("nan")}):
+        with pytest.raises(ConfigError):
+            run(found.transactions, replace(QUICK, **wrong), tmp_path / "wrong", QUIET)
+        assert not (tmp_path / "wrong").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(BundleError, match="holds no study"):
@@ -292,12 +311,30 @@ def test_a_folder_of_another_study_is_left_alone(studied: tuple[Studied, Results
 
 
 def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
-    settings = replace(QUICK, seeds=(1,), tiers=("variational",), baselines=("isolation-forest",))
+    settings = replace(QUICK, seeds=(1,), tiers=("variational",), baselines=("isolation-forest", "xgboost"))
     transactions = read(portfolio(), SCHEMA)
     whole = judge(run(transactions, settings, tmp_path / "run", QUIET))
-    (scores,) = (tmp_path / "run" / "fits" / "fold-1-seed-1" / "isolation-forest" / "scores").glob("*.safetensors")
+    fits = tmp_path / "run" / "fits" / "fold-1-seed-1"
+    (scores,) = (fits / "isolation-forest" / "scores").glob("*.safetensors")
     scores.write_bytes(scores.read_bytes()[:-3])
+    (fits / "xgboost" / "model.json").write_text("{}")
+    shutil.rmtree(fits / "variational" / "detector")
+    shutil.rmtree(fits / "anchored" / "scores")
+    shutil.copytree(fits / "xgboost" / "scores", fits / "anchored" / "scores")  # of another
     assert judge(run(transactions, settings, tmp_path / "run", QUIET)) == whole
+
+
+def test_too_short_a_file_for_the_folds_is_refused() -> None:
+    transactions = read(portfolio(), SCHEMA)
+    with pytest.raises(DataError, match=r"12 test weeks after 35 days of training need 126 days of data, and there are \d+\. Use fewer"):
+        Protocol("handbook", n_folds=12).splits(transactions)
+
+
+def test_test_weeks_begin_at_midnight() -> None:
+    transactions = read(portfolio(400).filter(pl.col("at") < 86.8 * DAY), SCHEMA)
+    for split in Protocol("handbook", train_days=42, n_folds=2, drop_compromised=False).splits(transactions):
+        days = np.unique(np.floor(transactions.times[split.test] / DAY))
+        assert len(days) == 7
 
 
 def test_results_survive_the_disk(studied: tuple[Studied, Results, Path], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turncoat.cli.fitting import AUTO, data_source
-from turncoat.errors import ConfigError
+from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from turncoat.data import Transactions
@@ -73,7 +73,9 @@ def compare(
     all_cards: Annotated[bool, typer.Option("--all-cards", help="Handbook protocol: keep cards known to be compromised.")] = False,
     label_delay_days: Annotated[float, typer.Option(help="Days until a label is known.")] = 7.0,
     scenario: Annotated[str, typer.Option(help="A column of the data that names kinds of fraud, for a table; no model sees it.")] = "",
-    manifest: Annotated[Path | None, typer.Option(help="The manifest.json of a run, to make that run again.")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="The manifest.json of a run, to make that run again; other options are not used.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results' figures as JSON.")] = False,
 ) -> None:
     """Fit the tiers and the baselines on the same rows, judge them on others, and write a report.
@@ -90,11 +92,11 @@ def compare(
     """
     from turncoat.data import read
     from turncoat.evaluation.manifest import load_manifest
-    from turncoat.evaluation.study import with_changes
+    from turncoat.evaluation.study import data_fingerprint, with_changes
 
     if manifest is not None:
         made, settings = load_manifest(manifest)
-        source, config = Path(made["source"]) if data is None else data, made["schema"]
+        source, config, scenario = Path(made["source"]) if data is None else data, made["schema"], made["scenario"]
     else:
         source = data_source(data, config)
         settings = with_changes(
@@ -117,6 +119,8 @@ def compare(
         )
     with Console(stderr=True).status("reading"):
         transactions = read(source, config)
+    if manifest is not None and data_fingerprint(transactions) != made["data_fingerprint"]:
+        raise DataError(f"{source}: not the data of {manifest}. Give those with --data, or make a run of its own")
     results = _study(transactions, settings, out, str(source), config, scenario)
     _show(results, out, as_json)
 
@@ -181,6 +185,11 @@ def _preset(preset: Preset) -> Settings:
 
 def _study(transactions: Transactions, settings: Settings, out: Path, source: str, schema: str, scenario: str) -> Results:
     """Run, judge and write everything."""
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ImportError as problem:
+        raise ConfigError(f"the report needs the extra: pip install turncoat[baselines] ({problem.name} is missing)") from problem
     from turncoat.evaluation.judging import judge
     from turncoat.evaluation.manifest import manifest_of
     from turncoat.evaluation.results import save_results
@@ -190,10 +199,16 @@ def _study(transactions: Transactions, settings: Settings, out: Path, source: st
 
     console = Console(stderr=True)
     scenarios = _scenarios(transactions, source, scenario) if scenario else None
-    studied = run(transactions, settings, out, console)
+    try:
+        studied = run(transactions, settings, out, console)
+    except KeyboardInterrupt:
+        console.print(
+            f"stopped; what is finished is kept in {out}, and the same command goes on from there", highlight=False, soft_wrap=True
+        )
+        raise
     with console.status(f"judging, {settings.n_resamples:,} resamples"):
         results = judge(studied, scenarios)
-    manifest = manifest_of(studied, source, schema)
+    manifest = manifest_of(studied, source, schema, scenario)
     save_results(results, out / "results.json")
     replace_file(out / "manifest.json", json.dumps(manifest, indent=1).encode())
     write_report(results, manifest, out)
@@ -207,7 +222,7 @@ def _scenarios(transactions: Transactions, source: str, column: str) -> Any:
     found = open_source(source)
     if found.spelled(column) is None:
         raise ConfigError(f"--scenario is {column!r}, and {found.name} has no such column")
-    values = found.frame.select(column).collect().to_series()
+    values = found.frame.select(str(found.spelled(column))).collect().to_series()
     return values.fill_null(0).to_numpy()[transactions.places]
 
 
@@ -220,7 +235,11 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
         figures = {one.name: {metric: figure.value for metric, figure in one.figures.items()} for one in results.contestants}
         typer.echo(json.dumps({"report": str(report), "figures": figures, "warnings": results.warnings}))
         return
-    table = Table("", *_SHOWN.values(), title=f"{results.title}: test part, out of sample, mean over {results.n_folds} folds")
+    table = Table(
+        "",
+        *_SHOWN.values(),
+        title=f"{results.title}: test part, out of sample" + (f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""),
+    )
     for one in results.contestants:
         values = [one.figures[metric].value if metric in one.figures else None for metric in _SHOWN]
         digits = [4 if metric in ("ece_mass", "log_loss") else 3 for metric in _SHOWN]

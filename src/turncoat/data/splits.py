@@ -283,7 +283,9 @@ def _split(name: str, seed: int | None, rows: _Rows, membership: Array, wanted: 
                 f"{name}: {part} has no rows, as too few times differ or windows are too short. Make {part} larger or the gap shorter"
             )
         if needs_fraud and not summaries[part].frauds:
-            raise DataError(f"{name}: {part} has no fraud among {summaries[part].rows:,} rows. Make {part} larger, or try another seed")
+            raise DataError(
+                f"{name}: {part} has no fraud among {summaries[part].rows:,} rows. Give more data, a larger {part} part, or another split"
+            )
     return Split(name, seed, fit, selection, calibration, test, left_out, summaries)
 
 

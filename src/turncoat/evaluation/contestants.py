@@ -55,6 +55,10 @@ class Outcome:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
+def _nothing_kept(_: Path) -> None:
+    """Nothing but scores is kept."""
+
+
 @dataclass(frozen=True)
 class Contender:
     """One fit of a study, of which one or several columns of scores come."""
@@ -63,6 +67,7 @@ class Contender:
     columns: tuple[Description, ...]
     needs: tuple[str, ...]  # contenders that must be finished before
     fit: Callable[[Fold, int, Mapping[str, Path], Path], Outcome]  # (fold, seed, folders of what it needs, own folder)
+    check: Callable[[Path], object] = _nothing_kept  # raises BundleError if the model in its folder is damaged
 
 
 def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
@@ -92,7 +97,7 @@ def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
                     sure = float((found.belief[places].max(axis=1) > _SURE).mean())
         return Outcome(scores, {"saturation": sure})
 
-    return Contender(key, tuple(columns), (), fit)
+    return Contender(key, tuple(columns), (), fit, lambda folder: load(folder / "detector"))
 
 
 def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Contender:
@@ -105,7 +110,8 @@ def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any])
             fitted.save(folder / "model.json")
         return Outcome({title: {part: fitted.score(fold.columns[part]) for part in (CALIBRATION, TEST)}})
 
-    return Contender(key, (column,), (), fit)
+    check = (lambda folder: FittedXGBoost.load(folder / "model.json")) if key == "xgboost" else _nothing_kept
+    return Contender(key, (column,), (), fit, check)
 
 
 def logistic() -> Contender:

@@ -14,7 +14,7 @@ from turncoat.data.splits import DAY, PARTS, long_enough
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
 from turncoat.evaluation.contestants import CALIBRATORS, Description, calibrated
 from turncoat.evaluation.folds import TEST
-from turncoat.evaluation.metrics import METRICS, ROW_METRICS, Judged, brier_losses, curves, mean_of_known, measure, or_none
+from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, Judged, curves, mean_of_known, measure, or_none
 from turncoat.evaluation.profiles import regime_table
 from turncoat.evaluation.protocols import PUBLISHED
 from turncoat.evaluation.results import Comparison, Contestant, Figure, OrderRow, PartRow, RegimeTable, Results, Selection, SliceTable
@@ -25,6 +25,7 @@ from turncoat.scoring import load
 
 Array = NDArray[Any]
 
+_LEAST_CARDS = 200  # a day, for the share of frauds among a hundred of them to tell contestants apart
 _PAPER_LEAST_ROWS = 5  # the paper judges its models on customers with so many transactions, and its baselines on all
 
 
@@ -113,7 +114,7 @@ class Judgement:
         units = self._resamples(name) or {}
         figures = {}
         for metric, about in METRICS.items():
-            if about.needs_probability and not column.is_probability:
+            if (about.needs_probability and not column.is_probability) or (metric == "card_precision_100" and not self._has_cards):
                 continue
             values = np.array([[figure[metric] for figure in folds] for folds in by_seed])  # [seeds, folds]
             of_seeds = mean_of_known(values, axis=1)
@@ -139,6 +140,15 @@ class Judgement:
             column.note,
         )
 
+    @cached_property
+    def _has_cards(self) -> bool:
+        """Whether there are enough customers a day to choose a hundred from."""
+        found = []
+        for fold in self.studied.folds:
+            days = np.floor(self.studied.transactions.times[fold.rows(TEST)] / DAY)
+            found.append(len(np.unique(np.column_stack([days, fold.customers(TEST)]), axis=0)) / len(np.unique(days)))
+        return min(found) >= _LEAST_CARDS
+
     def comparison(self, first: str, second: str, metric: str, headline: str = "") -> Comparison | None:
         """One column less another; None where one is missing or they are not judged on the same rows."""
         if first not in self.columns or second not in self.columns:
@@ -150,9 +160,10 @@ class Judgement:
         both = [unit.difference(self._all_seeds(first), self._all_seeds(second), metric) for unit in units.values()]
         if values[first] is None or values[second] is None or both[0] is None or both[1] is None:
             return None
-        seed = self.studied.settings.seeds[0]
-        losses = [np.concatenate([brier_losses(judged) for judged in self.judged(name, seed)]) for name in (first, second)]
-        p = wilcoxon_p(*losses) if METRICS[metric].needs_probability else None
+        p = None
+        if metric in LOSSES:
+            seed = self.studied.settings.seeds[0]
+            p = wilcoxon_p(*(np.concatenate([LOSSES[metric](judged) for judged in self.judged(name, seed)]) for name in (first, second)))
         return Comparison(first, second, metric, values[first] - values[second], both[0], both[1], p, headline)  # type: ignore[operator]
 
 
@@ -211,7 +222,7 @@ def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
         (f"{tier}, anchored, corrected, filtered", plain, "average_precision", "What labels in fitting add to the regimes"),
         (plain, "XGBoost", "average_precision", ""),
         (plain, "Isolation Forest", "average_precision", "Regimes without labels against Isolation Forest"),
-        (plain, f"{tier}, corrected, smoothed", "average_precision", "What hindsight would be worth"),
+        (f"{tier}, corrected, smoothed", plain, "average_precision", "What hindsight would be worth"),
     ]
     return tuple(found for one in wanted if (found := whole.comparison(*one)) is not None)
 

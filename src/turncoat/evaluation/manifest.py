@@ -15,11 +15,12 @@ from turncoat.evaluation.study import Settings, Studied, plain_settings, setting
 PACKAGES = ("turncoat", "numpy", "numba", "scipy", "scikit-learn", "polars", "xgboost-cpu", "xgboost", "optuna", "venn-abers")
 
 
-def manifest_of(studied: Studied, source: str, schema: str) -> dict[str, Any]:
-    """Versions, data and settings. `source` and `schema` are as they were given."""
+def manifest_of(studied: Studied, source: str, schema: str, scenario: str) -> dict[str, Any]:
+    """Versions, data and settings. `source`, `schema` and the column of scenarios are as they were given."""
     return {
         "source": source,
         "schema": schema,
+        "scenario": scenario,
         "data_fingerprint": studied.fingerprint,
         "settings": plain_settings(studied.settings),
         "python": platform.python_version(),
@@ -32,6 +33,8 @@ def load_manifest(path: Path) -> tuple[Mapping[str, Any], Settings]:
     """Read a manifest, and the settings in it."""
     try:
         manifest = json.loads(path.read_bytes())
+        if lacking := {"source", "schema", "scenario", "data_fingerprint", "settings"} - set(manifest):
+            raise BundleError(f"{path}: not the manifest of a run: {', '.join(sorted(lacking))} missing")
         return manifest, settings_from(manifest["settings"])
     except OSError as problem:
         raise BundleError(f"{path}: cannot be read ({problem.strerror}). Give the manifest.json of a run") from problem

@@ -189,12 +189,23 @@ def mean_of_known(figures: Array, axis: int = 0) -> Array:
     return np.asarray(np.divide(sums, counts, out=np.full(np.shape(sums), np.nan), where=counts > 0))
 
 
+def log_losses(judged: Judged) -> Array:
+    """Minus the log probability of each row's label [N]; NaN if the scores are no probabilities."""
+    if not judged.ranking.is_probability:
+        return np.full(len(judged), np.nan)
+    chances = np.where(judged.labels == 1, judged.scores, 1.0 - judged.scores)
+    return np.asarray(-np.log(np.clip(chances, _CLIP, 1.0)))
+
+
 def brier_losses(judged: Judged) -> Array:
     """Squared distance of score and label [N], the losses whose mean is the Brier score; NaN if the scores are no probabilities."""
     if not judged.ranking.is_probability:
         return np.full(len(judged), np.nan)
     losses: Array = (judged.scores - judged.labels) ** 2
     return losses
+
+
+LOSSES = {"brier": brier_losses, "log_loss": log_losses}  # metrics that are a mean over transactions
 
 
 def card_precision(judged: Judged, k: int = DAILY, weights: ArrayLike | None = None) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from turncoat.data.splits import DAY, Split, by_customer, by_time, prequential
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ConfigError
+from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.results import Published
 
 PROTOCOLS = ("matched", "chronological", "paper", "handbook")
@@ -23,6 +24,7 @@ PUBLISHED = {
         )
     )
 }
+_NEARLY = 0.3  # of a day: one that lacks less counts as whole
 _BOOK_MEMORY = 7 * DAY  # the book forgets cards that were compromised before its week of training
 
 
@@ -54,7 +56,14 @@ class Protocol:
         delay = self.label_delay_days * DAY
         if self.name == "chronological":
             return [by_time(*who, gap=delay, needs_fraud=True)]
-        first = float(transactions.times.max()) - (self.train_days + 7 * self.n_folds) * DAY - delay
+        end = math.floor(float(transactions.times.max()) / DAY + _NEARLY) * DAY  # midnight: metrics count whole days
+        days = self.train_days + 7 * self.n_folds + self.label_delay_days
+        first = end - days * DAY
+        if first < float(transactions.times.min()) - DAY:
+            raise DataError(
+                f"{transactions.source}: {self.n_folds} test weeks after {self.train_days:g} days of training need {days:g} days of data, "
+                f"and there are {(end - float(transactions.times.min())) / DAY:.0f}. Use fewer weeks (--folds), or more data"
+            )
         return prequential(
             *who,
             train=self.train_days * DAY,

@@ -27,6 +27,7 @@ from turncoat.evaluation import contestants
 from turncoat.evaluation.contestants import Contender, Description, Outcome
 from turncoat.evaluation.folds import Fold
 from turncoat.evaluation.protocols import Protocol
+from turncoat.evaluation.tuning import from_extra
 from turncoat.features import Features
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.variational import VariationalHMM
@@ -155,7 +156,9 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
     """Fit everything that is not yet in the folder, which may hold an earlier, unfinished run of the same study."""
     told = Console(stderr=True) if console is None else console
     transactions.needed_labels("a comparison")
+    _check(settings)
     splits = settings.protocol.splits(transactions)
+    settings.features(settings.only).fit(transactions.take(splits[0].fit))  # refused now rather than in a folder begun
     fingerprint = data_fingerprint(transactions)
     _open(folder, settings, fingerprint)
     sweeps, stabilities, states, why = _chosen(transactions, splits[0], settings, folder, told)
@@ -169,7 +172,7 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
             found: dict[str, Fitted] = {}
             for contender in contenders:
                 place = folder / "fits" / f"fold-{f + 1}-seed-{seed}" / contender.key
-                outcome = _finished(place)
+                outcome = _finished(contender, place)
                 if outcome is None:
                     with _announced(told, f"{contender.key}, fold {f + 1} of {len(splits)}, seed {seed}", done, total, began, fresh):
                         outcome = _fit(contender, fold, seed, {key: found[key].folder for key in contender.needs}, place)
@@ -207,6 +210,20 @@ def settings_from(plain: Mapping[str, Any]) -> Settings:
         raise ConfigError(f"these are not settings of a study ({problem})") from problem
 
 
+def _check(settings: Settings) -> None:
+    """Refuse, before anything is begun, settings that would be refused later, and packages that are missing."""
+    tier, n_states = settings.main_tier, settings.states if isinstance(settings.states, int) else min(settings.orders)
+    settings.detector(tier, n_states).check_settings()
+    settings.detector(tier, n_states, "anchored").check_settings()
+    if settings.anchored_states is not None and settings.anchored_states <= settings.n_fraud_states:
+        raise ConfigError(f"anchored_states is {settings.anchored_states}; it must be above the {settings.n_fraud_states} states of fraud")
+    if not all(0 <= seed < 2**32 for seed in settings.seeds):
+        raise ConfigError(f"seeds are {settings.seeds}; each must be at least 0 and below 2**32")
+    if "xgboost" in settings.baselines:
+        for module in ("xgboost", "optuna", "venn_abers"):
+            from_extra(module, "a comparison with XGBoost")
+
+
 def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
     """Make the run's folder, or check that it is of the same study."""
     identity = {"turncoat": turncoat.__version__, "data": fingerprint, "settings": plain_settings(settings)}
@@ -216,6 +233,8 @@ def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
             before = json.loads(path.read_bytes())
         except ValueError as problem:
             raise BundleError(f"{path} cannot be read. Choose another folder") from problem
+        if not isinstance(before, dict):
+            raise BundleError(f"{path} does not describe a study. Choose another folder")
         changed = [name for name in identity if before.get(name) != identity[name]]
         if changed:
             raise ConfigError(f"{folder} holds another study: other {', '.join(changed)}. Choose another folder, or remove it")
@@ -282,17 +301,19 @@ def _fit(contender: Contender, fold: Fold, seed: int, folders: Mapping[str, Path
     return outcome
 
 
-def _finished(place: Path) -> Outcome | None:
+def _finished(contender: Contender, place: Path) -> Outcome | None:
     """What a finished contender left; None if it is not finished or damaged."""
     try:
         content, arrays = FIT.load(place / "scores")
+        contender.check(place)
     except BundleError:
         return None
     scores: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
         part, column = name.split("/", 1)
         scores.setdefault(column, {})[part] = array
-    return Outcome(scores, content["figures"])
+    whole = set(scores) == {column.name for column in contender.columns}
+    return Outcome(scores, content["figures"]) if whole else None
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from turncoat.evaluation.folds import CALIBRATION, TEST
+from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.results import Comparison, Contestant, RegimeTable, Selection
 from turncoat.evaluation.study import Studied
 
@@ -20,11 +21,17 @@ _NO_SEQUENCE = 0.01
 def summary(studied: Studied, contestants: Sequence[Contestant]) -> tuple[str, ...]:
     """What was done and what came out."""
     settings, by_name = studied.settings, {one.name: one for one in contestants}
+    is_paper = settings.protocol.name == "paper"
     frauds, rows = (sum(f.split.summaries["test"].frauds or 0 for f in studied.folds), sum(len(f.rows(TEST)) for f in studied.folds))
     told = [
         f"{len(contestants)} columns of scores were judged on {rows:,} transactions ({frauds:,} frauds) that nothing was fitted on, split "
         f"{settings.protocol.in_words}.",
-        "All contestants had the same rows, and features that use nothing of the row's own label or of the future"
+        (
+            "Baselines were judged on all of them, hidden Markov models on customers with 5 transactions or more"
+            if is_paper
+            else "All contestants were judged on the same rows"
+        )
+        + ", with features that use nothing of the row's own label or of the future"
         + ("; the hidden Markov models had " + ", ".join(settings.only) + " of them." if settings.only else "."),
     ]
     for tier in settings.tiers:
@@ -40,7 +47,8 @@ def headline(one: Comparison) -> str:
     """A comparison that matters, as a sentence."""
     low, high = one.by_customer
     sure = "off zero" if low > 0 or high < 0 else "which includes zero"
-    metric = one.metric.replace("_", " ")
+    better = "higher" if METRICS[one.metric].higher_is_better else "lower"
+    metric = f"{METRICS[one.metric].title} ({better} is better)"
     return f"{one.headline}: {one.difference:+.4f} of {metric} (90 % interval by customer {low:+.4f} to {high:+.4f}, {sure})."
 
 

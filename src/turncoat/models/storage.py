@@ -10,13 +10,15 @@ from turncoat.errors import BundleError, ConfigError
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.fitting import FitReport, RestartReport
+from turncoat.models.neural.model import NeuralVariationalHMM
+from turncoat.models.neural.storage import NOT_SAVED, pack_encoder, settle_encoder, unpack_encoder
 from turncoat.models.parameters import Prior
 from turncoat.models.variational import VariationalHMM
 from turncoat.storage import Format
 
 MODEL = Format("model", version=1)
-_KINDS: dict[str, type[HiddenMarkovModel[Any]]] = {kind.__name__: kind for kind in (BaumWelchHMM, VariationalHMM)}
-_NOT_SAVED = ("init", "progress", "n_threads")  # facts about a session, not about the model
+_KINDS: dict[str, type[HiddenMarkovModel[Any]]] = {kind.__name__: kind for kind in (BaumWelchHMM, VariationalHMM, NeuralVariationalHMM)}
+_NOT_SAVED = ("init", "progress", "n_threads", *NOT_SAVED)  # facts about a session, not about the model
 
 
 def save_model(model: HiddenMarkovModel[Any], folder: str | os.PathLike[str]) -> None:
@@ -46,7 +48,11 @@ def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str,
         "n_categories": list(params.n_categories),
         "fit_report": None if report is None else asdict(report),
     }
-    return content, _flatten(params)
+    arrays = _flatten(params)
+    if isinstance(model, NeuralVariationalHMM):
+        content["encoder"], tensors = pack_encoder(model)
+        arrays |= tensors
+    return content, arrays
 
 
 def unpack_model(content: dict[str, Any], arrays: dict[str, Any]) -> BaumWelchHMM | VariationalHMM:
@@ -57,7 +63,11 @@ def unpack_model(content: dict[str, Any], arrays: dict[str, Any]) -> BaumWelchHM
         settings["prior"] = Prior(**settings["prior"])
     params = _unflatten(kind.params_type, arrays, len(content["n_categories"]))
     settings.pop("n_states")
+    if "encoder" in content:
+        settings["encoder"] = unpack_encoder(content["encoder"], arrays)
     model = kind.from_params(params, **settings)
+    if "encoder" in content:
+        settle_encoder(model, content["encoder"])
     report = content["fit_report"]
     if report is not None:
         model.fit_report_ = _report(report)

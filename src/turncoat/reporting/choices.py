@@ -164,7 +164,10 @@ def parts_table(results: Results) -> Table:
     ]
     folds = "one fold" if results.n_folds == 1 else f"{results.n_folds} folds"
     return Table(
-        "parts", f"Rows of each part, summed over {folds}. Split: {results.protocol}; counts, so no inference.", columns, one_group(rows)
+        "parts",
+        f"Rows of each part, summed over {folds}; customers of the fold that has most. Split: {results.protocol}; counts, so no inference.",
+        columns,
+        one_group(rows),
     )
 
 

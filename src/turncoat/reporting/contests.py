@@ -30,10 +30,11 @@ _AS_IN_THE_PAPER = ("average_precision", "ks", "ece_width", "ece_mass")
 _GREYED = "Calibration figures of scores that are no probabilities are greyed out."
 
 
-def tested(results: Results, contestants: Iterable[Contestant]) -> str:
+def provenance(results: Results, contestants: Iterable[Contestant], first_seed: bool = False) -> str:
     """Where figures on test rows come from."""
     folds = "1 fold" if results.n_folds == 1 else f"{results.n_folds} folds"
-    seeds = "1 seed" if len(results.seeds) == 1 else f"{len(results.seeds)} seeds"
+    folds += " together" if first_seed and results.n_folds > 1 else ""
+    seeds = "1 seed" if len(results.seeds) == 1 else "first seed" if first_seed else f"{len(results.seeds)} seeds"
     return f"Split: {results.protocol}, test rows of {folds}, {seeds}; {inference_of(contestants)}; out of sample."
 
 
@@ -63,7 +64,8 @@ def contestants_table(results: Results) -> Table:
         for family, members in by_family(results.contestants)
     ]
     small = "Small type: 90 % bootstrap interval over customers, and ± the standard deviation over seeds where there are several."
-    caption = f"All contestants on the same rows. {small} {_GREYED} {tested(results, results.contestants)}"
+    same = "Not all on the same rows, see the warnings." if results.protocol == "paper" else "All contestants on the same rows."
+    caption = f"{same} {small} {_GREYED} {provenance(results, results.contestants)}"
     return Table("contestants", caption, columns, tuple(groups), group_name="family")
 
 
@@ -78,7 +80,7 @@ def every_figure_table(results: Results) -> Table:
         Column("fold", "By fold", is_interval=True),
     )
     groups = [Group(one.name, tuple(_every_figure(one, metric) for metric in _metrics([one]))) for one in results.contestants]
-    caption = f"Every figure. Intervals are 90 % bootstrap intervals of the mean. {_GREYED} {tested(results, results.contestants)}"
+    caption = f"Every figure. Intervals are 90 % bootstrap intervals of the mean. {_GREYED} {provenance(results, results.contestants)}"
     return Table("every_figure", caption, columns, tuple(groups), group_name="contestant")
 
 
@@ -97,7 +99,7 @@ def scoring_table(results: Results) -> Table:
         )
         groups.append(Group(tier_text(tier) if tier else "No HMM", rows))
     what = "What the correction and the inference change. Raw is the belief in the fraud regime; corrected weighs regimes by fraud share."
-    return Table("scoring", f"{what} {_GREYED} {tested(results, members)}", columns, tuple(groups), group_name="tier")
+    return Table("scoring", f"{what} {_GREYED} {provenance(results, members)}", columns, tuple(groups), group_name="tier")
 
 
 def published_table(results: Results) -> Table:
@@ -115,7 +117,7 @@ def published_table(results: Results) -> Table:
             (words(one.name), *(replace(figure_cell(m, one.figures.get(m), one.is_probability), small=()) for m in shown)) for one in ours
         ]
         groups.append(Group("This run", tuple(rows)))
-    where = f"This run: {tested(results, ours)}" if ours else ""
+    where = f"This run: {provenance(results, ours)}" if ours else ""
     caption = f"Published figures are their authors', with their splits and inference, and were not run again. {_GREYED} {where}"
     return Table("published", caption, columns, tuple(groups), group_name="source")
 
@@ -142,7 +144,7 @@ def comparisons_table(results: Results) -> Table:
         for one in results.comparisons
     ]
     among = compared(results, results.comparisons)
-    caption = f"Differences on the same resamples, with 90 % intervals; above 0 the first is higher. {tested(results, among)}"
+    caption = f"Differences on the same resamples, with 90 % intervals; above 0 the first is higher. {provenance(results, among)}"
     return Table("comparisons", caption, columns, one_group(rows))
 
 
@@ -180,7 +182,9 @@ def _slices(results: Results, name: str, title: str, slices: Sequence[SliceTable
             rows.append((words(row.label), Cell(count(row.rows), row.rows), Cell(count(row.frauds), row.frauds), *cells))
         groups.append(Group(table.contestant, tuple(rows)))
     members = [named[table.contestant] for table in slices if table.contestant in named] or results.contestants
-    return Table(name, f"Test rows {title}. {tested(results, members)}", columns, tuple(groups), group_name="contestant")
+    return Table(
+        name, f"Test rows {title}. {provenance(results, members, first_seed=True)}", columns, tuple(groups), group_name="contestant"
+    )
 
 
 def _named(one: Contestant) -> Cell:

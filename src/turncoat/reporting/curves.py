@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from turncoat.evaluation.results import Contestant, Results
-from turncoat.reporting.contests import by_family, tested
+from turncoat.reporting.contests import by_family, provenance
 from turncoat.reporting.drawing import FAINT, MUTED, PAPER, Canvas, Drawn, slug, style
 from turncoat.reporting.formatting import family_text, metric_of, number, tier_text
 
@@ -46,15 +46,17 @@ def precision_recall(results: Results, panel: Panel) -> Drawn | None:
     canvas, axes = _canvas([_with_figure(one, "average_precision", "AP") for one in drawn])
     for one in results.contestants:
         if one not in drawn:
-            axes.plot(one.curves.recall, one.curves.precision, color=FAINT, linewidth=0.7)
+            axes.plot(one.curves.recall, one.curves.precision, color=FAINT, linewidth=0.7, drawstyle="steps-pre")
     for place, one in enumerate(drawn):
-        axes.plot(one.curves.recall, one.curves.precision, linewidth=1.5, **style(place))
+        axes.plot(one.curves.recall, one.curves.precision, linewidth=1.5, drawstyle="steps-pre", **style(place))
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="Recall", ylabel="Precision")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.grid(visible=True)
     names = ", ".join(one.name for one in drawn)
-    return canvas.drawn(f"precision-recall-{panel.name}", panel.title, tested(results, drawn), f"Precision against recall of {names}")
+    return canvas.drawn(
+        f"precision-recall-{panel.name}", panel.title, provenance(results, drawn, first_seed=True), f"Precision against recall of {names}"
+    )
 
 
 def reliability(results: Results, panel: Panel) -> Drawn | None:
@@ -71,7 +73,8 @@ def reliability(results: Results, panel: Panel) -> Drawn | None:
     for place, one in enumerate(drawn):
         looks = style(place)
         xs, ys = ([max(value, low) for value in values] for values in (one.curves.mean_score, one.curves.fraud_share))
-        axes.plot(xs, ys, linewidth=1.3, marker="o", markersize=3.2, markerfacecolor=PAPER, markeredgewidth=1.1, clip_on=False, **looks)
+        told = {**looks, "linestyle": "none"}  # a line would leap to the edge and back where a bin has no fraud
+        axes.plot(xs, ys, marker="o", markersize=3.6, markerfacecolor=PAPER, markeredgewidth=1.3, clip_on=False, **told)
     axes.set(xlim=(low, high), ylim=(low, high), xlabel="Mean score of a bin", ylabel="Fraud share")
     if is_small:
         _logarithmic(axes, (1,) if high / low > _WIDE else (1, 2, 5))
@@ -79,7 +82,7 @@ def reliability(results: Results, panel: Panel) -> Drawn | None:
     scale = "Logarithmic axes; a bin without fraud stands on the lower edge. " if is_small else ""
     names = ", ".join(one.name for one in drawn)
     alt = f"Fraud share against mean score of {names}"
-    return canvas.drawn(f"reliability-{panel.name}", panel.title, scale + tested(results, drawn), alt)
+    return canvas.drawn(f"reliability-{panel.name}", panel.title, scale + provenance(results, drawn, first_seed=True), alt)
 
 
 def _tier(one: Contestant) -> str:

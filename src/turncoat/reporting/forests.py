@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turncoat.evaluation.results import Comparison, Interval, Results
-from turncoat.reporting.contests import by_family, compared, tested
+from turncoat.reporting.contests import by_family, compared, provenance
 from turncoat.reporting.drawing import INK, MUTED, PAPER, SERIES, Canvas, Drawn, slug, wrapped
 from turncoat.reporting.formatting import exists, metric_of, number, signed
 
@@ -42,7 +42,7 @@ def overview(results: Results, metric: str) -> Drawn | None:
         return None
     label = metric_of(metric).label
     caption = (
-        f"{label} with 90 % intervals: bars over customers, lines over transactions; one colour per family. {tested(results, members)}"
+        f"{label} with 90 % intervals: bars over customers, lines over transactions; one colour per family. {provenance(results, members)}"
     )
     alt = f"{label} with intervals: " + "; ".join(f"{row.label} {row.text}" for row in rows)
     return _forest(rows, f"{label} ({metric_of(metric).better} is better)", None).drawn(f"overview-{slug(metric)}", label, caption, alt)
@@ -64,7 +64,7 @@ def _differences(results: Results, metric: str, comparisons: Sequence[Comparison
     shown = metric_of(metric)
     canvas = _forest(rows, f"Difference in {shown.label} ({shown.better} is better)", 0.0)
     what = "Right of 0 the first is higher. 90 % intervals: bars over customers, lines over transactions."
-    caption = f"{what} {tested(results, compared(results, comparisons))}"
+    caption = f"{what} {provenance(results, compared(results, comparisons))}"
     alt = f"Differences in {shown.label} with intervals: " + "; ".join(f"{row.label} {row.text}" for row in rows)
     return canvas.drawn(f"differences-{place}", shown.label, caption, alt)
 

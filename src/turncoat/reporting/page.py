@@ -25,10 +25,10 @@ from turncoat.reporting.contests import (
     comparisons_table,
     contestants_table,
     every_figure_table,
+    provenance,
     published_table,
     scoring_table,
     slice_tables,
-    tested,
 )
 from turncoat.reporting.curves import curve_panels, precision_recall, reliability
 from turncoat.reporting.drawing import Drawn, drawing_style
@@ -95,7 +95,7 @@ class Report:
             data={plain(name): value for name, value in self.results.data.items()},
             sections=self.sections,
             headlines=[(one, *_headline(one)) for one in headlines],
-            tested=tested(self.results, compared(self.results, headlines)),
+            tested=provenance(self.results, compared(self.results, headlines)),
             metrics=[metric_of(name) for name in METRICS if any(name in one.figures for one in self.results.contestants)],
             manifest=manifest if self.manifest else "",
         )

@@ -1,0 +1,240 @@
+"""Tier 3 as an estimator: tier 2 on what an encoder makes of each row. Only training the encoder needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+
+from turncoat.errors import ConfigError
+from turncoat.models.anchors import Anchors
+from turncoat.models.initialisation import Columns
+from turncoat.models.neural.extra import torch_training
+from turncoat.models.neural.folded import Array, FoldedEncoder
+from turncoat.models.neural.layout import LAYOUT_RULES
+from turncoat.models.neural.trained import TRAINING_RULES, TrainedEncoder, TrainingReport, TrainingSettings
+from turncoat.models.parameters import Prior, VariationalParams
+from turncoat.models.settings import Rule, instance, or_none, whole_number
+from turncoat.models.tiers import Tier, VariationalBayes
+from turncoat.models.variational import VariationalHMM
+from turncoat.numerics.coding import Terms
+from turncoat.numerics.structures import Observations, Potentials
+from turncoat.panel import Panel
+
+
+def latent_prior() -> Prior:
+    """The published prior for latents: m0 = 0, kappa0 = 5, nu0 = S0 = latent_dim + 20."""
+    return Prior(mean_strength=5.0, dof=20.0, dof_per_column=1.0, scale=20.0, scale_per_column=1.0)
+
+
+class NeuralVariationalHMM(VariationalHMM):
+    """Hidden Markov model by variational Bayes on the latents of an encoder that was trained to tell fraud from the rest.
+
+    Every method takes panels and rows with the columns it was fitted on; they are encoded anew each time and nothing is kept. To ask
+    many questions of one panel, ask `chain()` about `embed(panel)`. Densities are over latents: comparable between models that share
+    an encoder, and only between those.
+
+    Parameters
+    ----------
+    n_states, emission, tol, restart_halving, random_state, precision, n_threads, init, progress, temperature
+        As in `VariationalHMM`. `n_threads` is for torch, too.
+    latent_dim, hidden_dim, activation
+        The encoder's shape; `activation` is the one before its last layer, ``"gelu"`` or ``"none"``.
+    class_weighting, dropout, learning_rate, lowest_rate, plateau, batch_size, gradient_norm, epochs, patience, threshold,
+    validation_share, device
+        Its training, see `TrainingSettings`.
+    encoder
+        An encoder that is trained already, to be shared by models of several orders; the settings above are then not used.
+    encoder_seed
+        Seed of the training; `random_state` by default.
+    checkpoint
+        A folder in which a training that was interrupted is kept and taken up.
+    prior
+        `latent_prior()` by default.
+
+    Attributes
+    ----------
+    params_, lower_bound_, fit_report_
+        As in `VariationalHMM`, over latents.
+    encoder_ : FoldedEncoder
+        The encoder in use.
+    training_ : TrainingReport or None
+        How its training went.
+    """
+
+    rules: ClassVar[dict[str, Rule]] = {
+        **VariationalHMM.rules,
+        **LAYOUT_RULES,
+        **TRAINING_RULES,
+        "encoder": or_none(instance(TrainedEncoder | FoldedEncoder, "a TrainedEncoder or a FoldedEncoder")),  # type: ignore[arg-type]
+        "encoder_seed": or_none(whole_number(0)),
+        "checkpoint": or_none(instance(str | PathLike, "a folder")),  # type: ignore[arg-type]
+    }
+
+    encoder_: FoldedEncoder
+    training_: TrainingReport | None
+
+    def __init__(
+        self,
+        n_states: int,
+        *,
+        latent_dim: int = 64,
+        hidden_dim: int = 512,
+        activation: str = "gelu",
+        class_weighting: bool = True,
+        dropout: float = 0.1,
+        learning_rate: float = 1e-3,
+        lowest_rate: float = 1e-6,
+        plateau: int = 5,
+        batch_size: int = 512,
+        gradient_norm: float = 1.0,
+        epochs: int = 200,
+        patience: int = 15,
+        threshold: float = 1e-5,
+        validation_share: float = 0.15,
+        device: str = "auto",
+        encoder: TrainedEncoder | FoldedEncoder | None = None,
+        encoder_seed: int | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        prior: Prior | None = None,
+        emission: str = "expected-log",
+        n_restarts: int = 3,
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        restart_halving: bool = True,
+        random_state: int = 0,
+        precision: str = "float32",
+        n_threads: int | None = None,
+        init: VariationalParams | None = None,
+        progress: bool | None = None,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(
+            n_states,
+            prior=prior,
+            emission=emission,
+            n_restarts=n_restarts,
+            max_iter=max_iter,
+            tol=tol,
+            restart_halving=restart_halving,
+            random_state=random_state,
+            precision=precision,
+            n_threads=n_threads,
+            init=init,
+            progress=progress,
+            temperature=temperature,
+        )
+        self.latent_dim = latent_dim
+        self.hidden_dim = hidden_dim
+        self.activation = activation
+        self.class_weighting = class_weighting
+        self.dropout = dropout
+        self.learning_rate = learning_rate
+        self.lowest_rate = lowest_rate
+        self.plateau = plateau
+        self.batch_size = batch_size
+        self.gradient_norm = gradient_norm
+        self.epochs = epochs
+        self.patience = patience
+        self.threshold = threshold
+        self.validation_share = validation_share
+        self.device = device
+        self.encoder = encoder
+        self.encoder_seed = encoder_seed
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def paper(cls, n_states: int, **overrides: Any) -> Self:
+        """The published settings: three full restarts, 500 iterations, tolerance 1e-3, and an encoder of its own with seed 42."""
+        published = {"n_restarts": 3, "max_iter": 500, "tol": 1e-3, "restart_halving": False, "encoder_seed": 42}
+        return cls(n_states, **{**published, **overrides})
+
+    @classmethod
+    def from_params(cls, params: VariationalParams, **settings: Any) -> Self:
+        """A model with given parameters over the latents of a given `encoder`, ready to score."""
+        model = super().from_params(params, **settings)
+        if model.encoder is None:
+            raise ConfigError(f"{cls.__name__}.from_params needs the encoder whose latents the parameters describe; give `encoder`")
+        encoder = FoldedEncoder.of(model.encoder)
+        if params.means.shape[1] != encoder.layout.latent_dim or params.n_categories:
+            raise ConfigError(
+                f"the parameters describe {params.means.shape[1]} continuous and {len(params.n_categories)} categorical columns; "
+                f"the encoder makes {encoder.layout.latent_dim} latents"
+            )
+        return model._adopt_encoder(encoder)
+
+    def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
+        """Train the encoder, if none is given, on the panel's labels; then fit tier 2 to the latents of all rows."""
+        self._check_settings()
+        if isinstance(anchors, Anchors) and isinstance(panel, Panel):  # refused before the long work, not after it
+            anchors.codes_of(panel.n_rows)
+            anchors.log_weights(self.n_states)
+        encoder = FoldedEncoder.of(self._trained(panel) if self.encoder is None else self.encoder)
+        super().fit(encoder.embed(panel), anchors)
+        return self._adopt_encoder(encoder)
+
+    def embed(self, panel: Panel) -> Panel:
+        """The panel with latents in place of its columns."""
+        self._fitted()
+        return self.encoder_.embed(panel)
+
+    def chain(self) -> VariationalHMM:
+        """The hidden Markov model over latents on its own, for panels that `embed` made."""
+        params = self._fitted()
+        settings = {name: getattr(self, name) for name in VariationalHMM(1).get_params() if name not in ("n_states", "init")}
+        return VariationalHMM.from_params(params, **settings)
+
+    def head_scores(self, panel: Panel) -> Array:
+        """The probability of fraud by the encoder's own head, for every row [N]. With class weighting it is far too high."""
+        latents = self.embed(panel).continuous
+        return np.asarray(expit(self.encoder_.head_of(latents)))
+
+    def input_columns(self) -> tuple[int, tuple[int, ...]]:
+        """Continuous columns, and the number of values of each categorical one, that panels and rows must have."""
+        self._fitted()
+        return self.encoder_.layout.n_continuous, self.encoder_.layout.n_categories
+
+    def step(self, belief: ArrayLike | None, continuous_row: ArrayLike | None = None, categorical_row: ArrayLike | None = None) -> Array:
+        """The live recursion of `VariationalHMM` on the latents of one row."""
+        self._fitted()
+        return super().step(belief, self.encoder_.encode_row(continuous_row, categorical_row))
+
+    def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array]:
+        """What each latent of N rows adds to the log emission of every state: [N, K, latent_dim], and [N, K, 0] for codes."""
+        self._fitted()
+        latents = self.encoder_.encode(continuous, categorical)
+        return super().pieces(latents, np.empty((len(latents), 0), np.int64))
+
+    def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, Any]:
+        """Refused: latents can be drawn, with `chain().sample`, but not turned back into rows."""
+        raise ConfigError("an encoder cannot turn latents back into rows. For panels of latents, use chain().sample(lengths)")
+
+    def _trained(self, panel: Panel) -> TrainedEncoder:
+        seed = self.random_state if self.encoder_seed is None else self.encoder_seed
+        told = {part.name: getattr(self, part.name) for part in fields(TrainingSettings) if part.name != "seed"}
+        trained: TrainedEncoder = torch_training().train_encoder(
+            panel,
+            latent_dim=self.latent_dim,
+            hidden_dim=self.hidden_dim,
+            activation=self.activation,
+            settings=TrainingSettings(**told, seed=seed),
+            checkpoint=self.checkpoint,
+            progress=self.progress,
+            n_threads=self.n_threads,
+        )
+        return trained
+
+    def _adopt_encoder(self, encoder: FoldedEncoder) -> Self:
+        self.encoder_, self.training_ = encoder, encoder.report
+        return self
+
+    def _tier(self, columns: Columns) -> Tier[VariationalParams]:
+        return VariationalBayes(self.prior or latent_prior(), len(columns.centre))
+
+    def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
+        """Every question about a panel comes through here, and is put to its latents."""
+        return super()._scored(self.embed(panel), anchors, terms)

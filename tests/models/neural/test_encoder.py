@@ -1,0 +1,203 @@
+"""The encoder is the published one, and folding it changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.models.neural.panels import WITHOUT_TORCH, mixed_panel, quick_settings
+from turncoat import ConfigError, DataError, Panel
+from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.layout import EncoderLayout, table_width
+from turncoat.models.neural.trained import TrainedEncoder, TrainingReport, TrainingSettings
+
+torch = pytest.importorskip("torch")
+
+from turncoat.models.neural.checkpoints import arrays_of  # noqa: E402
+from turncoat.models.neural.encoder import Encoder, new_encoder  # noqa: E402
+from turncoat.models.neural.training import train_encoder  # noqa: E402
+
+LAYOUTS = [
+    EncoderLayout(5, (2, 9, 3), 4, 16),
+    EncoderLayout(5, (2, 9, 3), 4, 16, activation="none"),
+    EncoderLayout(7, (), 3, 8),
+    EncoderLayout(0, (4, 200, 4, 1), 3, 8),
+    EncoderLayout(1, (3,), 3, 8),
+]
+
+
+def untrained(layout: EncoderLayout) -> tuple[Encoder, TrainedEncoder]:
+    """An encoder with random weights everywhere, also where a new one has ones and zeros."""
+    encoder = new_encoder(layout, 0.1, seed=3).eval()
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for weights in encoder.parameters():
+            weights.add_(0.3 * torch.randn(weights.shape, generator=generator))
+    arrays = arrays_of(encoder)
+    report = TrainingReport((), (), 0, 1.0, False)
+    weights = {name: array for name, array in arrays.items() if not name.startswith("head.")}
+    return encoder, TrainedEncoder(
+        layout, weights, arrays["head.weight"][0], float(arrays["head.bias"][0]), report, TrainingSettings(device="cpu")
+    )
+
+
+def rows_for(layout: EncoderLayout, n: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    cells = (3.0 * rng.normal(size=(n, layout.n_continuous))).astype(np.float32)
+    cells[rng.random(cells.shape) < 0.1] = np.nan
+    codes = [rng.integers(-1, size, n) for size in layout.n_categories]
+    return cells, np.stack(codes, axis=1) if codes else np.empty((n, 0), np.int64)
+
+
+def test_widths_of_tables() -> None:
+    assert [table_width(c) for c in (1, 2, 4, 5, 6, 98, 99, 500)] == [2, 2, 2, 3, 3, 49, 50, 50]
+
+
+def test_layers_and_their_order() -> None:
+    encoder = Encoder(EncoderLayout(5, (2, 9, 3), 4, 16), with_head=True)
+    kinds = [type(module).__name__ for module in encoder.cell_layers]
+    assert kinds == ["Linear", "GELU", "Dropout", "Linear"]
+    assert encoder.dropout.rate == 0.1
+    seen: list[str] = []
+    names = ("cell_norm", "cell_layers", "code_projection", "fusion", "fusion_norm", "fusion_activation", "projection", "head")
+    for name in names:
+        getattr(encoder, name).register_forward_hook(lambda *_, name=name: seen.append(name))
+    encoder.eval()
+    assert encoder(torch.zeros(2, 5), torch.zeros(2, 3, dtype=torch.int64)).shape == (2,)
+    assert tuple(seen) == names
+    assert isinstance(encoder.fusion_activation, torch.nn.GELU)
+    assert encoder.fusion_activation.approximate == "none"
+    assert isinstance(Encoder(EncoderLayout(5, (2,), 4, 16, "none")).fusion_activation, torch.nn.Identity)
+    assert Encoder(EncoderLayout(5, (2,), 4, 16)).head is None
+
+
+def test_number_of_weights() -> None:
+    d, sizes, z, h = 5, (2, 9, 3), 4, 16
+    widths = [2, 5, 2]
+    cells = 2 * d + (d * h + h) + (h * h + h)
+    codes = sum((c + 1) * w for c, w in zip(sizes, widths, strict=True)) + (sum(widths) * h + h)
+    fusion = (2 * h * h + h) + 2 * h + h * z
+    encoder = Encoder(EncoderLayout(d, sizes, z, h), with_head=True)
+    assert sum(weights.numel() for weights in encoder.parameters()) == cells + codes + fusion + (z + 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_folded_equals_torch(layout: EncoderLayout) -> None:
+    """To 1e-5 of float32: torch's own rounding; ours is far below."""
+    encoder, trained = untrained(layout)
+    cells, codes = rows_for(layout)
+    with torch.no_grad():
+        latents = encoder.latent(torch.from_numpy(cells), torch.from_numpy(codes)).numpy()
+        log_odds = encoder(torch.from_numpy(cells), torch.from_numpy(codes)).numpy()
+    folded = FoldedEncoder.of(trained)
+    found = folded.encode(cells, codes)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, latents, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(folded.head_score(cells, codes), log_odds, rtol=1e-5, atol=1e-5)
+    for place in (0, 7, 299):
+        np.testing.assert_allclose(folded.encode_row(cells[place], codes[place]), found[place], rtol=2e-7, atol=1e-7)
+
+
+def test_in_float64_folding_is_exact() -> None:
+    encoder, trained = untrained(LAYOUTS[0])
+    cells, codes = rows_for(LAYOUTS[0])
+    with torch.no_grad():
+        latents = encoder.double().latent(torch.from_numpy(cells).double(), torch.from_numpy(codes)).numpy()
+    np.testing.assert_allclose(FoldedEncoder.of(trained).encode(cells, codes), latents, rtol=1e-6, atol=1e-6)
+
+
+def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    folded = FoldedEncoder.of(untrained(LAYOUTS[0])[1])
+    cells, codes = rows_for(LAYOUTS[0])
+    whole = folded.encode(cells, codes)
+    monkeypatch.setattr("turncoat.models.neural.folded._BLOCK_ROWS", 7)
+    np.testing.assert_allclose(folded.encode(cells, codes), whole, rtol=2e-7, atol=1e-7)
+    assert folded.encode(cells[:0], codes[:0]).shape == (0, 4)
+
+
+def test_embedding_keeps_all_but_the_columns() -> None:
+    panel = mixed_panel()
+    folded = FoldedEncoder.of(untrained(LAYOUTS[0])[1])
+    latent = folded.embed(panel)
+    assert latent.labels is panel.labels
+    assert latent.offsets is panel.offsets
+    assert (latent.n_continuous, latent.n_categorical) == (4, 0)
+    np.testing.assert_array_equal(latent.continuous, folded.encode(panel.continuous, panel.categorical))
+
+
+def test_a_missing_code_has_a_row_of_its_own() -> None:
+    folded = FoldedEncoder.of(untrained(EncoderLayout(0, (2,), 3, 8))[1])
+    assert len(np.unique(folded.encode(categorical=[[-1], [0], [1]]), axis=0)) == 3
+
+
+def test_refusals() -> None:
+    folded = FoldedEncoder.of(untrained(LAYOUTS[0])[1])
+    cells, codes = rows_for(LAYOUTS[0], 3)
+    with pytest.raises(DataError, match="5 continuous and 3 categorical columns; the rows have 4 and 3"):
+        folded.encode(cells[:, :4], codes)
+    with pytest.raises(DataError, match="the row has 5 and 0"):
+        folded.encode_row(cells[0])
+    with pytest.raises(DataError, match="row 0, column 1: code 9 is unknown"):
+        folded.encode_row(cells[0], [0, 9, 0])
+    with pytest.raises(DataError, match="column 2: found inf"):
+        folded.encode_row([0.0, 0.0, np.inf, 0.0, 0.0], codes[0])
+    with pytest.raises(DataError, match="integer codes"):
+        folded.encode_row(cells[0], [0.0, 1.0, 0.0])
+    with pytest.raises(DataError, match="must be numbers"):
+        folded.encode_row(["a"] * 5, codes[0])
+    with pytest.raises(DataError, match="2 dimensions"):
+        folded.encode(cells[0], codes[0])
+    with pytest.raises(DataError, match="expected a Panel"):
+        folded.embed(cells)  # type: ignore[arg-type]
+    wider = Panel.from_arrays(cells, np.array([[0, 0, 0], [0, 12, 0], [0, 0, 0]]))
+    with pytest.raises(DataError, match="row 1, column 1: code 12"):
+        folded.embed(wider)
+    with pytest.raises(ConfigError, match="activation must be one of"):
+        EncoderLayout(3, (), activation="relu")
+
+
+def test_ready_encoders_need_no_torch() -> None:
+    """In a process that cannot import torch, a folded encoder encodes; only training one is refused, and says why."""
+    script = """
+import numpy as np
+import turncoat, turncoat.models
+from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.layout import EncoderLayout
+from turncoat.models.neural.model import NeuralVariationalHMM
+import turncoat.models.neural.storage
+layout = EncoderLayout(2, (2,), 3, 4)
+one = np.ones
+encoder = FoldedEncoder(layout, one((2, 4)), one(4), one((4, 4)), one(4), one((3, 4)), one(4), one(4), one((4, 3)), one(3), 0.5)
+assert encoder.encode([[0.0, 1.0]], [[1]]).shape == (1, 3)
+cells, codes = np.random.default_rng(0).normal(size=(20, 2)), np.zeros((20, 1), int)
+panel = turncoat.Panel.from_arrays(cells, codes, labels=[0, 1] * 10, n_categories=[2])
+model = NeuralVariationalHMM(2, encoder=encoder, n_restarts=1, max_iter=3).fit(panel)
+belief = model.step(None, panel.continuous[0], panel.categorical[0])
+assert np.allclose(belief, model.filter(panel).probs[0], atol=1e-5)
+try:
+    NeuralVariationalHMM(2).fit(panel)
+except turncoat.ConfigError as problem:
+    assert "pip install turncoat[neural]" in str(problem)
+else:
+    raise SystemExit("trained without torch")
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", WITHOUT_TORCH + script], check=True, timeout=120)
+
+
+def test_importing_turncoat_does_not_import_torch() -> None:
+    names = "turncoat, turncoat.models, turncoat.models.neural.model, turncoat.models.neural.storage"
+    script = f"import sys, {names}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_trained_encoders_fold() -> None:
+    panel = mixed_panel()
+    trained = train_encoder(panel, latent_dim=4, hidden_dim=16, settings=quick_settings(), n_threads=1)
+    encoder = Encoder(trained.layout)
+    encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
+    with torch.no_grad():
+        latents = encoder.eval().latent(torch.tensor(panel.continuous), torch.tensor(panel.categorical)).numpy()
+    np.testing.assert_allclose(FoldedEncoder.of(trained).encode(panel.continuous, panel.categorical), latents, rtol=1e-5, atol=1e-5)

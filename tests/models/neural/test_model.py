@@ -1,0 +1,176 @@
+"""Tier 3 as an estimator: tier 2 on latents, with the same interface on the rows themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from tests.models.neural.panels import FIT, hidden_rule_panel, mixed_panel
+from turncoat import Anchors, ConfigError, DataError, NotFittedError, Panel, Prior, VariationalHMM
+from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.model import NeuralVariationalHMM, latent_prior
+
+torch = pytest.importorskip("torch")
+
+PANEL = mixed_panel()
+
+
+@pytest.fixture(scope="module")
+def model() -> NeuralVariationalHMM:
+    return NeuralVariationalHMM(3, **FIT).fit(PANEL)
+
+
+def test_prior_is_the_published_one() -> None:
+    prior = latent_prior()
+    assert (prior.mean, prior.mean_strength, prior.total_dof(64), prior.total_scale(64)) == (0.0, 5.0, 84.0, 84.0)
+    assert (prior.initial, prior.transition, prior.sticky) == (1.0, 1.0, 4.0)
+    paper = NeuralVariationalHMM.paper(4)
+    assert (paper.n_restarts, paper.max_iter, paper.tol, paper.restart_halving, paper.encoder_seed) == (3, 500, 1e-3, False, 42)
+    assert (paper.latent_dim, paper.hidden_dim) == (64, 512)
+
+
+def test_is_tier_2_on_latents(model: NeuralVariationalHMM) -> None:
+    latent = model.embed(PANEL)
+    plain = VariationalHMM(3, prior=latent_prior(), n_restarts=1, max_iter=20).fit(latent)
+    np.testing.assert_array_equal(model.params_.location, plain.params_.location)
+    assert model.lower_bound_ == plain.lower_bound_
+    weights = [0.2, 0.3, 0.5]
+    for other in (plain, model.chain()):
+        np.testing.assert_array_equal(model.filter(PANEL).probs, other.filter(latent).probs)
+        np.testing.assert_array_equal(model.smooth(PANEL).probs, other.smooth(latent).probs)
+        np.testing.assert_array_equal(model.decode(PANEL), other.decode(latent))
+        np.testing.assert_array_equal(model.log_likelihood(PANEL), other.log_likelihood(latent))
+        np.testing.assert_array_equal(model.memoryless(PANEL, weights).probs, other.memoryless(latent, weights).probs)
+        assert model.bic(PANEL) == other.bic(latent)
+
+
+@pytest.mark.parametrize("settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}])
+def test_step_equals_filter(model: NeuralVariationalHMM, settings: dict[str, Any]) -> None:
+    warmed = NeuralVariationalHMM.from_params(model.params_, encoder=model.encoder_, **settings)
+    probs = warmed.filter(PANEL).probs
+    for start, end in zip(PANEL.offsets[:8], PANEL.offsets[1:9], strict=True):
+        belief = None
+        for row in range(start, end):
+            belief = warmed.step(belief, PANEL.continuous[row], PANEL.categorical[row])
+            np.testing.assert_allclose(belief, probs[row], atol=1e-5)
+
+
+def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
+    cells, codes = model.pieces(PANEL.continuous[:6], PANEL.categorical[:6])
+    assert cells.shape == (6, 3, 4)
+    assert codes.shape == (6, 3, 0)
+    start = PANEL[0]
+    first = model.log_predicted(None) + model.pieces(start.continuous[:1], start.categorical[:1])[0][0].sum(axis=1)
+    np.testing.assert_allclose(np.exp(first - np.logaddexp.reduce(first)), model.filter(start).probs[0], atol=1e-5)
+
+
+def test_head(model: NeuralVariationalHMM) -> None:
+    probabilities = model.head_scores(PANEL)
+    log_odds = model.encoder_.head_score(PANEL.continuous, PANEL.categorical)
+    np.testing.assert_allclose(probabilities, 1.0 / (1.0 + np.exp(-log_odds)))
+    one = model.encoder_.head_of(model.encoder_.encode_row(PANEL.continuous[3], PANEL.categorical[3]))
+    assert float(one) == pytest.approx(log_odds[3], abs=1e-6)
+
+
+def test_what_a_fit_leaves(model: NeuralVariationalHMM) -> None:
+    assert isinstance(model.encoder_, FoldedEncoder)
+    assert model.training_ is not None
+    assert len(model.training_.train_losses) == 3
+    assert model.input_columns() == (5, (2, 9, 3))
+    assert model.encoder is None
+
+
+def test_one_encoder_serves_every_order(model: NeuralVariationalHMM) -> None:
+    other = NeuralVariationalHMM(2, encoder=model.encoder_, n_restarts=1, max_iter=5).fit(PANEL)
+    assert other.encoder_ is model.encoder_
+    assert other.training_ == model.training_
+    unlabelled = Panel.from_arrays(PANEL.continuous, PANEL.categorical, lengths=PANEL.lengths, n_categories=PANEL.n_categories)
+    np.testing.assert_array_equal(clone(other).fit(unlabelled).params_.location, other.params_.location)
+
+
+def test_clone_and_settings() -> None:
+    model = NeuralVariationalHMM(2, latent_dim=8, prior=Prior(sticky=1.0), encoder_seed=3)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert copy.set_params(hidden_dim=32, activation="none").hidden_dim == 32
+    assert set(VariationalHMM(1).get_params()) < set(model.get_params())
+
+
+def test_clones_share_the_encoder(model: NeuralVariationalHMM) -> None:
+    given = NeuralVariationalHMM(2, encoder=model.encoder_)
+    assert clone(given).encoder is model.encoder_
+
+
+def test_the_seed_of_the_encoder_is_its_own() -> None:
+    quick = {**FIT, "epochs": 1, "max_iter": 2}
+    one = NeuralVariationalHMM(2, random_state=1, encoder_seed=7, **quick).fit(PANEL)
+    two = NeuralVariationalHMM(2, random_state=2, encoder_seed=7, **quick).fit(PANEL)
+    np.testing.assert_array_equal(one.encoder_.first_weight, two.encoder_.first_weight)
+    seven = NeuralVariationalHMM(2, random_state=7, **quick).fit(PANEL)
+    np.testing.assert_array_equal(one.encoder_.first_weight, seven.encoder_.first_weight)
+
+
+def test_finds_a_fraud_regime_that_raw_columns_hide() -> None:
+    """No column, and no two, tell fraud from the rest, so tier 2 cannot see it; on held-out customers the encoder's latents can."""
+    panel, _ = hidden_rule_panel()
+    held_out, frauds = hidden_rule_panel(seed=1)
+
+    def purest(model: Any) -> tuple[float, float]:
+        """Of the state with the highest share of fraud, if it holds 2 % of the rows: that share, and its share of all fraud."""
+        probs = model.filter(held_out).probs
+        mass, caught = probs.sum(axis=0), probs[frauds].sum(axis=0)
+        best = int(np.argmax(np.where(mass > 0.02 * len(frauds), caught / mass, 0.0)))
+        return float(caught[best] / mass[best]), float(caught[best] / frauds.sum())
+
+    common = {"n_restarts": 2, "max_iter": 40, "n_threads": 1}
+    raw, _ = purest(VariationalHMM(3, **common).fit(panel))
+    settings = {"latent_dim": 4, "hidden_dim": 32, "epochs": 20, "learning_rate": 0.01, "batch_size": 128, "device": "cpu"}
+    neural, share = purest(NeuralVariationalHMM(3, **settings, **common).fit(panel))
+    assert neural > 0.5
+    assert neural > 3 * raw
+    assert share > 0.9
+
+
+def test_anchored(model: NeuralVariationalHMM) -> None:
+    anchors = Anchors(PANEL.labels, [[True, True, False], [False, False, True]])
+    fitted = NeuralVariationalHMM(3, encoder=model.encoder_, n_restarts=1, max_iter=20).fit(PANEL, anchors)
+    probs = fitted.filter(PANEL, anchors).probs
+    assert (probs[PANEL.labels == 1, 2] > 0.999).all()
+    assert (probs[PANEL.labels == 0, 2] < 0.001).all()
+    free = fitted.filter(PANEL).probs[:, 2]
+    assert free[PANEL.labels == 1].mean() > free[PANEL.labels == 0].mean()
+
+
+def test_refusals(model: NeuralVariationalHMM, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = NeuralVariationalHMM(2, **FIT)
+    for question in (new.filter, new.embed, new.head_scores):
+        with pytest.raises(NotFittedError):
+            question(PANEL)
+    with pytest.raises(NotFittedError):
+        new.step(None, PANEL.continuous[0], PANEL.categorical[0])
+    with pytest.raises(ConfigError, match="give `encoder`"):
+        NeuralVariationalHMM.from_params(model.params_)
+    wide = VariationalHMM(2, n_restarts=1, max_iter=2).fit(PANEL)
+    with pytest.raises(ConfigError, match="the encoder makes 4 latents"):
+        NeuralVariationalHMM.from_params(wide.params_, encoder=model.encoder_)
+    with pytest.raises(ConfigError, match=r"chain\(\).sample"):
+        model.sample([5])
+    assert model.chain().sample([5])[0].n_continuous == 4
+    with pytest.raises(ConfigError, match="encoder must be a TrainedEncoder or a FoldedEncoder, or None"):
+        NeuralVariationalHMM(2, encoder="good").fit(PANEL)
+    with pytest.raises(ConfigError, match="latent_dim must be a whole number"):
+        NeuralVariationalHMM(2, latent_dim=0).fit(PANEL)
+    with pytest.raises(DataError, match="the panel has 4 and 3"):
+        model.filter(mixed_panel(n_continuous=4))
+    with pytest.raises(DataError, match="the row has 4 and 3"):
+        model.step(None, PANEL.continuous[0, :4], PANEL.categorical[0])
+    with pytest.raises(DataError, match="expected a Panel"):
+        new.fit(PANEL.continuous)  # type: ignore[arg-type]
+    monkeypatch.setattr(NeuralVariationalHMM, "_trained", lambda *_: pytest.fail("trained for nothing"))
+    with pytest.raises(DataError, match="a code for each of the panel's"):
+        new.fit(PANEL, Anchors([0, 1], [[True, False], [False, True]]))
+    with pytest.raises(ConfigError, match="each of the 2 states"):
+        new.fit(PANEL, Anchors(PANEL.labels, [[True, True, False], [False, False, True]]))
