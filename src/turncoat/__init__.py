@@ -8,6 +8,7 @@ from turncoat.models.anchors import Anchors
 from turncoat.models.base import Posteriors
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.fitting import FitReport, RestartReport
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.parameters import HMMParams, Prior, VariationalParams
 from turncoat.models.storage import load_model
 from turncoat.models.variational import VariationalHMM
@@ -41,6 +42,7 @@ __all__ = [
     "DetectorState",
     "FitReport",
     "HMMParams",
+    "NeuralVariationalHMM",
     "NotFittedError",
     "Panel",
     "Posteriors",

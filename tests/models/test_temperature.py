@@ -182,13 +182,15 @@ def test_pieces_add_up_to_the_emission_of_the_kernels(shape: str, kind: str, tem
     """A sequence of one row under a single state has the emission as its likelihood."""
     problem = problem_of(shape)
     model, whole = model_of(problem, kind, temperature=temperature), panel_of(problem)
-    cells, names = model.pieces(whole.continuous, whole.categorical)
+    cells, names, rest = model.pieces(whole.continuous, whole.categorical)
+    assert not rest.any()
     assert cells.shape == (whole.n_rows, 3, whole.n_continuous)
     assert names.shape == (whole.n_rows, 3, whole.n_categorical)
     assert (cells.transpose(0, 2, 1)[np.isnan(whole.continuous)] == 0.0).all()
     assert (names.transpose(0, 2, 1)[whole.categorical < 0] == 0.0).all()
     total = cells.sum(axis=2) + names.sum(axis=2)
     np.testing.assert_allclose(total, terms_of(shape, kind)[2] / temperature, rtol=1e-10, atol=1e-10)
+    np.testing.assert_array_equal(model.log_emission(whole.continuous, whole.categorical), total)
     alone = Panel.from_arrays(
         whole.continuous, whole.categorical, lengths=np.ones(whole.n_rows, int), n_categories=whole.n_categories or None
     )

@@ -169,11 +169,11 @@ def test_the_strongest_come_first_and_the_rest_are_counted() -> None:
 def test_the_rival_is_the_strongest_other_state() -> None:
     scores = np.log([0.1, 0.6, 0.3])
     for state, rival in ((0, 1), (1, 2), (2, 1)):
-        found = Decomposition.of(state, scores, np.zeros((3, 1)), np.zeros((3, 0)))
+        found = Decomposition.of(state, scores, np.zeros((3, 1)), np.zeros((3, 0)), np.zeros(3))
         assert found.rival == rival
         assert found.log_odds == pytest.approx(scores[state] - scores[rival])
     cells = np.array([[0.0], [-9.0], [1.0]])
-    assert Decomposition.of(0, scores, cells, np.zeros((3, 0))).rival == 2
+    assert Decomposition.of(0, scores, cells, np.zeros((3, 0)), np.zeros(3)).rival == 2
 
 
 # ---------------------------------------------------------------------------------------------------- words

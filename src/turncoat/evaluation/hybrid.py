@@ -61,8 +61,8 @@ def _row_log_likelihoods(model: HiddenMarkovModel[Any], panel: Panel, belief: Ar
         rows = slice(start, start + step)
         log_predicted = np.logaddexp.reduce(log_before[rows, :, None] + log_transition, axis=1)
         log_predicted[first[rows]] = log_initial
-        cells, codes = model.pieces(panel.continuous[rows], panel.categorical[rows])
-        found[rows] = np.logaddexp.reduce(log_predicted + cells.sum(axis=2) + codes.sum(axis=2), axis=1)
+        log_emission = model.log_emission(panel.continuous[rows], panel.categorical[rows])
+        found[rows] = np.logaddexp.reduce(log_predicted + log_emission, axis=1)
     return found
 
 

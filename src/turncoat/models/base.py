@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.models.anchors import Anchors
@@ -149,9 +149,37 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         chain = {"log_initial": log_shares, "log_transition": np.tile(log_shares, (len(shares), 1))}
         return self._infer(panel, None, smoothed=False, terms=replace(self._terms(), **chain))
 
-    def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array]:
-        """What each cell and each code of N rows adds to the log emission of every state: [N, K, D] and [N, K, J]."""
-        return self._terms().pieces(np.asarray(continuous), np.asarray(categorical).astype(np.int64))
+    def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
+        """What each cell and each code of N rows adds to the log emission of every state, [N, K, D] and [N, K, J], and the rest [N, K]."""
+        cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical).astype(np.int64))
+        return cells, names, np.zeros(cells.shape[:2])
+
+    def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
+        """Log density of N rows under every state, at the temperature in use [N, K]."""
+        cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical).astype(np.int64))
+        return np.asarray(cells.sum(axis=2) + names.sum(axis=2))
+
+    def input_columns(self) -> tuple[int, tuple[int, ...]]:
+        """Continuous columns, and the number of values of each categorical one, that panels and rows must have."""
+        params = self._fitted()
+        return params.means.shape[1], tuple(params.n_categories)
+
+    def embed(self, panel: Panel) -> Panel:
+        """The panel as the chain sees it: itself, where no encoder comes first."""
+        return panel
+
+    def chain(self) -> HiddenMarkovModel[Any]:
+        """The hidden Markov model over what `embed` gives: itself, where no encoder comes first."""
+        return self
+
+    def prepared(self, panel: Panel, folder: PathLike[str] | None = None) -> Self:
+        """A model like this for fits of several orders to one panel, with done what they can share; `folder` keeps it."""
+        return self
+
+    def again(self) -> Self:
+        """An unfitted model like this one, which shares what was prepared for it."""
+        model: Self = clone(self)
+        return model
 
     def log_predicted(self, belief: ArrayLike | None) -> Array:
         """Log of the unnormalised belief [K] before a row, given the belief after the one before it (None for a new customer)."""

@@ -140,7 +140,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         plan, params, parts = self.features_.fitted(), self.model_.params_, self.fitted()
         if self.anchoring is not None:
             self.anchoring.sides(params.n_states)
-        if params.means.shape[1] != len(plan.continuous) or tuple(params.n_categories) != plan.n_categories:
+        if self.model_.input_columns() != (len(plan.continuous), plan.n_categories):
             raise ValueError("the model's columns are not the features'")
         k = params.n_states
         for regimes in (*parts.regimes.values(), parts.in_sample):
@@ -324,8 +324,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def _decomposed(self, belief: Array | None, row: FeatureRow) -> Decomposition:
         """The log odds of the fraud regime against its strongest rival after the row, given the belief before it."""
-        cells, names = self.model_.pieces(row.continuous[None], row.categorical[None])
-        return Decomposition.of(self.regimes.fraud_state, self.model_.log_predicted(belief), cells[0], names[0])
+        cells, names, rest = self.model_.pieces(row.continuous[None], row.categorical[None])
+        return Decomposition.of(self.regimes.fraud_state, self.model_.log_predicted(belief), cells[0], names[0], rest[0])
 
     def _reasons(self, belief: Array | None, row: FeatureRow, most: int | None = None) -> tuple[Reason, ...]:
         if self.model_.n_states == 1:

@@ -1,7 +1,8 @@
 """Why: the log odds of the fraud regime against its strongest rival, taken apart exactly (the method, section 7).
 
 log odds = history (what was believed before the transaction) + one term for every feature. Terms of features that come from the
-same column of the file are added up under its name.
+same column of the file are added up under its name. Where an encoder comes first, a term is what integrated gradients give a feature, and
+there is one more for what a typical transaction would add.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-HISTORY, OTHERS = "history", "others"
+HISTORY, OTHERS, TYPICAL = "history", "others", "typical transaction"
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,25 @@ class Decomposition:
     history: float
     continuous: Array  # [D]
     categorical: Array  # [J]
+    typical: float = 0.0
 
     @property
     def log_odds(self) -> float:
         """The sum of all terms."""
-        return float(self.history + self.continuous.sum() + self.categorical.sum())
+        return float(self.history + self.continuous.sum() + self.categorical.sum() + self.typical)
 
     @classmethod
-    def of(cls, state: int, log_predicted: Array, cells: Array, names: Array) -> Decomposition:
-        """From the log belief before the row [K] and the row's log emission pieces [K, D] and [K, J]."""
-        scores = log_predicted + cells.sum(axis=1) + names.sum(axis=1)
+    def of(cls, state: int, log_predicted: Array, cells: Array, names: Array, rest: Array) -> Decomposition:
+        """From the log belief before the row [K] and the row's log emission pieces [K, D], [K, J] and [K]."""
+        scores = log_predicted + cells.sum(axis=1) + names.sum(axis=1) + rest
         rival = int(np.argmax(np.where(np.arange(len(scores)) == state, -np.inf, scores)))
         return cls(
-            state, rival, float(log_predicted[state] - log_predicted[rival]), cells[state] - cells[rival], names[state] - names[rival]
+            state,
+            rival,
+            float(log_predicted[state] - log_predicted[rival]),
+            cells[state] - cells[rival],
+            names[state] - names[rival],
+            float(rest[state] - rest[rival]),
         )
 
 
@@ -67,12 +74,14 @@ def reasons(
     `sources` are those of the continuous and of the categorical features; `words` says what a row has there.
     """
     totals: dict[str, float] = {HISTORY: decomposition.history}
+    if decomposition.typical:
+        totals[TYPICAL] = decomposition.typical
     for names, terms in zip(sources, (decomposition.continuous, decomposition.categorical), strict=True):
         for name, term in zip(names, terms.tolist(), strict=True):
             totals[name] = totals.get(name, 0.0) + term
     ranked = sorted(totals.items(), key=lambda item: (-abs(item[1]), item[0]))
     shown, rest = ranked[:most], ranked[most:] if most is not None else []
-    texts = {HISTORY: "history", **words([source for source, _ in shown])}
+    texts = {HISTORY: "history", TYPICAL: "a typical transaction", **words([source for source, _ in shown])}
     told = [Reason(source, texts[source], term) for source, term in shown]
     if rest:
         told.append(Reason(OTHERS, f"{len(rest)} other facts together", sum(term for _, term in rest)))

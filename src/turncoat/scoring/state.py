@@ -42,7 +42,8 @@ class Held:
 def fingerprint(detector: Detector) -> int:
     """Tells states of this detector from those of others."""
     params = detector.model_.params_
-    parts = (params.means, params.transition_matrix, *params.category_probs)
+    encoder = getattr(detector.model_, "encoder_", None)
+    parts = (params.means, params.transition_matrix, *params.category_probs, *(() if encoder is None else encoder.arrays().values()))
     crc = detector.features_.fitted().fingerprint
     for part in parts:
         crc = zlib.crc32(np.ascontiguousarray(part).tobytes(), crc)

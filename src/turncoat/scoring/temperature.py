@@ -22,11 +22,12 @@ def choose_temperature(model: HiddenMarkovModel[Any], fit_panel: Panel, panel: P
     """The temperature whose corrected scores, with fraud shares from the fit part, have the least log loss on the selection rows."""
     if fit_panel.labels is None or panel.labels is None:
         raise DataError("choosing a temperature needs labels, and the schema names none. Set `label`, or name a temperature")
-    losses = [log_loss(_scores(model, temperature, fit_panel, panel)[places], panel.labels[places]) for temperature in TEMPERATURES]
+    seen = model.chain(), model.embed(fit_panel), model.embed(panel)
+    losses = [log_loss(_scores(temperature, *seen)[places], panel.labels[places]) for temperature in TEMPERATURES]
     return TEMPERATURES[int(np.argmin(losses))]
 
 
-def _scores(model: HiddenMarkovModel[Any], temperature: float, fit_panel: Panel, panel: Panel) -> Array:
+def _scores(temperature: float, model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel) -> Array:
     warmed = clone(model).set_params(temperature=temperature)._adopt(model.params_)
     stickiness = np.diag(model.params_.transition_matrix)
     probs = warmed.filter(fit_panel).probs

@@ -42,16 +42,18 @@ class FittedOrder:
     def fit(cls, model: Model, parts: Parts, anchoring: Anchoring | None, proxy: int | None) -> FittedOrder:
         """Fit a model to the fit part, and measure it on both; `proxy` is a continuous column."""
         model.fit(parts.fit, None if anchoring is None else anchoring.anchors(parts.fit, model.n_states))
+        chain, seen = model.chain(), Parts(model.embed(parts.fit), model.embed(parts.held_out))
         if isinstance(model, VariationalHMM):
             criteria = {"elbo": float(model.lower_bound_)}
         else:
             criteria = {"bic": model.bic(parts.fit)}
+        has_proxy = proxy is not None and chain is model  # means of latents are of no column
         return cls(
             model=model,
-            held_out=_regimes(model, parts.held_out, "selection", in_sample=False),
-            in_sample=_regimes(model, parts.fit, "fit", in_sample=True),
-            criteria={**criteria, "held_out": _held_out(model, parts.held_out)},
-            proxy_state=None if proxy is None else int(np.argmax(model.params_.means[:, proxy])),
+            held_out=_regimes(chain, seen.held_out, "selection", in_sample=False),
+            in_sample=_regimes(chain, seen.fit, "fit", in_sample=True),
+            criteria={**criteria, "held_out": _held_out(chain, seen.held_out)},
+            proxy_state=int(np.argmax(model.params_.means[:, proxy])) if has_proxy else None,
         )
 
     @property

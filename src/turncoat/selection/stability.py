@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 from rich.progress import Progress
-from sklearn.base import clone
 
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import Choice, Order
@@ -81,5 +80,5 @@ def resampled_choices(
 
 def _again(model: Model, fast: bool) -> Model:
     """The model, to be fitted once more."""
-    again: Model = clone(model).set_params(progress=False)
+    again: Model = model.again().set_params(progress=False)
     return again.set_params(init=model.params_, max_iter=FAST_ITERATIONS) if fast else again

@@ -139,6 +139,7 @@ def sweep(
     parts = Parts.of(transactions, split, fitted)
     identity = _identity(parts, features, model, anchoring, proxy)
     place = None if folder is None else _opened(Path(folder), identity)
+    model = model.prepared(parts.fit, None if place is None else place / "encoder")
     column = _column(fitted, proxy)
     fits: dict[int, FittedOrder] = {}
     spent = 0.0

@@ -59,11 +59,13 @@ def test_step_equals_filter(model: NeuralVariationalHMM, settings: dict[str, Any
 
 
 def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
-    cells, codes = model.pieces(PANEL.continuous[:6], PANEL.categorical[:6])
-    assert cells.shape == (6, 3, 4)
-    assert codes.shape == (6, 3, 0)
+    cells, codes, rest = model.pieces(PANEL.continuous[:6], PANEL.categorical[:6])
+    assert cells.shape == (6, 3, PANEL.n_continuous)
+    assert codes.shape == (6, 3, PANEL.n_categorical)
+    emission = model.log_emission(PANEL.continuous[:6], PANEL.categorical[:6])
+    np.testing.assert_allclose(cells.sum(axis=2) + codes.sum(axis=2) + rest, emission, rtol=1e-9, atol=1e-5)
     start = PANEL[0]
-    first = model.log_predicted(None) + model.pieces(start.continuous[:1], start.categorical[:1])[0][0].sum(axis=1)
+    first = model.log_predicted(None) + model.log_emission(start.continuous[:1], start.categorical[:1])[0]
     np.testing.assert_allclose(np.exp(first - np.logaddexp.reduce(first)), model.filter(start).probs[0], atol=1e-5)
 
 

@@ -9,16 +9,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
+from sklearn.base import clone
 
 from turncoat.errors import ConfigError
 from turncoat.models.anchors import Anchors
 from turncoat.models.initialisation import Columns
+from turncoat.models.neural.attribution import attributed
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.folded import Array, FoldedEncoder
 from turncoat.models.neural.layout import LAYOUT_RULES
 from turncoat.models.neural.trained import TRAINING_RULES, TrainedEncoder, TrainingReport, TrainingSettings
 from turncoat.models.parameters import Prior, VariationalParams
-from turncoat.models.settings import Rule, instance, or_none, whole_number
+from turncoat.models.settings import Rule, instance, one_of, or_none, whole_number
 from turncoat.models.tiers import Tier, VariationalBayes
 from turncoat.models.variational import VariationalHMM
 from turncoat.numerics.coding import Terms
@@ -51,6 +53,8 @@ class NeuralVariationalHMM(VariationalHMM):
         An encoder that is trained already, to be shared by models of several orders; the settings above are then not used.
     encoder_seed
         Seed of the training; `random_state` by default.
+    shared_encoder
+        Whether one encoder serves all orders of a sweep, whose densities can then be compared.
     checkpoint
         A folder in which a training that was interrupted is kept and taken up.
     prior
@@ -72,6 +76,7 @@ class NeuralVariationalHMM(VariationalHMM):
         **TRAINING_RULES,
         "encoder": or_none(instance(TrainedEncoder | FoldedEncoder, "a TrainedEncoder or a FoldedEncoder")),  # type: ignore[arg-type]
         "encoder_seed": or_none(whole_number(0)),
+        "shared_encoder": one_of(True, False),
         "checkpoint": or_none(instance(str | PathLike, "a folder")),  # type: ignore[arg-type]
     }
 
@@ -99,6 +104,7 @@ class NeuralVariationalHMM(VariationalHMM):
         device: str = "auto",
         encoder: TrainedEncoder | FoldedEncoder | None = None,
         encoder_seed: int | None = None,
+        shared_encoder: bool = True,
         checkpoint: str | PathLike[str] | None = None,
         prior: Prior | None = None,
         emission: str = "expected-log",
@@ -145,12 +151,13 @@ class NeuralVariationalHMM(VariationalHMM):
         self.device = device
         self.encoder = encoder
         self.encoder_seed = encoder_seed
+        self.shared_encoder = shared_encoder
         self.checkpoint = checkpoint
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
         """The published settings: three full restarts, 500 iterations, tolerance 1e-3, and an encoder of its own with seed 42."""
-        published = {"n_restarts": 3, "max_iter": 500, "tol": 1e-3, "restart_halving": False, "encoder_seed": 42}
+        published = {"n_restarts": 3, "max_iter": 500, "tol": 1e-3, "restart_halving": False, "encoder_seed": 42, "shared_encoder": False}
         return cls(n_states, **{**published, **overrides})
 
     @classmethod
@@ -203,11 +210,36 @@ class NeuralVariationalHMM(VariationalHMM):
         self._fitted()
         return super().step(belief, self.encoder_.encode_row(continuous_row, categorical_row))
 
-    def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array]:
-        """What each latent of N rows adds to the log emission of every state: [N, K, latent_dim], and [N, K, 0] for codes."""
-        self._fitted()
+    def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
+        """What each cell and code of N rows adds to the log emission of every state, by integrated gradients; the rest, a typical row's."""
+        terms = self._terms()
+
+        def emission(latents: Array) -> Array:
+            return terms.pieces(latents, np.empty((len(latents), 0), np.int64))[0]
+
+        rows = zip(np.asarray(continuous), np.asarray(categorical), strict=True)
+        of_cells, of_codes, rest = zip(*(attributed(self.encoder_, emission, cells, codes) for cells, codes in rows), strict=True)
+        return np.stack(of_cells), np.stack(of_codes), np.stack(rest)
+
+    def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
+        """Log density of the latents of N rows under every state [N, K]."""
         latents = self.encoder_.encode(continuous, categorical)
-        return super().pieces(latents, np.empty((len(latents), 0), np.int64))
+        return super().log_emission(latents, np.empty((len(latents), 0), np.int64))
+
+    def prepared(self, panel: Panel, folder: PathLike[str] | None = None) -> Self:
+        """With an encoder trained on the panel, to be shared; as it is where it has one, or where each order is to have its own."""
+        if self.encoder is not None or not self.shared_encoder:
+            return self
+        model: Self = clone(self)
+        model.set_params(checkpoint=folder)
+        model.set_params(encoder=FoldedEncoder.of(model._trained(panel)), checkpoint=None)
+        return model
+
+    def again(self) -> Self:
+        """An unfitted model like this one, with the encoder of this one."""
+        model = super().again()
+        model.set_params(encoder=self.encoder_)
+        return model
 
     def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, Any]:
         """Refused: latents can be drawn, with `chain().sample`, but not turned back into rows."""

@@ -1,0 +1,110 @@
+"""Which input says what: a state's log emission over latents, shared out among the cells and codes of a row by integrated gradients.
+
+The path leads from a typical row (every cell at its mean, every code missing) to the row itself. What the inputs are given adds up to
+the difference between the two ends. The steps are small near the typical row, where LayerNorm turns fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+from turncoat.models.neural.folded import FoldedEncoder
+
+Array = NDArray[Any]
+Emission = Callable[[Array], Array]  # latents [M, latent_dim] to what each adds to the log emission of every state [M, K, latent_dim]
+
+_FEWEST_STEPS, _MOST_STEPS = 64, 1024
+_COMPLETE = 1e-4  # of the difference between the ends: as long as more is missing, the steps are doubled
+_POWER = 4  # t = s ** _POWER
+_SMALL = 1e-4  # for slopes of the emission, which is smooth in each latent
+_ROUNDING = 1e-5  # of LayerNorm, as in the encoder
+
+
+def attributed(encoder: FoldedEncoder, emission: Emission, cells: Array, codes: Array) -> tuple[Array, Array, Array]:
+    """Of one row [D] and [J]: what cells and codes add to the log emission of every state [K, D] and [K, J], and the typical row's [K].
+
+    The last holds what numerical integration missed, so that all together are the log emission itself.
+    """
+    path = _Path(encoder, np.nan_to_num(np.asarray(cells, np.float64), nan=0.0), np.asarray(codes, np.int64))
+    ends = emission(path.latents(np.array([0.0, 1.0]))[0]).sum(axis=2)  # [2, K]
+    steps = _FEWEST_STEPS
+    while True:
+        of_cells, of_codes = path.integrated(emission, steps)
+        missed = ends[1] - ends[0] - of_cells.sum(axis=1) - of_codes.sum(axis=1)
+        if steps >= _MOST_STEPS or (np.abs(missed) <= _COMPLETE * (1.0 + np.abs(ends[1] - ends[0]))).all():
+            return of_cells, of_codes, ends[0] + missed
+        steps *= 2
+
+
+class _Path:
+    """From the typical row, at t = 0, to the row, at t = 1; and slopes along it."""
+
+    def __init__(self, encoder: FoldedEncoder, cells: Array, codes: Array) -> None:
+        layout = encoder.layout
+        self.cells, self.normalise, self.gelu = cells, layout.normalises_cells, layout.activation == "gelu"
+        names = ("first_weight", "first_bias", "second_weight", "second_bias", "norm_gain", "norm_bias", "latent_weight")
+        self.first, self.first_bias, self.second, self.second_bias, self.gain, self.bias, self.last = (
+            getattr(encoder, name).astype(np.float64) for name in names
+        )
+        missing = np.asarray(layout.n_categories, np.int64) + layout.table_starts
+        own = np.where(codes < 0, np.asarray(layout.n_categories, np.int64), codes) + layout.table_starts
+        self.absent = encoder.tables[missing].astype(np.float64).sum(axis=0) if len(codes) else np.zeros(layout.hidden_dim)
+        self.changes = encoder.tables[own].astype(np.float64) - encoder.tables[missing].astype(np.float64)  # [J, H]
+
+    def latents(self, t: Array) -> tuple[Array, tuple[Array, ...]]:
+        """Latents [M, latent_dim] at these places, and the layers on the way."""
+        scaled = t[:, None] * self.cells
+        standard, spread = _standardised(scaled) if self.normalise else (scaled, np.ones((len(t), 1)))
+        inner = standard @ self.first + self.first_bias
+        fused = _gelu(inner) @ self.second if len(self.second) else np.zeros((len(t), len(self.gain)))
+        fused = fused + self.second_bias + self.absent + t[:, None] * self.changes.sum(axis=0)
+        settled, width = _standardised(fused)
+        outer = settled * self.gain + self.bias
+        return (_gelu(outer) if self.gelu else outer) @ self.last, (standard, spread, inner, settled, width, outer)
+
+    def integrated(self, emission: Emission, steps: int) -> tuple[Array, Array]:
+        """What cells [K, D] and codes [K, J] are given, with so many steps."""
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        s = 0.5 * (nodes + 1.0)
+        t, weight = s**_POWER, 0.5 * weights * _POWER * s ** (_POWER - 1)
+        latents, (standard, spread, inner, settled, width, outer) = self.latents(t)
+        slopes = (emission(latents + _SMALL) - emission(latents - _SMALL)) / (2 * _SMALL)  # [M, K, latent_dim]
+        at_outer = slopes @ self.last.T
+        if self.gelu:
+            at_outer *= _gelu_slope(outer)[:, None]
+        at_fused = _through_norm(at_outer * self.gain, settled[:, None], width[:, None])
+        of_codes = np.einsum("m,mkh,jh->kj", weight, at_fused, self.changes)
+        if not len(self.cells):
+            return np.zeros((slopes.shape[1], 0)), of_codes
+        at_cells = ((at_fused @ self.second.T) * _gelu_slope(inner)[:, None]) @ self.first.T
+        if self.normalise:
+            at_cells = _through_norm(at_cells, standard[:, None], spread[:, None])
+        return np.einsum("m,mkd->kd", weight, at_cells) * self.cells, of_codes
+
+
+def _standardised(values: Array) -> tuple[Array, Array]:
+    """LayerNorm without its gain, and the spread that it divided by [M, 1]."""
+    centred = values - values.mean(axis=1, keepdims=True)
+    spread = np.sqrt((centred**2).mean(axis=1, keepdims=True) + _ROUNDING)
+    return centred / spread, spread
+
+
+def _through_norm(slopes: Array, standard: Array, spread: Array) -> Array:
+    """Slopes before a LayerNorm from those after it [..., H]."""
+    mean = slopes.mean(axis=-1, keepdims=True)
+    along = (slopes * standard).mean(axis=-1, keepdims=True)
+    return np.asarray((slopes - mean - standard * along) / spread)
+
+
+def _gelu(values: Array) -> Array:
+    return np.asarray(0.5 * values * (1.0 + erf(values * np.sqrt(0.5))))
+
+
+def _gelu_slope(values: Array) -> Array:
+    density = np.exp(-0.5 * values**2) / np.sqrt(2 * np.pi)
+    return np.asarray(0.5 * (1.0 + erf(values * np.sqrt(0.5))) + values * density)

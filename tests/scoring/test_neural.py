@@ -1,0 +1,77 @@
+"""The neural tier in a detector: everything takes it as it takes the others."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turncoat import Detector, load
+from turncoat.features import Features
+from turncoat.models.neural.model import NeuralVariationalHMM
+from turncoat.scoring import Anchoring, DetectorState
+from turncoat.selection import sweep
+
+from .cases import EVERY, Data, data_of, replayed, time_split
+
+TINY = {"latent_dim": 4, "hidden_dim": 12, "epochs": 3, "n_restarts": 1, "max_iter": 8, "n_threads": 1, "device": "cpu", "progress": False}
+
+
+@cache
+def neural(supervision: str = "none", temperature: float | str = 2.0) -> tuple[Detector, Data]:
+    data = data_of("shop")
+    made = Detector(Features(least_rows=4), NeuralVariationalHMM(3, **TINY), supervision=supervision, temperature=temperature)
+    return made.fit(data.transactions, time_split(data.transactions)), data
+
+
+@pytest.mark.parametrize("supervision", ["none", "anchored"])
+def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(supervision: str) -> None:
+    made, data = neural(supervision)
+    whole, live = made.score(data.transactions), replayed(made, data, n_reasons=2)
+    np.testing.assert_allclose([score.belief for score in live], whole.belief, atol=2e-4)
+    np.testing.assert_allclose([score.probability for score in live], whole.probability, atol=2e-4)
+    assert len(np.unique(whole.belief.round(4), axis=0)) > 10
+
+
+def test_reasons_add_up_to_the_log_odds_and_name_the_inputs() -> None:
+    made, data = neural()
+    star, state = made.regimes.fraud_state, DetectorState()
+    for row in data.rows[:6]:
+        state, score = made.score_one(DetectorState(state.customer, None), row, n_reasons=EVERY)
+        belief = np.array(score.belief)
+        total = sum(reason.log_odds for reason in score.reasons)
+        assert total == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), abs=1e-4)
+        assert {"amount", "typical transaction", "history", "device"} <= {reason.source for reason in score.reasons}
+
+
+def test_a_saved_detector_scores_as_before(tmp_path: Path) -> None:
+    made, data = neural("anchored")
+    made.save(tmp_path / "detector")
+    loaded = load(tmp_path / "detector")
+    np.testing.assert_array_equal(loaded.score(data.transactions).probability, made.score(data.transactions).probability)
+    assert loaded.score_one(None, data.rows[0])[1] == made.score_one(None, data.rows[0])[1]
+    state, _ = made.score_one(None, data.rows[0])
+    loaded.score_one(state, data.rows[1])
+
+
+def test_a_temperature_is_chosen_over_latents() -> None:
+    made, _ = neural(temperature="auto")
+    assert made.model_.temperature in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+def test_orders_share_an_encoder_and_none_has_a_proxy(tmp_path: Path) -> None:
+    data = data_of("shop")
+    settings = {"features": Features(least_rows=4), "orders": (2, 3), "anchoring": Anchoring(), "progress": False}
+    model = NeuralVariationalHMM(2, **TINY)
+    found = sweep(data.transactions, time_split(data.transactions), model=model, folder=tmp_path / "sweep", **settings)
+    first, second = (fit.model.encoder_ for fit in found.fits.values())
+    np.testing.assert_array_equal(first.tables, second.tables)
+    assert [order.proxy_agrees for order in found.orders] == [None, None]
+    again = sweep(data.transactions, time_split(data.transactions), model=model, folder=tmp_path / "sweep", **settings)
+    for k, fit in again.fits.items():
+        np.testing.assert_array_equal(fit.model.params_.means, found.fits[k].model.params_.means)
+    stability = found.stability(data.transactions, time_split(data.transactions), 1)
+    assert len(stability.choices) == 1
