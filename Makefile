@@ -1,4 +1,4 @@
-# make demo   simulate card payments, fit both tiers and the baselines, compare them, end with the path of an HTML report
+# make demo   simulate card payments, fit the three tiers and the baselines, compare them, end with the path of an HTML report
 # make test   everything that decides whether a change is good: format, lint, types, layers, tests
 # make lint   the same without the tests
 # make bench  measure the engine, the features and the scores, peers beside them; results go to benchmarks/results/
@@ -31,11 +31,11 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 	$(PIP) -e ".[bench]"
 	@touch $@
 
-$(VENV)/.installed-baselines: $(VENV)/.installed
-	$(PIP) -e ".[baselines]"
+$(VENV)/.installed-demo: $(VENV)/.installed
+	$(PIP) -e ".[baselines,neural]"
 	@touch $@
 
-demo: $(VENV)/.installed-baselines
+demo: $(VENV)/.installed-demo
 	$(BIN)/turncoat demo
 
 lint: $(VENV)/.installed-test

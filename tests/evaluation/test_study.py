@@ -340,3 +340,17 @@ def test_test_weeks_begin_at_midnight() -> None:
 def test_results_survive_the_disk(studied: tuple[Studied, Results, Path], tmp_path: Path) -> None:
     save_results(studied[1], tmp_path / "results.json")
     assert load_results(tmp_path / "results.json") == studied[1]
+
+
+def test_the_neural_tier_takes_part_with_its_head_beside_it(tmp_path: Path) -> None:
+    tiny = {"latent_dim": 4, "hidden_dim": 12, "epochs": 3}
+    settings = replace(QUICK, tiers=("variational", "neural"), baselines=("xgboost",), seeds=(1,), **tiny)
+    found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
+    results = judge(found)
+    names = {one.name for one in results.contestants}
+    assert {"neural, corrected, filtered", "neural, encoder's head", "hybrid", "variational, anchored, corrected, filtered"} <= names
+    head = found.scores(0, 1, "neural, encoder's head")[TEST]
+    assert of(results, "neural, encoder's head").figures["auroc"].value == pytest.approx(roc_auc_score(found.folds[0].labels(TEST), head))
+    table = next(one for one in results.regimes if one.contestant == "neural")
+    assert any(row.words for row in table.rows)
+    assert judge(run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)) == results

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turncoat.cli.fitting import AUTO, data_source
+from turncoat.cli.fitting import AUTO, Tier, data_source
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def compare(
     data: Annotated[
         Path | None, typer.Option(help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml.")
     ] = None,
-    tiers: Annotated[str, typer.Option(help="Which models, separated by commas.")] = "baum-welch,variational",
+    tiers: Annotated[
+        str, typer.Option(help="Which models, separated by commas: baum-welch, variational, neural.")
+    ] = "baum-welch,variational",
     protocol: Annotated[ProtocolName, typer.Option(help="How data are split and judged.")] = ProtocolName.MATCHED,
     preset: Annotated[Preset, typer.Option(help="`paper`: the published settings and 100 trials for XGBoost.")] = Preset.DEFAULT,
     states: Annotated[str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility.")] = AUTO,
@@ -64,6 +66,8 @@ def compare(
     fraud_states: Annotated[int, typer.Option(help="Of which so many are for fraud.")] = 1,
     only: Annotated[str, typer.Option(help="Features of the hidden Markov models, separated by commas; baselines have all.")] = "",
     temperature: Annotated[str, typer.Option(help="Divides the features' evidence when scoring (docs/scores.md), or `auto`.")] = "1",
+    latent_dim: Annotated[int | None, typer.Option(help="Neural tier: width of the latents; by default as the preset.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Neural tier: most epochs of training; by default as the preset.")] = None,
     baselines: Annotated[str, typer.Option(help="Which baselines, separated by commas.")] = "logistic,isolation-forest,xgboost",
     calibrations: Annotated[str, typer.Option(help="Of every contestant afterwards: Platt, isotonic, Venn-Abers.")] = "isotonic",
     trials: Annotated[int | None, typer.Option(help="Trials of XGBoost's search; by default as the preset.")] = None,
@@ -99,6 +103,7 @@ def compare(
         source, config, scenario = Path(made["source"]) if data is None else data, made["schema"], made["scenario"]
     else:
         source = data_source(data, config)
+        optional = {"n_trials": trials, "latent_dim": latent_dim, "epochs": epochs}
         settings = with_changes(
             _preset(preset),
             name=protocol.value,
@@ -115,7 +120,7 @@ def compare(
             temperature=temperature if temperature == AUTO else _decimal("--temperature", temperature),
             n_resamples=resamples,
             seeds=tuple(_whole("--seeds", seed) for seed in _words(seeds)),
-            **({} if trials is None else {"n_trials": trials}),
+            **{name: value for name, value in optional.items() if value is not None},
         )
     with Console(stderr=True).status("reading"):
         transactions = read(source, config)
@@ -147,7 +152,7 @@ def demo(
     rows: Annotated[int, typer.Option(help="Simulated transactions.")] = 30_000,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 42,
 ) -> None:
-    """Simulate IEEE-shaped data, compare both tiers with quick baselines, and write a report, in a few minutes.
+    """Simulate IEEE-shaped data, compare all tiers with quick baselines, and write a report, in a few minutes.
 
     Examples:
 
@@ -165,7 +170,7 @@ def demo(
             simulators.simulate("ieee-cis", rows, seed, out=aside, file_format="parquet", overwrite=True)
     with Console(stderr=True).status("reading"):
         transactions = read(data, "ieee-cis")
-    settings = with_changes(_preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO)
+    settings = with_changes(_preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO, tiers=tuple(tier.value for tier in Tier))
     run = out / f"run-{rows}-{seed}"
     results = _study(transactions, settings, run, str(data), "ieee-cis", "")
     detector = run / "fits" / f"fold-1-seed-{seed}" / "anchored" / "detector"
@@ -177,7 +182,17 @@ def _preset(preset: Preset) -> Settings:
     from turncoat.evaluation.study import Settings
 
     if preset is Preset.QUICK:
-        return Settings(preset="quick", orders=tuple(range(2, 7)), n_restarts=2, max_iter=30, n_trials=0, n_stability=3)
+        return Settings(
+            preset="quick",
+            orders=tuple(range(2, 7)),
+            n_restarts=2,
+            max_iter=30,
+            n_trials=0,
+            n_stability=3,
+            latent_dim=16,
+            hidden_dim=64,
+            epochs=10,
+        )
     if preset is Preset.PAPER:
         return Settings(preset="paper", n_trials=100)
     return Settings()

@@ -35,6 +35,7 @@ class Tier(StrEnum):
 
     BAUM_WELCH = "baum-welch"
     VARIATIONAL = "variational"
+    NEURAL = "neural"
 
 
 class Emission(StrEnum):
@@ -99,19 +100,19 @@ def fit(
 
     `turncoat fit --config turncoat.toml --tier variational --states 7 --out detector/ --json`
     """
-    from turncoat import BaumWelchHMM, Detector, VariationalHMM
+    from turncoat import BaumWelchHMM, Detector, NeuralVariationalHMM, VariationalHMM
     from turncoat.data import read, splits
     from turncoat.features import Features
     from turncoat.scoring.bundle import DETECTOR
     from turncoat.selection import sweep
 
     DETECTOR.check_target(out)
-    estimator = BaumWelchHMM if tier is Tier.BAUM_WELCH else VariationalHMM
+    estimator = {Tier.BAUM_WELCH: BaumWelchHMM, Tier.VARIATIONAL: VariationalHMM, Tier.NEURAL: NeuralVariationalHMM}[tier]
     maker = Features(features.value, label_delay_days=label_delay_days, only=only.split(",") if only else None)
     model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
-    if emission is not Emission.EXPECTED_LOG and tier is not Tier.VARIATIONAL:
-        raise ConfigError("--emission is for --tier variational; give that, or leave it out")
-    if tier is Tier.VARIATIONAL:
+    if emission is not Emission.EXPECTED_LOG and tier is Tier.BAUM_WELCH:
+        raise ConfigError("--emission is for the tiers variational and neural; choose one, or leave it out")
+    if tier is not Tier.BAUM_WELCH:
         model.set_params(emission=emission.value)
     detector = Detector(maker, model, supervision=supervision.value, n_fraud_states=fraud_states, temperature=_number(temperature))
     detector.check_settings()

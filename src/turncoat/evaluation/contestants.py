@@ -19,6 +19,7 @@ from turncoat.evaluation.baselines import FittedXGBoost, IsolationForestBaseline
 from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
 from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.evaluation.hybrid import hybrid_columns
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
 from turncoat.scoring.ranker import RegimeRanker
 from turncoat.scoring.scores import MODES
@@ -80,11 +81,15 @@ def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
     ]
     note = "fraud shares measured on the rows the model was fitted on (E8)"
     columns.append(Description(f"{title}, in-sample rates", "hmm", "corrected", True, *how, "filtered", note, is_main=False))
+    head = Description(
+        f"{title}, encoder's head", "baseline", "probability", True, note="the encoder's own classifier, which is then discarded"
+    )
+    is_neural = isinstance(detector.model, NeuralVariationalHMM)
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> Outcome:
         made = clone(detector).set_params(model__random_state=seed).fit(fold.transactions, fold.split)
         made.save(folder / "detector")
-        scores: dict[str, Scores] = {column.name: {} for column in columns}
+        scores: dict[str, Scores] = {column.name: {} for column in (*columns, *([head] if is_neural else []))}
         sure = 0.0
         for part in (CALIBRATION, TEST):
             panel, places = fold.of_detector(made, part)
@@ -95,9 +100,11 @@ def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
                 if mode == "filtered":
                     scores[f"{title}, in-sample rates"][part] = (found.belief @ made.fitted().in_sample.rates)[places]
                     sure = float((found.belief[places].max(axis=1) > _SURE).mean())
+            if isinstance(made.model_, NeuralVariationalHMM):
+                scores[head.name][part] = made.model_.head_scores(panel)[places]
         return Outcome(scores, {"saturation": sure})
 
-    return Contender(key, tuple(columns), (), fit, lambda folder: load(folder / "detector"))
+    return Contender(key, (*columns, *([head] if is_neural else [])), (), fit, lambda folder: load(folder / "detector"))
 
 
 def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Contender:

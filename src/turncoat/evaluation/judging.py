@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from turncoat.data.splits import DAY, PARTS, long_enough
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
 from turncoat.evaluation.contestants import CALIBRATORS, Description, calibrated
-from turncoat.evaluation.folds import TEST
+from turncoat.evaluation.folds import CALIBRATION, TEST
 from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, Judged, curves, mean_of_known, measure, or_none
 from turncoat.evaluation.profiles import regime_table
 from turncoat.evaluation.protocols import PUBLISHED
@@ -290,9 +290,12 @@ def _regimes(studied: Studied) -> tuple[RegimeTable, ...]:
     """Of the first fold and seed."""
     first = studied.fits[0, studied.settings.seeds[0]]
     names = {tier: tier for tier in studied.settings.tiers} | {"anchored": f"{studied.settings.main_tier}, anchored"}
-    return tuple(
-        regime_table(name, load(first[key].folder / "detector"), first[key].outcome.figures["saturation"]) for key, name in names.items()
-    )
+    found = []
+    for key, name in names.items():
+        detector = load(first[key].folder / "detector")
+        panel, _ = studied.folds[0].of_detector(detector, CALIBRATION)
+        found.append(regime_table(name, detector, panel, first[key].outcome.figures["saturation"]))
+    return tuple(found)
 
 
 def _parts(studied: Studied) -> tuple[PartRow, ...]:

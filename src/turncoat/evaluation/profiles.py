@@ -1,4 +1,4 @@
-"""Regimes in words: what a transaction of each looks like beside all others, from the model's own parameters."""
+"""Regimes in words: what a transaction of each looks like beside all others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from turncoat.evaluation.metrics import or_none
 from turncoat.evaluation.results import RegimeRow, RegimeTable
 from turncoat.features.plan import FeaturePlan
+from turncoat.panel import Panel
 from turncoat.scoring import Detector
 
 Array = NDArray[Any]
@@ -19,11 +20,12 @@ _LEAST_SPREADS = 0.3  # a mean nearer than this to that of all transactions says
 _LEAST_SHARE = 0.05
 
 
-def regime_table(name: str, detector: Detector, saturation: float) -> RegimeTable:
-    """The regimes of a fitted detector, measured on calibration customers."""
+def regime_table(name: str, detector: Detector, panel: Panel, saturation: float) -> RegimeTable:
+    """The regimes of a fitted detector, measured on calibration customers, whose panel tells what an encoder's regimes look like."""
     regimes, parts = detector.regimes, detector.fitted()
     low, high = regimes.interval()
-    words = _words(detector)
+    means, shares = _looks(detector, panel)
+    words = _words(detector, means, shares)
     rows = tuple(
         RegimeRow(
             number=k,
@@ -51,17 +53,39 @@ def regime_table(name: str, detector: Detector, saturation: float) -> RegimeTabl
     )
 
 
-def _words(detector: Detector) -> list[tuple[str, ...]]:
+def _looks(detector: Detector, panel: Panel) -> tuple[Array, list[Array]]:
+    """Mean of every continuous column [K, D] and shares of every column's names [K, C] in each regime.
+
+    They are the model's own parameters; where an encoder comes first, averages over the panel's filtered beliefs.
+    """
+    model = detector.model_
+    if model.chain() is model:
+        return model.params_.means, list(model.params_.category_probs)
+    belief = model.filter(panel).probs
+    there = ~np.isnan(panel.continuous)
+    weight = belief.T @ there
+    means = np.divide(belief.T @ np.where(there, panel.continuous, 0.0), weight, out=np.zeros_like(weight), where=weight > 0)
+    shares = []
+    for j, size in enumerate(panel.n_categories):
+        codes = panel.categorical[:, j]
+        counts = np.stack([belief[codes == code].sum(axis=0) for code in range(size)], axis=1)
+        shares.append(
+            np.divide(counts, counts.sum(axis=1, keepdims=True), out=np.zeros_like(counts), where=counts.sum(axis=1, keepdims=True) > 0)
+        )
+    return means, shares
+
+
+def _words(detector: Detector, means: Array, category_shares: list[Array]) -> list[tuple[str, ...]]:
     """For each regime, the features that set it apart, the strongest first."""
-    plan, params, shares = detector.features_.fitted(), detector.model_.params_, detector.regimes.occupancy
+    plan, shares = detector.features_.fitted(), detector.regimes.occupancy
     told: list[list[tuple[float, str]]] = [[] for _ in shares]
     for d, name in enumerate(plan.continuous):
-        for k, mean in enumerate(params.means[:, d]):  # on a scale where all transactions have mean 0 and spread 1
+        for k, mean in enumerate(means[:, d]):  # on a scale where all transactions have mean 0 and spread 1
             if abs(mean) >= _LEAST_SPREADS:
                 side = "above" if mean > 0 else "below"
                 how = "far " if abs(mean) >= 2 else "" if abs(mean) >= 1 else "somewhat "
                 told[k].append((abs(float(mean)), f"{name}: {how}{side} the average ({mean:+.1f} spreads)"))
-    for name, probs in zip(plan.categorical, params.category_probs, strict=True):
+    for name, probs in zip(plan.categorical, category_shares, strict=True):
         overall = shares @ probs
         for k in range(len(shares)):
             code = int(np.argmax(np.abs(probs[k] - overall)))

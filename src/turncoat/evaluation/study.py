@@ -30,6 +30,8 @@ from turncoat.evaluation.protocols import Protocol
 from turncoat.evaluation.tuning import from_extra
 from turncoat.features import Features
 from turncoat.models.baum_welch import BaumWelchHMM
+from turncoat.models.neural.extra import torch_training
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.variational import VariationalHMM
 from turncoat.scoring import Detector
 from turncoat.selection import Stability, Sweep, sweep
@@ -37,7 +39,12 @@ from turncoat.storage import Format, check_writable, replace_file
 
 Array = NDArray[Any]
 
-TIERS: dict[str, type[BaumWelchHMM] | type[VariationalHMM]] = {"baum-welch": BaumWelchHMM, "variational": VariationalHMM}
+NEURAL = "neural"
+TIERS: dict[str, type[BaumWelchHMM] | type[VariationalHMM]] = {
+    "baum-welch": BaumWelchHMM,
+    "variational": VariationalHMM,
+    NEURAL: NeuralVariationalHMM,
+}
 BASELINES = ("logistic", "isolation-forest", "xgboost")
 AUTO = "auto"
 FIT = Format("fit", version=1)
@@ -56,7 +63,10 @@ class Settings:
     fallback_states: int = 4  # where no order is eligible
     anchored_states: int | None = None  # of the anchored detector; None for as many as the others
     n_fraud_states: int = 1
-    only: tuple[str, ...] | None = None  # features of the hidden Markov models; baselines have all
+    only: tuple[str, ...] | None = None  # features of the hidden Markov models; baselines and the neural tier's encoder have all
+    latent_dim: int = 64  # of the neural tier's encoder
+    hidden_dim: int = 512
+    epochs: int = 200  # at most, of its training
     missing_flags: str = "distinct"
     temperature: float | str = 1.0
     n_restarts: int = 5
@@ -94,24 +104,33 @@ class Settings:
 
     @property
     def main_tier(self) -> str:
-        """The tier that anchored detectors, hybrid and ranker are of: the last."""
-        return self.tiers[-1]
+        """The tier that anchored detectors, hybrid and ranker are of: the last without an encoder, which has seen the fit part's labels."""
+        return next((tier for tier in reversed(self.tiers) if tier != NEURAL), NEURAL)
 
     def features(self, only: tuple[str, ...] | None = None) -> Features:
         """All engineered features, or some."""
         return Features(label_delay_days=self.protocol.label_delay_days, missing_flags=self.missing_flags, only=only)
 
+    def features_of(self, tier: str) -> Features:
+        """The features of a tier."""
+        return self.features(None if tier == NEURAL else self.only)
+
     def model(self, tier: str, n_states: int) -> BaumWelchHMM | VariationalHMM:
         """An unfitted model."""
         seed = self.seeds[0]
-        if self.preset == "paper":
-            return TIERS[tier].paper(n_states, random_state=seed, progress=False)
-        return TIERS[tier](n_states, n_restarts=self.n_restarts, max_iter=self.max_iter, random_state=seed, progress=False)
+        made = (
+            TIERS[tier].paper(n_states, random_state=seed, progress=False)
+            if self.preset == "paper"
+            else TIERS[tier](n_states, n_restarts=self.n_restarts, max_iter=self.max_iter, random_state=seed, progress=False)
+        )
+        if tier == NEURAL:
+            made.set_params(latent_dim=self.latent_dim, hidden_dim=self.hidden_dim, epochs=self.epochs)
+        return made
 
     def detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
         """An unfitted detector."""
         return Detector(
-            self.features(self.only),
+            self.features_of(tier),
             self.model(tier, n_states),
             supervision=supervision,
             n_fraud_states=self.n_fraud_states,
@@ -219,6 +238,8 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"anchored_states is {settings.anchored_states}; it must be above the {settings.n_fraud_states} states of fraud")
     if not all(0 <= seed < 2**32 for seed in settings.seeds):
         raise ConfigError(f"seeds are {settings.seeds}; each must be at least 0 and below 2**32")
+    if NEURAL in settings.tiers:
+        torch_training()
     if "xgboost" in settings.baselines:
         for module in ("xgboost", "optuna", "venn_abers"):
             from_extra(module, "a comparison with XGBoost")
@@ -260,7 +281,7 @@ def _chosen(
             transactions,
             split,
             model=settings.model(tier, 2),
-            features=settings.features(settings.only),
+            features=settings.features_of(tier),
             orders=settings.orders,
             folder=folder / "sweeps" / tier,
             progress=False,
