@@ -16,7 +16,7 @@ from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from turncoat.data import Transactions
-    from turncoat.evaluation.results import Results
+    from turncoat.evaluation.results import Contestant, Results
     from turncoat.evaluation.study import Settings
 
 _SHOWN = {
@@ -255,7 +255,7 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
         *_SHOWN.values(),
         title=f"{results.title}: test part, out of sample" + (f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""),
     )
-    for one in results.contestants:
+    for one in filter(_is_main, results.contestants):
         values = [one.figures[metric].value if metric in one.figures else None for metric in _SHOWN]
         digits = [4 if metric in ("ece_mass", "log_loss") else 3 for metric in _SHOWN]
         table.add_row(one.name, *("" if value is None else f"{value:.{d}f}" for value, d in zip(values, digits, strict=True)))
@@ -268,6 +268,16 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
     for line in (*results.summary, *headlines, *(f"Warning: {warning}" for warning in results.warnings)):
         console.print(line, markup=False, highlight=False)
     typer.echo(report)
+
+
+def _is_main(one: Contestant) -> bool:
+    """Whether a contestant is what one would use, and not one of its variants, which the report shows."""
+    return one.family in ("baseline", "hybrid", "ranker") or (one.family, one.kind, one.mode, one.note) == (
+        "hmm",
+        "corrected",
+        "filtered",
+        "",
+    )
 
 
 def _words(text: str) -> tuple[str, ...]:
