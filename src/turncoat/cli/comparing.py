@@ -59,8 +59,12 @@ def compare(
     tiers: Annotated[
         str, typer.Option(help="Which models, separated by commas: baum-welch, variational, neural.")
     ] = "baum-welch,variational",
-    protocol: Annotated[ProtocolName, typer.Option(help="How data are split and judged.")] = ProtocolName.MATCHED,
-    preset: Annotated[Preset, typer.Option(help="`paper`: the published settings and 100 trials for XGBoost.")] = Preset.DEFAULT,
+    protocol: Annotated[
+        ProtocolName | None, typer.Option(help="How data are split and judged: matched, unless the preset is `paper`.")
+    ] = None,
+    preset: Annotated[
+        Preset, typer.Option(help="`paper`: the published settings and protocol, and 100 trials for XGBoost.")
+    ] = Preset.DEFAULT,
     states: Annotated[str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility.")] = AUTO,
     anchored_states: Annotated[int, typer.Option(help="Regimes of the anchored detector; 0 for as many as the others.")] = 0,
     fraud_states: Annotated[int, typer.Option(help="Of which so many are for fraud.")] = 1,
@@ -90,7 +94,7 @@ def compare(
 
     `turncoat compare --config handbook --data months.parquet --protocol handbook --states 16 --only TX_AMOUNT,amount_to_mean --out run/`
 
-    `turncoat compare --preset paper --protocol paper --data ieee-fraud-detection/ --out paper/`
+    `turncoat compare --preset paper --data ieee-fraud-detection/ --out paper/`
 
     `turncoat compare --manifest run/manifest.json --out again/`
     """
@@ -106,7 +110,7 @@ def compare(
         optional = {"n_trials": trials, "latent_dim": latent_dim, "epochs": epochs}
         settings = with_changes(
             _preset(preset),
-            name=protocol.value,
+            name=(protocol or (ProtocolName.PAPER if preset is Preset.PAPER else ProtocolName.MATCHED)).value,
             n_folds=folds,
             drop_compromised=not all_cards,
             label_delay_days=label_delay_days,

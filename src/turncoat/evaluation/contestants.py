@@ -19,6 +19,7 @@ from turncoat.evaluation.baselines import FittedXGBoost, IsolationForestBaseline
 from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
 from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.evaluation.hybrid import hybrid_columns
+from turncoat.evaluation.tuning import Announce
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
 from turncoat.scoring.ranker import RegimeRanker
@@ -131,11 +132,13 @@ def isolation_forest() -> Contender:
     return baseline("isolation-forest", "Isolation Forest", "anomaly", lambda *_: IsolationForestBaseline())
 
 
-def xgboost(n_trials: int, search_rows: int) -> Contender:
-    """XGBoost with all engineered columns, tuned."""
-    return baseline(
-        "xgboost", "XGBoost", "probability", lambda _, folder: XGBoost(n_trials, search_rows=search_rows, folder=folder / "trials")
-    )
+def xgboost(n_trials: int, search_rows: int, announce: Announce) -> Contender:
+    """XGBoost with all engineered columns, tuned; `announce` hears of every trial."""
+
+    def make(_: Fold, folder: Path) -> XGBoost:
+        return XGBoost(n_trials, search_rows=search_rows, folder=folder / "trials", announce=announce)
+
+    return baseline("xgboost", "XGBoost", "probability", make)
 
 
 def hybrid(needs: str, of: str) -> Contender:

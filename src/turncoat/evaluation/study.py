@@ -49,6 +49,7 @@ BASELINES = ("logistic", "isolation-forest", "xgboost")
 AUTO = "auto"
 FIT = Format("fit", version=1)
 _IDENTITY = "study.json"
+_TRIALS_TOLD = 10
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
     fingerprint = data_fingerprint(transactions)
     _open(folder, settings, fingerprint)
     sweeps, stabilities, states, why = _chosen(transactions, splits[0], settings, folder, told)
-    contenders = _contenders(settings, states)
+    contenders = _contenders(settings, states, told)
     total = len(splits) * len(settings.seeds) * len(contenders)
     folds, fits, began, fresh, done = [], {}, time.perf_counter(), 0, 0
     for f, split in enumerate(splits):
@@ -297,8 +298,13 @@ def _chosen(
     return sweeps, stabilities, states, why
 
 
-def _contenders(settings: Settings, states: Mapping[str, int]) -> list[Contender]:
+def _contenders(settings: Settings, states: Mapping[str, int], console: Console) -> list[Contender]:
     """Everything that is fitted on a fold, in an order that gives each what it needs."""
+
+    def announce(done: int, total: int, best: float) -> None:
+        if done % _TRIALS_TOLD == 0 or done == total:
+            console.print(f"  {done} of {total} trials of XGBoost, best average precision {best:.3f}", highlight=False)
+
     found = [contestants.hmm(tier, tier, tier, settings.detector(tier, states[tier])) for tier in settings.tiers]
     tier = settings.main_tier
     n_anchored = settings.anchored_states or max(states[tier], settings.n_fraud_states + 1)
@@ -306,7 +312,7 @@ def _contenders(settings: Settings, states: Mapping[str, int]) -> list[Contender
     baselines = {
         "logistic": contestants.logistic(),
         "isolation-forest": contestants.isolation_forest(),
-        "xgboost": contestants.xgboost(settings.n_trials, settings.search_rows),
+        "xgboost": contestants.xgboost(settings.n_trials, settings.search_rows, announce),
     }
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
