@@ -39,8 +39,7 @@ def init(
     console.print(table)
     for warning in found.warnings:
         console.print(f"Please check: {warning}", markup=False)
-    console.print(
-        f"Wrote {out}. Correct what is wrong there; then: turncoat fit --config {out} --out detector",
-        markup=False,
-        soft_wrap=True,
+    needed = (
+        "Correct what is wrong there" if found.schema.label else "Correct what is wrong there, and name the label, which a detector needs"
     )
+    console.print(f"Wrote {out}. {needed}; then: turncoat fit --config {out} --out detector", markup=False, soft_wrap=True)
