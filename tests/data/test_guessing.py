@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turncoat.data.guessing import SAMPLE_ROWS, Guess, guess
+from turncoat.data.guessing import SAMPLE_ROWS, guess
 from turncoat.data.ieee_columns import ieee_columns
 from turncoat.data.presets import preset
 from turncoat.data.reading import read
+from turncoat.data.recognising import Guess
 from turncoat.data.schema import Join, Schema
 from turncoat.data.settings import load_schema, write_schema
 from turncoat.errors import ConfigError, DataError

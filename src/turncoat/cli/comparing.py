@@ -204,11 +204,10 @@ def _preset(preset: Preset) -> Settings:
 
 def _study(transactions: Transactions, settings: Settings, out: Path, source: str, schema: str, scenario: str) -> Results:
     """Run, judge and write everything."""
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ImportError as problem:
-        raise ConfigError(f"the report needs the extra: pip install turncoat[baselines] ({problem.name} is missing)") from problem
+    from turncoat.evaluation.tuning import from_extra
+
+    for module in ("jinja2", "matplotlib"):  # before the long work
+        from_extra(module, "the report")
     from turncoat.evaluation.judging import judge
     from turncoat.evaluation.manifest import manifest_of
     from turncoat.evaluation.results import save_results

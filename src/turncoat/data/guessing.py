@@ -26,8 +26,7 @@ from turncoat.data.clues import (
     number,
     rank,
 )
-from turncoat.data.presets import preset
-from turncoat.data.reading import second_source
+from turncoat.data.recognising import TELLTALES, Guess, recognised
 from turncoat.data.schema import Join, Schema
 from turncoat.data.sources import Source, first_line, open_source, stem
 from turncoat.data.time_clues import ONLY_TIME_OF_DAY, Moment, as_moment
@@ -38,23 +37,7 @@ MOST_NAMES = 5_000  # of a categorical column
 FEW_NUMBERS = 20  # whole numbers with no more values than this are names
 LEAST_FRAUDS = 5  # before anything is said about leaks
 
-_IEEE = {"TransactionID", "TransactionDT", "TransactionAmt", "ProductCD", "card1"}
-_HANDBOOK = {"TRANSACTION_ID", "TX_DATETIME", "CUSTOMER_ID", "TERMINAL_ID", "TX_AMOUNT"}
 _BENCHMARK = {"time": "EVENT_TIMESTAMP", "customer": "ENTITY_ID", "label": "EVENT_LABEL", "id": "EVENT_ID"}
-_TELLTALES = {
-    "TX_FRAUD_SCENARIO": "it tells the kind of fraud, which is known only afterwards",
-    "LABEL_TIMESTAMP": "it tells when the label became known",
-}
-
-
-@dataclass(frozen=True)
-class Guess:
-    """A schema, and why: a sentence for every column, used or left out, and what a person should look at."""
-
-    schema: Schema
-    reasons: dict[str, str]
-    left_out: dict[str, str]
-    warnings: tuple[str, ...] = ()
 
 
 def guess(origins: Any) -> Guess:
@@ -70,53 +53,8 @@ def guess(origins: Any) -> Guess:
     if len(sources) > 1 and all(set(source.columns) == set(sources[0].columns) for source in sources):
         notes.append(f"{len(sources)} files have the same columns, as parts of one table; the guess is from {sources[0].name} alone.")
         sources = sources[:1]
-    sources.sort(key=lambda source: not set(source.columns) >= _IEEE)
-    if set(sources[0].columns) >= _IEEE:
-        found = _known(preset("ieee-cis"), sources)
-    elif set(sources[0].columns) >= _HANDBOOK:
-        found = _known(preset("handbook"), sources)
-    else:
-        found = _unknown(sources)
+    found = recognised(sources) or _unknown(sources)
     return replace(found, warnings=(*notes, *found.warnings))
-
-
-# --- Known data sets ---------------------------------------------------------------------------------------------------------------
-
-
-def _known(schema: Schema, sources: list[Source]) -> Guess:
-    """A preset, less the columns that these files do not have."""
-    if len(sources) > 2:
-        raise ConfigError(f"{len(sources)} files, and {schema.name} has two at most. Give the transaction file and the identity file")
-    try:
-        second = sources[1] if len(sources) > 1 else second_source(sources[0], schema, None)
-    except DataError:
-        second = None
-    tables = sources[:1] if second is None else [sources[0], second]
-    have = [column for column in schema.columns if any(table.spelled(column) is not None for table in tables)]
-    kept: dict[str, Any] = {role: tuple(c for c in getattr(schema, role) if c in have) for role in ("continuous", "categorical", "habits")}
-    join = schema.join
-    if join is not None:
-        columns = tuple(column for column in join.columns if column in have)
-        join = replace(join, columns=columns) if columns else None
-    warnings = []
-    absent = [column for column in schema.columns if column not in have]
-    if schema.label in absent:
-        warnings.append(f"There is no label: the column {schema.label!r} is not there.")
-    if absent_others := [column for column in absent if column != schema.label]:
-        shown = ", ".join(absent_others[:5]) + (", ..." if len(absent_others) > 5 else "")
-        warnings.append(f"{len(absent_others)} columns of {schema.name} are not there and were left out of the schema: {shown}.")
-    label = schema.label if schema.label in have else None
-    left_out = {
-        name: _TELLTALES.get(name, f"it is not part of the {schema.name} schema")
-        for table in tables
-        for name in table.columns
-        if all(table.spelled(column) != name for column in have)
-    }
-    reasons = dict.fromkeys(have, f"a column of {schema.name}, whose schema is known")
-    return Guess(replace(schema, label=label, join=join, **kept), reasons, left_out, tuple(warnings))
-
-
-# --- Unknown files -----------------------------------------------------------------------------------------------------------------
 
 
 def _unknown(sources: list[Source]) -> Guess:
@@ -180,7 +118,7 @@ class _Guesser:
         """All roles, in an order in which each leaves less for the next."""
         benchmark = {role: name for role, name in _BENCHMARK.items() if name in self.open} if "EVENT_TIMESTAMP" in self.open else {}
         considered = list(self.open)
-        for name, reason in _TELLTALES.items():
+        for name, reason in TELLTALES.items():
             if name in self.open:
                 self._leave(name, reason)
         label = self._label(benchmark.get("label"))

@@ -15,7 +15,7 @@ from turncoat.data.schema import Schema
 from turncoat.errors import ConfigError
 
 if TYPE_CHECKING:
-    from turncoat.data.guessing import Guess
+    from turncoat.data.recognising import Guess
 
 _WIDTH = 110
 _MEANINGS = {

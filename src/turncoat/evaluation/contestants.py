@@ -93,7 +93,7 @@ def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
         scores: dict[str, Scores] = {column.name: {} for column in (*columns, *([head] if is_neural else []))}
         sure = 0.0
         for part in (CALIBRATION, TEST):
-            panel, places = fold.of_detector(made, part)
+            panel, places = fold.panel(part, made.features_)
             for mode in MODES:
                 found = made.score_panel(panel, mode)
                 scores[f"{title}, corrected, {mode}"][part] = found.probability[places]
@@ -149,7 +149,7 @@ def hybrid(needs: str, of: str) -> Contender:
         detector = load(folders[needs] / "detector")
         columns = {}
         for part, own in fold.columns.items():
-            panel, places = fold.of_detector(detector, part)
+            panel, places = fold.panel(part, detector.features_)
             columns[part] = np.hstack([hybrid_columns(detector, panel)[places], own])
         alone = FittedXGBoost.load(folders["xgboost"] / "model.json")
         fitted = XGBoost(settings=alone.trial.settings).fit(columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed)
@@ -159,7 +159,10 @@ def hybrid(needs: str, of: str) -> Contender:
 
 
 def ranker(needs: str, of: str) -> Contender:
-    """XGBoost's score inside the regimes of a detector (method, section 7b)."""
+    """XGBoost's score inside the regimes of a detector (method, section 7b).
+
+    Not by `Detector.with_ranker`, which scores with one set of features: XGBoost has columns here that the detector has not.
+    """
     note = f"XGBoost inside the regimes of {of}, fitted on the calibration part"
     column = Description("regime-calibrated XGBoost", "ranker", "probability", True, mode="filtered", note=note)
 
@@ -169,7 +172,7 @@ def ranker(needs: str, of: str) -> Contender:
         margins = {part: logit(np.clip(booster.score(fold.columns[part]), _RAREST, 1 - _RAREST)) for part in (CALIBRATION, TEST)}
         beliefs = {}
         for part in (CALIBRATION, TEST):
-            panel, places = fold.of_detector(detector, part)
+            panel, places = fold.panel(part, detector.features_)
             beliefs[part] = detector.model_.filter(panel).probs[places]
         offsets = fold.transactions.take(fold.rows(CALIBRATION)).offsets
         ranked = RegimeRanker.fit(margins[CALIBRATION], beliefs[CALIBRATION], fold.labels(CALIBRATION), offsets)

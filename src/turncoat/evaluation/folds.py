@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
+from turncoat.features.parts import part_panel
 from turncoat.panel import Panel
-from turncoat.scoring import Detector
 from turncoat.scoring.rankers import ranker_columns
 
 Array = NDArray[Any]
@@ -49,30 +49,16 @@ class Fold:
         """Customer codes of a part's rows."""
         return self.transactions.customer_codes[self.rows(part)]
 
-    def known(self, part: str) -> tuple[Transactions, Array]:
-        """What may be known when a part is used, and the part's rows in it."""
-        kept = self.split.known(_LAST_PART[part], self.transactions.times)
-        return self.transactions.take(kept), np.searchsorted(kept, self.rows(part))
-
-    def panel(self, part: str) -> tuple[Panel, Array]:
+    def panel(self, part: str, features: Features) -> tuple[Panel, Array]:
         """A panel in which a part's rows have their customers' earlier rows before them, and the rows' places in it."""
-        return self._panel(part, self.features)
-
-    def of_detector(self, detector: Detector, part: str) -> tuple[Panel, Array]:
-        """The same with a detector's own features."""
-        return self._panel(part, detector.features_)
-
-    def _panel(self, part: str, features: Features) -> tuple[Panel, Array]:
-        known, rows = self.known(part)
-        context = np.flatnonzero(np.isin(known.customer_codes, np.unique(known.customer_codes[rows])))
-        return features.transform(known, rows=context), np.searchsorted(context, rows)
+        return part_panel(features, self.transactions, self.split, _LAST_PART[part], self.rows(part))
 
     @cached_property
     def columns(self) -> dict[str, Array]:
         """What baselines get, by part [n, D]."""
         found = {}
         for part in _LAST_PART:
-            panel, places = self.panel(part)
+            panel, places = self.panel(part, self.features)
             found[part] = ranker_columns(panel.continuous, panel.categorical)[places]
         return found
 

@@ -270,8 +270,8 @@ def _selections(studied: Studied) -> tuple[Selection, ...]:
                 measured=choice.trail[0].order.measured,
                 base_rate=choice.trail[0].order.base_rate,
                 orders=tuple(steps),
-                criterion=choice.criterion or "",
-                by_criterion=choice.by_criterion or 0,
+                criterion=choice.criterion,
+                by_criterion=choice.by_criterion,
                 by_eligibility=choice.by_eligibility,
                 used=studied.states[tier],
                 why_used=studied.why[tier],
@@ -293,7 +293,7 @@ def _regimes(studied: Studied) -> tuple[RegimeTable, ...]:
     found = []
     for key, name in names.items():
         detector = load(first[key].folder / "detector")
-        panel, _ = studied.folds[0].of_detector(detector, CALIBRATION)
+        panel, _ = studied.folds[0].panel(CALIBRATION, detector.features_)
         found.append(regime_table(name, detector, panel, first[key].outcome.figures["saturation"]))
     return tuple(found)
 

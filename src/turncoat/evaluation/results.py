@@ -111,8 +111,8 @@ class Selection:
     measured: str  # "selection part (held out), filtered"
     base_rate: float
     orders: tuple[OrderRow, ...]
-    criterion: str
-    by_criterion: int
+    criterion: str | None
+    by_criterion: int | None  # None without a criterion that all orders have
     by_eligibility: int | None
     used: int  # the K that the contestants have
     why_used: str

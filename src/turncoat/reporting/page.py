@@ -139,11 +139,11 @@ def _curves(results: Results) -> tuple[Block, ...]:
 
 def _selection(results: Results, place: int) -> Block:
     selection = results.selections[place]
-    kept = "none" if selection.by_eligibility is None else f"K = {selection.by_eligibility}"
+    kept, best = ("none" if k is None else f"K = {k}" for k in (selection.by_eligibility, selection.by_criterion))
     facts = (
         ("Used", f"K = {selection.used}", selection.why_used),
         ("By eligibility", kept, "one regime worth looking at"),
-        ("By criterion", f"K = {selection.by_criterion}", criterion_text(selection.criterion)),
+        ("By criterion", best, "" if selection.criterion is None else criterion_text(selection.criterion)),
         ("Fraud share", percent(selection.base_rate), "of all rows of the part"),
     )
     tables = [orders_table(results, place)] if selection.orders else []

@@ -128,7 +128,8 @@ def _stack(selection: Selection, series: Sequence[tuple[str, list[float | None],
 def _marks(selection: Selection) -> list[tuple[str, int, dict[str, Any]]]:
     """The answers, by what they are; those that agree share a line."""
     answers = {"used": selection.used, "by eligibility": selection.by_eligibility}
-    answers[f"by criterion ({criterion_text(selection.criterion)})"] = selection.by_criterion
+    if selection.criterion is not None:
+        answers[f"by criterion ({criterion_text(selection.criterion)})"] = selection.by_criterion
     looks: list[dict[str, Any]] = [
         {"color": SERIES[1]},
         {"color": SERIES[2], "linestyle": (0, (4, 1.5))},

@@ -20,6 +20,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import FeatureRow, Features
 from turncoat.features import State as FeatureState
+from turncoat.features.parts import known_part, part_panel
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.variational import VariationalHMM
@@ -97,7 +98,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         anchoring = self.anchoring
         self.model_.fit(panel, None if anchoring is None else anchoring.anchors(panel, self.model_.n_states))
         self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
-        held_out, places = self._history_panel(transactions, split, "calibration")
+        held_out, places = part_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: self._probs(held_out, mode) for mode in MODES}
         self.parts_ = Parts(
             regimes={mode: self._regimes(beliefs[mode][places], labels, part.offsets, "calibration", mode) for mode in MODES},
@@ -184,27 +185,14 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(
                 f"the split {split.name!r} has no selection part, on which a temperature is chosen. Make one, or name a temperature"
             )
-        return choose_temperature(self.model_, panel, *self._history_panel(transactions, split, "selection"))
+        return choose_temperature(self.model_, panel, *part_panel(self.features_, transactions, split, "selection"))
 
     def _fit_panel(self, transactions: Transactions, split: Split) -> Panel:
-        known, rows = self._known(transactions, split, "fit")
+        known, rows = known_part(transactions, split, "fit")
         kept = long_enough(known.customer_codes, rows)
         if len(kept) == 0:
             raise DataError(f"the fit part of the split {split.name!r} has no customer with 5 transactions. Choose a larger fit part")
         return self.features_.transform(known, rows=kept)
-
-    @staticmethod
-    def _known(transactions: Transactions, split: Split, part: str) -> tuple[Transactions, Array]:
-        """What may be known when a part is used, and the part's rows in it."""
-        kept = split.known(part, transactions.times)
-        return transactions.take(kept), np.searchsorted(kept, split.parts[part])
-
-    def _history_panel(self, transactions: Transactions, split: Split, part: str) -> tuple[Panel, Array]:
-        """A panel in which a part's rows have all of their customers' earlier rows before them, and the rows' places in it."""
-        known, rows = self._known(transactions, split, part)
-        customers = np.unique(known.customer_codes[rows])
-        context = np.flatnonzero(np.isin(known.customer_codes, customers) & (known.times <= known.times[rows].max()))
-        return self.features_.transform(known, rows=context), np.searchsorted(context, rows)
 
     def _regimes(self, probs: Array, labels: Array | None, offsets: Array, part: str, mode: str) -> Regimes:
         if labels is None:
@@ -392,7 +380,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         made = as_ranker(ranker, self.features_)
         part = transactions.take(split.calibration)
         labels = part.needed_labels("fitting a ranker inside the regimes")
-        panel, places = self._history_panel(transactions, split, "calibration")
+        panel, places = part_panel(self.features_, transactions, split, "calibration")
         external = made.of_transactions(part, panel, places)
         ranked = {mode: RegimeRanker.fit(external, self._probs(panel, mode)[places], labels, part.offsets, shrinkage) for mode in MODES}
         other: Detector = clone(self)
