@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 from scipy.stats import wilcoxon
+from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from tests.selection.cases import SCHEMA, frame
@@ -22,7 +23,7 @@ from turncoat.data import Transactions, read
 from turncoat.data.splits import DAY, prequential
 from turncoat.evaluation import study
 from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN
-from turncoat.evaluation.judging import judge
+from turncoat.evaluation.judging import Judgement, judge
 from turncoat.evaluation.protocols import Protocol
 from turncoat.evaluation.results import Contestant, Results, load_results, save_results
 from turncoat.evaluation.study import Settings, Studied, plain_settings, run, settings_from
@@ -147,6 +148,15 @@ def test_baselines_have_the_rows_and_facts_of_the_detectors(studied: tuple[Studi
     changed = replace(found.transactions, labels=np.where(later, 1 - np.asarray(found.transactions.labels), found.transactions.labels))
     other = study.Fold.of(changed, fold.split, QUICK.features())
     np.testing.assert_array_equal(other.columns[TRAIN], fold.columns[TRAIN])
+
+
+def test_calibration_afterwards_sees_the_calibration_rows_alone(studied: tuple[Studied, Results, Path]) -> None:
+    found, _, _ = studied
+    fold = found.folds[0]
+    for name in ("XGBoost", "variational, corrected, filtered", "Isolation Forest"):
+        scores = found.scores(0, 1, name)
+        expected = IsotonicRegression(out_of_bounds="clip").fit(scores[CALIBRATION], fold.labels(CALIBRATION)).predict(scores[TEST])
+        np.testing.assert_allclose(Judgement(found).judged(f"{name}, isotonic", 1)[0].scores, expected, atol=1e-9)
 
 
 def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
