@@ -45,7 +45,7 @@ class Contestant:
 
     name: str  # unique, for people: "variational, anchored, corrected, filtered"
     family: str  # "hmm", "baseline", "hybrid", "ranker" or "calibrated"
-    tier: str | None  # "baum-welch" or "variational"; None for what is no HMM
+    tier: str | None  # "baum-welch", "variational" or "neural"; None for what is no HMM
     supervision: str | None  # "none" or "anchored"; None for what is no HMM
     mode: str | None  # "filtered" or "smoothed"; None for what is no HMM
     kind: str  # "corrected", "raw", "probability" or "anomaly"
@@ -151,6 +151,83 @@ class RegimeTable:
 
 
 @dataclass(frozen=True)
+class Training:
+    """How the training of an encoder went, first fold and seed. Validation customers are some of the fit part's, held out."""
+
+    contestant: str  # such as "neural"
+    latent_dim: int
+    train_losses: tuple[float, ...]  # after each epoch
+    validation_losses: tuple[float, ...]
+    best_epoch: int  # whose weights were kept, counted from 1
+    stopped_early: bool
+    class_weight: float  # of a fraud row
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Some rows laid out along one direction of the latents, in bins of equally many, and what that says of regimes and frauds."""
+
+    name: str  # "first principal component" or "first diffusion component"
+    fraud_share: tuple[float, ...]  # by bin
+    regime_shares: tuple[tuple[float, ...], ...]  # by bin, of every regime
+    order: tuple[int, ...]  # regimes by their median place
+    segmented: float  # share of the variance of places that is between regimes: 1 if they are segments, 0 if they are mixed throughout
+    adjacent: float | None  # of regimes next to each other here, the share that are nearest neighbours among all latents; None below 3
+    gradual: float | None  # how much of the variance of `fraud_share` a monotone curve explains beyond the best single step, 0 to 1
+    monotone: float | None  # share of the variance of `fraud_share` that the best monotone curve explains
+    valley: float  # depth of the deepest valley of the density between its two highest sides: 0 without one, 1 for a gap
+
+
+@dataclass(frozen=True)
+class LatentMap:
+    """Latents of some rows in two dimensions (UMAP), and whether they are one manifold that regimes cut into segments (no UMAP)."""
+
+    contestant: str
+    measured: str  # "test part, first fold and seed, filtered; 5,000 of 20,000 rows"
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    regimes: tuple[int, ...]  # most likely one
+    labels: tuple[int, ...]
+    fraud_regime: int
+    first_component: float  # share of the latents' variance along their first principal component
+    largest_piece: float  # share of the rows in the largest piece of the nearest neighbours' graph: 1 if they are one
+    axes: tuple[Axis, ...]
+    verdict: tuple[str, ...]  # what of the paper's claim holds here, in sentences with figures
+
+
+@dataclass(frozen=True)
+class JointCycle:
+    """The state of a joint training after so many cycles, measured on the fit rows it trains on."""
+
+    cycle: int
+    counts: tuple[float, ...]  # effective count of every state, largest first
+    effective_states: float  # exp of the entropy of occupancies: 1 when one state has everything
+    separation: float  # distance of the centroids of fraud and legitimate latents
+    relative_separation: float  # the same over the spread of latents within the two
+    spread: float  # root mean square distance of latents from their mean
+    enrichment: float | None  # of the state with the highest fraud share among those that hold at least 0.5 % of rows
+
+
+@dataclass(frozen=True)
+class JointRun:
+    """One joint training, cycle by cycle."""
+
+    start: str  # "from scratch" or "from the trained encoder"
+    cycles: tuple[JointCycle, ...]
+
+
+@dataclass(frozen=True)
+class JointAblation:
+    """Encoder and states trained together, as the paper tried first, beside the decoupled tier."""
+
+    n_states: int
+    latent_dim: int
+    measured: str  # which rows
+    runs: tuple[JointRun, ...]
+    verdict: tuple[str, ...]  # whether occupancy collapsed, with figures
+
+
+@dataclass(frozen=True)
 class Published:
     """A row of somebody else's table, to stand beside ours."""
 
@@ -191,6 +268,9 @@ class Results:
     published: tuple[Published, ...]
     errata: tuple[str, ...]  # what the corrections to the paper change here, with figures
     warnings: tuple[str, ...]
+    trainings: tuple[Training, ...] = ()
+    latents: tuple[LatentMap, ...] = ()
+    joint: JointAblation | None = None
     version: int = field(default=VERSION)
 
 
