@@ -103,7 +103,7 @@ class Checkpoints:
                 for name, weights in encoder.named_parameters():
                     weights.copy_(torch.tensor(arrays[f"model.{name}"]))
                     state = {moment: torch.tensor(arrays[f"{moment}.{name}"]).to(weights.device) for moment in _MOMENTS}
-                    optimiser.state[weights] = {"step": torch.tensor(arrays[f"step.{name}"]).reshape(()), **state}
+                    optimiser.state[weights] = {"step": torch.tensor(arrays[f"step.{name}"]).reshape(()).to(weights.device), **state}
             return Progress(**content["progress"]), {name: arrays[f"best.{name}"] for name in arrays_of(encoder)}
         except (LookupError, TypeError, RuntimeError) as problem:
             raise BundleError(f"{self.folder}: not a training this version understands ({problem!r})") from problem

@@ -52,7 +52,27 @@ def train_encoder(
     frauds = int((np.asarray(panel.labels)[rows] == 1).sum())
     class_weight = (len(rows) - frauds) / frauds if settings.class_weighting else 1.0
     with _deterministic(device, n_threads):
-        return _Training(panel, layout, settings, device, rows, held_out, class_weight).run(checkpoint, checkpoint_every, progress)
+        held = _Rows.of(panel, device)
+        return _Training(panel, held, layout, settings, device, rows, held_out, class_weight).run(checkpoint, checkpoint_every, progress)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The panel's rows on the device, sent there once: copying batch by batch costs more than a step."""
+
+    cells: Tensor  # [N, D]
+    codes: Tensor  # [N, J]
+    labels: Tensor  # [N]
+
+    @classmethod
+    def of(cls, panel: Panel, device: torch.device) -> _Rows:
+        arrays = (panel.continuous, panel.categorical, np.asarray(panel.labels))
+        return cls(*(torch.tensor(array).to(device) if device.type != "cpu" else _shared(array) for array in arrays))
+
+
+def _shared(array: Array) -> Tensor:
+    """A tensor over the array's own memory, or over a copy where torch would warn that it cannot be kept from writing."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 @dataclass(frozen=True)
@@ -60,6 +80,7 @@ class _Training:
     """One training: what stays the same over its epochs."""
 
     panel: Panel
+    held: _Rows
     layout: EncoderLayout
     settings: TrainingSettings
     device: torch.device
@@ -70,7 +91,7 @@ class _Training:
     def run(self, folder: str | PathLike[str] | None, every: int, visible: bool | None) -> TrainedEncoder:
         settings = self.settings
         encoder = new_encoder(self.layout, settings.dropout, settings.seed).to(self.device)
-        optimiser = torch.optim.Adam(encoder.parameters(), settings.learning_rate)
+        optimiser = torch.optim.Adam(encoder.parameters(), settings.learning_rate, fused=True)
         checkpoints = None if folder is None else Checkpoints.of(folder, self.layout, settings, self.panel)
         found = None if checkpoints is None else checkpoints.load(encoder, optimiser)
         state, best = (Progress(settings.learning_rate), arrays_of(encoder)) if found is None else found
@@ -119,11 +140,10 @@ class _Training:
 
     def _loss(self, encoder: Encoder, rows: Array) -> Tensor:
         """Mean of the cross-entropy over some rows, a fraud weighing more if so set."""
-        cells = torch.from_numpy(self.panel.continuous[rows].astype(np.float32)).to(self.device)
-        codes = torch.from_numpy(self.panel.categorical[rows]).to(self.device)
-        labels = torch.from_numpy(np.asarray(self.panel.labels)[rows].astype(np.float32)).to(self.device)
+        held, places = self.held, torch.from_numpy(rows).to(self.device)
+        found = encoder(held.cells[places].float(), held.codes[places])
         weight = torch.tensor(self.class_weight, device=self.device)
-        return nn.functional.binary_cross_entropy_with_logits(encoder(cells, codes), labels, pos_weight=weight)
+        return nn.functional.binary_cross_entropy_with_logits(found, held.labels[places].float(), pos_weight=weight)
 
     def _result(self, state: Progress, best: dict[str, Array]) -> TrainedEncoder:
         weights = {name: array for name, array in best.items() if not name.startswith("head.")}
