@@ -126,4 +126,4 @@ def _density(model: Model) -> Model:
     if not isinstance(model, VariationalHMM):
         return model
     settings = {name: value for name, value in model.get_params(deep=False).items() if name not in ("n_states", "init")}
-    return VariationalHMM.from_params(model.params_, **{**settings, "emission": "predictive"})
+    return type(model).from_params(model.params_, **{**settings, "emission": "predictive"})

@@ -134,19 +134,33 @@ class FoldedEncoder:
         """Rows of `tables` for codes [..., J]; the last row of a column's table is for a missing code."""
         return np.where(codes < 0, np.asarray(self.layout.n_categories, np.int64), codes) + self.layout.table_starts
 
+    def draws(self, continuous: Array, categorical: Array, masks: Array) -> Array:
+        """Latents [N, M, latent_dim] of N rows with the hidden units multiplied by each of M masks [M, hidden_dim]."""
+        hidden = self._hidden(continuous, self.first_weight.astype(np.float64))[:, None, :] * masks
+        codes = np.repeat(categorical, len(masks), axis=0)
+        weights = self.second_weight.astype(np.float64), self.latent_weight.astype(np.float64)
+        return self._settled(hidden.reshape(-1, masks.shape[1]), codes, *weights).reshape(len(continuous), len(masks), -1)
+
     def _encode_into(self, latents: Array, continuous: Array, categorical: Array) -> None:
         """Blocks of rows, so that memory stays bounded."""
         first, second, last = (weight.astype(np.float64) for weight in (self.first_weight, self.second_weight, self.latent_weight))
-        gelu = self.layout.activation == "gelu"
         for rows in _blocks(len(latents)):
-            fused = np.tile(self.second_bias.astype(np.float64), (rows.stop - rows.start, 1))
-            if self.layout.n_continuous:
-                hidden = self._normalised(continuous[rows]) @ first
-                hidden += self.first_bias
-                _gelu_cells(hidden)
-                fused += hidden @ second
-            _settle_rows(fused, self._table_rows(categorical[rows]), self.tables, self.norm_gain, self.norm_bias, gelu)
-            latents[rows] = fused @ last
+            latents[rows] = self._settled(self._hidden(continuous[rows], first), categorical[rows], second, last)
+
+    def _hidden(self, continuous: Array, first: Array) -> Array:
+        """The hidden units of cells [N, hidden_dim]."""
+        hidden = self._normalised(continuous) @ first
+        hidden += self.first_bias
+        _gelu_cells(hidden)
+        return hidden
+
+    def _settled(self, hidden: Array, categorical: Array, second: Array, last: Array) -> Array:
+        """Latents of hidden units and codes."""
+        fused = hidden @ second if len(second) else np.zeros((len(hidden), second.shape[1]))
+        fused += self.second_bias
+        gelu = self.layout.activation == "gelu"
+        _settle_rows(fused, self._table_rows(categorical), self.tables, self.norm_gain, self.norm_bias, gelu)
+        return np.asarray(fused @ last)
 
     def _normalised(self, continuous: Array) -> Array:
         cells = np.nan_to_num(continuous.astype(np.float64), nan=0.0)

@@ -19,6 +19,16 @@ from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.folded import Array, FoldedEncoder
 from turncoat.models.neural.layout import LAYOUT_RULES
 from turncoat.models.neural.trained import TRAINING_RULES, TrainedEncoder, TrainingReport, TrainingSettings
+from turncoat.models.neural.uncertainty import (
+    WidenedVariationalHMM,
+    dropout_masks,
+    latent_variances,
+    live_belief,
+    widened_emission,
+    widened_pieces,
+    widened_tables,
+    with_variances,
+)
 from turncoat.models.parameters import Prior, VariationalParams
 from turncoat.models.settings import Rule, instance, one_of, or_none, whole_number
 from turncoat.models.tiers import Tier, VariationalBayes
@@ -57,6 +67,9 @@ class NeuralVariationalHMM(VariationalHMM):
         Whether one encoder serves all orders of a sweep, whose densities can then be compared.
     checkpoint
         A folder in which a training that was interrupted is kept and taken up.
+    dropout_draws
+        When scoring, latents are encoded so many times more with `dropout`, and their variance over the draws widens the emissions; 0
+        for not at all. Fitting is not changed by it.
     prior
         `latent_prior()` by default.
 
@@ -78,6 +91,7 @@ class NeuralVariationalHMM(VariationalHMM):
         "encoder_seed": or_none(whole_number(0)),
         "shared_encoder": one_of(True, False),
         "checkpoint": or_none(instance(str | PathLike, "a folder")),  # type: ignore[arg-type]
+        "dropout_draws": Rule("0 or a whole number of at least 2", lambda v: whole_number(0).holds(v) and v != 1),
     }
 
     encoder_: FoldedEncoder
@@ -106,6 +120,7 @@ class NeuralVariationalHMM(VariationalHMM):
         encoder_seed: int | None = None,
         shared_encoder: bool = True,
         checkpoint: str | PathLike[str] | None = None,
+        dropout_draws: int = 0,
         prior: Prior | None = None,
         emission: str = "expected-log",
         n_restarts: int = 3,
@@ -153,6 +168,7 @@ class NeuralVariationalHMM(VariationalHMM):
         self.encoder_seed = encoder_seed
         self.shared_encoder = shared_encoder
         self.checkpoint = checkpoint
+        self.dropout_draws = dropout_draws
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
@@ -185,19 +201,20 @@ class NeuralVariationalHMM(VariationalHMM):
         return self._adopt_encoder(encoder)
 
     def embed(self, panel: Panel) -> Panel:
-        """The panel with latents in place of its columns."""
+        """The panel with latents in place of its columns, followed by their variances if there are `dropout_draws`."""
         self._fitted()
-        return self.encoder_.embed(panel)
+        return with_variances(self.encoder_, panel, self._masks()) if self.dropout_draws else self.encoder_.embed(panel)
 
     def chain(self) -> VariationalHMM:
         """The hidden Markov model over latents on its own, for panels that `embed` made."""
         params = self._fitted()
         settings = {name: getattr(self, name) for name in VariationalHMM(1).get_params() if name not in ("n_states", "init")}
-        return VariationalHMM.from_params(params, **settings)
+        return (WidenedVariationalHMM if self.dropout_draws else VariationalHMM).from_params(params, **settings)
 
     def head_scores(self, panel: Panel) -> Array:
         """The probability of fraud by the encoder's own head, for every row [N]. With class weighting it is far too high."""
-        latents = self.embed(panel).continuous
+        self._fitted()
+        latents = self.encoder_.embed(panel).continuous
         return np.asarray(expit(self.encoder_.head_of(latents)))
 
     def input_columns(self) -> tuple[int, tuple[int, ...]]:
@@ -208,22 +225,36 @@ class NeuralVariationalHMM(VariationalHMM):
     def step(self, belief: ArrayLike | None, continuous_row: ArrayLike | None = None, categorical_row: ArrayLike | None = None) -> Array:
         """The live recursion of `VariationalHMM` on the latents of one row."""
         self._fitted()
-        return super().step(belief, self.encoder_.encode_row(continuous_row, categorical_row))
+        latents = self.encoder_.encode_row(continuous_row, categorical_row)
+        plain = super().step(belief, latents)  # which refuses a bad belief
+        if not self.dropout_draws:
+            return plain
+        cells, codes = (np.empty(0) if row is None else np.asarray(row) for row in (continuous_row, categorical_row))
+        return live_belief(self.log_predicted(belief), self.log_emission(cells[None], codes[None].astype(np.int64))[0])
 
     def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
         """What each cell and code of N rows adds to the log emission of every state, by integrated gradients; the rest, a typical row's."""
         terms = self._terms()
+        rows = np.asarray(continuous), np.asarray(categorical)
+        variances = self._variances(*rows)
 
-        def emission(latents: Array) -> Array:
-            return terms.pieces(latents, np.empty((len(latents), 0), np.int64))[0]
+        def attribute(n: int) -> tuple[Array, Array, Array]:
+            def emission(latents: Array) -> Array:  # with the row's own variances all along the path
+                if variances is not None:
+                    return widened_pieces(terms, latents, variances[n : n + 1])
+                return terms.pieces(latents, np.empty((len(latents), 0), np.int64))[0]
 
-        rows = zip(np.asarray(continuous), np.asarray(categorical), strict=True)
-        of_cells, of_codes, rest = zip(*(attributed(self.encoder_, emission, cells, codes) for cells, codes in rows), strict=True)
+            return attributed(self.encoder_, emission, rows[0][n], rows[1][n])
+
+        of_cells, of_codes, rest = zip(*map(attribute, range(len(rows[0]))), strict=True)
         return np.stack(of_cells), np.stack(of_codes), np.stack(rest)
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of the latents of N rows under every state [N, K]."""
         latents = self.encoder_.encode(continuous, categorical)
+        variances = self._variances(np.asarray(continuous), np.asarray(categorical))
+        if variances is not None:
+            return widened_emission(self._terms(), latents, variances)
         return super().log_emission(latents, np.empty((len(latents), 0), np.int64))
 
     def prepared(self, panel: Panel, folder: PathLike[str] | None = None) -> Self:
@@ -269,4 +300,18 @@ class NeuralVariationalHMM(VariationalHMM):
 
     def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
         """Every question about a panel comes through here, and is put to its latents."""
-        return super()._scored(self.embed(panel), anchors, terms)
+        plain, used = super()._scored, self._terms() if terms is None else terms
+        if not self.dropout_draws:
+            return plain(self.embed(panel), anchors, used)
+        return widened_tables(self.embed(panel), used, lambda latents: plain(latents, anchors, used))
+
+    def _masks(self) -> Array:
+        if self.dropout == 0:
+            raise ConfigError(f"dropout_draws is {self.dropout_draws} and dropout is 0, so that all draws are the same. Set one of them")
+        return dropout_masks(self.dropout_draws, self.encoder_.layout.hidden_dim, self.dropout, self.random_state)
+
+    def _variances(self, continuous: Array, categorical: Array) -> Array | None:
+        """Variances of the latents of N rows over the draws [N, latent_dim], as float32 has them; None without draws."""
+        if not self.dropout_draws:
+            return None
+        return latent_variances(self.encoder_, continuous, categorical, self._masks()).astype(np.float32).astype(np.float64)
