@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turncoat import Detector, load
+from turncoat import ConfigError, Detector, load
 from turncoat.features import Features
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Anchoring, DetectorState
@@ -55,6 +55,44 @@ def test_a_saved_detector_scores_as_before(tmp_path: Path) -> None:
     assert loaded.score_one(None, data.rows[0])[1] == made.score_one(None, data.rows[0])[1]
     state, _ = made.score_one(None, data.rows[0])
     loaded.score_one(state, data.rows[1])
+
+
+def test_the_head_ranks_inside_the_regimes(tmp_path: Path) -> None:
+    made, data = neural("anchored")
+    split = time_split(data.transactions)
+    ranked = made.with_ranker(made.model_.encoder_, data.transactions, split)
+    panel = made.features_.transform(data.transactions)
+    head = made.model_.head_scores(panel)
+    scores = ranked.score(data.transactions)
+    fitted = ranked.fitted().ranked["filtered"]
+    wanted, variance = fitted.predict(np.log(head / (1 - head)), made.score(data.transactions).belief)
+    np.testing.assert_allclose(scores.probability, wanted, rtol=1e-6)
+    np.testing.assert_allclose(scores.variance, variance, rtol=1e-5)
+    assert np.abs(fitted.slopes).min() > 0.01
+    np.testing.assert_allclose([score.probability for score in replayed(ranked, data, n_reasons=1)], scores.probability, atol=2e-4)
+    ranked.save(tmp_path / "detector")
+    np.testing.assert_array_equal(load(tmp_path / "detector").score(data.transactions).probability, scores.probability)
+    manifest = tmp_path / "detector" / "manifest.json"
+    assert '"kind": "head"' in manifest.read_text()
+
+
+def test_another_models_encoder_is_no_ranker() -> None:
+    made, data = neural("anchored")
+    other, _ = neural("none")
+    with pytest.raises(ConfigError, match="not the one that the detector's model has"):
+        made.with_ranker(other.model_.encoder_, data.transactions, time_split(data.transactions))
+
+
+def test_uncertain_latents_in_a_detector(tmp_path: Path) -> None:
+    data = data_of("shop")
+    model = NeuralVariationalHMM(3, **TINY, dropout_draws=4)
+    made = Detector(Features(least_rows=4), model, temperature="auto").fit(data.transactions, time_split(data.transactions))
+    whole = made.score(data.transactions)
+    np.testing.assert_allclose([score.belief for score in replayed(made, data, n_reasons=1)], whole.belief, atol=2e-4)
+    made.save(tmp_path / "detector")
+    loaded = load(tmp_path / "detector")
+    assert loaded.model_.dropout_draws == 4
+    np.testing.assert_array_equal(loaded.score(data.transactions).probability, whole.probability)
 
 
 def test_a_temperature_is_chosen_over_latents() -> None:

@@ -312,7 +312,7 @@ def test_rankers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="not among the schema's continuous columns"):
         made.with_ranker("device", transactions, split)
     for wrong in (LogisticRegression(), 3, None, np.zeros(700)):
-        with pytest.raises(ConfigError, match="a column's name or a fitted XGBoost model"):
+        with pytest.raises(ConfigError, match="a column's name, a fitted XGBoost model or the model's own encoder"):
             made.with_ranker(wrong, transactions, split)
     with pytest.raises(DataError, match="missing or infinite"):
         made.with_ranker("age", transactions, split)

@@ -10,17 +10,20 @@ import numpy as np
 
 from turncoat.errors import BundleError, ConfigError
 from turncoat.features.storage import pack_features, unpack_features
+from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.storage import pack_model, unpack_model
 from turncoat.scoring.detector import Detector, Parts
 from turncoat.scoring.ranker import RegimeRanker
-from turncoat.scoring.rankers import ColumnRanker, Ranker, XGBoostRanker
+from turncoat.scoring.rankers import ColumnRanker, HeadRanker, Ranker, XGBoostRanker
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
 from turncoat.storage import Array, Format
 
-DETECTOR = Format("detector", version=2)
+DETECTOR = Format("detector", version=3)
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
 _RANKER_BYTES = "ranker.booster"
+_KINDS: dict[type, str] = {ColumnRanker: "column", XGBoostRanker: "xgboost", HeadRanker: "head"}
 
 
 def save_detector(detector: Detector, folder: str | os.PathLike[str]) -> None:
@@ -37,7 +40,9 @@ def save_detector(detector: Detector, folder: str | os.PathLike[str]) -> None:
         arrays |= {f"regimes.{name}.{key}": value for key, value in tensors.items()}
     content["ranker"] = None
     if parts.ranker is not None and parts.ranked is not None:
-        content["ranker"] = {"column": parts.ranker.column} if isinstance(parts.ranker, ColumnRanker) else {}
+        content["ranker"] = {"kind": _KINDS[type(parts.ranker)]}
+        if isinstance(parts.ranker, ColumnRanker):
+            content["ranker"]["column"] = parts.ranker.column
         if isinstance(parts.ranker, XGBoostRanker):
             arrays[_RANKER_BYTES] = np.frombuffer(bytes(parts.ranker.booster.save_raw("ubj")), np.uint8)
         for mode, ranked in parts.ranked.items():
@@ -56,7 +61,7 @@ def load(folder: str | os.PathLike[str]) -> Detector:
         detector.features_, detector.model_ = features, model
         regimes = {name: _unpack(Regimes, content["regimes"][name], _below(f"regimes.{name}", arrays)) for name in (*MODES, "in_sample")}
         in_sample = regimes.pop("in_sample")
-        ranker, ranked = _ranker(content["ranker"], arrays)
+        ranker, ranked = _ranker(content["ranker"], arrays, model)
         detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), ranker, ranked)
         detector.check()
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
@@ -79,12 +84,18 @@ def _below(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
     return {name.removeprefix(f"{prefix}."): array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
 
 
-def _ranker(content: dict[str, Any] | None, arrays: dict[str, Array]) -> tuple[Ranker | None, dict[str, RegimeRanker] | None]:
+def _ranker(
+    content: dict[str, Any] | None, arrays: dict[str, Array], model: HiddenMarkovModel[Any]
+) -> tuple[Ranker | None, dict[str, RegimeRanker] | None]:
     if content is None:
         return None, None
     ranked = {mode: _unpack(RegimeRanker, content[mode], _below(f"ranker.{mode}", arrays)) for mode in MODES}
-    if "column" in content:
+    if content["kind"] == "column":
         return ColumnRanker(content["column"]), ranked
+    if content["kind"] == "head":
+        if not isinstance(model, NeuralVariationalHMM):
+            raise ValueError("the ranker is an encoder's head, and the model has no encoder")
+        return HeadRanker(model.encoder_), ranked
     try:
         from xgboost import Booster
     except ImportError as problem:

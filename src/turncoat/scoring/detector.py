@@ -158,7 +158,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             if shapes != ((k,), (k,), (2 * k, 2 * k)) or not finite or not 0 < ranked.spread < np.inf:
                 raise ValueError("the ranker's regimes are not the model's")
         if parts.ranker is not None:
-            as_ranker(parts.ranker.given, self.features_)
+            as_ranker(parts.ranker.given, self.features_, self.model_)
 
     @property
     def regimes(self) -> Regimes:
@@ -372,12 +372,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def with_ranker(self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0) -> Detector:
         """The same detector with a ranker's score inside each regime, fitted on the split's calibration part.
 
-        `ranker` is the name of a column of scores, or a fitted XGBoost classifier or booster on the panel's columns.
+        `ranker` is the name of a column of scores, a fitted XGBoost classifier or booster on the panel's columns, or, of a neural
+        model, its own encoder (`detector.model_.encoder_`), whose head is then the ranker.
         """
         parts = self.fitted()
         if len(split.calibration) == 0:
             raise ConfigError(f"the split {split.name!r} has no calibration part, on which a ranker is fitted. Make one that has")
-        made = as_ranker(ranker, self.features_)
+        made = as_ranker(ranker, self.features_, self.model_)
         part = transactions.take(split.calibration)
         labels = part.needed_labels("fitting a ranker inside the regimes")
         panel, places = part_panel(self.features_, transactions, split, "calibration")

@@ -1,4 +1,4 @@
-"""Where a ranker's score comes from: a column of the file, or XGBoost on the panel's columns."""
+"""Where a ranker's score comes from: a column of the file, XGBoost on the panel's columns, or the head of the model's own encoder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from turncoat.data.rows import row_numbers
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError
 from turncoat.features import FeatureRow, Features
+from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.panel import Panel
 
 Array = NDArray[Any]
@@ -88,21 +90,47 @@ class XGBoostRanker:
         return margins.astype(np.float64)
 
 
+@dataclass(frozen=True, eq=False)
+class HeadRanker:
+    """The head that a neural model's encoder was trained with; its log odds are the score."""
+
+    encoder: FoldedEncoder
+
+    @property
+    def given(self) -> FoldedEncoder:
+        """The encoder."""
+        return self.encoder
+
+    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+        """Log odds of the panel's rows."""
+        rows = slice(None) if places is None else places
+        return self.encoder.head_score(panel.continuous[rows], panel.categorical[rows])
+
+    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
+        """Log odds of one row."""
+        return float(self.encoder.head_of(self.encoder.encode_row(row.continuous, row.categorical)))
+
+
 def ranker_columns(continuous: Array, categorical: Array) -> Array:
     """The columns that an XGBoost ranker is to be fitted on [N, D + J]: cells, then codes as numbers; NaN is missing."""
     return np.hstack([continuous, np.where(categorical < 0, np.nan, categorical).astype(np.float32)])
 
 
-def as_ranker(given: Any, features: Features) -> Ranker:
-    """A ranker of a column's name, an XGBoost classifier or a booster."""
+def as_ranker(given: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
+    """A ranker of a column's name, an XGBoost classifier or a booster, or the encoder of the model itself."""
     plan = features.fitted()
+    if isinstance(given, FoldedEncoder):
+        own: object = getattr(model, "encoder_", None)
+        if own is not given:
+            raise ConfigError("the ranker is an encoder, and not the one that the detector's model has. Give `detector.model_.encoder_`")
+        return HeadRanker(given)
     if isinstance(given, str):
         if given not in plan.schema.continuous:
             raise ConfigError(f"the ranker's column {given!r} is not among the schema's continuous columns. Add it there")
         return ColumnRanker(given)
     booster = given.get_booster() if hasattr(given, "get_booster") else given
     if not (hasattr(booster, "save_raw") and hasattr(booster, "num_features")):
-        raise ConfigError(f"a ranker is a column's name or a fitted XGBoost model; found {type(given).__name__}")
+        raise ConfigError(f"a ranker is a column's name, a fitted XGBoost model or the model's own encoder; found {type(given).__name__}")
     expected = len(plan.continuous) + len(plan.categorical)
     if booster.num_features() != expected:
         raise ConfigError(
