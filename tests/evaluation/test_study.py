@@ -27,6 +27,7 @@ from turncoat.evaluation.judging import Judgement, judge
 from turncoat.evaluation.protocols import Protocol
 from turncoat.evaluation.results import Contestant, Results, load_results, save_results
 from turncoat.evaluation.study import Settings, Studied, plain_settings, run, settings_from
+from turncoat.selection import choose_width
 
 QUIET = Console(quiet=True)
 QUICK = Settings(
@@ -352,15 +353,108 @@ def test_results_survive_the_disk(studied: tuple[Studied, Results, Path], tmp_pa
     assert load_results(tmp_path / "results.json") == studied[1]
 
 
-def test_the_neural_tier_takes_part_with_its_head_beside_it(tmp_path: Path) -> None:
-    tiny = {"latent_dim": 4, "hidden_dim": 12, "epochs": 3}
-    settings = replace(QUICK, tiers=("variational", "neural"), baselines=("xgboost",), seeds=(1,), **tiny)
-    found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
-    results = judge(found)
+TINY_ENCODER: dict[str, Any] = {"hidden_dim": 12, "epochs": 3, "lstm_epochs": 2, "joint_cycles": 2}
+
+
+@pytest.fixture(scope="module")
+def neural(tmp_path_factory: pytest.TempPathFactory) -> tuple[Studied, Results, Settings, Path]:
+    folder = tmp_path_factory.mktemp("run") / "neural"
+    settings = replace(
+        QUICK,
+        tiers=("variational", "neural"),
+        baselines=("xgboost", "lstm"),
+        seeds=(1,),
+        latent_dims=(4,),
+        ablations=("joint",),
+        **TINY_ENCODER,
+    )
+    found = run(read(portfolio(), SCHEMA), settings, folder, QUIET)
+    return found, judge(found), settings, folder
+
+
+def test_the_neural_tier_takes_part_with_its_head_beside_it(neural: tuple[Studied, Results, Settings, Path]) -> None:
+    found, results, settings, folder = neural
     names = {one.name for one in results.contestants}
-    assert {"neural, corrected, filtered", "neural, encoder's head", "hybrid", "variational, anchored, corrected, filtered"} <= names
-    head = found.scores(0, 1, "neural, encoder's head")[TEST]
-    assert of(results, "neural, encoder's head").figures["auroc"].value == pytest.approx(roc_auc_score(found.folds[0].labels(TEST), head))
+    expected = {"neural, corrected, filtered", "neural, anchored, corrected, filtered", "neural, encoder's head", "regime-calibrated head"}
+    assert expected | {"LSTM", "hybrid", "variational, anchored, corrected, filtered"} <= names
+    labels = found.folds[0].labels(TEST)
+    for name in ("neural, encoder's head", "LSTM", "regime-calibrated head"):
+        scores = found.scores(0, 1, name)[TEST]
+        assert of(results, name).figures["auroc"].value == pytest.approx(roc_auc_score(labels, scores))
     table = next(one for one in results.regimes if one.contestant == "neural")
     assert any(row.words for row in table.rows)
-    assert judge(run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)) == results
+    sliced = {one.contestant for one in results.slices}
+    assert {"neural, corrected, filtered", "neural, encoder's head", "LSTM", "regime-calibrated head"} <= sliced
+    assert judge(run(read(portfolio(), SCHEMA), settings, folder, QUIET)) == results
+
+
+def test_detectors_of_the_neural_tier_share_an_encoder(neural: tuple[Studied, Results, Settings, Path]) -> None:
+    fitted = neural[0].fits[0, 1]
+    one, other, ranked = (load(fitted[key].folder / "detector") for key in ("neural", "neural-anchored", "head-ranker"))
+    np.testing.assert_array_equal(one.model_.encoder_.tables, other.model_.encoder_.tables)
+    assert (one.supervision, other.supervision) == ("none", "anchored")
+    scored = ranked.score(neural[0].transactions).probability
+    np.testing.assert_allclose(scored[neural[0].folds[0].rows(TEST)], neural[0].scores(0, 1, "regime-calibrated head")[TEST], rtol=1e-5)
+
+
+def test_what_is_told_of_the_encoder(neural: tuple[Studied, Results, Settings, Path]) -> None:
+    found, results, _, folder = neural
+    model = load(found.fits[0, 1]["neural"].folder / "detector").model_
+    (training,), (latents,) = results.trainings, results.latents
+    assert training.validation_losses == model.training_.validation_losses
+    assert (training.latent_dim, training.best_epoch, len(training.train_losses)) == (4, model.training_.best_epoch, 3)
+    assert len(latents.x) == len(latents.labels) == len(found.folds[0].rows(TEST))
+    assert sum(latents.labels) == found.folds[0].labels(TEST).sum()
+    assert latents.fraud_regime == load(found.fits[0, 1]["neural"].folder / "detector").regimes.fraud_state
+    assert "test part" in latents.measured
+    assert results.joint is not None
+    assert [len(one.cycles) for one in results.joint.runs] == [3, 3, 3]
+    assert (results.joint.n_states, results.joint.latent_dim) == (3, 4)
+    assert (folder / "joint.json").exists()
+
+
+def test_the_tiers_table_is_of_test_rows_and_filtered_beliefs(neural: tuple[Studied, Results, Settings, Path]) -> None:
+    found, results, _, _ = neural
+    labels = found.folds[0].labels(TEST)
+    assert [row.name for row in results.tiers] == ["variational", "neural", "variational, anchored", "neural, anchored"]
+    assert [row.latent_dim for row in results.tiers] == [None, 4, None, 4]
+    for row in results.tiers:
+        member = found.scores(0, 1, f"{row.name}, raw, filtered")[TEST]
+        rate = np.average(labels, weights=member)
+        assert row.occupancy == pytest.approx(member.mean())
+        assert row.fraud_rate == pytest.approx(rate)
+        assert row.enrichment == pytest.approx(rate / labels.mean())
+        assert row.captured == pytest.approx(member[labels == 1].sum() / labels.sum())
+        assert row.enrichment_interval is not None
+        assert row.enrichment_interval[0] < row.enrichment < row.enrichment_interval[1]
+
+
+def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
+    settings = replace(
+        QUICK, tiers=("neural",), baselines=(), seeds=(1,), states="auto", orders=(2, 3), n_stability=1, latent_dims=(3, 5), **TINY_ENCODER
+    )
+    found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
+    assert list(found.sweeps) == list(found.stabilities) == ["neural, 3 latents", "neural, 5 latents"]
+    chosen = choose_width({width: found.sweeps[f"neural, {width} latents"].choice() for width in (3, 5)})
+    assert found.latent_dim == (3 if chosen is None else chosen)
+    results = judge(found)
+    assert {row.latent_dim for row in results.tiers} == {found.latent_dim}
+    assert [one.tier for one in results.selections] == ["neural, 3 latents", "neural, 5 latents"]
+    assert {one.criterion for one in results.selections} == {"held_out"}
+    assert {one.used for one in results.selections} == {found.states["neural"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"latent_dims": (4, 4)}, "latent_dims"),
+        ({"latent_dims": ()}, "latent_dims"),
+        ({"latent_dims": (4, 8), "states": 3}, "chosen together"),
+        ({"ablations": ("joint",), "tiers": ("variational",)}, "of the neural tier"),
+        ({"ablations": ("none",)}, "ablations"),
+        ({"joint_cycles": 0}, "joint_cycles"),
+    ],
+)
+def test_neural_settings_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        replace(Settings(tiers=("neural",)), **changes)

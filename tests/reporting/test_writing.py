@@ -17,7 +17,8 @@ from turncoat.reporting import write_report, writing
 
 def _few() -> Results:
     rich = cases.rich()
-    return replace(rich, contestants=rich.contestants[1:3], scoring=(), comparisons=rich.comparisons[:1], selections=rich.selections[:1])
+    few = {"comparisons": rich.comparisons[:1], "selections": rich.selections[:1], "trainings": rich.trainings[:1]}
+    return replace(rich, contestants=rich.contestants[1:3], scoring=(), **few)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -42,7 +43,7 @@ def test_all_files_are_written_and_always_the_same(written: Path, tmp_path: Path
     assert {"report.html", "tables/contestants.csv", "figures/differences-1.svg", "figures/differences-1.png"} <= set(files)
     assert not any(".saving-" in name for name in files)
     assert {name[:-4] for name in files if name.endswith(".svg")} == {name[:-4] for name in files if name.endswith(".png")}
-    for name in ("contestants", "comparisons", "orders_1", "transitions_1"):
+    for name in ("contestants", "comparisons", "orders_1", "transitions_1", "latents_1", "losses", "joint_cycles"):
         assert f"tables/{name}.csv" in files
 
 

@@ -70,9 +70,17 @@ def compare(
     fraud_states: Annotated[int, typer.Option(help="Of which so many are for fraud.")] = 1,
     only: Annotated[str, typer.Option(help="Features of the hidden Markov models, separated by commas; baselines have all.")] = "",
     temperature: Annotated[str, typer.Option(help="Divides the features' evidence when scoring (docs/scores.md), or `auto`.")] = "1",
-    latent_dim: Annotated[int | None, typer.Option(help="Neural tier: width of the latents; by default as the preset.")] = None,
+    latent_dim: Annotated[
+        str, typer.Option(help="Neural tier: width of the latents; of several, as 32,64,128, one is chosen. By default as the preset.")
+    ] = "",
     epochs: Annotated[int | None, typer.Option(help="Neural tier: most epochs of training; by default as the preset.")] = None,
-    baselines: Annotated[str, typer.Option(help="Which baselines, separated by commas.")] = "logistic,isolation-forest,xgboost",
+    class_weighting: Annotated[bool, typer.Option(help="Neural tier: let frauds weigh more in training, or not.")] = True,
+    linear: Annotated[bool, typer.Option("--linear", help="Neural tier: no activation before the encoder's last layer.")] = False,
+    dropout_draws: Annotated[int, typer.Option(help="Neural tier: draws of dropout that widen the emissions (docs/neural.md).")] = 0,
+    ablation: Annotated[str, typer.Option(help="`joint`: train encoder and states together, too, and show what becomes of them.")] = "",
+    baselines: Annotated[
+        str, typer.Option(help="Of logistic, isolation-forest, xgboost, lstm; by default all, lstm only with the neural tier.")
+    ] = "",
     calibrations: Annotated[str, typer.Option(help="Of every contestant afterwards: Platt, isotonic, Venn-Abers.")] = "isotonic",
     trials: Annotated[int | None, typer.Option(help="Trials of XGBoost's search; by default as the preset.")] = None,
     seeds: Annotated[str, typer.Option(help="One or more, separated by commas: figures show the spread over them.")] = "42",
@@ -94,6 +102,8 @@ def compare(
 
     `turncoat compare --config handbook --data months.parquet --protocol handbook --states 16 --only TX_AMOUNT,amount_to_mean --out run/`
 
+    `turncoat compare --config turncoat.toml --tiers variational,neural --latent-dim 32,64,128 --ablation joint --out run/`
+
     `turncoat compare --preset paper --data ieee-fraud-detection/ --out paper/`
 
     `turncoat compare --manifest run/manifest.json --out again/`
@@ -107,7 +117,8 @@ def compare(
         source, config, scenario = Path(made["source"]) if data is None else data, made["schema"], made["scenario"]
     else:
         source = data_source(data, config)
-        optional = {"n_trials": trials, "latent_dim": latent_dim, "epochs": epochs}
+        widths = tuple(_whole("--latent-dim", width) for width in _words(latent_dim))
+        optional = {"n_trials": trials, "latent_dims": widths or None, "epochs": epochs}
         settings = with_changes(
             _preset(preset),
             name=(protocol or (ProtocolName.PAPER if preset is Preset.PAPER else ProtocolName.MATCHED)).value,
@@ -115,12 +126,16 @@ def compare(
             drop_compromised=not all_cards,
             label_delay_days=label_delay_days,
             tiers=_words(tiers),
-            baselines=_words(baselines),
+            baselines=_words(baselines) or _baselines(_words(tiers)),
             calibrations=_words(calibrations),
             states=states if states == AUTO else _whole("--states", states),
             anchored_states=anchored_states or None,
             n_fraud_states=fraud_states,
             only=_words(only) or None,
+            class_weighting=class_weighting,
+            activation="none" if linear else "gelu",
+            dropout_draws=dropout_draws,
+            ablations=_words(ablation),
             temperature=temperature if temperature == AUTO else _decimal("--temperature", temperature),
             n_resamples=resamples,
             seeds=tuple(_whole("--seeds", seed) for seed in _words(seeds)),
@@ -174,7 +189,9 @@ def demo(
             simulators.simulate("ieee-cis", rows, seed, out=aside, file_format="parquet", overwrite=True)
     with Console(stderr=True).status("reading"):
         transactions = read(data, "ieee-cis")
-    settings = with_changes(_preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO, tiers=tuple(tier.value for tier in Tier))
+    tiers = tuple(tier.value for tier in Tier)
+    changes = {"tiers": tiers, "baselines": _baselines(tiers), "ablations": ("joint",)}
+    settings = with_changes(_preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO, **changes)
     run = out / f"run-{rows}-{seed}"
     results = _study(transactions, settings, run, str(data), "ieee-cis", "")
     detector = run / "fits" / f"fold-1-seed-{seed}" / "anchored" / "detector"
@@ -184,6 +201,7 @@ def demo(
 
 def _preset(preset: Preset) -> Settings:
     from turncoat.evaluation.study import Settings
+    from turncoat.selection.widths import WIDTHS
 
     if preset is Preset.QUICK:
         return Settings(
@@ -192,22 +210,32 @@ def _preset(preset: Preset) -> Settings:
             n_restarts=2,
             max_iter=30,
             n_trials=0,
+            search_rows=6_000,
             n_stability=3,
-            latent_dim=16,
+            latent_dims=(16,),
             hidden_dim=64,
             epochs=10,
+            lstm_epochs=5,
+            joint_cycles=15,
         )
     if preset is Preset.PAPER:
-        return Settings(preset="paper", n_trials=100)
+        return Settings(preset="paper", n_trials=100, latent_dims=WIDTHS)
     return Settings()
+
+
+def _baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
+    """All of them; the LSTM only where torch is needed anyway."""
+    from turncoat.evaluation.study import BASELINES, NEURAL
+
+    return BASELINES if NEURAL in tiers else tuple(name for name in BASELINES if name != "lstm")
 
 
 def _study(transactions: Transactions, settings: Settings, out: Path, source: str, schema: str, scenario: str) -> Results:
     """Run, judge and write everything."""
-    from turncoat.evaluation.tuning import from_extra
+    from turncoat.evaluation.tuning import check_extra
 
     for module in ("jinja2", "matplotlib"):  # before the long work
-        from_extra(module, "the report")
+        check_extra(module, "the report")
     from turncoat.evaluation.judging import judge
     from turncoat.evaluation.manifest import manifest_of
     from turncoat.evaluation.results import save_results

@@ -52,11 +52,11 @@ class Resamples:
 
     def interval(self, column: Column, metric: str, level: float = LEVEL) -> Interval | None:
         """Percentile interval of a metric; None if it exists in no resample."""
-        return _percentiles(self.of(column, metric), level)
+        return percentiles(self.of(column, metric), level)
 
     def difference(self, first: Column, second: Column, metric: str, level: float = LEVEL) -> Interval | None:
         """Percentile interval of the first column's metric less the second's, on the same resamples."""
-        return _percentiles(self.of(first, metric) - self.of(second, metric), level)
+        return percentiles(self.of(first, metric) - self.of(second, metric), level)
 
 
 def bootstrap(
@@ -145,7 +145,8 @@ def _counts(drawn: Array, size: int) -> Array:
     return np.bincount(drawn, minlength=size).astype(np.float64)
 
 
-def _percentiles(values: Array, level: float) -> Interval | None:
+def percentiles(values: Array, level: float = LEVEL) -> Interval | None:
+    """The percentile interval of resampled figures, NaN left out; None if there are none."""
     if not 0 < level < 1:
         raise ConfigError(f"level is {level!r}; it must be between 0 and 1")
     known = values[~np.isnan(values)]

@@ -72,8 +72,11 @@ class Contender:
     check: Callable[[Path], object] = _nothing_kept  # raises BundleError if the model in its folder is damaged
 
 
-def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
-    """A detector: corrected and raw scores, filtered and smoothed, and the corrected score with rates measured in sample (E8)."""
+def hmm(key: str, title: str, tier: str, detector: Detector, encoder_of: str | None = None) -> Contender:
+    """A detector: corrected and raw scores, filtered and smoothed, and the corrected score with rates measured in sample (E8).
+
+    A neural one trains an encoder, whose head is judged too, or takes that of the contender `encoder_of`.
+    """
     how = (tier, detector.supervision)
     columns = [
         Description(f"{title}, {kind}, {mode}", "hmm", kind, kind == "corrected", *how, mode, is_main=(kind, mode) == _MAIN)
@@ -85,12 +88,15 @@ def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
     head = Description(
         f"{title}, encoder's head", "baseline", "probability", True, note="the encoder's own classifier, which is then discarded"
     )
-    is_neural = isinstance(detector.model, NeuralVariationalHMM)
+    has_head = isinstance(detector.model, NeuralVariationalHMM) and encoder_of is None
+    every = (*columns, *([head] if has_head else []))
 
-    def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> Outcome:
-        made = clone(detector).set_params(model__random_state=seed).fit(fold.transactions, fold.split)
-        made.save(folder / "detector")
-        scores: dict[str, Scores] = {column.name: {} for column in (*columns, *([head] if is_neural else []))}
+    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> Outcome:
+        made = clone(detector).set_params(model__random_state=seed)
+        if encoder_of is not None:
+            made.set_params(model__encoder=load(folders[encoder_of] / "detector").model_.encoder_)
+        made.fit(fold.transactions, fold.split).save(folder / "detector")
+        scores: dict[str, Scores] = {column.name: {} for column in every}
         sure = 0.0
         for part in (CALIBRATION, TEST):
             panel, places = fold.panel(part, made.features_)
@@ -101,11 +107,12 @@ def hmm(key: str, title: str, tier: str, detector: Detector) -> Contender:
                 if mode == "filtered":
                     scores[f"{title}, in-sample rates"][part] = (found.belief @ made.fitted().in_sample.rates)[places]
                     sure = float((found.belief[places].max(axis=1) > _SURE).mean())
-            if isinstance(made.model_, NeuralVariationalHMM):
+            if has_head:
                 scores[head.name][part] = made.model_.head_scores(panel)[places]
         return Outcome(scores, {"saturation": sure})
 
-    return Contender(key, (*columns, *([head] if is_neural else [])), (), fit, lambda folder: load(folder / "detector"))
+    needs = () if encoder_of is None else (encoder_of,)
+    return Contender(key, every, needs, fit, lambda folder: load(folder / "detector"))
 
 
 def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Contender:
@@ -122,9 +129,13 @@ def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any])
     return Contender(key, (column,), (), fit, check)
 
 
-def logistic() -> Contender:
+def logistic(search_rows: int) -> Contender:
     """Logistic regression."""
-    return baseline("logistic", "logistic regression", "probability", lambda fold, _: Logistic(fold.features.fitted().n_categories))
+
+    def make(fold: Fold, _: Path) -> Logistic:
+        return Logistic(fold.features.fitted().n_categories, search_rows=search_rows)
+
+    return baseline("logistic", "logistic regression", "probability", make)
 
 
 def isolation_forest() -> Contender:
@@ -139,6 +150,25 @@ def xgboost(n_trials: int, search_rows: int, announce: Announce) -> Contender:
         return XGBoost(n_trials, search_rows=search_rows, folder=folder / "trials", announce=announce)
 
     return baseline("xgboost", "XGBoost", "probability", make)
+
+
+def lstm(epochs: int) -> Contender:
+    """A recurrent classifier over the same sequences and columns."""
+    column = Description(
+        "LSTM", "baseline", "probability", True, note="reads each customer's transactions in order, none after the one scored"
+    )
+
+    def fit(fold: Fold, seed: int, _: Mapping[str, Path], __: Path) -> Outcome:
+        from turncoat.evaluation.recurrent import Recurrent
+
+        fitted = Recurrent(epochs=epochs).fit(*fold.panel(TRAIN, fold.features), seed)
+        scores = {}
+        for part in (CALIBRATION, TEST):
+            panel, places = fold.panel(part, fold.features)
+            scores[part] = fitted.score(panel)[places]
+        return Outcome({column.name: scores})
+
+    return Contender("lstm", (column,), (), fit)
 
 
 def hybrid(needs: str, of: str) -> Contender:
@@ -179,6 +209,25 @@ def ranker(needs: str, of: str) -> Contender:
         return Outcome({column.name: {part: ranked.predict(margins[part], beliefs[part])[0] for part in (CALIBRATION, TEST)}})
 
     return Contender("ranker", (column,), (needs, "xgboost"), fit)
+
+
+def head_ranker(needs: str, of: str) -> Contender:
+    """The head of a neural detector's own encoder inside its regimes."""
+    note = f"the encoder's head inside the regimes of {of}, fitted on the calibration part"
+    column = Description("regime-calibrated head", "ranker", "probability", True, mode="filtered", note=note)
+
+    def fit(fold: Fold, _: int, folders: Mapping[str, Path], folder: Path) -> Outcome:
+        detector = load(folders[needs] / "detector")
+        ranked = detector.with_ranker(detector.model_.encoder_, fold.transactions, fold.split)
+        ranked.save(folder / "detector")
+        scores = {}
+        for part in (CALIBRATION, TEST):
+            panel, places = fold.panel(part, detector.features_)
+            external = detector.model_.encoder_.head_score(panel.continuous, panel.categorical)
+            scores[part] = ranked.score_panel(panel, external=external).probability[places]
+        return Outcome({column.name: scores})
+
+    return Contender("head-ranker", (column,), (needs,), fit, lambda folder: load(folder / "detector"))
 
 
 def calibrated(of: Description, how: str, fold: Fold, scores: Scores) -> tuple[Description, Scores]:

@@ -13,14 +13,30 @@ from numpy.typing import NDArray
 from turncoat.data.splits import DAY, PARTS, long_enough
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
 from turncoat.evaluation.contestants import CALIBRATORS, Description, calibrated
+from turncoat.evaluation.enrichment import tier_row
 from turncoat.evaluation.folds import CALIBRATION, TEST
+from turncoat.evaluation.latents import latent_map
 from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, Judged, curves, mean_of_known, measure, or_none
 from turncoat.evaluation.profiles import regime_table
 from turncoat.evaluation.protocols import PUBLISHED
-from turncoat.evaluation.results import Comparison, Contestant, Figure, OrderRow, PartRow, RegimeTable, Results, Selection, SliceTable
+from turncoat.evaluation.results import (
+    Comparison,
+    Contestant,
+    Figure,
+    LatentMap,
+    OrderRow,
+    PartRow,
+    RegimeTable,
+    Results,
+    Selection,
+    SliceTable,
+    TierRow,
+    Training,
+)
 from turncoat.evaluation.slices import by_history, by_scenario
-from turncoat.evaluation.study import Studied
+from turncoat.evaluation.study import NEURAL, NEURAL_ANCHORED, Studied
 from turncoat.evaluation.telling import errata, summary, warnings
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import load
 
 Array = NDArray[Any]
@@ -203,10 +219,24 @@ def judge(studied: Studied, scenarios: Array | None = None) -> Results:
         published=PUBLISHED.get(settings.protocol.name, ()),
         errata=errata(studied, contestants, tables),
         warnings=warnings(studied, contestants, tables, selections),
+        tiers=_tiers(whole),
+        trainings=_trainings(studied),
+        latents=_latents(studied),
+        joint=studied.joint,
     )
 
 
+_HEAD, _RANKED_HEAD = f"{NEURAL}, encoder's head", "regime-calibrated head"
 _SCORING = (("raw", "smoothed"), ("corrected", "smoothed"), ("corrected", "filtered"))
+
+
+def _detectors(studied: Studied) -> dict[str, str]:
+    """Titles of the detectors by key."""
+    settings = studied.settings
+    found = {tier: tier for tier in settings.tiers} | {"anchored": f"{settings.main_tier}, anchored"}
+    if NEURAL_ANCHORED in studied.fits[0, settings.seeds[0]]:
+        found[NEURAL_ANCHORED] = f"{NEURAL}, anchored"
+    return found
 
 
 def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
@@ -223,14 +253,25 @@ def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
         (plain, "XGBoost", "average_precision", ""),
         (plain, "Isolation Forest", "average_precision", "Regimes without labels against Isolation Forest"),
         (f"{tier}, corrected, smoothed", plain, "average_precision", "What hindsight would be worth"),
+        (f"{NEURAL}, corrected, filtered", plain, "average_precision", "What an encoder adds to the regimes"),
+        (f"{NEURAL}, anchored, corrected, filtered", _HEAD, "average_precision", "The neural regimes against the encoder's own head"),
+        (_RANKED_HEAD, _HEAD, "average_precision", "The head inside the regimes against the head"),
+        (_RANKED_HEAD, f"{_HEAD}, isotonic", "log_loss", "The head inside the regimes against its isotonic calibration"),
+        (_RANKED_HEAD, "XGBoost", "average_precision", ""),
+        (_RANKED_HEAD, "LSTM", "average_precision", ""),
+        ("LSTM", "XGBoost", "average_precision", ""),
     ]
+    wanted = [one for one in wanted if one[0] != one[1]]
     return tuple(found for one in wanted if (found := whole.comparison(*one)) is not None)
 
 
 def _slices(whole: Judgement, scenarios: Array | None) -> tuple[SliceTable, ...]:
     studied, seed = whole.studied, whole.studied.settings.seeds[0]
     tier = studied.settings.main_tier
-    names = [f"{tier}, corrected, filtered", f"{tier}, anchored, corrected, filtered", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
+    regimes = (
+        f"{one}, {score}" for one in dict.fromkeys((tier, NEURAL)) for score in ("corrected, filtered", "anchored, corrected, filtered")
+    )
+    names = [*regimes, _HEAD, _RANKED_HEAD, "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
     found = []
     for name in names:
         if name in whole.columns:
@@ -247,9 +288,10 @@ def _slices(whole: Judgement, scenarios: Array | None) -> tuple[SliceTable, ...]
 
 def _selections(studied: Studied) -> tuple[Selection, ...]:
     found = []
-    for tier, sweep in studied.sweeps.items():
+    for title, sweep in studied.sweeps.items():
+        tier = title.partition(",")[0]
         choice = sweep.choice()
-        stability = studied.stabilities.get(tier)
+        stability = studied.stabilities.get(title)
         steps = [
             OrderRow(
                 step.n_states,
@@ -265,7 +307,7 @@ def _selections(studied: Studied) -> tuple[Selection, ...]:
         ]
         found.append(
             Selection(
-                tier=tier,
+                tier=title,
                 features=sweep.features.kind,
                 measured=choice.trail[0].order.measured,
                 base_rate=choice.trail[0].order.base_rate,
@@ -289,13 +331,56 @@ def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float | No
 def _regimes(studied: Studied) -> tuple[RegimeTable, ...]:
     """Of the first fold and seed."""
     first = studied.fits[0, studied.settings.seeds[0]]
-    names = {tier: tier for tier in studied.settings.tiers} | {"anchored": f"{studied.settings.main_tier}, anchored"}
     found = []
-    for key, name in names.items():
+    for key, name in _detectors(studied).items():
         detector = load(first[key].folder / "detector")
         panel, _ = studied.folds[0].panel(CALIBRATION, detector.features_)
         found.append(regime_table(name, detector, panel, first[key].outcome.figures["saturation"]))
     return tuple(found)
+
+
+def _tiers(whole: Judgement) -> tuple[TierRow, ...]:
+    studied, settings = whole.studied, whole.studied.settings
+    found = []
+    for key, name in _detectors(studied).items():
+        model = load(studied.fits[0, settings.seeds[0]][key].folder / "detector").model_
+        memberships = [whole.judged(f"{name}, raw, filtered", seed) for seed in settings.seeds]
+        latent_dim = model.encoder_.layout.latent_dim if isinstance(model, NeuralVariationalHMM) else None
+        how = {"n_resamples": settings.n_resamples, "seed": settings.seeds[0]}
+        found.append(tier_row(name, f"{name}, corrected, filtered", model.n_states, latent_dim, memberships, **how))
+    return tuple(found)
+
+
+def _trainings(studied: Studied) -> tuple[Training, ...]:
+    """Of the first fold and seed."""
+    if NEURAL not in studied.settings.tiers:
+        return ()
+    model = load(studied.fits[0, studied.settings.seeds[0]][NEURAL].folder / "detector").model_
+    report, layout = model.training_, model.encoder_.layout
+    losses = report.train_losses, report.validation_losses
+    return (Training(NEURAL, layout.latent_dim, *losses, report.best_epoch, report.stopped_early, report.class_weight),)
+
+
+def _latents(studied: Studied) -> tuple[LatentMap, ...]:
+    """Of the first fold and seed, test rows."""
+    if NEURAL not in studied.settings.tiers:
+        return ()
+    seed, fold = studied.settings.seeds[0], studied.folds[0]
+    detector = load(studied.fits[0, seed][NEURAL].folder / "detector")
+    panel, places = fold.panel(TEST, detector.features_)
+    model = detector.model_
+    return (
+        latent_map(
+            NEURAL,
+            "test part of the first fold, first seed, filtered",
+            model.encoder_.embed(panel).continuous[places],
+            model.filter(panel).probs[places].argmax(axis=1),
+            fold.labels(TEST),
+            detector.regimes.fraud_state,
+            n_states=model.n_states,
+            seed=seed,
+        ),
+    )
 
 
 def _parts(studied: Studied) -> tuple[PartRow, ...]:

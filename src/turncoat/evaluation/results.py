@@ -151,6 +151,24 @@ class RegimeTable:
 
 
 @dataclass(frozen=True)
+class TierRow:
+    """The fraud regime of a detector on the test rows, filtered: means over folds and seeds, 90 % bootstrap intervals by customer."""
+
+    name: str  # such as "neural, anchored"
+    contestant: str  # its corrected, filtered scores
+    n_states: int
+    latent_dim: int | None  # None without an encoder
+    occupancy: float  # share of the transactions
+    fraud_rate: float | None
+    captured: float | None  # share of the frauds
+    enrichment: float | None
+    occupancy_interval: Interval
+    fraud_rate_interval: Interval | None
+    captured_interval: Interval | None
+    enrichment_interval: Interval | None
+
+
+@dataclass(frozen=True)
 class Training:
     """How the training of an encoder went, first fold and seed. Validation customers are some of the fit part's, held out."""
 
@@ -171,9 +189,9 @@ class Axis:
     fraud_share: tuple[float, ...]  # by bin
     regime_shares: tuple[tuple[float, ...], ...]  # by bin, of every regime
     order: tuple[int, ...]  # regimes by their median place
-    segmented: float  # share of the variance of places that is between regimes: 1 if they are segments, 0 if they are mixed throughout
-    adjacent: float | None  # of regimes next to each other here, the share that are nearest neighbours among all latents; None below 3
-    gradual: float | None  # how much of the variance of `fraud_share` a monotone curve explains beyond the best single step, 0 to 1
+    segmented: float  # variance of ranks between regimes, over that of unbroken segments: 1 if they are such, 0 if they are mixed
+    adjacent: float | None  # share of the regimes whose nearest centroid is that of a regime next to them here; None below 3
+    gradual: float | None  # 0 where the fraud share switches at one boundary, 1 for an even ramp; None with few frauds
     monotone: float | None  # share of the variance of `fraud_share` that the best monotone curve explains
     valley: float  # depth of the deepest valley of the density between its two highest sides: 0 without one, 1 for a gap
 
@@ -268,6 +286,7 @@ class Results:
     published: tuple[Published, ...]
     errata: tuple[str, ...]  # what the corrections to the paper change here, with figures
     warnings: tuple[str, ...]
+    tiers: tuple[TierRow, ...] = ()
     trainings: tuple[Training, ...] = ()
     latents: tuple[LatentMap, ...] = ()
     joint: JointAblation | None = None

@@ -5,6 +5,7 @@ A run's folder holds `study.json` (what it is a study of), `sweeps/`, `fits/` (s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -24,31 +25,35 @@ from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
 from turncoat.evaluation import contestants
+from turncoat.evaluation.ablation import joint_ablation, load_ablation, save_ablation
 from turncoat.evaluation.contestants import Contender, Description, Outcome
 from turncoat.evaluation.folds import Fold
 from turncoat.evaluation.protocols import Protocol
-from turncoat.evaluation.tuning import from_extra
+from turncoat.evaluation.results import JointAblation
+from turncoat.evaluation.tuning import check_extra
 from turncoat.features import Features
+from turncoat.features.parts import part_panel
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.variational import VariationalHMM
 from turncoat.scoring import Detector
-from turncoat.selection import Stability, Sweep, sweep
+from turncoat.selection import Stability, Sweep, choose_width, sweep
 from turncoat.storage import Format, check_writable, replace_file
 
 Array = NDArray[Any]
 
-NEURAL = "neural"
+NEURAL, NEURAL_ANCHORED = "neural", "neural-anchored"
 TIERS: dict[str, type[BaumWelchHMM] | type[VariationalHMM]] = {
     "baum-welch": BaumWelchHMM,
     "variational": VariationalHMM,
     NEURAL: NeuralVariationalHMM,
 }
-BASELINES = ("logistic", "isolation-forest", "xgboost")
+BASELINES = ("logistic", "isolation-forest", "xgboost", "lstm")
+ABLATIONS = ("joint",)
 AUTO = "auto"
 FIT = Format("fit", version=1)
-_IDENTITY = "study.json"
+_IDENTITY, _JOINT = "study.json", "joint.json"
 _TRIALS_TOLD = 10
 
 
@@ -58,16 +63,22 @@ class Settings:
 
     protocol: Protocol = field(default_factory=Protocol)
     tiers: tuple[str, ...] = ("baum-welch", "variational")
-    baselines: tuple[str, ...] = BASELINES
+    baselines: tuple[str, ...] = ("logistic", "isolation-forest", "xgboost")
     states: int | str = AUTO  # or the number of regimes of every detector
     orders: tuple[int, ...] = tuple(range(2, 11))  # tried where states is auto
     fallback_states: int = 4  # where no order is eligible
     anchored_states: int | None = None  # of the anchored detector; None for as many as the others
     n_fraud_states: int = 1
     only: tuple[str, ...] | None = None  # features of the hidden Markov models; baselines and the neural tier's encoder have all
-    latent_dim: int = 64  # of the neural tier's encoder
+    latent_dims: tuple[int, ...] = (64,)  # of the neural tier's encoder; of several one is chosen, with the number of states
     hidden_dim: int = 512
     epochs: int = 200  # at most, of its training
+    class_weighting: bool = True
+    activation: str = "gelu"  # before its last layer, or "none"
+    dropout_draws: int = 0  # of the encoder when scoring
+    lstm_epochs: int = 30  # at most
+    ablations: tuple[str, ...] = ()
+    joint_cycles: int = 30
     missing_flags: str = "distinct"
     temperature: float | str = 1.0
     n_restarts: int = 5
@@ -75,7 +86,7 @@ class Settings:
     preset: str = "default"  # "paper" takes the published settings of the models
     calibrations: tuple[str, ...] = ("isotonic",)  # of every contestant afterwards; XGBoost has them all
     n_trials: int = 20  # of XGBoost's search
-    search_rows: int = 30_000
+    search_rows: int = 30_000  # of XGBoost's search, and of the logistic regression's for its penalty
     n_stability: int = 10  # resamples of customers for the stability of K
     n_resamples: int = 1000
     seeds: tuple[int, ...] = (42,)
@@ -86,6 +97,7 @@ class Settings:
             ("tiers", self.tiers, tuple(TIERS)),
             ("baselines", self.baselines, BASELINES),
             ("calibrations", self.calibrations, tuple(contestants.CALIBRATORS)),
+            ("ablations", self.ablations, ABLATIONS),
         )
         for name, values, allowed in choices:
             if len(set(values)) < len(values):
@@ -97,7 +109,15 @@ class Settings:
             raise ConfigError(f"a study needs at least one tier, and seeds that differ; found {self.tiers} and {self.seeds}")
         if self.states != AUTO and (isinstance(self.states, bool) or not isinstance(self.states, int) or self.states < 1):
             raise ConfigError(f"states is {self.states!r}; it must be a whole number of at least 1, or {AUTO!r}")
-        for name in ("n_restarts", "max_iter", "n_trials", "n_stability", "n_resamples"):
+        if not self.latent_dims or len(set(self.latent_dims)) < len(self.latent_dims):
+            raise ConfigError(f"latent_dims is {self.latent_dims}; it must be one or more widths, each once")
+        if len(self.latent_dims) > 1 and self.states != AUTO:
+            raise ConfigError(
+                f"a width is chosen together with the number of states; name one of {self.latent_dims}, or let states be auto"
+            )
+        if self.ablations and NEURAL not in self.tiers:
+            raise ConfigError(f"the ablation {self.ablations[0]!r} is of the neural tier. Add it to the tiers, or leave the ablation out")
+        for name in ("n_restarts", "max_iter", "n_trials", "n_stability", "n_resamples", "lstm_epochs", "joint_cycles"):
             value = getattr(self, name)
             least = 0 if name in ("n_trials", "n_stability") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -125,7 +145,8 @@ class Settings:
             else TIERS[tier](n_states, n_restarts=self.n_restarts, max_iter=self.max_iter, random_state=seed, progress=False)
         )
         if tier == NEURAL:
-            made.set_params(latent_dim=self.latent_dim, hidden_dim=self.hidden_dim, epochs=self.epochs)
+            names = ("hidden_dim", "epochs", "class_weighting", "activation", "dropout_draws")
+            made.set_params(latent_dim=self.latent_dims[0], **{name: getattr(self, name) for name in names})
         return made
 
     def detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
@@ -155,11 +176,13 @@ class Studied:
     settings: Settings
     transactions: Transactions
     folds: tuple[Fold, ...]
-    sweeps: Mapping[str, Sweep]  # by tier, on the first fold; empty where the number of states was given
+    sweeps: Mapping[str, Sweep]  # by title (a tier, and a width of several), on the first fold; empty where the states were given
     stabilities: Mapping[str, Stability]
     states: Mapping[str, int]  # by tier
+    latent_dim: int | None  # of the neural tier
     why: Mapping[str, str]  # of the number of states, by tier
     fits: Mapping[tuple[int, int], Mapping[str, Fitted]]  # by fold and seed, then by key
+    joint: JointAblation | None  # on the first fold, where it was asked for
     fingerprint: str
 
     @property
@@ -181,8 +204,9 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
     settings.features(settings.only).fit(transactions.take(splits[0].fit))  # refused now rather than in a folder begun
     fingerprint = data_fingerprint(transactions)
     _open(folder, settings, fingerprint)
-    sweeps, stabilities, states, why = _chosen(transactions, splits[0], settings, folder, told)
-    contenders = _contenders(settings, states, told)
+    sweeps, stabilities, states, why, latent_dim = _chosen(transactions, splits[0], settings, folder, told)
+    settled = settings if latent_dim is None else replace(settings, latent_dims=(latent_dim,))
+    contenders = _contenders(settled, states, told)
     total = len(splits) * len(settings.seeds) * len(contenders)
     folds, fits, began, fresh, done = [], {}, time.perf_counter(), 0, 0
     for f, split in enumerate(splits):
@@ -200,7 +224,8 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
                 done += 1
                 found[contender.key] = Fitted(contender, outcome, place)
             fits[f, seed] = found
-    return Studied(settings, transactions, tuple(folds), sweeps, stabilities, states, why, fits, fingerprint)
+    joint = _joint(folds[0], settled, states[NEURAL], folder / _JOINT, told) if "joint" in settings.ablations else None
+    return Studied(settings, transactions, tuple(folds), sweeps, stabilities, states, latent_dim, why, fits, joint, fingerprint)
 
 
 def data_fingerprint(transactions: Transactions) -> str:
@@ -241,9 +266,13 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"seeds are {settings.seeds}; each must be at least 0 and below 2**32")
     if NEURAL in settings.tiers:
         torch_training()
+        settings.detector(NEURAL, n_states).check_settings()
+        check_extra("umap", "the map of latents")
+    if "lstm" in settings.baselines:
+        torch_training()
     if "xgboost" in settings.baselines:
         for module in ("xgboost", "optuna", "venn_abers"):
-            from_extra(module, "a comparison with XGBoost")
+            check_extra(module, "a comparison with XGBoost")
 
 
 def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
@@ -270,32 +299,39 @@ def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
 
 def _chosen(
     transactions: Transactions, split: Split, settings: Settings, folder: Path, console: Console
-) -> tuple[dict[str, Sweep], dict[str, Stability], dict[str, int], dict[str, str]]:
-    """The number of states of every tier, on the first fold."""
+) -> tuple[dict[str, Sweep], dict[str, Stability], dict[str, int], dict[str, str], int | None]:
+    """The number of states of every tier, and the width of the neural one, on the first fold."""
     sweeps, stabilities, states, why = {}, {}, {}, {}
+    latent_dim = settings.latent_dims[0] if NEURAL in settings.tiers else None
     for tier in settings.tiers:
         if isinstance(settings.states, int):
             states[tier], why[tier] = settings.states, "given"
             continue
-        console.print(f"choosing the number of regimes, {tier}", highlight=False)
-        made = sweep(
-            transactions,
-            split,
-            model=settings.model(tier, 2),
-            features=settings.features_of(tier),
-            orders=settings.orders,
-            folder=folder / "sweeps" / tier,
-            progress=False,
-        )
-        choice = made.choice()
-        sweeps[tier] = made
-        if settings.n_stability:
-            stabilities[tier] = made.stability(transactions, split, settings.n_stability, progress=False)
-        if choice.by_eligibility is None:
+        widths = settings.latent_dims if tier == NEURAL else settings.latent_dims[:1]
+        made = {}
+        for width in widths:
+            title = f"{tier}, {width} latents" if len(widths) > 1 else tier
+            console.print(f"choosing the number of regimes, {title}", highlight=False)
+            made[width] = sweeps[title] = sweep(
+                transactions,
+                split,
+                model=replace(settings, latent_dims=(width,)).model(tier, 2),
+                features=settings.features_of(tier),
+                orders=settings.orders,
+                folder=folder / "sweeps" / (f"{tier}-{width}" if len(widths) > 1 else tier),
+                progress=False,
+            )
+            if settings.n_stability:
+                stabilities[title] = made[width].stability(transactions, split, settings.n_stability, progress=False)
+        choices = {width: one.choice() for width, one in made.items()}
+        chosen = choose_width(choices)
+        kept = None if chosen is None else choices[chosen].kept
+        if kept is None:
             states[tier], why[tier] = settings.fallback_states, f"no order is eligible, so {settings.fallback_states} as a fallback"
-        else:
-            states[tier], why[tier] = choice.by_eligibility, "by eligibility"
-    return sweeps, stabilities, states, why
+            continue
+        states[tier], why[tier] = kept.n_states, "by eligibility" + (f", {chosen} latents" if len(widths) > 1 else "")
+        latent_dim = chosen if tier == NEURAL else latent_dim
+    return sweeps, stabilities, states, why, latent_dim
 
 
 def _contenders(settings: Settings, states: Mapping[str, int], console: Console) -> list[Contender]:
@@ -308,15 +344,42 @@ def _contenders(settings: Settings, states: Mapping[str, int], console: Console)
     found = [contestants.hmm(tier, tier, tier, settings.detector(tier, states[tier])) for tier in settings.tiers]
     tier = settings.main_tier
     n_anchored = settings.anchored_states or max(states[tier], settings.n_fraud_states + 1)
-    found.append(contestants.hmm("anchored", f"{tier}, anchored", tier, settings.detector(tier, n_anchored, "anchored")))
+    encoder_of = NEURAL if tier == NEURAL else None
+    found.append(contestants.hmm("anchored", f"{tier}, anchored", tier, settings.detector(tier, n_anchored, "anchored"), encoder_of))
+    if NEURAL in settings.tiers and tier != NEURAL:
+        n_neural = max(states[NEURAL], settings.n_fraud_states + 1)
+        title, anchored = f"{NEURAL}, anchored", settings.detector(NEURAL, n_neural, "anchored")
+        found.append(contestants.hmm(NEURAL_ANCHORED, title, NEURAL, anchored, encoder_of=NEURAL))
+    if NEURAL in settings.tiers:
+        found.append(contestants.head_ranker(NEURAL_ANCHORED if tier != NEURAL else "anchored", f"{NEURAL}, anchored"))
     baselines = {
-        "logistic": contestants.logistic(),
+        "logistic": contestants.logistic(settings.search_rows),
         "isolation-forest": contestants.isolation_forest(),
         "xgboost": contestants.xgboost(settings.n_trials, settings.search_rows, announce),
+        "lstm": contestants.lstm(settings.lstm_epochs),
     }
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
         found += [contestants.hybrid(tier, tier), contestants.ranker("anchored", f"{tier}, anchored")]
+    return found
+
+
+def _joint(fold: Fold, settings: Settings, n_states: int, path: Path, console: Console) -> JointAblation:
+    """Joint training on the fit part, from disk where it is finished."""
+    with contextlib.suppress(BundleError):
+        return load_ablation(path)
+    panel, _ = part_panel(fold.features, fold.transactions, fold.split, "fit")
+    model = settings.model(NEURAL, n_states).set_params(random_state=settings.seeds[0])
+    with console.status("joint training, for comparison") as status:
+
+        def announce(start: str, done: int, total: int) -> None:
+            status.update(f"joint training {start}: cycle {done} of {total}")
+
+        began = time.perf_counter()
+        trained = model.trained(panel)
+        found = joint_ablation(panel, trained, n_states=n_states, cycles=settings.joint_cycles, seed=settings.seeds[0], announce=announce)
+    console.print(f"joint training, for comparison ({time.perf_counter() - began:.1f} s)", highlight=False)
+    save_ablation(found, path)
     return found
 
 

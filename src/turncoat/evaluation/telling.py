@@ -37,7 +37,8 @@ def summary(studied: Studied, contestants: Sequence[Contestant]) -> tuple[str, .
     for tier in settings.tiers:
         one = by_name[f"{tier}, corrected, filtered"]
         told.append(f"{tier}, {studied.states[tier]} regimes ({studied.why[tier]}): {_figures(one)}.")
-    for name in (f"{settings.main_tier}, anchored, corrected, filtered", "XGBoost", "hybrid", "regime-calibrated XGBoost"):
+    others = ("regime-calibrated head", "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost")
+    for name in (*(f"{tier}, anchored, corrected, filtered" for tier in settings.tiers), *others):
         if name in by_name:
             told.append(f"{name}: {_figures(by_name[name])}.")
     return tuple(told)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ MOST_APPROXIMATE_ROWS = 150_000  # likewise
 LEAST_TRAVEL = 8.0  # rounds times learning rate: a round moves log odds by about the rate, and 0.5 is far from a rare fraud's share
 MOST_ROUNDS = 400
 ESTIMATED = "estimated"
+_NEEDED = "{} needs the extra: pip install turncoat[baselines]"
 _SEARCH_THREADS = 1  # on so few rows more of them gain little, and lose ninefold where other work shares the processors
 FIXED: Settings = {
     "tree_method": "hist",
@@ -183,7 +185,13 @@ def from_extra(module: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as problem:
-        raise ConfigError(f"{purpose} needs the extra: pip install turncoat[baselines]") from problem
+        raise ConfigError(_NEEDED.format(purpose)) from problem
+
+
+def check_extra(module: str, purpose: str) -> None:
+    """Refuse where a module of the extra is missing; without importing it, which takes seconds for some."""
+    if find_spec(module) is None:
+        raise ConfigError(_NEEDED.format(purpose))
 
 
 def _fraud_customers(labels: Array, customers: Array) -> tuple[Array, Array]:

@@ -176,6 +176,11 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         """A model like this for fits of several orders to one panel, with done what they can share; `folder` keeps it."""
         return self
 
+    @property
+    def orders_compare(self) -> bool:
+        """Whether densities of models like this of several orders are densities of the same thing."""
+        return True
+
     def again(self) -> Self:
         """An unfitted model like this one, which shares what was prepared for it."""
         model: Self = clone(self)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
-from turncoat.evaluation.results import Comparison, Contestant, Results, SliceTable
+from turncoat.evaluation.results import Comparison, Contestant, Interval, Results, SliceTable
 from turncoat.reporting.formatting import (
     DASH,
     FAMILIES,
@@ -20,12 +21,14 @@ from turncoat.reporting.formatting import (
     metric_of,
     number,
     p_value,
+    percent,
     signed,
     signed_interval,
     tier_text,
 )
-from turncoat.reporting.tables import Cell, Column, Group, Table, figure_cell, interval_cell, one_group, words
+from turncoat.reporting.tables import Cell, Column, Group, Table, bounds, figure_cell, interval_cell, one_group, words
 
+_OF_A_TIER = ("average_precision", "auroc", "ece_mass")
 _AS_IN_THE_PAPER = ("average_precision", "ks", "ece_width", "ece_mass")
 _GREYED = "Calibration figures of scores that are no probabilities are greyed out."
 
@@ -82,6 +85,46 @@ def every_figure_table(results: Results) -> Table:
     groups = [Group(one.name, tuple(_every_figure(one, metric) for metric in _metrics([one]))) for one in results.contestants]
     caption = f"Every figure. Intervals are 90 % bootstrap intervals of the mean. {_GREYED} {provenance(results, results.contestants)}"
     return Table("every_figure", caption, columns, tuple(groups), group_name="contestant")
+
+
+def tiers_table(results: Results) -> Table:
+    """The tiers side by side: what their fraud regimes hold on test rows, and how well their scores rank."""
+    named = {one.name: one for one in results.contestants}
+    columns = (
+        Column("tier", "Tier", is_number=False),
+        Column("n_states", "K"),
+        Column("latent_dim", "Latents", meaning="numbers that the encoder makes of a transaction"),
+        Column("occupancy", "Occupancy", meaning="share of the transactions in the fraud regime"),
+        Column("fraud_rate", "Fraud share", meaning="of the transactions in the fraud regime"),
+        Column("captured", "Frauds captured", meaning="share of all frauds that are in the fraud regime"),
+        Column("enrichment", "Enrichment", meaning="its fraud share over that of all transactions"),
+        *map(_column, _OF_A_TIER),
+    )
+    rows = []
+    for row in results.tiers:
+        one = named[row.contestant]
+        shares = ((row.occupancy, row.occupancy_interval), (row.fraud_rate, row.fraud_rate_interval), (row.captured, row.captured_interval))
+        rows.append(
+            (
+                words(row.name),
+                Cell(count(row.n_states), row.n_states),
+                Cell(count(row.latent_dim), row.latent_dim),
+                *(Cell(percent(v), v, _between(pair, percent), bounds("by_customer", pair)) for v, pair in shares),
+                Cell(
+                    number(row.enrichment, 2),
+                    row.enrichment,
+                    _between(row.enrichment_interval, partial(number, decimals=2)),
+                    bounds("by_customer", row.enrichment_interval),
+                ),
+                *(figure_cell(metric, one.figures.get(metric), one.is_probability) for metric in _OF_A_TIER),
+            )
+        )
+    what = "The fraud regime of each tier, by filtered beliefs, and its corrected, filtered scores. Small type: 90 % bootstrap interval."
+    return Table("tiers", f"{what} {provenance(results, [named[row.contestant] for row in results.tiers])}", columns, one_group(rows))
+
+
+def _between(pair: Interval | None, shown: Callable[[float], str]) -> tuple[str, ...]:
+    return () if pair is None else (f"{shown(pair[0])} to {shown(pair[1])}",)
 
 
 def scoring_table(results: Results) -> Table:

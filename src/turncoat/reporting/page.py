@@ -20,6 +20,7 @@ from turncoat.reporting.choices import (
     stability_table,
     transition_table,
 )
+from turncoat.reporting.collapse import cycles_table, joint_table, occupancy_figure, separation_figure
 from turncoat.reporting.contests import (
     compared,
     comparisons_table,
@@ -29,11 +30,15 @@ from turncoat.reporting.contests import (
     published_table,
     scoring_table,
     slice_tables,
+    tiers_table,
 )
 from turncoat.reporting.curves import curve_panels, precision_recall, reliability
 from turncoat.reporting.drawing import Drawn, drawing_style
+from turncoat.reporting.encoders import losses_figure, losses_table, trainings_table
 from turncoat.reporting.forests import differences, overview
 from turncoat.reporting.formatting import METRICS, criterion_text, metric_of, percent, plain, signed, signed_interval
+from turncoat.reporting.latents import DISTRUST, label_map, points_table, regime_map
+from turncoat.reporting.manifold import axes_table, axis_figures, bins_table, manifold_facts
 from turncoat.reporting.states import criteria_figure, diagnostics_figure, fraud_shares_figure, transitions_figure
 from turncoat.reporting.tables import Table
 
@@ -106,6 +111,7 @@ def make_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     with drawing_style():
         sections = [
             Section("contestants", "Contestants", _contestants(results)),
+            Section("tiers", "Tier by tier", (Block(tables=(tiers_table(results),)),) if results.tiers else ()),
             Section("published", "Beside published figures", (Block(tables=(published_table(results),)),) if results.published else ()),
             Section(
                 "scoring", "Raw or corrected, filtered or smoothed", (Block(tables=(scoring_table(results),)),) if results.scoring else ()
@@ -114,6 +120,7 @@ def make_report(results: Results, manifest: Mapping[str, Any]) -> Report:
             Section("slices", "Cold start and scenarios", tuple(Block(tables=(table,)) for table in slice_tables(results))),
             Section("orders", "Choosing K", tuple(_selection(results, place) for place in range(len(results.selections)))),
             Section("regimes", "Regimes", tuple(_regimes(results, place) for place in range(len(results.regimes)))),
+            Section("neural", "Inside the neural tier", _neural(results)),
             Section("differences", "Differences", _differences(results)),
             Section("errata", "What the errata change", (Block(words=results.errata),) if results.errata else ()),
             Section("split", "How the data were split", _split(results)),
@@ -158,6 +165,37 @@ def _regimes(results: Results, place: int) -> Block:
     figures = _present(fraud_shares_figure(results, place), transitions_figure(results, place))
     tables = (regimes_table(results, place),)
     return Block(table.contestant, (), tuple(regime_facts(table)), figures, tables, files=(transition_table(results, place),))
+
+
+def _neural(results: Results) -> tuple[Block, ...]:
+    latents = (block for place in range(len(results.latents)) for block in _latents(results, place))
+    return (*_trainings(results), *latents, *_joint(results))
+
+
+def _trainings(results: Results) -> tuple[Block, ...]:
+    if not results.trainings:
+        return ()
+    figures = _present(*(losses_figure(results, place) for place in range(len(results.trainings))))
+    return (Block("Training", figures=figures, tables=(trainings_table(results),), files=(losses_table(results),)),)
+
+
+def _latents(results: Results, place: int) -> tuple[Block, ...]:
+    latents = results.latents[place]
+    maps = _present(regime_map(results, place), label_map(results, place))
+    shown = Block(f"Map of the latents, {latents.contestant}", (DISTRUST,), figures=maps, files=(points_table(results, place),))
+    tables, files = ((axes_table(results, place),), (bins_table(results, place),)) if latents.axes else ((), ())
+    facts, figures = manifold_facts(latents), tuple(axis_figures(results, place))
+    tested = Block(f"One manifold or not, {latents.contestant}", latents.verdict, facts, figures, tables, files=files)
+    return (shown, tested) if maps else (tested,)
+
+
+def _joint(results: Results) -> tuple[Block, ...]:
+    joint = results.joint
+    if joint is None:
+        return ()
+    figures = _present(occupancy_figure(results, joint), separation_figure(results, joint))
+    title = "Encoder and states trained together"
+    return (Block(title, joint.verdict, figures=figures, tables=(joint_table(results, joint),), files=(cycles_table(results, joint),)),)
 
 
 def _differences(results: Results) -> tuple[Block, ...]:

@@ -76,6 +76,11 @@ class Choice:
         orders = [step.order for step in self.trail]
         return {name: _best(orders, name) for name in _shared(orders)}
 
+    @property
+    def kept(self) -> Order | None:
+        """The order that eligibility chose."""
+        return next((step.order for step in self.trail if step.n_states == self.by_eligibility), None)
+
     def describe(self) -> str:
         """A table of the trail, and both answers under it."""
         criteria = list(self.best)
@@ -144,7 +149,7 @@ def choose(
         if faults:
             trail.append(Step(order, eligible=False, kept=False, reason="; ".join(faults)))
             continue
-        moves, reason = _compared(order, kept, delta)
+        moves, reason = compared(order, kept, delta)
         kept = order if moves else kept
         trail.append(Step(order, eligible=True, kept=moves, reason=reason))
     by_criterion = None if name is None else _best(known, name)
@@ -210,7 +215,7 @@ def _faults(order: Order, floor: float, judge_proxy: bool) -> list[str]:
     return faults
 
 
-def _compared(order: Order, kept: Order | None, delta: float) -> tuple[bool, str]:
+def compared(order: Order, kept: Order | None, delta: float) -> tuple[bool, str]:
     """Whether the walk moves to an eligible order, and why."""
     if kept is None:
         return True, "the first eligible order"

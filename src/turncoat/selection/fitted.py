@@ -43,16 +43,12 @@ class FittedOrder:
         """Fit a model to the fit part, and measure it on both; `proxy` is a continuous column."""
         model.fit(parts.fit, None if anchoring is None else anchoring.anchors(parts.fit, model.n_states))
         chain, seen = model.chain(), Parts(model.embed(parts.fit), model.embed(parts.held_out))
-        if isinstance(model, VariationalHMM):
-            criteria = {"elbo": float(model.lower_bound_)}
-        else:
-            criteria = {"bic": model.bic(parts.fit)}
         has_proxy = proxy is not None and chain is model  # means of latents are of no column
         return cls(
             model=model,
             held_out=_regimes(chain, seen.held_out, "selection", in_sample=False),
             in_sample=_regimes(chain, seen.fit, "fit", in_sample=True),
-            criteria={**criteria, "held_out": _held_out(chain, seen.held_out)},
+            criteria=_criteria(model, parts, chain, seen),
             proxy_state=int(np.argmax(model.params_.means[:, proxy])) if has_proxy else None,
         )
 
@@ -109,6 +105,18 @@ def _regimes(model: Model, panel: Panel, part: str, in_sample: bool) -> Regimes:
     offsets = np.append(0, np.cumsum(np.add.reduceat(rows, panel.offsets[:-1], dtype=np.int64)))
     stickiness = np.diag(model.params_.transition_matrix)
     return Regimes.measure(model.filter(panel).probs[rows], labels, offsets, stickiness, part=part, mode="filtered", in_sample=in_sample)
+
+
+def _criteria(model: Model, parts: Parts, chain: Model, seen: Parts) -> dict[str, float]:
+    """What orders are compared by: the tier's own criterion, which an encoder trained on the labels has none of, and held out."""
+    if not model.orders_compare:
+        return {}
+    held_out = {"held_out": _held_out(chain, seen.held_out)}
+    if chain is not model:
+        return held_out
+    return (
+        {"elbo": float(model.lower_bound_), **held_out} if isinstance(model, VariationalHMM) else {"bic": model.bic(parts.fit), **held_out}
+    )
 
 
 def _held_out(model: Model, panel: Panel) -> float:

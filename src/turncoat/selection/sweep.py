@@ -289,7 +289,8 @@ def _finished(place: Path, n_states: int, fit: Callable[[], FittedOrder]) -> tup
 
 def _summary(order: Order) -> str:
     state = f"fraud state with {order.occupancy:.2%} of transactions, {order.enrichment:.1f}x enriched"
-    return f"held-out log-likelihood {order.criteria['held_out']:.3f}, {state}"
+    held_out = order.criteria.get("held_out")
+    return state if held_out is None else f"held-out log-likelihood {held_out:.3f}, {state}"
 
 
 def _row(fit: FittedOrder) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def test_refusals(model: NeuralVariationalHMM, monkeypatch: pytest.MonkeyPatch) 
         model.step(None, PANEL.continuous[0, :4], PANEL.categorical[0])
     with pytest.raises(DataError, match="expected a Panel"):
         new.fit(PANEL.continuous)  # type: ignore[arg-type]
-    monkeypatch.setattr(NeuralVariationalHMM, "_trained", lambda *_: pytest.fail("trained for nothing"))
+    monkeypatch.setattr(NeuralVariationalHMM, "trained", lambda *_: pytest.fail("trained for nothing"))
     with pytest.raises(DataError, match="a code for each of the panel's"):
         new.fit(PANEL, Anchors([0, 1], [[True, False], [False, True]]))
     with pytest.raises(ConfigError, match="each of the 2 states"):

@@ -196,7 +196,7 @@ class NeuralVariationalHMM(VariationalHMM):
         if isinstance(anchors, Anchors) and isinstance(panel, Panel):  # refused before the long work, not after it
             anchors.codes_of(panel.n_rows)
             anchors.log_weights(self.n_states)
-        encoder = FoldedEncoder.of(self._trained(panel) if self.encoder is None else self.encoder)
+        encoder = FoldedEncoder.of(self.trained(panel) if self.encoder is None else self.encoder)
         super().fit(encoder.embed(panel), anchors)
         return self._adopt_encoder(encoder)
 
@@ -263,8 +263,13 @@ class NeuralVariationalHMM(VariationalHMM):
             return self
         model: Self = clone(self)
         model.set_params(checkpoint=folder)
-        model.set_params(encoder=FoldedEncoder.of(model._trained(panel)), checkpoint=None)
+        model.set_params(encoder=FoldedEncoder.of(model.trained(panel)), checkpoint=None)
         return model
+
+    @property
+    def orders_compare(self) -> bool:
+        """Only where all orders have one encoder are they densities over the same latents (E6)."""
+        return self.shared_encoder
 
     def again(self) -> Self:
         """An unfitted model like this one, with the encoder of this one."""
@@ -276,7 +281,8 @@ class NeuralVariationalHMM(VariationalHMM):
         """Refused: latents can be drawn, with `chain().sample`, but not turned back into rows."""
         raise ConfigError("an encoder cannot turn latents back into rows. For panels of latents, use chain().sample(lengths)")
 
-    def _trained(self, panel: Panel) -> TrainedEncoder:
+    def trained(self, panel: Panel) -> TrainedEncoder:
+        """An encoder trained on the panel with these settings; nothing is kept of it here."""
         seed = self.random_state if self.encoder_seed is None else self.encoder_seed
         told = {part.name: getattr(self, part.name) for part in fields(TrainingSettings) if part.name != "seed"}
         trained: TrainedEncoder = torch_training().train_encoder(

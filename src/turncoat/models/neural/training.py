@@ -47,11 +47,11 @@ def train_encoder(
         raise DataError(f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays")
     settings = TrainingSettings() if settings is None else settings
     layout = EncoderLayout(panel.n_continuous, panel.n_categories, latent_dim, hidden_dim, activation)
-    device = _device(settings.device)
+    device = chosen_device(settings.device)
     rows, held_out = split_rows(panel, settings.validation_share, settings.seed)
     frauds = int((np.asarray(panel.labels)[rows] == 1).sum())
     class_weight = (len(rows) - frauds) / frauds if settings.class_weighting else 1.0
-    with _deterministic(device, n_threads):
+    with deterministic(device, n_threads):
         held = _Rows.of(panel, device)
         return _Training(panel, held, layout, settings, device, rows, held_out, class_weight).run(checkpoint, checkpoint_every, progress)
 
@@ -157,14 +157,15 @@ class _Training:
         return TrainedEncoder(self.layout, weights, best["head.weight"][0], float(best["head.bias"][0]), report, self.settings)
 
 
-def _device(wanted: str) -> torch.device:
+def chosen_device(wanted: str) -> torch.device:
+    """The device that "auto", "cpu" or "cuda" means here."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is 'cuda', and torch finds no such device. Use 'cpu' or 'auto'")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 @contextmanager
-def _deterministic(device: torch.device, n_threads: int | None) -> Iterator[None]:
+def deterministic(device: torch.device, n_threads: int | None) -> Iterator[None]:
     """Inside, a CPU computes the same bits every time; torch's own settings are put back afterwards."""
     strict, only_warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     threads = torch.get_num_threads()

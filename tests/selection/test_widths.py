@@ -1,0 +1,70 @@
+"""Widths of latents: swept one by one, and chosen by what can be compared between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.selection.cases import portfolio, variational
+from turncoat import ConfigError, NeuralVariationalHMM
+from turncoat.features import Features
+from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.selection import Order, choose, choose_width, sweep, sweep_widths
+
+TINY: dict[str, Any] = {"hidden_dim": 8, "epochs": 2, "n_restarts": 1, "max_iter": 5, "n_threads": 1, "device": "cpu", "progress": False}
+
+
+def choice(*enrichments: float, occupancy: float = 0.1) -> Any:
+    orders = [Order(k, occupancy, 0.03 * e, 0.03, e) for k, e in enumerate(enrichments, start=2)]
+    return choose(orders)
+
+
+def test_a_wider_one_must_be_worth_it() -> None:
+    narrow = choice(2.0, 4.0)
+    assert narrow.kept.enrichment == 4.0
+    assert choose_width({32: narrow, 64: choice(5.9), 128: choice(1.2)}) == 32
+    assert choose_width({64: choice(6.1), 32: narrow}) == 64
+    assert choose_width({32: narrow, 64: choice(6.1), 128: choice(9.0)}) == 64
+    assert choose_width({32: narrow, 64: choice(6.1), 128: choice(9.2)}) == 128
+
+
+def test_a_width_without_an_eligible_order_is_passed_over() -> None:
+    none = choice(5.0, occupancy=0.001)
+    assert none.kept is None
+    assert choose_width({32: none, 64: choice(2.0)}) == 64
+    assert choose_width({32: none}) is None
+
+
+def test_every_width_has_an_encoder_of_its_own(tmp_path: Path) -> None:
+    found = sweep_widths(
+        *portfolio(), model=NeuralVariationalHMM(2, **TINY), features=Features(), widths=(4, 2), orders=(2, 3), folder=tmp_path
+    )
+    assert list(found) == [2, 4]
+    for width, swept in found.items():
+        encoders = {id(model.encoder_.tables) for model in swept.models.values()}
+        assert {model.encoder_.layout.latent_dim for model in swept.models.values()} == {width}
+        assert len(encoders) == 1
+        assert (tmp_path / f"latents-{width}" / "encoder").exists()
+        assert {tuple(fit.criteria) for fit in swept.fits.values()} == {("held_out",)}
+        assert swept.choice().criterion == "held_out"
+
+
+def test_orders_with_encoders_of_their_own_are_not_compared() -> None:
+    model = NeuralVariationalHMM(2, **TINY, latent_dim=2, shared_encoder=False)
+    swept = sweep(*portfolio(), model=model, features=Features(), orders=(2, 3))
+    assert all(fit.criteria == {} for fit in swept.fits.values())
+    assert swept.choice().by_criterion is None
+
+
+def test_refusals() -> None:
+    with pytest.raises(ConfigError, match="NeuralVariationalHMM"):
+        sweep_widths(*portfolio(), model=variational(), features=Features())  # type: ignore[arg-type]
+    model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
+    fitted = sweep(*portfolio(), model=model, features=Features(), orders=(2,)).models[2]
+    assert isinstance(fitted.encoder_, FoldedEncoder)
+    with pytest.raises(ConfigError, match="without an `encoder`"):
+        sweep_widths(*portfolio(), model=fitted.again(), features=Features())
+    with pytest.raises(ConfigError, match="no width"):
+        sweep_widths(*portfolio(), model=model, features=Features(), widths=())
