@@ -26,6 +26,7 @@ from turncoat.evaluation.results import (
     Selection,
     SliceRow,
     SliceTable,
+    TierRow,
     Training,
 )
 
@@ -82,6 +83,10 @@ def rich() -> Results:
         slices=_slices(),
         selections=(_selection("baum-welch", "bic"), _selection("variational", "elbo")),
         regimes=(_regimes("Baum-Welch"), _regimes("variational")),
+        tiers=(
+            TierRow("variational", "variational, corrected, filtered", 6, None, 0.0317, 0.1723, 0.41, 5.46, *_tier_intervals()),
+            TierRow("neural", "nobody", 9, 64, 0.0381, None, None, None, (0.03, 0.05), None, None, None),
+        ),
         published=(
             Published(
                 "Neural VBEM, corrected, filtered", "the paper, Table 2", {"average_precision": 0.199, "ks": 0.581, "ece_width": 0.0}
@@ -103,6 +108,10 @@ def rich() -> Results:
         latents=(_latents("neural", 200),),
         joint=_joint(),
     )
+
+
+def _tier_intervals() -> tuple[Interval, Interval, Interval, Interval]:
+    return (0.0291, 0.0345), (0.1502, 0.1944), (0.37, 0.45), (4.81, 6.12)
 
 
 def minimal() -> Results:

@@ -102,7 +102,8 @@ def tiers_table(results: Results) -> Table:
     )
     rows = []
     for row in results.tiers:
-        one = named[row.contestant]
+        one = named.get(row.contestant)
+        figures = {} if one is None else one.figures
         shares = ((row.occupancy, row.occupancy_interval), (row.fraud_rate, row.fraud_rate_interval), (row.captured, row.captured_interval))
         rows.append(
             (
@@ -116,11 +117,16 @@ def tiers_table(results: Results) -> Table:
                     _between(row.enrichment_interval, partial(number, decimals=2)),
                     bounds("by_customer", row.enrichment_interval),
                 ),
-                *(figure_cell(metric, one.figures.get(metric), one.is_probability) for metric in _OF_A_TIER),
+                *(figure_cell(metric, figures.get(metric)) for metric in _OF_A_TIER),
             )
         )
     what = "The fraud regime of each tier, by filtered beliefs, and its corrected, filtered scores. Small type: 90 % bootstrap interval."
-    return Table("tiers", f"{what} {provenance(results, [named[row.contestant] for row in results.tiers])}", columns, one_group(rows))
+    return Table(
+        "tiers",
+        f"{what} {provenance(results, [named[row.contestant] for row in results.tiers if row.contestant in named])}",
+        columns,
+        one_group(rows),
+    )
 
 
 def _between(pair: Interval | None, shown: Callable[[float], str]) -> tuple[str, ...]:
