@@ -85,7 +85,7 @@ def options(data: Data, name: str, settings: dict[str, Any], model: dict[str, An
         yield found(f"head, {how}", made.calibrate(head["t"][places]))
     for supervision in ("none", "anchored"):
         for temperature in (1.0, "auto"):
-            for draws in (0, DRAWS):
+            for draws in (0, DRAWS) if temperature == "auto" else (0,):
                 detector = Detector(
                     data.features,
                     NeuralVariationalHMM(states, **model, **settings, encoder=encoder, dropout_draws=draws),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from turncoat.selection.eligibility import Choice
 
 AUTO = "auto"
+HEAD = "encoder-head"
 
 
 class Kind(StrEnum):
@@ -43,6 +44,14 @@ class Emission(StrEnum):
 
     EXPECTED_LOG = "expected-log"
     PREDICTIVE = "predictive"
+
+
+class Device(StrEnum):
+    """Where an encoder is trained."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class SplitKind(StrEnum):
@@ -77,6 +86,18 @@ def fit(
     emission: Annotated[
         Emission, typer.Option(help="Variational tier: score with expected log densities, or with the posterior integrated out.")
     ] = Emission.EXPECTED_LOG,
+    latent_dim: Annotated[int, typer.Option(help="Neural tier: width of the latents.")] = 64,
+    epochs: Annotated[int, typer.Option(help="Neural tier: most epochs of the encoder's training.")] = 200,
+    class_weighting: Annotated[bool, typer.Option(help="Neural tier: let frauds weigh more in the encoder's training, or not.")] = True,
+    linear: Annotated[bool, typer.Option("--linear", help="Neural tier: no activation before the encoder's last layer.")] = False,
+    dropout_draws: Annotated[int, typer.Option(help="Neural tier: draws of dropout that widen the emissions (docs/neural.md).")] = 0,
+    device: Annotated[Device, typer.Option(help="Neural tier: where the encoder is trained.")] = Device.AUTO,
+    ranker: Annotated[
+        str,
+        typer.Option(
+            help=f"A score inside the regimes (docs/scores.md): a continuous column, or `{HEAD}`, the neural tier's own classifier."
+        ),
+    ] = "",
     temperature: Annotated[
         str, typer.Option(help="Divides the features' evidence when scoring (docs/scores.md); `auto` chooses it on the selection part.")
     ] = "1",
@@ -99,6 +120,8 @@ def fit(
     `turncoat fit --config turncoat.toml --supervision anchored --temperature auto --out detector/`
 
     `turncoat fit --config turncoat.toml --tier variational --states 7 --out detector/ --json`
+
+    `turncoat fit --config turncoat.toml --tier neural --supervision anchored --ranker encoder-head --out detector/`
     """
     from turncoat import BaumWelchHMM, Detector, NeuralVariationalHMM, VariationalHMM
     from turncoat.data import read, splits
@@ -114,6 +137,12 @@ def fit(
         raise ConfigError("--emission is for the tiers variational and neural; choose one, or leave it out")
     if tier is not Tier.BAUM_WELCH:
         model.set_params(emission=emission.value)
+    if tier is Tier.NEURAL:
+        activation = "none" if linear else "gelu"
+        model.set_params(latent_dim=latent_dim, epochs=epochs, class_weighting=class_weighting, activation=activation)
+        model.set_params(dropout_draws=dropout_draws, device=device.value)
+    elif ranker == HEAD:
+        raise ConfigError(f"--ranker {HEAD} is for --tier neural, whose encoder has a head; choose that tier, or name a column")
     detector = Detector(maker, model, supervision=supervision.value, n_fraud_states=fraud_states, temperature=_number(temperature))
     detector.check_settings()
     orders = _orders(detector)
@@ -136,11 +165,13 @@ def fit(
         say(choice)
         if choice.by_eligibility is None:
             raise DataError(f"no number of regimes is eligible (the orders are kept in {folder}). Name one with --states")
-        model.set_params(n_states=choice.by_eligibility)
+        detector.set_params(model=swept.models[choice.by_eligibility].again())  # which keeps an encoder trained for the sweep
     detector.fit(transactions, parts)
+    if ranker:
+        detector = detector.with_ranker(detector.model_.encoder_ if ranker == HEAD else ranker, transactions, parts)
     detector.save(out)
     if as_json:
-        typer.echo(json.dumps(_summary(detector, parts, choice, out)))
+        typer.echo(json.dumps(_summary(detector, parts, choice, ranker, out)))
         return
     report = detector.model_.fit_report_
     say(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
@@ -162,7 +193,7 @@ def _silent(_: object) -> None:
     """Say nothing: a script reads the output."""
 
 
-def _summary(detector: Detector, parts: Split, choice: Choice | None, out: Path) -> dict[str, Any]:
+def _summary(detector: Detector, parts: Split, choice: Choice | None, ranker: str, out: Path) -> dict[str, Any]:
     """What was fitted, for a script. Regimes are those of the calibration part, filtered."""
     report, regimes = detector.model_.fit_report_, detector.regimes
     low, high = regimes.interval()
@@ -185,6 +216,7 @@ def _summary(detector: Detector, parts: Split, choice: Choice | None, out: Path)
         "features": detector.features_.kind,
         "supervision": detector.supervision,
         "temperature": detector.model_.temperature,
+        "ranker": ranker or None,
         "temporal_share": detector.fitted().temporal_share,
         "measured": {"part": regimes.part, "mode": regimes.mode, "in_sample": regimes.in_sample},
         "base_rate": regimes.base_rate,

@@ -136,16 +136,23 @@ class FoldedEncoder:
 
     def draws(self, continuous: Array, categorical: Array, masks: Array) -> Array:
         """Latents [N, M, latent_dim] of N rows with the hidden units multiplied by each of M masks [M, hidden_dim]."""
-        hidden = self._hidden(continuous, self.first_weight.astype(np.float64))[:, None, :] * masks
-        codes = np.repeat(categorical, len(masks), axis=0)
-        weights = self.second_weight.astype(np.float64), self.latent_weight.astype(np.float64)
-        return self._settled(hidden.reshape(-1, masks.shape[1]), codes, *weights).reshape(len(continuous), len(masks), -1)
+        first, second, last = (weight.astype(np.float64) for weight in (self.first_weight, self.second_weight, self.latent_weight))
+        masked = self._hidden(continuous, first)[:, None, :] * masks
+        of_codes = np.zeros((len(continuous), len(self.second_bias)))
+        _add_codes(of_codes, self._table_rows(categorical), self.tables)
+        fused = self._fused(masked.reshape(-1, masks.shape[1]), second)
+        fused += np.repeat(of_codes, len(masks), axis=0)
+        _settle_rows(fused, self.norm_gain, self.norm_bias, self.layout.activation == "gelu")
+        return np.asarray(fused @ last).reshape(len(continuous), len(masks), -1)
 
     def _encode_into(self, latents: Array, continuous: Array, categorical: Array) -> None:
         """Blocks of rows, so that memory stays bounded."""
         first, second, last = (weight.astype(np.float64) for weight in (self.first_weight, self.second_weight, self.latent_weight))
         for rows in _blocks(len(latents)):
-            latents[rows] = self._settled(self._hidden(continuous[rows], first), categorical[rows], second, last)
+            fused = self._fused(self._hidden(continuous[rows], first), second)
+            _add_codes(fused, self._table_rows(categorical[rows]), self.tables)
+            _settle_rows(fused, self.norm_gain, self.norm_bias, self.layout.activation == "gelu")
+            latents[rows] = fused @ last
 
     def _hidden(self, continuous: Array, first: Array) -> Array:
         """The hidden units of cells [N, hidden_dim]."""
@@ -154,13 +161,11 @@ class FoldedEncoder:
         _gelu_cells(hidden)
         return hidden
 
-    def _settled(self, hidden: Array, categorical: Array, second: Array, last: Array) -> Array:
-        """Latents of hidden units and codes."""
+    def _fused(self, hidden: Array, second: Array) -> Array:
+        """What hidden units [N, hidden_dim] bring to the fused layer, with its bias."""
         fused = hidden @ second if len(second) else np.zeros((len(hidden), second.shape[1]))
         fused += self.second_bias
-        gelu = self.layout.activation == "gelu"
-        _settle_rows(fused, self._table_rows(categorical), self.tables, self.norm_gain, self.norm_bias, gelu)
-        return np.asarray(fused @ last)
+        return fused
 
     def _normalised(self, continuous: Array) -> Array:
         cells = np.nan_to_num(continuous.astype(np.float64), nan=0.0)
@@ -247,12 +252,23 @@ def _gelu_cells(table: Array) -> None:
 
 
 @compiled
-def _settle(fused: Array, rows: Array, tables: Array, gain: Array, bias: Array, gelu: bool) -> None:
-    """One row's fused layer [H]: what its codes add, then LayerNorm, then GELU if wanted."""
-    width = fused.shape[0]
+def _add_code_rows(fused: Array, rows: Array, tables: Array) -> None:
+    """What the codes of one row add to its fused layer [H]."""
     for place in rows:
-        for h in range(width):
+        for h in range(fused.shape[0]):
             fused[h] += tables[place, h]
+
+
+@compiled
+def _add_codes(fused: Array, rows: Array, tables: Array) -> None:
+    for n in range(fused.shape[0]):
+        _add_code_rows(fused[n], rows[n], tables)
+
+
+@compiled
+def _settle(fused: Array, gain: Array, bias: Array, gelu: bool) -> None:
+    """One row's fused layer [H]: LayerNorm, then GELU if wanted."""
+    width = fused.shape[0]
     mean = 0.0
     for h in range(width):
         mean += fused[h]
@@ -268,9 +284,9 @@ def _settle(fused: Array, rows: Array, tables: Array, gain: Array, bias: Array, 
 
 
 @compiled
-def _settle_rows(fused: Array, rows: Array, tables: Array, gain: Array, bias: Array, gelu: bool) -> None:
+def _settle_rows(fused: Array, gain: Array, bias: Array, gelu: bool) -> None:
     for n in range(fused.shape[0]):
-        _settle(fused[n], rows[n], tables, gain, bias, gelu)
+        _settle(fused[n], gain, bias, gelu)
 
 
 @compiled
@@ -323,7 +339,8 @@ def _encode_row(
         for h in range(hidden.shape[0]):
             hidden[h] = _gelu(hidden[h])
         _add_products(hidden, second_weight, fused)
-    _settle(fused, rows, tables, norm_gain, norm_bias, gelu)
+    _add_code_rows(fused, rows, tables)
+    _settle(fused, norm_gain, norm_bias, gelu)
     latent = np.zeros(latent_weight.shape[1])
     _add_products(fused, latent_weight, latent)
     return latent.astype(np.float32)

@@ -1,0 +1,156 @@
+"""What the neural tier costs: an epoch of training, encoding in batch and live, and tier 2 on its latents beside hmmlearn.
+
+Run with `python -m benchmarks.neural`; results go to benchmarks/results/. `--device cuda` trains on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from benchmarks.engine import ours, peers, timing
+from benchmarks.engine.workloads import Start, Workload
+from turncoat import NeuralVariationalHMM, Panel, VariationalHMM
+from turncoat.data import read
+from turncoat.data.simulators import tables
+from turncoat.features import Features
+from turncoat.models.neural.encoder import Encoder
+from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.model import latent_prior
+from turncoat.models.neural.trained import TrainedEncoder, TrainingSettings
+from turncoat.models.neural.training import train_encoder
+
+Array = NDArray[Any]
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ROWS, QUICK_ROWS, STATES, LATENTS = 50_000, 5_000, 8, 64
+EPOCHS, REPEATS, LIVE_ROWS, ROUNDS = 3, 3, 300, 20
+AIM_ROW_MS, MUST_RATIO = 0.5, 300.0
+
+
+def measure(n_rows: int, device: str) -> dict[str, float]:
+    made = tables("ieee-cis", n_rows, 0)
+    transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
+    panel = Features().fit(transactions).transform(transactions)
+    found: dict[str, float] = {"rows": panel.n_rows, "continuous": panel.n_continuous, "categorical": panel.n_categorical}
+    trained, found["epoch_seconds"] = trained_and_timed(panel, device)
+    found["parameters"] = float(sum(array.size for array in trained.weights.values()))
+    folded = FoldedEncoder.of(trained)
+    found["folded_rows_per_second"] = panel.n_rows / timing.best_of(REPEATS, lambda: folded.embed(panel))
+    found |= live(trained, folded, panel) | on_latents(folded.embed(panel))
+    found["peak_bytes"] = float(timing.peak_bytes())
+    return found
+
+
+def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]:
+    """An encoder, and the seconds of an epoch: the difference between trainings of one epoch and of several."""
+
+    def train(epochs: int) -> TrainedEncoder:
+        return train_encoder(panel, latent_dim=LATENTS, settings=TrainingSettings(epochs=epochs, device=device), progress=False)
+
+    train(1)
+    one = timing.best_of(2, lambda: train(1))
+    began = time.perf_counter()
+    trained = train(1 + EPOCHS)
+    return trained, (time.perf_counter() - began - one) / EPOCHS
+
+
+def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[str, float]:
+    """One transaction at a time: torch as it comes, the folded encoder, and the whole live step; best means over some rows."""
+    encoder = Encoder(trained.layout).eval()
+    encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
+    rows = np.linspace(0, panel.n_rows - 1, LIVE_ROWS).astype(int)
+    cells, codes = panel.continuous[rows].astype(np.float32), panel.categorical[rows].astype(np.int64)
+    model = NeuralVariationalHMM(STATES, encoder=folded, n_restarts=1, max_iter=5, progress=False).fit(panel)
+    belief = np.full(STATES, 1 / STATES)
+
+    def eager(i: int) -> object:
+        with torch.inference_mode():
+            return encoder(torch.from_numpy(cells[i : i + 1]), torch.from_numpy(codes[i : i + 1])).numpy()
+
+    latents = np.vstack([eager(i) for i in range(LIVE_ROWS)])
+    calls = {
+        "eager_us": eager,
+        "folded_us": lambda i: folded.encode_row(cells[i], codes[i]),
+        "step_us": lambda i: model.step(belief, cells[i], codes[i]),
+    }
+    found = {"largest_difference": float(np.abs(latents - folded.encode(cells, codes)).max())}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # which is faster for one row
+    for name, call in calls.items():
+        timing.settle()
+        found[name] = 1e6 / LIVE_ROWS * timing.best_of(ROUNDS, lambda call=call: [call(i) for i in range(LIVE_ROWS)])
+    torch.set_num_threads(threads)
+    return found
+
+
+def on_latents(latents: Panel) -> dict[str, float]:
+    """Seconds of an iteration of tier 2 and of hmmlearn's variational model, on the same latents from the same start and prior."""
+    width = latents.n_continuous
+    started = VariationalHMM(STATES, prior=latent_prior(), n_restarts=1, max_iter=3, progress=False).fit(latents).params_
+    start = Start(np.full(STATES, 1 / STATES), started.transition_matrix, started.means, started.scale / started.dof)
+    workload = Workload(latents.continuous, None, latents.lengths, (), start)
+    prior = peers.VariationalPrior(dof=width + 20, scale=width + 20)
+    peer, _ = peers.hmmlearn_variational(workload, prior)
+    clock, theirs = ours.IterationClock(ours.variational(workload, prior), latents, ours.Effort(few=5, many=45, rounds=REPEATS)), []
+    for _ in range(REPEATS):
+        timing.settle()
+        clock.round()
+        timing.settle()
+        theirs.append(timing.seconds_of(peer.iterate))
+    return {"our_iteration": clock.seconds, "their_iteration": min(theirs), "ratio": min(theirs) / clock.seconds}
+
+
+def report(machine: dict[str, Any], found: dict[str, float], command: str, device: str) -> str:
+    columns = f"{found['continuous']:.0f} + {found['categorical']:.0f}"
+    ratio, row = found["ratio"], found["folded_us"] / 1000
+    return "\n".join(
+        [
+            "# The neural tier",
+            "",
+            f"{machine['cpu']}, {machine['cores']} cores; load before the run {machine['load_before']}. Made by `{command}`.",
+            f"{found['rows']:,.0f} simulated rows, {columns} columns, {LATENTS} latents, 512 hidden units, "
+            f"{found['parameters']:,.0f} weights.",
+            "",
+            f"- an epoch of training ({device}): {found['epoch_seconds']:.2f} s",
+            f"- encoding a panel, folded: {found['folded_rows_per_second']:,.0f} rows/s",
+            f"- encoding one row, folded: {found['folded_us']:.0f} µs; torch eager {found['eager_us']:.0f} µs, "
+            f"{found['eager_us'] / found['folded_us']:.1f} times as long (aim {AIM_ROW_MS} ms: "
+            f"{'met' if row <= AIM_ROW_MS else 'missed'}); largest difference {found['largest_difference']:.1e}",
+            f"- one live step, encoder and belief: {found['step_us']:.0f} µs",
+            f"- an iteration of tier 2 on the latents, K = {STATES}: {1000 * found['our_iteration']:.2f} ms; hmmlearn's "
+            f"VariationalGaussianHMM (diag, scaling) {found['their_iteration']:.2f} s, {ratio:,.0f} times as long (must {MUST_RATIO:.0f}: "
+            f"{'met' if ratio >= MUST_RATIO else 'missed'})",
+            f"- peak memory of the run, data and peers included: {found['peak_bytes'] / 2**30:.1f} GiB",
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.neural", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rows; written beside the full results")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    options = parser.parse_args()
+    machine = timing.describe_machine()
+    with Console(stderr=True).status("measuring the neural tier"):
+        found = measure(QUICK_ROWS if options.quick else ROWS, options.device)
+    stem = "neural" + ("-quick" if options.quick else "") + ("-cuda" if options.device == "cuda" else "")
+    text = report(machine, found, " ".join(["python -m benchmarks.neural", *sys.argv[1:]]), options.device)
+    (RESULTS / f"{stem}.json").write_text(json.dumps({"machine": machine, "results": found}, indent=1) + "\n")
+    (RESULTS / f"{stem}.md").write_text(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
