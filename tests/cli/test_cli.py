@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from turncoat import load
+from turncoat import load, load_model
 from turncoat.data import read
 from turncoat.evaluation.results import load_results
 
@@ -176,3 +176,60 @@ def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> No
         "compare", "--manifest", "run/manifest.json", "--data", "fewer.parquet", "--out", "other", cwd=tmp_path, status=2
     ).stderr
     assert "not the data of run/manifest.json" in other
+
+
+def test_a_neural_detector_with_its_head_as_ranker(tmp_path: Path) -> None:
+    turncoat("simulate", "handbook", "--rows", 20_000, "--out", "data", "--format", "parquet", cwd=tmp_path)
+    quick = ["--restarts", "1", "--iterations", "3", "--tier", "neural", "--latent-dim", "3", "--epochs", "1"]
+    options = ["--no-class-weighting", "--linear", "--dropout-draws", "2", "--device", "cpu", "--ranker", "encoder-head", "--json"]
+    found = json.loads(
+        turncoat("fit", "data", "--config", "handbook", "--states", "auto", *quick, *options, "--out", "detector", cwd=tmp_path).stdout
+    )
+    made = load(tmp_path / "detector")
+    assert found["ranker"] == "encoder-head"
+    assert (made.model_.latent_dim, made.model_.class_weighting, made.model_.activation, made.model_.dropout_draws) == (3, False, "none", 2)
+    assert made.model_.n_states == found["states"] == found["chosen"]["by_eligibility"]
+    swept = load_model(tmp_path / "detector-sweep" / f"order-{found['states']:02d}" / "model")
+    np.testing.assert_array_equal(made.model_.encoder_.first_weight, swept.encoder_.first_weight)
+    turncoat("score", "detector", "data", "--out", "scores.parquet", cwd=tmp_path)
+    scores = pl.read_parquet(tmp_path / "scores.parquet")
+    assert scores["probability"].is_between(0, 1).all()
+    assert scores["probability"].n_unique() > 1000  # unlike sums of a few regimes' shares
+    for wrong, words in (("encoder-head", "for --tier neural"), ("nothing", "--ranker is 'nothing'")):
+        refused = turncoat(
+            "fit", "data", "--config", "handbook", *QUICK, "--ranker", wrong, "--out", "other", cwd=tmp_path, status=2
+        ).stderr
+        assert words in refused
+        assert not (tmp_path / "other").exists()
+
+
+def test_a_comparison_with_the_neural_tier_and_joint_training(tmp_path: Path) -> None:
+    turncoat("simulate", "handbook", "--rows", 12_000, "--out", "data", "--format", "parquet", cwd=tmp_path)
+    quick = [
+        "--preset",
+        "quick",
+        "--tiers",
+        "variational,neural",
+        "--states",
+        "3",
+        "--resamples",
+        "20",
+        "--latent-dim",
+        "3",
+        "--epochs",
+        "1",
+    ]
+    where = ["--config", "handbook", "--data", "data", "--baselines", "lstm", "--ablation", "joint"]
+    turncoat("compare", *where, *quick, "--out", "run", cwd=tmp_path)
+    results = load_results(tmp_path / "run" / "results.json")
+    assert results.joint is not None
+    assert {"LSTM", "neural, encoder's head", "regime-calibrated head"} <= {one.name for one in results.contestants}
+    for name in ("tables/tiers.csv", "tables/joint.csv", "figures/latents-1-regimes.svg", "figures/losses-1.svg"):
+        assert (tmp_path / "run" / name).stat().st_size > 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert all(f'id="{anchor}"' in page for anchor in ("tiers", "neural"))
+    again = turncoat("report", "run", cwd=tmp_path).stdout
+    assert again.strip().endswith("report.html")
+    assert (tmp_path / "run" / "report.html").read_text() == page
+    refused = turncoat("compare", *where, "--tiers", "variational", "--out", "x", cwd=tmp_path, status=2).stderr
+    assert "is of the neural tier" in refused

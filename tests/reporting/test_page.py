@@ -95,7 +95,7 @@ def test_tiers_table_has_the_fraud_regime_and_the_scores() -> None:
     first = [(value.replace("\xa0", " "), [line.replace("\xa0", " ") for line in small]) for value, small in rows["variational"]]
     assert first[:6] == [
         ("6", []),
-        ("–", []),
+        (show.DASH, []),
         ("3.17 %", ["2.91 % to 3.45 %"]),
         ("17.2 %", ["15.0 % to 19.4 %"]),
         ("41.0 %", ["37.0 % to 45.0 %"]),
@@ -103,7 +103,7 @@ def test_tiers_table_has_the_fraud_regime_and_the_scores() -> None:
     ]
     one = next(one for one in results().contestants if one.name == "variational, corrected, filtered")
     assert first[6][0] == f"{one.figures['average_precision'].value:.3f}"
-    assert [value for value, _ in rows["neural"]] == ["9", "64", "3.81\xa0%", *["–"] * 6]
+    assert [value for value, _ in rows["neural"]] == ["9", "64", "3.81\xa0%", *[show.DASH] * 6]
 
 
 def test_scoring_table_is_that_of_the_paper() -> None:

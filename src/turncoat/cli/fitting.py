@@ -154,6 +154,8 @@ def fit(
     with console.status(escape(f"reading {source}")):
         transactions = read(source, config)
     say(transactions)
+    if ranker and ranker != HEAD and ranker not in transactions.schema.continuous:
+        raise ConfigError(f"--ranker is {ranker!r}; it must be one of the schema's continuous columns, or {HEAD}")
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     parts = splits.by_customer(*who, seed=seed) if split is SplitKind.CUSTOMER else splits.by_time(*who, gap=label_delay_days * splits.DAY)
     say(parts)
@@ -176,6 +178,8 @@ def fit(
     report = detector.model_.fit_report_
     say(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
     say(detector.describe())
+    if ranker:
+        say(f"scores are those of {ranker} inside the regimes, fitted on the calibration part")
     say(f"saved to {out}; next: turncoat score {out} {source} --out scores.parquet")
 
 
