@@ -23,7 +23,7 @@ from turncoat.evaluation.telling import headline
 from turncoat.reporting import write_report
 
 RESULTS = Path(__file__).resolve().parent / "results"
-ROWS, SEED = 100_000, 0
+ROWS, SEED = 100_000, 1
 SETTINGS = Settings(
     tiers=("baum-welch", "variational", "neural"),
     baselines=("isolation-forest", "xgboost", "lstm"),
@@ -33,6 +33,7 @@ SETTINGS = Settings(
     n_trials=10,
     n_stability=5,
     epochs=60,
+    class_weighting=False,
     ablations=("joint",),
     joint_cycles=20,
     seeds=(42,),

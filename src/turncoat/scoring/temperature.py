@@ -15,7 +15,7 @@ from turncoat.scoring.regimes import Regimes
 
 Array = NDArray[Any]
 
-TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 def choose_temperature(model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel, places: Array) -> float:
