@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from turncoat.evaluation.manifold import Line, adjacent, gradual, monotone, segmented, valley, verdict, walk
 
@@ -176,3 +177,16 @@ def test_an_island_of_frauds_is_another_piece():
     told = verdict([walked], labels == 0, labels, 5, 0)
     assert told[1].startswith("One continuous piece: holds in part.")
     assert "96.0% of rows and 0.0% of frauds" in told[1]
+
+
+@pytest.mark.parametrize(("noise", "is_the_heads"), [(0.0, True), (0.05, True), (2.0, False)])
+def test_whether_the_line_is_the_heads_own_score_is_told(noise, is_the_heads):
+    labels = drawn(1 - PLACES)  # the walk goes the other way
+    head = np.exp(-PLACES) + noise * np.random.default_rng(1).normal(size=N_ROWS)
+    walked = walk(Line("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, labels, 6, head)
+    assert walked.axis.head == pytest.approx(spearmanr(-PLACES, head).statistic)
+    told = verdict([walked], PLACES < 0.97, labels, 0, 0)
+    assert f"rank correlation of {walked.axis.head:.2f}" in told[-1]
+    assert ("the line is that score" in told[-1]) == is_the_heads
+    assert walk(Line("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, labels, 6, np.ones(N_ROWS)).axis.head is None
+    assert along(labels)[0].head is None

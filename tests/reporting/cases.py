@@ -382,7 +382,7 @@ def _latents(name: str, rows: int) -> LatentMap:
         first_component=0.4127,
         largest_piece=0.9871,
         axes=(
-            Axis("first principal component", ramp, _segments(), (0, 1, 2, 3), 0.8123, 0.6667, 0.2345, 0.9456, 0.0871),
+            Axis("first principal component", ramp, _segments(), (0, 1, 2, 3), 0.8123, 0.6667, 0.2345, 0.9456, 0.0871, 0.9765),
             Axis("first diffusion component", bumpy, mixed, (1, 0, 2, 3), 0.1234, None, None, None, 0.0),
         ),
         verdict=(

@@ -233,6 +233,7 @@ def test_the_manifold_test_is_told_in_figures_and_words() -> None:
             show.plain(axis.name),
             *(show.percent(value) for value in (axis.segmented, axis.monotone, axis.gradual, axis.adjacent)),
             show.number(axis.valley, 2),
+            show.number(axis.head, 2),
             ", ".join("3 (k*)" if regime == 3 else str(regime) for regime in axis.order),
         ]
         for axis in latents.axes

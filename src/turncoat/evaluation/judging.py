@@ -378,6 +378,7 @@ def _latents(studied: Studied) -> tuple[LatentMap, ...]:
             fold.labels(TEST),
             detector.regimes.fraud_state,
             n_states=model.n_states,
+            head=model.head_scores(panel)[places],
             seed=seed,
         ),
     )

@@ -34,13 +34,15 @@ def latent_map(
     fraud_regime: int,
     *,
     n_states: int,
+    head: Array | None = None,
     most_rows: int = 5000,
     seed: int = 0,
 ) -> LatentMap:
     """A picture of at most so many rows' latents [N, d], and a test on the same rows of what it is said to show.
 
     Rows are drawn at random, with the share of frauds that all have. Lines that do not exist (latents that hardly differ) are left
-    out. Fewer than 16 different latents are drawn along their two principal components, which `measured` then says.
+    out. `head` [N] is the score of the encoder's own head, to which lines are compared. Fewer than 16 different latents are drawn
+    along their two principal components, which `measured` then says.
     """
     latents, regimes, labels = _checked(latents, regimes, labels, fraud_regime, n_states, most_rows)
     rows = some_rows(labels, most_rows, seed)
@@ -55,7 +57,7 @@ def latent_map(
         graph = _neighbours(distinct)
         in_piece = _in_largest(graph.minimum(graph.T), which)
         lines.extend(_diffusion(graph, which, labels, seed))
-    walks = [walk(line, points, regimes, labels, n_states) for line in lines]
+    walks = [walk(line, points, regimes, labels, n_states, None if head is None else np.asarray(head)[rows]) for line in lines]
     is_drawn = len(distinct) > NEIGHBOURS
     places = _umap(points, seed) if is_drawn else components
     return LatentMap(

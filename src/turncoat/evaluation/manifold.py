@@ -23,6 +23,7 @@ SHALLOW = 0.5  # valley, at most
 IN_SEGMENTS, PARTLY_SEGMENTED = 0.8, 0.5  # `segmented`, at least; and `adjacent` for the first
 AT_ONE_END, PARTLY_AT_ONE_END = 0.8, 0.5  # `monotone`, at least
 FALLS_OFF, PARTLY_FALLS_OFF = 0.5, 0.2  # `gradual`, at least
+THE_HEADS_SCORE = 0.9  # rank correlation with it, at least, for a line to be called that
 N_SHUFFLES = 39  # to be above all of them by chance has a probability of 1 in 40
 
 HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "cannot be judged"
@@ -50,8 +51,8 @@ class Walk(NamedTuple):
     labels: Array
 
 
-def walk(line: Line, latents: Array, regimes: Array, labels: Array, n_states: int) -> Walk:
-    """Go along a line and measure it."""
+def walk(line: Line, latents: Array, regimes: Array, labels: Array, n_states: int, head: Array | None = None) -> Walk:
+    """Go along a line and measure it; `head` [N] is the encoder's own score of each row."""
     rows = line.rows[np.argsort(line.places, kind="stable")]
     rows = rows[::-1] if _falls(labels[rows]) else rows
     latents, regimes, labels = latents[rows], regimes[rows], labels[rows]
@@ -69,6 +70,7 @@ def walk(line: Line, latents: Array, regimes: Array, labels: Array, n_states: in
         gradual(labels),
         monotone(labels),
         valley(line.places),
+        None if head is None else correlation(head[rows]),
     )
     return Walk(axis, regimes, labels)
 
@@ -144,6 +146,13 @@ def valley(places: Array) -> float:
     return float((1.0 - density / peaks).max())
 
 
+def correlation(scores: Array) -> float | None:
+    """Rank correlation of scores with their places; None if all are the same."""
+    from scipy.stats import spearmanr
+
+    return None if scores.min() == scores.max() else float(spearmanr(np.arange(len(scores)), scores).statistic)
+
+
 def verdict(walks: Sequence[Walk], in_piece: Array, labels: Array, fraud_regime: int, seed: int) -> tuple[str, ...]:
     """What of the claim holds, in sentences, along the line on which regimes are more segmented: the kinder one to the claim.
 
@@ -163,6 +172,7 @@ def verdict(walks: Sequence[Walk], in_piece: Array, labels: Array, fraud_regime:
         _on_segments(best, rng),
         _on_tip(best, fraud_regime, chance),
         _on_fading(best, chance, rng),
+        *_on_head(best),
     )
 
 
@@ -232,6 +242,18 @@ def _on_fading(best: Walk, label_chance: float, rng: np.random.Generator) -> str
     return (
         f"{claim}: {grade}. On a scale from 0 for a switch at one boundary to 1 for an even ramp it is at {axis.gradual:.2f} (wanted: "
         f"{FALLS_OFF:.2f}; labels shuffled on both sides of the best boundary reach {chance:.2f})."
+    )
+
+
+def _on_head(best: Walk) -> tuple[str, ...]:
+    if best.axis.head is None:
+        return ()
+    found = f"Places along it have a rank correlation of {best.axis.head:.2f} with the score of the encoder's own head"
+    if best.axis.head < THE_HEADS_SCORE:
+        return (f"{found}.",)
+    return (
+        f"{found}: the line is that score. An encoder trained to tell fraud from the rest with a linear head lays rows out along one "
+        "direction, so a single manifold with fraud at its end is what its training asks for, not something it found.",
     )
 
 

@@ -194,6 +194,7 @@ class Axis:
     gradual: float | None  # 0 where the fraud share switches at one boundary, 1 for an even ramp; None with few frauds
     monotone: float | None  # share of the variance of `fraud_share` that the best monotone curve explains
     valley: float  # depth of the deepest valley of the density between its two highest sides: 0 without one, 1 for a gap
+    head: float | None = None  # rank correlation with the score of the encoder's own head; None if that is not known
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def axes_table(results: Results, place: int) -> Table:
         Column("gradual", "Gradual", meaning="0 % where the fraud share switches at one boundary, 100 % for an even ramp"),
         Column("adjacent", "Adjacent", meaning="share of the regimes whose nearest centroid is that of a regime next to them here"),
         Column("valley", "Valley", meaning="depth of the deepest valley of the density: 0 without one, 1 for a gap"),
+        Column("head", "Follows the head", meaning="rank correlation with the score of the encoder's own head"),
         Column("order", "Regimes in order", is_number=False, meaning="by their median place"),
     )
     rows = [
@@ -43,6 +44,7 @@ def axes_table(results: Results, place: int) -> Table:
             Cell(percent(axis.gradual), axis.gradual),
             Cell(percent(axis.adjacent), axis.adjacent),
             Cell(number(axis.valley, 2), axis.valley),
+            Cell(number(axis.head, 2), axis.head),
             words(_in_order(axis, latents)),
         )
         for axis in latents.axes
