@@ -286,6 +286,20 @@ def test_joint_training_is_drawn_cycle_by_cycle() -> None:
     assert set(reference.get_ydata()) == {joint.n_states}
 
 
+def test_counts_of_states_are_stacked_for_every_run() -> None:
+    joint = results().joint
+    assert joint is not None
+    figure = drawn("joint-counts")
+    assert [axes.get_title(loc="left") for axes in figure.figure.axes] == [show.plain(run.start) for run in joint.runs]
+    for run, axes in zip(joint.runs, figure.figure.axes, strict=True):
+        tops = [layer.get_paths()[0].get_extents() for layer in axes.collections]
+        assert len(tops) == joint.n_states
+        assert tops[0].y0 == 0
+        assert max(box.y1 for box in tops) == pytest.approx(max(sum(cycle.counts) for cycle in run.cycles))
+        assert tops[0].y1 == pytest.approx(max(cycle.counts[0] for cycle in run.cycles))
+        assert show.listed(show.count(value) for value in run.cycles[-1].counts) in figure.alt
+
+
 def test_joint_training_has_its_first_lowest_and_last_cycle_in_a_table() -> None:
     joint = results().joint
     assert joint is not None

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from turncoat.evaluation.results import JointAblation, JointCycle, JointRun, Results
-from turncoat.reporting.drawing import INK, MUTED, Canvas, Drawn, style
+from turncoat.reporting.drawing import INK, MUTED, PAPER, SERIES, Canvas, Drawn, style
 from turncoat.reporting.formatting import count, exists, listed, number, percent, plain, round_percent, tick
 from turncoat.reporting.tables import Cell, Column, Group, Table, words
 
@@ -35,6 +35,34 @@ def separation_figure(results: Results, joint: JointAblation) -> Drawn | None:
         ("Spread of all latents", lambda cycle: cycle.spread, tick),
     ]
     return _stack(results, joint, panels, "joint-separation", "Separation", "How far frauds stand apart from the rest")
+
+
+def counts_figure(results: Results, joint: JointAblation) -> Drawn | None:
+    """The effective count of every state against cycle, the largest below, a panel per run."""
+    runs = [run for run in joint.runs if run.cycles]
+    if not runs:
+        return None
+    canvas = Canvas(_TOP + len(runs) * (_PLOT + _GAP) - _GAP + _BELOW)
+    for at, run in enumerate(runs):
+        axes = canvas.axes(_TOP + at * (_PLOT + _GAP), _PLOT, left=0.75)
+        cycles = [cycle.cycle for cycle in run.cycles]
+        below = [0.0] * len(cycles)
+        for state in range(max(len(cycle.counts) for cycle in run.cycles)):
+            above = [
+                base + (cycle.counts[state] if state < len(cycle.counts) else 0.0) for base, cycle in zip(below, run.cycles, strict=True)
+            ]
+            axes.fill_between(cycles, below, above, color=SERIES[state % len(SERIES)], linewidth=0.6, edgecolor=PAPER)
+            below = above
+        axes.set_title(plain(run.start), color=INK)
+        axes.set_ylim(bottom=0, top=max(below) or None)
+        axes.locator_params(axis="y", nbins=4)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+        if at == len(runs) - 1:
+            axes.set_xlabel("Cycle")
+    what = f"Effective counts of the {joint.n_states} states, the largest at the bottom, over cycles of joint training"
+    ends = (f"{run.start}: {listed(count(value) for value in run.cycles[-1].counts)} rows at last" for run in runs)
+    return canvas.drawn("joint-counts", "Counts", f"{what}. {_where(results, joint)}", f"{what}. {'; '.join(ends)}")
 
 
 def joint_table(results: Results, joint: JointAblation) -> Table:

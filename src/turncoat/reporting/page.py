@@ -20,7 +20,7 @@ from turncoat.reporting.choices import (
     stability_table,
     transition_table,
 )
-from turncoat.reporting.collapse import cycles_table, joint_table, occupancy_figure, separation_figure
+from turncoat.reporting.collapse import counts_figure, cycles_table, joint_table, occupancy_figure, separation_figure
 from turncoat.reporting.contests import (
     compared,
     comparisons_table,
@@ -193,7 +193,7 @@ def _joint(results: Results) -> tuple[Block, ...]:
     joint = results.joint
     if joint is None:
         return ()
-    figures = _present(occupancy_figure(results, joint), separation_figure(results, joint))
+    figures = _present(*(draw(results, joint) for draw in (occupancy_figure, separation_figure, counts_figure)))
     title = "Encoder and states trained together"
     return (Block(title, joint.verdict, figures=figures, tables=(joint_table(results, joint),), files=(cycles_table(results, joint),)),)
 

@@ -185,6 +185,15 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         trained()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_trains_what_a_cpu_trains(tmp_path: Path) -> None:
+    on_cpu, on_gpu = (trained(device=device, dropout=0.0) for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(on_gpu.report.validation_losses, on_cpu.report.validation_losses, rtol=1e-4)
+    trained(device="cpu", dropout=0.0, epochs=1, checkpoint=tmp_path / "begun")
+    taken_up = trained(device="cuda", dropout=0.0, checkpoint=tmp_path / "begun")
+    np.testing.assert_allclose(taken_up.report.validation_losses, on_cpu.report.validation_losses, rtol=1e-4)
+
+
 def test_progress_is_shown_when_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     train_encoder(PANEL, latent_dim=2, hidden_dim=4, settings=quick_settings(epochs=1), progress=True, n_threads=1)
     assert "Training the encoder" in capsys.readouterr().err
