@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -126,6 +128,19 @@ def test_embedding_keeps_all_but_the_columns() -> None:
     assert latent.offsets is panel.offsets
     assert (latent.n_continuous, latent.n_categorical) == (4, 0)
     np.testing.assert_array_equal(latent.continuous, folded.encode(panel.continuous, panel.categorical))
+
+
+def test_a_panel_is_encoded_once_and_forgotten_with_it() -> None:
+    encoder, panel = FoldedEncoder.of(untrained(LAYOUTS[0])[1]), mixed_panel()
+    first = encoder.embed(panel)
+    assert encoder.embed(panel) is first
+    again = encoder.embed(mixed_panel())
+    assert again is not first
+    np.testing.assert_array_equal(again.continuous, first.continuous)
+    watched = weakref.ref(first)
+    del first, again, panel
+    gc.collect()
+    assert watched() is None
 
 
 def test_a_missing_code_has_a_row_of_its_own() -> None:

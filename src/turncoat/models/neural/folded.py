@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +26,9 @@ Array = NDArray[Any]
 _BLOCK_ROWS = 2048
 _NORM_ROUNDING = 1e-5  # torch's LayerNorm adds it to the variance
 _ROOT_HALF = math.sqrt(0.5)
+
+
+_EMBEDDED: WeakKeyDictionary[FoldedEncoder, WeakKeyDictionary[Panel, Panel]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +77,17 @@ class FoldedEncoder:
         return self
 
     def embed(self, panel: Panel) -> Panel:
-        """The panel with latents in place of its columns; sequences, labels, times and keys are kept."""
+        """The panel with latents in place of its columns; sequences, labels, times and keys are kept.
+
+        Latents are remembered as long as encoder and panel are in use, since many questions are asked about one panel.
+        """
         self.layout.check(panel)
+        known = _EMBEDDED.setdefault(self, WeakKeyDictionary())
+        if panel not in known:
+            known[panel] = self._embedded(panel)
+        return known[panel]
+
+    def _embedded(self, panel: Panel) -> Panel:
         latents = np.empty((panel.n_rows, self.layout.latent_dim), np.float32)
         with announced_compilation():
             self._encode_into(latents, panel.continuous, panel.categorical)

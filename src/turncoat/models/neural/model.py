@@ -46,9 +46,8 @@ def latent_prior() -> Prior:
 class NeuralVariationalHMM(VariationalHMM):
     """Hidden Markov model by variational Bayes on the latents of an encoder that was trained to tell fraud from the rest.
 
-    Every method takes panels and rows with the columns it was fitted on; they are encoded anew each time and nothing is kept. To ask
-    many questions of one panel, ask `chain()` about `embed(panel)`. Densities are over latents: comparable between models that share
-    an encoder, and only between those.
+    Every method takes panels and rows with the columns it was fitted on. A panel is encoded once: its latents are remembered as long as
+    it is in use. Densities are over latents: comparable between models that share an encoder, and only between those.
 
     Parameters
     ----------
