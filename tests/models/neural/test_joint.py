@@ -28,7 +28,7 @@ from turncoat.models.neural.joint import (  # noqa: E402
     expected_log_emission,
     train_jointly,
 )
-from turncoat.models.neural.training import train_encoder  # noqa: E402
+from turncoat.models.neural.training import DeviceRows, train_encoder  # noqa: E402
 
 PANEL = mixed_panel()
 LAYOUT = EncoderLayout(PANEL.n_continuous, PANEL.n_categories, latent_dim=4, hidden_dim=16)
@@ -91,7 +91,7 @@ def test_gradient_against_finite_differences(seen: list[Snapshot]) -> None:
 @pytest.mark.parametrize("reweighted", [False, True])
 def test_an_epoch_raises_the_objective(reweighted: bool) -> None:
     settings = joint_settings(dropout=0.0, reweighted=reweighted)
-    training = _JointTraining(PANEL, settings, torch.device("cpu"), 1)
+    training = _JointTraining(PANEL, DeviceRows.of(PANEL, torch.device("cpu")), settings, 1)
     encoder = new_encoder(LAYOUT, settings.dropout, settings.seed)
     optimiser = torch.optim.Adam(encoder.parameters(), settings.learning_rate)
     fixed = training.snapshot(0, encoder, None)

@@ -54,6 +54,11 @@ class Encoder(nn.Module):
         latent = self.latent(cells, codes)
         return latent if self.head is None else self.head(latent)[:, 0]
 
+    def seed_dropout(self, *numbers: int) -> None:
+        """Let dropout draw from these numbers alone, on the device where the encoder is."""
+        drawn = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+        self.dropout.generator = torch.Generator(self.projection.weight.device).manual_seed(int(drawn >> np.uint64(1)))
+
     def place_codes(self) -> None:
         """Note, of the columns in the order of their tables, which they are, the row for a missing code and where their rows start."""
         rows = self.layout.table_rows

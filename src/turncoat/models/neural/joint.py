@@ -17,7 +17,7 @@ from turncoat.models.neural.encoder import Encoder, new_encoder
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.model import latent_prior
 from turncoat.models.neural.trained import TRAINING_RULES, Array, TrainedEncoder
-from turncoat.models.neural.training import chosen_device, deterministic
+from turncoat.models.neural.training import DeviceRows, chosen_device, deterministic
 from turncoat.models.parameters import VariationalParams
 from turncoat.models.settings import check_settings, one_of, whole_number
 from turncoat.models.tiers import expected_log_terms
@@ -71,7 +71,7 @@ def train_jointly(
     layout = start.layout if isinstance(start, TrainedEncoder) else start
     layout.check(panel)
     device = chosen_device(settings.device)
-    training = _JointTraining(panel, settings, device, n_threads)
+    training = _JointTraining(panel, DeviceRows.of(panel, device), settings, n_threads)
     with deterministic(device, n_threads):
         encoder = new_encoder(layout, settings.dropout, settings.seed).to(device)
         if isinstance(start, TrainedEncoder):
@@ -104,8 +104,8 @@ class _JointTraining:
     """One joint training: what stays the same over its cycles."""
 
     panel: Panel
+    held: DeviceRows
     settings: JointSettings
-    device: torch.device
     n_threads: int | None
 
     def snapshot(self, cycle: int, encoder: Encoder, params: VariationalParams | None) -> Snapshot:
@@ -130,15 +130,14 @@ class _JointTraining:
         """One pass over the rows, in an order of its own, towards latents that are likelier under the snapshot's states."""
         settings = self.settings
         order = np.random.default_rng([settings.seed, snapshot.cycle]).permutation(self.panel.n_rows)
-        drawn = np.random.SeedSequence([settings.seed, snapshot.cycle, 1]).generate_state(1, np.uint64)[0]
-        encoder.dropout.generator = torch.Generator(self.device).manual_seed(int(drawn >> np.uint64(1)))
+        encoder.seed_dropout(settings.seed, snapshot.cycle, 1)
         weights = equal_states(snapshot.posteriors) if settings.reweighted else snapshot.posteriors
         encoder.train()
         for start in range(0, len(order), settings.batch_size):
             batch = order[start : start + settings.batch_size]
-            targets = torch.from_numpy(weights[batch].astype(np.float32)).to(self.device)
+            targets = torch.from_numpy(weights[batch].astype(np.float32)).to(self.held.cells.device)
             optimiser.zero_grad()
-            loss = -expected_log_emission(encoder.latent(*self._inputs(batch)), targets, snapshot.params).mean()
+            loss = -expected_log_emission(encoder.latent(*self.held.take(batch)), targets, snapshot.params).mean()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(encoder.parameters(), settings.gradient_norm)
             optimiser.step()
@@ -147,12 +146,8 @@ class _JointTraining:
         encoder.eval()
         rows = np.arange(self.panel.n_rows)
         with torch.no_grad():
-            blocks = [encoder.latent(*self._inputs(rows[i : i + _ENCODED_ROWS])).cpu() for i in range(0, len(rows), _ENCODED_ROWS)]
+            blocks = [encoder.latent(*self.held.take(rows[i : i + _ENCODED_ROWS])).cpu() for i in range(0, len(rows), _ENCODED_ROWS)]
         return torch.cat(blocks).numpy()
-
-    def _inputs(self, rows: Array) -> tuple[Tensor, Tensor]:
-        cells = torch.from_numpy(self.panel.continuous[rows].astype(np.float32)).to(self.device)
-        return cells, torch.from_numpy(self.panel.categorical[rows]).to(self.device)
 
 
 def _take_weights(encoder: Encoder, trained: TrainedEncoder) -> None:

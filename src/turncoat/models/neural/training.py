@@ -52,27 +52,31 @@ def train_encoder(
     frauds = int((np.asarray(panel.labels)[rows] == 1).sum())
     class_weight = (len(rows) - frauds) / frauds if settings.class_weighting else 1.0
     with deterministic(device, n_threads):
-        held = _Rows.of(panel, device)
-        return _Training(panel, held, layout, settings, device, rows, held_out, class_weight).run(checkpoint, checkpoint_every, progress)
+        training = _Training(panel, DeviceRows.of(panel, device), layout, settings, device, rows, held_out, class_weight)
+        return training.run(checkpoint, checkpoint_every, progress)
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """The panel's rows on the device, sent there once: copying batch by batch costs more than a step."""
+class DeviceRows:
+    """The rows of a panel on the device, sent there once: copying batch by batch costs more than a step."""
 
     cells: Tensor  # [N, D]
     codes: Tensor  # [N, J]
-    labels: Tensor  # [N]
 
     @classmethod
-    def of(cls, panel: Panel, device: torch.device) -> _Rows:
-        arrays = (panel.continuous, panel.categorical, np.asarray(panel.labels))
-        return cls(*(torch.tensor(array).to(device) if device.type != "cpu" else _shared(array) for array in arrays))
+    def of(cls, panel: Panel, device: torch.device) -> DeviceRows:
+        """On a CPU they are the panel's own arrays."""
+        return cls(*(_on_device(array, device) for array in (panel.continuous, panel.categorical)))
+
+    def take(self, rows: Array) -> tuple[Tensor, Tensor]:
+        """Cells and codes of some rows, as an encoder takes them."""
+        places = torch.from_numpy(rows).to(self.cells.device)
+        return self.cells[places].float(), self.codes[places]
 
 
-def _shared(array: Array) -> Tensor:
-    """A tensor over the array's own memory, or over a copy where torch would warn that it cannot be kept from writing."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def _on_device(array: Array, device: torch.device) -> Tensor:
+    """A tensor over the array's own memory where that can be; torch would warn of an array that may not be written to."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class _Training:
     """One training: what stays the same over its epochs."""
 
     panel: Panel
-    held: _Rows
+    held: DeviceRows
     layout: EncoderLayout
     settings: TrainingSettings
     device: torch.device
@@ -113,8 +117,7 @@ class _Training:
         """One pass over the training rows in an order of its own; the mean loss on the way."""
         settings = self.settings
         order = np.random.default_rng([settings.seed, state.epoch]).permutation(self.rows)
-        drawn = np.random.SeedSequence([settings.seed, state.epoch, 1]).generate_state(1, np.uint64)[0]
-        encoder.dropout.generator = torch.Generator(self.device).manual_seed(int(drawn >> np.uint64(1)))
+        encoder.seed_dropout(settings.seed, state.epoch, 1)
         for group in optimiser.param_groups:
             group["lr"] = state.learning_rate
         encoder.train()
@@ -140,10 +143,9 @@ class _Training:
 
     def _loss(self, encoder: Encoder, rows: Array) -> Tensor:
         """Mean of the cross-entropy over some rows, a fraud weighing more if so set."""
-        held, places = self.held, torch.from_numpy(rows).to(self.device)
-        found = encoder(held.cells[places].float(), held.codes[places])
+        labels = torch.from_numpy(np.asarray(self.panel.labels)[rows].astype(np.float32)).to(self.device)
         weight = torch.tensor(self.class_weight, device=self.device)
-        return nn.functional.binary_cross_entropy_with_logits(found, held.labels[places].float(), pos_weight=weight)
+        return nn.functional.binary_cross_entropy_with_logits(encoder(*self.held.take(rows)), labels, pos_weight=weight)
 
     def _result(self, state: Progress, best: dict[str, Array]) -> TrainedEncoder:
         weights = {name: array for name, array in best.items() if not name.startswith("head.")}
