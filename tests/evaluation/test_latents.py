@@ -200,7 +200,8 @@ def test_few_rows_are_drawn_without_umap_and_not_judged(n_rows):
     _, latents = curve(n_rows=n_rows)
     found = latent_map("neural", "test part", latents, np.zeros(n_rows, int), np.ones(n_rows, int), 0, n_states=2)
     assert len(found.x) == len(found.y) == n_rows
-    assert found.measured == f"test part; {n_rows} of {n_rows} rows; two principal components, as UMAP needs more"
+    assert found.measured == f"test part; {n_rows} of {n_rows} rows"
+    assert found.drawn_by == "two principal components"
     assert (found.axes, found.largest_piece) == ((), 1.0)
     assert len(found.verdict) == 1
     assert "cannot be judged" in found.verdict[0]

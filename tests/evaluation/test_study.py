@@ -458,3 +458,65 @@ def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
 def test_neural_settings_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         replace(Settings(tiers=("neural",)), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dropout_draws": 1}, "dropout_draws"),
+        ({"latent_dims": (4, 0), "states": "auto"}, "latent_dim"),
+        ({"epochs": 0}, "epochs"),
+        ({"states": 1, "ablations": ("joint",)}, "2 states or more"),
+    ],
+)
+def test_bad_options_of_the_encoder_are_refused_before_a_folder_is_begun(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(read(portfolio(), SCHEMA), replace(QUICK, tiers=("variational", "neural"), **changes), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fit_part_that_cannot_train_an_encoder_is_refused_before_a_folder_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = portfolio()
+    transactions = read(made, SCHEMA)
+    split = Protocol().splits(transactions)[0]
+    with_fraud = np.unique(transactions.customer_codes[split.fit][np.asarray(transactions.labels)[split.fit] == 1])
+    cleared = transactions.keys[with_fraud[1:]]  # one customer with fraud is left in the fit part
+    is_cleared = pl.col("who").cast(pl.String).is_in(cleared.astype(str).tolist())
+    fewer = made.with_columns(fraud=pl.when(is_cleared).then(0).otherwise(pl.col("fraud")))
+    monkeypatch.setattr(Protocol, "splits", lambda *_: [split])
+    with pytest.raises(DataError, match="1 have fraud"):
+        run(read(fewer, SCHEMA), replace(QUICK, tiers=("variational", "neural")), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_fit_is_made_again(neural: tuple[Studied, Results, Settings, Path], tmp_path: Path) -> None:
+    _, results, settings, folder = neural
+    shutil.copytree(folder, tmp_path / "run")
+    fits = tmp_path / "run" / "fits" / "fold-1-seed-1"
+    (fits / "neural" / "detector" / "manifest.json").write_text("{")
+    (fits / "lstm" / "scores" / "manifest.json").write_text("nothing")
+    (tmp_path / "run" / "joint.json").write_text("[]")
+    again = judge(run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
+    assert again == results
+
+
+def test_anchored_states_are_those_of_every_anchored_detector(tmp_path: Path) -> None:
+    settings = replace(
+        QUICK,
+        tiers=("variational", "neural"),
+        baselines=(),
+        seeds=(1,),
+        latent_dims=(4,),
+        anchored_states=5,
+        n_fraud_states=2,
+        **TINY_ENCODER,
+    )
+    results = judge(run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
+    assert {row.name: row.n_states for row in results.tiers} == {
+        "variational": 3,
+        "neural": 3,
+        "variational, anchored": 5,
+        "neural, anchored": 5,
+    }

@@ -45,7 +45,7 @@ def test_reasons_add_up_to_the_log_odds_and_name_the_inputs() -> None:
         belief = np.array(score.belief)
         total = sum(reason.log_odds for reason in score.reasons)
         assert total == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), abs=1e-4)
-        assert {"amount", "typical transaction", "history", "device"} <= {reason.source for reason in score.reasons}
+        assert {"amount", "average transaction", "history", "device"} <= {reason.source for reason in score.reasons}
 
 
 def test_a_saved_detector_scores_as_before(tmp_path: Path) -> None:

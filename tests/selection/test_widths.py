@@ -68,3 +68,26 @@ def test_refusals() -> None:
         sweep_widths(*portfolio(), model=fitted.again(), features=Features())
     with pytest.raises(ConfigError, match="no width"):
         sweep_widths(*portfolio(), model=model, features=Features(), widths=())
+
+
+def test_a_given_encoder_serves_all_orders_and_tells_sweeps_apart(tmp_path: Path) -> None:
+    model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
+    encoders = []
+    for seed in (1, 2):
+        swept = sweep(*portfolio(), model=model.set_params(random_state=seed), features=Features(), orders=(2,))
+        encoders.append(swept.models[2].encoder_)
+    given = NeuralVariationalHMM(2, **TINY, latent_dim=2, encoder=encoders[0], checkpoint=tmp_path / "unused")
+    for _ in range(2):
+        found = sweep(*portfolio(), model=given, features=Features(), orders=(2, 3), folder=tmp_path / "sweep")
+        assert all((one.encoder_.tables == encoders[0].tables).all() for one in found.models.values())
+    with pytest.raises(ConfigError, match="holds orders of another sweep: model encoder"):
+        sweep(*portfolio(), model=given.set_params(encoder=encoders[1]), features=Features(), orders=(2,), folder=tmp_path / "sweep")
+
+
+def test_a_damaged_encoder_of_a_sweep_is_trained_again(tmp_path: Path) -> None:
+    model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
+    before = sweep(*portfolio(), model=model, features=Features(), orders=(2,), folder=tmp_path / "sweep")
+    (tmp_path / "sweep" / "encoder" / "manifest.json").write_text("{")
+    after = sweep(*portfolio(), model=model, features=Features(), orders=(2, 3), folder=tmp_path / "sweep")
+    assert after.fits[2].order == before.fits[2].order
+    assert (after.models[3].encoder_.tables == before.models[2].encoder_.tables).all()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 HEAD = "encoder-head"
+LATENT_DIM, EPOCHS = 64, 200
 
 
 class Kind(StrEnum):
@@ -86,8 +87,8 @@ def fit(
     emission: Annotated[
         Emission, typer.Option(help="Variational tier: score with expected log densities, or with the posterior integrated out.")
     ] = Emission.EXPECTED_LOG,
-    latent_dim: Annotated[int, typer.Option(help="Neural tier: width of the latents.")] = 64,
-    epochs: Annotated[int, typer.Option(help="Neural tier: most epochs of the encoder's training.")] = 200,
+    latent_dim: Annotated[int, typer.Option(help="Neural tier: width of the latents.")] = LATENT_DIM,
+    epochs: Annotated[int, typer.Option(help="Neural tier: most epochs of the encoder's training.")] = EPOCHS,
     class_weighting: Annotated[bool, typer.Option(help="Neural tier: let frauds weigh more in the encoder's training, or not.")] = True,
     linear: Annotated[bool, typer.Option("--linear", help="Neural tier: no activation before the encoder's last layer.")] = False,
     dropout_draws: Annotated[int, typer.Option(help="Neural tier: draws of dropout that widen the emissions (docs/neural.md).")] = 0,
@@ -126,6 +127,7 @@ def fit(
     from turncoat import BaumWelchHMM, Detector, NeuralVariationalHMM, VariationalHMM
     from turncoat.data import read, splits
     from turncoat.features import Features
+    from turncoat.models.neural.extra import torch_training
     from turncoat.scoring.bundle import DETECTOR
     from turncoat.selection import sweep
 
@@ -141,8 +143,9 @@ def fit(
         activation = "none" if linear else "gelu"
         model.set_params(latent_dim=latent_dim, epochs=epochs, class_weighting=class_weighting, activation=activation)
         model.set_params(dropout_draws=dropout_draws, device=device.value)
-    elif ranker == HEAD:
-        raise ConfigError(f"--ranker {HEAD} is for --tier neural, whose encoder has a head; choose that tier, or name a column")
+        torch_training().chosen_device(device.value)
+    else:
+        _refuse_neural_options(ranker, latent_dim, epochs, class_weighting, linear, dropout_draws, device)
     detector = Detector(maker, model, supervision=supervision.value, n_fraud_states=fraud_states, temperature=_number(temperature))
     detector.check_settings()
     orders = _orders(detector)
@@ -181,6 +184,24 @@ def fit(
     if ranker:
         say(f"scores are those of {ranker} inside the regimes, fitted on the calibration part")
     say(f"saved to {out}; next: turncoat score {out} {source} --out scores.parquet")
+
+
+def _refuse_neural_options(
+    ranker: str, latent_dim: int, epochs: int, class_weighting: bool, linear: bool, dropout_draws: int, device: Device
+) -> None:
+    """Options that only the neural tier has are refused for the others, not passed over."""
+    given = {
+        f"--ranker {HEAD}": ranker == HEAD,
+        "--latent-dim": latent_dim != LATENT_DIM,
+        "--epochs": epochs != EPOCHS,
+        "--no-class-weighting": not class_weighting,
+        "--linear": linear,
+        "--dropout-draws": dropout_draws != 0,
+        "--device": device is not Device.AUTO,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigError(f"{option} is for --tier neural; choose that tier, or leave it out")
 
 
 def _orders(detector: Detector) -> list[int]:

@@ -81,9 +81,10 @@ def some_customers(panel: Panel, most_rows: int, seed: int) -> Panel:
     if panel.n_rows <= most_rows:
         return panel
     order = np.random.default_rng(seed).permutation(panel.n_sequences)
+    order = order[panel.lengths[order] <= most_rows]
     kept = order[np.cumsum(panel.lengths[order]) <= most_rows]
     if not len(kept):
-        raise DataError(f"most_rows is {most_rows}, and the first customer drawn has {panel.lengths[order[0]]} rows. Raise it")
+        raise DataError(f"most_rows is {most_rows}, and every customer has more rows. Raise it")
     return panel[np.sort(kept)]
 
 

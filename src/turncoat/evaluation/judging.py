@@ -317,6 +317,7 @@ def _selections(studied: Studied) -> tuple[Selection, ...]:
                 by_eligibility=choice.by_eligibility,
                 used=studied.states[tier],
                 why_used=studied.why[tier],
+                is_used=title == tier or title == f"{tier}, {studied.latent_dim} latents",
                 sensitivity=_plain_rows(sweep.sensitivity().to_dicts()),
                 stability=() if stability is None else _plain_rows(stability.frame().to_dicts()),
             )

@@ -18,6 +18,7 @@ Array = NDArray[Any]
 NEIGHBOURS = 15
 PRINCIPAL = "first principal component"
 DIFFUSION = "first diffusion component"
+UMAP, COMPONENTS = "UMAP", "two principal components"
 _DIGITS = 6  # latents that agree to so many, relative to their spread, are the same point
 _PLACED = 0.9  # share of rows and of frauds on a diffusion component, at least
 _FARTHEST = 50.0  # exponent of the weakest weight, so that none vanishes
@@ -42,7 +43,7 @@ def latent_map(
 
     Rows are drawn at random, with the share of frauds that all have. Lines that do not exist (latents that hardly differ) are left
     out. `head` [N] is the score of the encoder's own head, to which lines are compared. Fewer than 16 different latents are drawn
-    along their two principal components, which `measured` then says.
+    along their two principal components, which `drawn_by` then says.
     """
     latents, regimes, labels = _checked(latents, regimes, labels, fraud_regime, n_states, most_rows)
     rows = some_rows(labels, most_rows, seed)
@@ -62,7 +63,7 @@ def latent_map(
     places = _umap(points, seed) if is_drawn else components
     return LatentMap(
         contestant,
-        f"{measured}; {len(rows):,} of {len(latents):,} rows" + ("" if is_drawn else "; two principal components, as UMAP needs more"),
+        f"{measured}; {len(rows):,} of {len(latents):,} rows",
         tuple(places[:, 0].tolist()),
         tuple(places[:, 1].tolist()),
         tuple(regimes.tolist()),
@@ -72,6 +73,7 @@ def latent_map(
         float(in_piece.mean()),
         tuple(one.axis for one in walks),
         verdict(walks, in_piece, labels, fraud_regime, seed),
+        UMAP if is_drawn else COMPONENTS,
     )
 
 

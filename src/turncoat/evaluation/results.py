@@ -118,6 +118,7 @@ class Selection:
     why_used: str
     sensitivity: tuple[dict[str, float | None], ...]  # rows of floor, delta, n_states
     stability: tuple[dict[str, float | None], ...]  # rows of n_states, by_eligibility, by_criterion (shares); may be empty
+    is_used: bool = True  # False for a width of latents that was swept and not chosen
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class LatentMap:
-    """Latents of some rows in two dimensions (UMAP), and whether they are one manifold that regimes cut into segments (no UMAP)."""
+    """Latents of some rows in two dimensions, and whether they are one manifold that regimes cut into segments (no UMAP)."""
 
     contestant: str
     measured: str  # "test part, first fold and seed, filtered; 5,000 of 20,000 rows"
@@ -212,6 +213,7 @@ class LatentMap:
     largest_piece: float  # share of the rows in the largest piece of the nearest neighbours' graph: 1 if they are one
     axes: tuple[Axis, ...]
     verdict: tuple[str, ...]  # what of the paper's claim holds here, in sentences with figures
+    drawn_by: str = "UMAP"  # or "two principal components", where too few rows differ
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 import turncoat
-from turncoat.data.splits import Split
+from turncoat.data.splits import Split, long_enough
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
 from turncoat.evaluation import contestants
@@ -32,12 +33,14 @@ from turncoat.evaluation.protocols import Protocol
 from turncoat.evaluation.results import JointAblation
 from turncoat.evaluation.tuning import check_extra
 from turncoat.features import Features
-from turncoat.features.parts import part_panel
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.model import NeuralVariationalHMM
+from turncoat.models.neural.trained import TrainingSettings
+from turncoat.models.neural.validation import split_rows
 from turncoat.models.variational import VariationalHMM
-from turncoat.scoring import Detector
+from turncoat.panel import Panel
+from turncoat.scoring import Detector, load
 from turncoat.selection import Stability, Sweep, choose_width, sweep
 from turncoat.storage import Format, check_writable, replace_file
 
@@ -115,6 +118,8 @@ class Settings:
             raise ConfigError(
                 f"a width is chosen together with the number of states; name one of {self.latent_dims}, or let states be auto"
             )
+        if "joint" in self.ablations and self.states == 1:
+            raise ConfigError("of one state none can take the rows of another: the ablation 'joint' needs 2 states or more")
         if self.ablations and NEURAL not in self.tiers:
             raise ConfigError(f"the ablation {self.ablations[0]!r} is of the neural tier. Add it to the tiers, or leave the ablation out")
         for name in ("n_restarts", "max_iter", "n_trials", "n_stability", "n_resamples", "lstm_epochs", "joint_cycles"):
@@ -202,6 +207,8 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
     _check(settings)
     splits = settings.protocol.splits(transactions)
     settings.features(settings.only).fit(transactions.take(splits[0].fit))  # refused now rather than in a folder begun
+    for split in splits if NEURAL in settings.tiers else ():
+        _check_encoder_rows(transactions, split)
     fingerprint = data_fingerprint(transactions)
     _open(folder, settings, fingerprint)
     sweeps, stabilities, states, why, latent_dim = _chosen(transactions, splits[0], settings, folder, told)
@@ -224,7 +231,10 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
                 done += 1
                 found[contender.key] = Fitted(contender, outcome, place)
             fits[f, seed] = found
-    joint = _joint(folds[0], settled, states[NEURAL], folder / _JOINT, told) if "joint" in settings.ablations else None
+    joint = None
+    if "joint" in settings.ablations:
+        detector = load(fits[0, settings.seeds[0]][NEURAL].folder / "detector")
+        joint = _joint(detector, folds[0], settled, folder / _JOINT, told)
     return Studied(settings, transactions, tuple(folds), sweeps, stabilities, states, latent_dim, why, fits, joint, fingerprint)
 
 
@@ -266,13 +276,22 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"seeds are {settings.seeds}; each must be at least 0 and below 2**32")
     if NEURAL in settings.tiers:
         torch_training()
-        settings.detector(NEURAL, n_states).check_settings()
+        for width in settings.latent_dims:
+            replace(settings, latent_dims=(width,)).detector(NEURAL, n_states).check_settings()
         check_extra("umap", "the map of latents")
     if "lstm" in settings.baselines:
         torch_training()
     if "xgboost" in settings.baselines:
         for module in ("xgboost", "optuna", "venn_abers"):
             check_extra(module, "a comparison with XGBoost")
+
+
+def _check_encoder_rows(transactions: Transactions, split: Split) -> None:
+    """Refuse a fit part whose customers cannot both train an encoder and tell it when to stop."""
+    rows = split.fit[long_enough(transactions.customer_codes[split.fit], np.arange(len(split.fit)))]
+    kept = transactions.take(rows)
+    bare = Panel.from_arrays(np.zeros((kept.n_rows, 1), np.float32), lengths=np.diff(kept.offsets), labels=kept.labels)
+    split_rows(bare, TrainingSettings().validation_share, 0)
 
 
 def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
@@ -347,7 +366,7 @@ def _contenders(settings: Settings, states: Mapping[str, int], console: Console)
     encoder_of = NEURAL if tier == NEURAL else None
     found.append(contestants.hmm("anchored", f"{tier}, anchored", tier, settings.detector(tier, n_anchored, "anchored"), encoder_of))
     if NEURAL in settings.tiers and tier != NEURAL:
-        n_neural = max(states[NEURAL], settings.n_fraud_states + 1)
+        n_neural = settings.anchored_states or max(states[NEURAL], settings.n_fraud_states + 1)
         title, anchored = f"{NEURAL}, anchored", settings.detector(NEURAL, n_neural, "anchored")
         found.append(contestants.hmm(NEURAL_ANCHORED, title, NEURAL, anchored, encoder_of=NEURAL))
     if NEURAL in settings.tiers:
@@ -364,12 +383,15 @@ def _contenders(settings: Settings, states: Mapping[str, int], console: Console)
     return found
 
 
-def _joint(fold: Fold, settings: Settings, n_states: int, path: Path, console: Console) -> JointAblation:
-    """Joint training on the fit part, from disk where it is finished."""
+def _joint(detector: Detector, fold: Fold, settings: Settings, path: Path, console: Console) -> JointAblation:
+    """Joint training on the rows that the neural detector was fitted to, from disk where it is finished.
+
+    The encoder is trained again, as the one that was folded cannot be trained on: with the same rows and seed it is the same.
+    """
     with contextlib.suppress(BundleError):
         return load_ablation(path)
-    panel, _ = part_panel(fold.features, fold.transactions, fold.split, "fit")
-    model = settings.model(NEURAL, n_states).set_params(random_state=settings.seeds[0])
+    panel, n_states = detector.fit_panel(fold.transactions, fold.split), detector.model_.n_states
+    model = settings.model(NEURAL, n_states)
     with console.status("joint training, for comparison") as status:
 
         def announce(start: str, done: int, total: int) -> None:
@@ -385,6 +407,8 @@ def _joint(fold: Fold, settings: Settings, n_states: int, path: Path, console: C
 
 def _fit(contender: Contender, fold: Fold, seed: int, folders: Mapping[str, Path], place: Path) -> Outcome:
     place.mkdir(parents=True, exist_ok=True)
+    for name in ("scores", "detector"):  # of a fit that is not finished or damaged
+        shutil.rmtree(place / name, ignore_errors=True)
     outcome = contender.fit(fold, seed, folders, place)
     arrays = {f"{part}/{name}": scores for name, parts in outcome.scores.items() for part, scores in parts.items()}
     FIT.save(place / "scores", {"figures": dict(outcome.figures)}, arrays)

@@ -110,7 +110,7 @@ def warnings(
             told.append(
                 f"{table.contestant}: temporal share {table.temporal_share:.2%}. The sequence adds next to nothing; claim nothing about it."
             )
-    for selection in selections:
+    for selection in (one for one in selections if one.is_used):
         steady = next((row["by_eligibility"] for row in selection.stability if row["n_states"] == selection.by_eligibility), None)
         if selection.by_eligibility is None:
             told.append(f"{selection.tier}: no number of regimes is eligible; {selection.used} were used.")

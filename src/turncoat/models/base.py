@@ -95,12 +95,12 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         if not isinstance(params, cls.params_type):
             raise ConfigError(f"{cls.__name__}.from_params needs {cls.params_type.__name__}; found {type(params).__name__}")
         model = cls(n_states=params.n_states, **settings)
-        model._check_settings()
+        model.check_settings()
         return model._adopt(params)
 
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
         """Fit to a panel; anchored rows may only sit in the states their code allows."""
-        self._check_settings()
+        self.check_settings()
         _check_panel(panel)
         coding = Coding.of(panel.n_categories, panel.missing_cells, panel.missing_codes)
         options = FitOptions(self.max_iter, self.tol, self.restart_halving, self.precision)
@@ -250,7 +250,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         self._held_terms: tuple[Any, Terms] | None = None
         return self
 
-    def _check_settings(self, of_fit: bool = True) -> None:
+    def check_settings(self, of_fit: bool = True) -> None:
         """Refuse bad settings; those that only matter to a fit are left alone when a fitted model is used."""
         check_settings(self, self.get_params(deep=False), self.rules)
         if not of_fit:
@@ -295,7 +295,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def _coding_for(self, panel: Panel) -> Coding:
         """Layout for a panel under this model, if the two agree about columns and categories."""
         params = self._fitted()
-        self._check_settings(of_fit=False)
+        self.check_settings(of_fit=False)
         _check_panel(panel)
         if panel.n_continuous != params.means.shape[1] or panel.n_categorical != len(params.n_categories):
             raise DataError(
@@ -334,7 +334,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         params = self._fitted()
         key = (id(params), self._scoring_name(), self.temperature)
         if self._live is None or self._live[0] != key:
-            self._check_settings(of_fit=False)
+            self.check_settings(of_fit=False)
             tables = live_tables(self._terms())
             self._live = (key, (tables, (params.n_states, params.means.shape[1], len(params.n_categories))))
         return self._live[1]

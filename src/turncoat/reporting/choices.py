@@ -80,6 +80,7 @@ def stability_table(results: Results, place: int) -> Table:
         for row in selection.stability
     ]
     what = "How often each K is chosen when customers are drawn anew and every order is refitted; a dash where no order is eligible."
+    what += " The encoder stays as it is." if selection.tier.startswith("neural") else ""
     caption = f"{what} {selection_title(selection)}. Split: {results.protocol}. Measured on: {selection.measured}."
     return Table(f"stability_{place + 1}", caption, columns, one_group(rows))
 
@@ -176,4 +177,5 @@ def _criterion_cell(name: str, value: float | None) -> Cell:
 
 
 def _share(row: Mapping[str, float | None], name: str) -> Cell:
-    return Cell(round_percent(row.get(name)), row.get(name))
+    value = row.get(name)
+    return Cell(round_percent(None if value is None else round(value, 3)), value)

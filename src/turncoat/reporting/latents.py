@@ -109,7 +109,7 @@ def where(results: Results, latents: LatentMap) -> str:
 
 
 def _map_caption(results: Results, latents: LatentMap) -> str:
-    return f"Latents in two dimensions (UMAP), {latents.contestant}. {where(results, latents)}"
+    return f"Latents in two dimensions ({latents.drawn_by}), {latents.contestant}. {where(results, latents)}"
 
 
 def _places(latents: LatentMap) -> Array:

@@ -148,7 +148,7 @@ def _selection(results: Results, place: int) -> Block:
     selection = results.selections[place]
     kept, best = ("none" if k is None else f"K = {k}" for k in (selection.by_eligibility, selection.by_criterion))
     facts = (
-        ("Used", f"K = {selection.used}", selection.why_used),
+        ("Used", f"K = {selection.used}" if selection.is_used else "no", selection.why_used),
         ("By eligibility", kept, "one regime worth looking at"),
         ("By criterion", best, "" if selection.criterion is None else criterion_text(selection.criterion)),
         ("Fraud share", percent(selection.base_rate), "of all rows of the part"),

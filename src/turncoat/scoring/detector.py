@@ -94,7 +94,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         labels = part.needed_labels("measuring the regimes' fraud rates")
         self.features_ = (Features() if self.features is None else clone(self.features)).fit(transactions.take(split.fit))
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
-        panel = self._fit_panel(transactions, split)
+        panel = self.fit_panel(transactions, split)
         anchoring = self.anchoring
         self.model_.fit(panel, None if anchoring is None else anchoring.anchors(panel, self.model_.n_states))
         self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
@@ -119,6 +119,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if self.temperature != AUTO and not (_is_number(self.temperature) and 0 < self.temperature < np.inf):
             raise ConfigError(f"temperature is {self.temperature!r}; it must be a positive number, or {AUTO!r}")
         Anchoring(self.n_fraud_states, self.label_noise)
+        if self.model is not None:
+            self.model.check_settings()
         own = 1.0 if self.model is None else self.model.temperature
         if self.temperature != AUTO and own not in (1.0, self.temperature):
             raise ConfigError(f"the model's temperature is {own!r} and the detector's {self.temperature!r}. Give it to the detector")
@@ -187,7 +189,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             )
         return choose_temperature(self.model_, panel, *part_panel(self.features_, transactions, split, "selection"))
 
-    def _fit_panel(self, transactions: Transactions, split: Split) -> Panel:
+    def fit_panel(self, transactions: Transactions, split: Split) -> Panel:
+        """The rows that the model is fitted to: those of the fit part's customers with enough transactions."""
         known, rows = known_part(transactions, split, "fit")
         kept = long_enough(known.customer_codes, rows)
         if len(kept) == 0:

@@ -2,7 +2,7 @@
 
 log odds = history (what was believed before the transaction) + one term for every feature. Terms of features that come from the
 same column of the file are added up under its name. Where an encoder comes first, a term is what integrated gradients give a feature, and
-there is one more for what a typical transaction would add.
+there is one more for what an average transaction, with no names, would add.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-HISTORY, OTHERS, TYPICAL = "history", "others", "typical transaction"
+HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Decomposition:
     history: float
     continuous: Array  # [D]
     categorical: Array  # [J]
-    typical: float = 0.0
+    average: float = 0.0
 
     @property
     def log_odds(self) -> float:
         """The sum of all terms."""
-        return float(self.history + self.continuous.sum() + self.categorical.sum() + self.typical)
+        return float(self.history + self.continuous.sum() + self.categorical.sum() + self.average)
 
     @classmethod
     def of(cls, state: int, log_predicted: Array, cells: Array, names: Array, rest: Array) -> Decomposition:
@@ -74,14 +74,14 @@ def reasons(
     `sources` are those of the continuous and of the categorical features; `words` says what a row has there.
     """
     totals: dict[str, float] = {HISTORY: decomposition.history}
-    if decomposition.typical:
-        totals[TYPICAL] = decomposition.typical
+    if decomposition.average:
+        totals[AVERAGE] = decomposition.average
     for names, terms in zip(sources, (decomposition.continuous, decomposition.categorical), strict=True):
         for name, term in zip(names, terms.tolist(), strict=True):
             totals[name] = totals.get(name, 0.0) + term
     ranked = sorted(totals.items(), key=lambda item: (-abs(item[1]), item[0]))
     shown, rest = ranked[:most], ranked[most:] if most is not None else []
-    texts = {HISTORY: "history", TYPICAL: "a typical transaction", **words([source for source, _ in shown])}
+    texts = {HISTORY: "history", AVERAGE: "an average transaction, with no names", **words([source for source, _ in shown])}
     told = [Reason(source, texts[source], term) for source, term in shown]
     if rest:
         told.append(Reason(OTHERS, f"{len(rest)} other facts together", sum(term for _, term in rest)))

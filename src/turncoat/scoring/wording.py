@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from turncoat.features.features import FeatureRow
 from turncoat.features.plan import FeaturePlan
-from turncoat.scoring.reasons import HISTORY, OTHERS, TYPICAL
+from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS
 
 Array = NDArray[Any]
 
@@ -30,7 +30,7 @@ _FACTS = {
     GAPS: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
-_RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, TYPICAL))
+_RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, AVERAGE))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,8 @@ from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.features import Features
 from turncoat.features.features import KINDS
 from turncoat.models.baum_welch import BaumWelchHMM
+from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.trained import TrainedEncoder
 from turncoat.models.parameters import Prior
 from turncoat.models.settings import check_settings, whole_number
 from turncoat.models.variational import VariationalHMM
@@ -33,8 +36,8 @@ from turncoat.selection.stability import Stability, resampled_choices
 from turncoat.storage import replace_file
 
 ORDERS = range(2, 11)
-_OF_A_SESSION = ("n_states", "init", "progress", "n_threads")  # settings that leave the result of an order as it is
-_IDENTITY = "sweep.json"
+_OF_A_SESSION = ("n_states", "init", "progress", "n_threads", "checkpoint", "device")  # settings that leave the result of an order as it is
+_IDENTITY, _ENCODER = "sweep.json", "encoder"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +142,7 @@ def sweep(
     parts = Parts.of(transactions, split, fitted)
     identity = _identity(parts, features, model, anchoring, proxy)
     place = None if folder is None else _opened(Path(folder), identity)
-    model = model.prepared(parts.fit, None if place is None else place / "encoder")
+    model = _prepared(model, parts, place)
     column = _column(fitted, proxy)
     fits: dict[int, FittedOrder] = {}
     spent = 0.0
@@ -235,6 +238,8 @@ def _identity(parts: Parts, features: Features, model: Model, anchoring: Anchori
     settings = {name: value for name, value in model.get_params(deep=False).items() if name not in _OF_A_SESSION}
     if isinstance(settings.get("prior"), Prior):
         settings["prior"] = asdict(settings["prior"])
+    if isinstance(settings.get("encoder"), TrainedEncoder | FoldedEncoder):
+        settings["encoder"] = FoldedEncoder.of(settings["encoder"]).digest
     identity = {
         "Turncoat": turncoat.__version__,
         **parts.digests,
@@ -274,6 +279,17 @@ def _opened(folder: Path, identity: Mapping[str, Any]) -> Path:
     if changed := _differences(before, identity):
         raise ConfigError(f"{folder} holds orders of another sweep: {changed}. Choose another folder, or the same data and settings")
     return folder
+
+
+def _prepared(model: Model, parts: Parts, place: Path | None) -> Model:
+    """The model with done what all orders share; what is damaged of that in the folder is done again."""
+    if place is None:
+        return model.prepared(parts.fit)
+    try:
+        return model.prepared(parts.fit, place / _ENCODER)
+    except BundleError:
+        shutil.rmtree(place / _ENCODER)
+        return model.prepared(parts.fit, place / _ENCODER)
 
 
 def _finished(place: Path, n_states: int, fit: Callable[[], FittedOrder]) -> tuple[FittedOrder, str]:

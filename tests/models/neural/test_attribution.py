@@ -48,8 +48,8 @@ def test_all_together_are_the_log_emission(n_continuous: int, n_categories: tupl
         latents = encoder.encode(cells[None], codes[None]).astype(float)
         expected = emission(latents)[0].sum(axis=1)
         np.testing.assert_allclose(of_cells.sum(axis=1) + of_codes.sum(axis=1) + rest, expected, atol=1e-5)
-        typical = encoder.encode(np.zeros((1, n_continuous)), np.full((1, len(n_categories)), -1)).astype(float)
-        np.testing.assert_allclose(rest, emission(typical)[0].sum(axis=1), rtol=1e-3, atol=1e-3)  # complete to a thousandth
+        average = encoder.encode(np.zeros((1, n_continuous)), np.full((1, len(n_categories)), -1)).astype(float)
+        np.testing.assert_allclose(rest, emission(average)[0].sum(axis=1), rtol=1e-3, atol=1e-3)  # complete to a thousandth
         if n_continuous > 2:
             assert not of_cells[:, 2].any()
         assert not of_codes[:, codes < 0].any()
@@ -78,6 +78,40 @@ def test_slopes_are_those_of_torch() -> None:
             ]
             numeric.append((moved[0] - moved[1]) / (2 * step))
         np.testing.assert_allclose(slope.numpy()[0], numeric, rtol=1e-3, atol=1e-4)
+
+
+def test_shares_are_integrals_of_torchs_gradients() -> None:
+    encoder, module = encoder_of(6, ())
+    cells = np.random.default_rng(2).normal(0, 2, 6)
+    module = module.double()
+    normalised = torch.tensor((cells - cells.mean()) / np.sqrt(cells.var() + 1e-5))
+    norm, module.cell_norm = module.cell_norm, torch.nn.Identity()  # the path is straight in what it leaves
+    n_steps = 400
+    along = ((torch.arange(n_steps, dtype=torch.float64) + 0.5) / n_steps)[:, None] * normalised
+    along.requires_grad_(True)
+    latents = module.latent(along * norm.weight + norm.bias, torch.zeros((n_steps, 0), dtype=torch.int64))
+    of_cells, _, _ = attributed(encoder, emission, cells, np.empty(0, np.int64))
+    for k, weight in enumerate((1.0, 2.0, 0.5)):
+        (slopes,) = torch.autograd.grad((-0.5 * (latents - torch.tensor(MEANS[k])) ** 2 * weight).sum(), along, retain_graph=True)
+        np.testing.assert_allclose(of_cells[k], (slopes.mean(dim=0) * normalised).numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_like_cells_are_not_given_huge_shares_of_opposite_signs() -> None:
+    encoder, _ = encoder_of(2, ())
+    alike, apart = (attributed(encoder, emission, np.array([4.149, other]), np.empty(0, np.int64))[0] for other in (4.096, 2.0))
+    np.testing.assert_allclose(alike, apart, rtol=0.02, atol=0.01)  # to the encoder both are one cell above the other
+
+
+def test_a_missing_cell_gives_its_share_to_the_others() -> None:
+    encoder, _ = encoder_of(3, ())
+    of_cells, _, rest = attributed(encoder, emission, np.array([2.0, np.nan, -0.5]), np.empty(0, np.int64))
+    whole, _, _ = attributed(encoder, emission, np.array([2.0, 0.0, -0.5]), np.empty(0, np.int64))
+    assert not of_cells[:, 1].any()
+    assert np.abs(whole[:, 1]).min() > 0
+    np.testing.assert_allclose(of_cells.sum(axis=1), whole.sum(axis=1))
+    moved = of_cells - whole
+    np.testing.assert_allclose(moved[:, 0] * -0.5, moved[:, 2] * 2.0)  # in proportion to the cells, which set the row's mean
+    assert np.isfinite(rest).all()
 
 
 def test_an_input_that_does_nothing_is_given_nothing() -> None:

@@ -69,6 +69,17 @@ def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
     np.testing.assert_allclose(np.exp(first - np.logaddexp.reduce(first)), model.filter(start).probs[0], atol=1e-5)
 
 
+def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
+    cells, codes = PANEL.continuous[:2].astype(float), PANEL.categorical[:2].astype(np.int64)
+    assert [part.shape for part in model.pieces(cells[:0], codes[:0])] == [(0, 3, 5), (0, 3, 3), (0, 3)]
+    with pytest.raises(DataError, match="code 9"):
+        model.pieces(cells, np.full_like(codes, 9))
+    with pytest.raises(DataError, match="finite"):
+        model.pieces(np.full_like(cells, np.inf), codes)
+    with pytest.raises(DataError, match="columns"):
+        model.pieces(cells[:, :2], codes)
+
+
 def test_head(model: NeuralVariationalHMM) -> None:
     probabilities = model.head_scores(PANEL)
     log_odds = model.encoder_.head_score(PANEL.continuous, PANEL.categorical)

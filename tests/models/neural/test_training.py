@@ -91,6 +91,12 @@ def test_another_training_is_not_taken_up(tmp_path: Path) -> None:
         trained(epochs=1, checkpoint=tmp_path / "notes")
 
 
+def test_a_training_of_more_epochs_is_not_passed_off_as_one_of_fewer(tmp_path: Path) -> None:
+    trained(checkpoint=tmp_path / "longer", epochs=3)
+    with pytest.raises(BundleError, match="holds a training of 3 epochs, and epochs is 2"):
+        trained(checkpoint=tmp_path / "longer", epochs=2)
+
+
 def test_the_best_epoch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """With losses that fall and rise again, the weights are those of the lowest, and training stops after the patience."""
     losses = iter([0.9, 0.5, 0.3, 0.4, 0.41, 0.42, 0.1])

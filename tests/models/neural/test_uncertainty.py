@@ -113,6 +113,15 @@ def test_chain_and_embedding_say_the_same(plain: NeuralVariationalHMM) -> None:
     np.testing.assert_array_equal(chain.decode(latent, anchors), model.decode(PANEL, anchors))
     assert (model.smooth(PANEL, anchors).probs[::5, 0] == 0).all()
     assert isinstance(chain, VariationalHMM)
+    np.testing.assert_allclose(chain.log_emission(latent.continuous, latent.categorical), model.log_emission(*ROWS), rtol=1e-6)
+    belief = chain.step(None, latent.continuous[0])
+    np.testing.assert_allclose(belief, model.step(None, PANEL.continuous[0], PANEL.categorical[0]), atol=1e-9)
+    np.testing.assert_allclose(chain.step(belief, latent.continuous[1]), model.filter(PANEL).probs[1], atol=1e-6)
+    for wrong in (model.encoder_.embed(PANEL), PANEL):
+        with pytest.raises(DataError, match="latents and their variances"):
+            chain.filter(wrong)
+    with pytest.raises(DataError, match="latents and their variances"):
+        chain.step(None, latent.continuous[0, :4])
 
 
 def test_fit_and_head_are_not_changed(plain: NeuralVariationalHMM) -> None:
@@ -128,10 +137,16 @@ def test_reasons_are_complete(plain: NeuralVariationalHMM) -> None:
     np.testing.assert_allclose(total, model.log_emission(ROWS[0][:4], ROWS[1][:4]), atol=1e-4)
 
 
+def test_without_continuous_columns_there_is_nothing_to_draw() -> None:
+    codes = mixed_panel(n_continuous=0)
+    with pytest.raises(ConfigError, match="there are none"):
+        NeuralVariationalHMM(2, **FIT, dropout_draws=4).fit(codes).filter(codes)
+
+
 def test_refusals(plain: NeuralVariationalHMM) -> None:
     with pytest.raises(ConfigError, match="dropout_draws"):
-        drawn(plain, dropout_draws=1).filter(PANEL)
+        drawn(plain, dropout_draws=1)
     with pytest.raises(ConfigError, match="dropout is 0"):
-        drawn(plain, dropout=0.0).filter(PANEL)
+        NeuralVariationalHMM(3, **{**FIT, "dropout": 0.0}, dropout_draws=8).fit(PANEL)
     with pytest.raises(DataError, match="belief"):
         drawn(plain).step([0.5, 0.5, 0.5], PANEL.continuous[0], PANEL.categorical[0])

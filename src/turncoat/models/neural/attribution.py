@@ -1,7 +1,8 @@
 """Which input says what: a state's log emission over latents, shared out among the cells and codes of a row by integrated gradients.
 
-The path leads from a typical row (every cell at its mean, every code missing) to the row itself. What the inputs are given adds up to
-the difference between the two ends. The steps are small near the typical row, where LayerNorm turns fastest.
+The path leads from an average row (every cell at its mean, every code missing) to the row itself, straight in the cells as the first
+LayerNorm leaves them. Along the cells themselves that norm would turn ever faster the more alike they are, and give two like cells
+huge shares of opposite signs. What the inputs are given adds up to the difference between the two ends.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ Emission = Callable[[Array], Array]  # latents [M, latent_dim] to what each adds
 
 _FEWEST_STEPS, _MOST_STEPS = 64, 1024
 _COMPLETE = 1e-4  # of the difference between the ends: as long as more is missing, the steps are doubled
-_POWER = 4  # t = s ** _POWER
 _SMALL = 1e-4  # for slopes of the emission, which is smooth in each latent
 _ROUNDING = 1e-5  # of LayerNorm, as in the encoder
 
 
 def attributed(encoder: FoldedEncoder, emission: Emission, cells: Array, codes: Array) -> tuple[Array, Array, Array]:
-    """Of one row [D] and [J]: what cells and codes add to the log emission of every state [K, D] and [K, J], and the typical row's [K].
+    """Of one row [D] and [J]: what cells and codes add to the log emission of every state [K, D] and [K, J], and the average row's [K].
 
     The last holds what numerical integration missed, so that all together are the log emission itself.
     """
-    path = _Path(encoder, np.nan_to_num(np.asarray(cells, np.float64), nan=0.0), np.asarray(codes, np.int64))
+    path = _Path(encoder, np.asarray(cells, np.float64), np.asarray(codes, np.int64))
     ends = emission(path.latents(np.array([0.0, 1.0]))[0]).sum(axis=2)  # [2, K]
     steps = _FEWEST_STEPS
     while True:
@@ -42,11 +42,17 @@ def attributed(encoder: FoldedEncoder, emission: Emission, cells: Array, codes: 
 
 
 class _Path:
-    """From the typical row, at t = 0, to the row, at t = 1; and slopes along it."""
+    """From the average row, at t = 0, to the row, at t = 1; and slopes along it."""
 
     def __init__(self, encoder: FoldedEncoder, cells: Array, codes: Array) -> None:
         layout = encoder.layout
-        self.cells, self.normalise, self.gelu = cells, layout.normalises_cells, layout.activation == "gelu"
+        self.missing, self.gelu = np.isnan(cells), layout.activation == "gelu"
+        self.cells = np.where(self.missing, 0.0, cells)
+        self.normalise = layout.normalises_cells
+        self.standard, self.spread = self.cells, 1.0
+        if self.normalise:
+            standard, spread = _standardised(self.cells[None])
+            self.standard, self.spread = standard[0], float(spread[0, 0])
         names = ("first_weight", "first_bias", "second_weight", "second_bias", "norm_gain", "norm_bias", "latent_weight")
         self.first, self.first_bias, self.second, self.second_bias, self.gain, self.bias, self.last = (
             getattr(encoder, name).astype(np.float64) for name in names
@@ -58,21 +64,18 @@ class _Path:
 
     def latents(self, t: Array) -> tuple[Array, tuple[Array, ...]]:
         """Latents [M, latent_dim] at these places, and the layers on the way."""
-        scaled = t[:, None] * self.cells
-        standard, spread = _standardised(scaled) if self.normalise else (scaled, np.ones((len(t), 1)))
-        inner = standard @ self.first + self.first_bias
+        inner = (t[:, None] * self.standard) @ self.first + self.first_bias
         fused = _gelu(inner) @ self.second if len(self.second) else np.zeros((len(t), len(self.gain)))
         fused = fused + self.second_bias + self.absent + t[:, None] * self.changes.sum(axis=0)
         settled, width = _standardised(fused)
         outer = settled * self.gain + self.bias
-        return (_gelu(outer) if self.gelu else outer) @ self.last, (standard, spread, inner, settled, width, outer)
+        return (_gelu(outer) if self.gelu else outer) @ self.last, (inner, settled, width, outer)
 
     def integrated(self, emission: Emission, steps: int) -> tuple[Array, Array]:
         """What cells [K, D] and codes [K, J] are given, with so many steps."""
         nodes, weights = np.polynomial.legendre.leggauss(steps)
-        s = 0.5 * (nodes + 1.0)
-        t, weight = s**_POWER, 0.5 * weights * _POWER * s ** (_POWER - 1)
-        latents, (standard, spread, inner, settled, width, outer) = self.latents(t)
+        t, weight = 0.5 * (nodes + 1.0), 0.5 * weights
+        latents, (inner, settled, width, outer) = self.latents(t)
         slopes = (emission(latents + _SMALL) - emission(latents - _SMALL)) / (2 * _SMALL)  # [M, K, latent_dim]
         at_outer = slopes @ self.last.T
         if self.gelu:
@@ -82,9 +85,18 @@ class _Path:
         if not len(self.cells):
             return np.zeros((slopes.shape[1], 0)), of_codes
         at_cells = ((at_fused @ self.second.T) * _gelu_slope(inner)[:, None]) @ self.first.T
-        if self.normalise:
-            at_cells = _through_norm(at_cells, standard[:, None], spread[:, None])
-        return np.einsum("m,mkd->kd", weight, at_cells) * self.cells, of_codes
+        return self._shared(np.einsum("m,mkd->kd", weight, at_cells)), of_codes
+
+    def _shared(self, slopes: Array) -> Array:
+        """What cells [K, D] are given for mean slopes [K, D] in normalised cells.
+
+        A missing one is given nothing. It is away from the row's mean because of the others, so its share is theirs.
+        """
+        given = slopes * self.standard
+        if self.normalise and self.missing.any():
+            pull = -slopes[:, self.missing].sum(axis=1, keepdims=True) / (len(self.cells) * self.spread)
+            given = np.where(self.missing, 0.0, given + pull * self.cells)
+        return np.asarray(given)
 
 
 def _standardised(values: Array) -> tuple[Array, Array]:

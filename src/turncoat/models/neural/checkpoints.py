@@ -104,7 +104,13 @@ class Checkpoints:
                     weights.copy_(torch.tensor(arrays[f"model.{name}"]))
                     state = {moment: torch.tensor(arrays[f"{moment}.{name}"]).to(weights.device) for moment in _MOMENTS}
                     optimiser.state[weights] = {"step": torch.tensor(arrays[f"step.{name}"]).reshape(()).to(weights.device), **state}
-            return Progress(**content["progress"]), {name: arrays[f"best.{name}"] for name in arrays_of(encoder)}
+            progress = Progress(**content["progress"])
+            if progress.epoch > self.settings.epochs:
+                raise BundleError(
+                    f"{self.folder} holds a training of {progress.epoch} epochs, and epochs is {self.settings.epochs}. "
+                    "Choose another folder"
+                )
+            return progress, {name: arrays[f"best.{name}"] for name in arrays_of(encoder)}
         except (LookupError, TypeError, RuntimeError) as problem:
             raise BundleError(f"{self.folder}: not a training this version understands ({problem!r})") from problem
 

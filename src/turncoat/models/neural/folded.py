@@ -5,6 +5,7 @@ Weights are kept in float32 and every sum is taken in float64, so one row and a 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -71,6 +72,8 @@ class FoldedEncoder:
             if array.shape != shape or not np.isfinite(array).all():
                 raise ConfigError(f"the encoder's {name} must be finite numbers {shape}; found shape {array.shape}")
             object.__setattr__(self, name, array)
+        if not math.isfinite(self.head_bias):
+            raise ConfigError(f"the encoder's head_bias must be a finite number; found {self.head_bias}")
 
     def __sklearn_clone__(self) -> Self:
         """Itself: nothing about it changes, and clones of a model are to share it."""
@@ -138,6 +141,14 @@ class FoldedEncoder:
     def head_of(self, latents: ArrayLike) -> Array:
         """The head's log odds of fraud for latents [..., latent_dim]."""
         return np.asarray(np.asarray(latents, np.float64) @ self.head_weight.astype(np.float64) + self.head_bias)
+
+    @property
+    def digest(self) -> str:
+        """Tells it from other encoders."""
+        found = hashlib.sha256(repr((self.layout, self.head_bias)).encode())
+        for array in self.arrays().values():
+            found.update(array.data)
+        return found.hexdigest()
 
     def arrays(self) -> dict[str, Array]:
         """The arrays by name."""

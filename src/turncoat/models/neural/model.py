@@ -59,7 +59,8 @@ class NeuralVariationalHMM(VariationalHMM):
     validation_share, device
         Its training, see `TrainingSettings`.
     encoder
-        An encoder that is trained already, to be shared by models of several orders; the settings above are then not used.
+        An encoder that is trained already, to be shared by models of several orders; the settings above are then not used, except
+        `dropout` by `dropout_draws`.
     encoder_seed
         Seed of the training; `random_state` by default.
     shared_encoder
@@ -191,7 +192,7 @@ class NeuralVariationalHMM(VariationalHMM):
 
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
         """Train the encoder, if none is given, on the panel's labels; then fit tier 2 to the latents of all rows."""
-        self._check_settings()
+        self.check_settings()
         if isinstance(anchors, Anchors) and isinstance(panel, Panel):  # refused before the long work, not after it
             anchors.codes_of(panel.n_rows)
             anchors.log_weights(self.n_states)
@@ -232,21 +233,23 @@ class NeuralVariationalHMM(VariationalHMM):
         return live_belief(self.log_predicted(belief), self.log_emission(cells[None], codes[None].astype(np.int64))[0])
 
     def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
-        """What each cell and code of N rows adds to the log emission of every state, by integrated gradients; the rest, a typical row's."""
+        """What each cell and code of N rows adds to the log emission of every state, by integrated gradients; and an average row's."""
         terms = self._terms()
         rows = np.asarray(continuous), np.asarray(categorical)
+        self.encoder_.encode(*rows)  # which refuses what it does not know
         variances = self._variances(*rows)
 
-        def attribute(n: int) -> tuple[Array, Array, Array]:
-            def emission(latents: Array) -> Array:  # with the row's own variances all along the path
+        n_rows, n_states = len(rows[0]), self.n_states
+        of_cells, of_codes, rest = (np.zeros((n_rows, n_states, *size)) for size in (rows[0].shape[1:], rows[1].shape[1:], ()))
+        for n in range(n_rows):
+
+            def emission(latents: Array, n: int = n) -> Array:  # with the row's own variances all along the path
                 if variances is not None:
                     return widened_pieces(terms, latents, variances[n : n + 1])
                 return terms.pieces(latents, np.empty((len(latents), 0), np.int64))[0]
 
-            return attributed(self.encoder_, emission, rows[0][n], rows[1][n])
-
-        of_cells, of_codes, rest = zip(*map(attribute, range(len(rows[0]))), strict=True)
-        return np.stack(of_cells), np.stack(of_codes), np.stack(rest)
+            of_cells[n], of_codes[n], rest[n] = attributed(self.encoder_, emission, rows[0][n], rows[1][n])
+        return of_cells, of_codes, rest
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of the latents of N rows under every state [N, K]."""
@@ -310,9 +313,15 @@ class NeuralVariationalHMM(VariationalHMM):
             return plain(self.embed(panel), anchors, used)
         return widened_tables(self.embed(panel), used, lambda latents: plain(latents, anchors, used))
 
-    def _masks(self) -> Array:
-        if self.dropout == 0:
+    def check_settings(self, of_fit: bool = True) -> None:
+        """Refuse bad settings."""
+        super().check_settings(of_fit)
+        if self.dropout_draws and self.dropout == 0:
             raise ConfigError(f"dropout_draws is {self.dropout_draws} and dropout is 0, so that all draws are the same. Set one of them")
+
+    def _masks(self) -> Array:
+        if not self.encoder_.layout.n_continuous:
+            raise ConfigError("dropout_draws are of the layer over continuous columns, and there are none. Set it to 0")
         return dropout_masks(self.dropout_draws, self.encoder_.layout.hidden_dim, self.dropout, self.random_state)
 
     def _variances(self, continuous: Array, categorical: Array) -> Array | None:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from turncoat.errors import DataError
 from turncoat.models.anchors import Anchors
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.variational import VariationalHMM
@@ -34,9 +35,27 @@ class WidenedVariationalHMM(VariationalHMM):
     """A fitted chain over latents that asks for panels of latents followed by their variances."""
 
     def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
+        expected = 2 * self._fitted().means.shape[1]
+        if isinstance(panel, Panel) and panel.n_continuous != expected:
+            raise DataError(f"the chain asks for {expected} columns, latents and their variances; the panel has {panel.n_continuous}")
         used = self._terms() if terms is None else terms
         plain = super()._scored
         return widened_tables(panel, used, lambda latents: plain(latents, anchors, used))
+
+    def step(self, belief: ArrayLike | None, continuous_row: ArrayLike | None = None, categorical_row: ArrayLike | None = None) -> Array:
+        """The live recursion on latents followed by their variances."""
+        row = np.asarray(continuous_row, np.float64)
+        width = self._fitted().means.shape[1]
+        if row.shape != (2 * width,):
+            raise DataError(f"a step takes {2 * width} cells, latents and their variances; found shape {row.shape}")
+        super().step(belief, row[:width])  # which refuses a bad belief
+        return live_belief(self.log_predicted(belief), self.log_emission(row[None], np.empty((1, 0), np.int64))[0])
+
+    def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
+        """Log density of N rows of latents and variances under every state [N, K]."""
+        rows = np.asarray(continuous)
+        width = self._fitted().means.shape[1]
+        return widened_emission(self._terms(), rows[:, :width], rows[:, width:])
 
 
 def with_variances(encoder: FoldedEncoder, panel: Panel, masks: Array) -> Panel:
