@@ -31,11 +31,9 @@ SETTINGS = Settings(
     temperature="auto",
     n_restarts=3,
     n_trials=5,
-    n_stability=5,
+    n_stability=0,
     epochs=15,
     class_weighting=False,
-    ablations=("joint",),
-    joint_cycles=20,
     seeds=(42,),
 )
 SHOWN = ("average_precision", "auroc", "ks", "ece_mass", "log_loss")
@@ -112,15 +110,6 @@ def page(results: Results) -> str:
         lines[-1] += f"training loss then {training.train_losses[training.best_epoch - 1]:.4f}; a fraud weighs {training.class_weight:.1f}."
     for latents in results.latents:
         lines += ["", "## One manifold?", "", f"Measured on: {latents.measured}.", "", *(f"- {line}" for line in latents.verdict)]
-    if results.joint is not None:
-        lines += [
-            "",
-            "## Joint training",
-            "",
-            f"Measured on: {results.joint.measured}.",
-            "",
-            *(f"- {line}" for line in results.joint.verdict),
-        ]
     lines += ["", "## Warnings", "", *(f"- {line}" for line in results.warnings), ""]
     return "\n".join(lines)
 

@@ -31,6 +31,7 @@ Scores = dict[str, Array]  # by part
 CALIBRATORS: dict[str, type[Calibrator]] = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
 _SURE = 0.999  # a belief above this is saturated
 _RAREST = 1e-9
+_LSTM_THREADS = 1  # its steps are small: more threads gain little, and lose a lot where other work shares the processors
 _MAIN = ("corrected", "filtered")
 
 
@@ -161,7 +162,7 @@ def lstm(epochs: int) -> Contender:
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], __: Path) -> Outcome:
         from turncoat.evaluation.recurrent import Recurrent
 
-        fitted = Recurrent(epochs=epochs).fit(*fold.panel(TRAIN, fold.features), seed)
+        fitted = Recurrent(epochs=epochs).fit(*fold.panel(TRAIN, fold.features), seed, n_threads=_LSTM_THREADS)
         scores = {}
         for part in (CALIBRATION, TEST):
             panel, places = fold.panel(part, fold.features)
