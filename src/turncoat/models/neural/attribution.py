@@ -8,6 +8,7 @@ huge shares of opposite signs. What the inputs are given adds up to the differen
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from turncoat.models.neural.folded import FoldedEncoder
 Array = NDArray[Any]
 Emission = Callable[[Array], Array]  # latents [M, latent_dim] to what each adds to the log emission of every state [M, K, latent_dim]
 
-_FEWEST_STEPS, _MOST_STEPS = 64, 1024
+_FEWEST_STEPS, _MOST_STEPS = 16, 1024
 _COMPLETE = 1e-4  # of the difference between the ends: as long as more is missing, the steps are doubled
 _SMALL = 1e-4  # for slopes of the emission, which is smooth in each latent
 _ROUNDING = 1e-5  # of LayerNorm, as in the encoder
@@ -73,19 +74,18 @@ class _Path:
 
     def integrated(self, emission: Emission, steps: int) -> tuple[Array, Array]:
         """What cells [K, D] and codes [K, J] are given, with so many steps."""
-        nodes, weights = np.polynomial.legendre.leggauss(steps)
-        t, weight = 0.5 * (nodes + 1.0), 0.5 * weights
+        t, weight = _nodes(steps)
         latents, (inner, settled, width, outer) = self.latents(t)
         slopes = (emission(latents + _SMALL) - emission(latents - _SMALL)) / (2 * _SMALL)  # [M, K, latent_dim]
         at_outer = slopes @ self.last.T
         if self.gelu:
             at_outer *= _gelu_slope(outer)[:, None]
         at_fused = _through_norm(at_outer * self.gain, settled[:, None], width[:, None])
-        of_codes = np.einsum("m,mkh,jh->kj", weight, at_fused, self.changes)
+        of_codes = _mean(weight, at_fused) @ self.changes.T
         if not len(self.cells):
             return np.zeros((slopes.shape[1], 0)), of_codes
-        at_cells = ((at_fused @ self.second.T) * _gelu_slope(inner)[:, None]) @ self.first.T
-        return self._shared(np.einsum("m,mkd->kd", weight, at_cells)), of_codes
+        at_inner = (at_fused @ self.second.T) * _gelu_slope(inner)[:, None]
+        return self._shared(_mean(weight, at_inner) @ self.first.T), of_codes
 
     def _shared(self, slopes: Array) -> Array:
         """What cells [K, D] are given for mean slopes [K, D] in normalised cells.
@@ -97,6 +97,18 @@ class _Path:
             pull = -slopes[:, self.missing].sum(axis=1, keepdims=True) / (len(self.cells) * self.spread)
             given = np.where(self.missing, 0.0, given + pull * self.cells)
         return np.asarray(given)
+
+
+@cache
+def _nodes(steps: int) -> tuple[Array, Array]:
+    """Places between 0 and 1 and their weights (Gauss-Legendre)."""
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    return 0.5 * (nodes + 1.0), 0.5 * weights
+
+
+def _mean(weight: Array, values: Array) -> Array:
+    """Mean [K, H] along the path of values [M, K, H]."""
+    return np.asarray(np.tensordot(weight, values, axes=1))
 
 
 def _standardised(values: Array) -> tuple[Array, Array]:
