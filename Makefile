@@ -1,7 +1,7 @@
 # make demo   simulate card payments, fit the three tiers and the baselines, compare them, end with the path of an HTML report
 # make test   everything that decides whether a change is good: format, lint, types, layers, tests
 # make lint   the same without the tests
-# make bench  measure the engine, the features and the scores, peers beside them; results go to benchmarks/results/
+# make bench  measure the engine, the features, the scores and the neural tier, peers beside them; results go to benchmarks/results/
 # make clean  remove the environment and all caches
 
 PYTHON ?= python3
@@ -51,6 +51,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engine --sweep
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.scoring
+	$(BIN)/python -m benchmarks.neural
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
