@@ -181,13 +181,13 @@ def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> No
 def test_a_neural_detector_with_its_head_as_ranker(tmp_path: Path) -> None:
     turncoat("simulate", "handbook", "--rows", 20_000, "--out", "data", "--format", "parquet", cwd=tmp_path)
     quick = ["--restarts", "1", "--iterations", "3", "--tier", "neural", "--latent-dim", "3", "--epochs", "1"]
-    options = ["--no-class-weighting", "--linear", "--dropout-draws", "2", "--device", "cpu", "--ranker", "encoder-head", "--json"]
+    options = ["--class-weighting", "--linear", "--dropout-draws", "2", "--device", "cpu", "--ranker", "encoder-head", "--json"]
     found = json.loads(
         turncoat("fit", "data", "--config", "handbook", "--states", "auto", *quick, *options, "--out", "detector", cwd=tmp_path).stdout
     )
     made = load(tmp_path / "detector")
     assert found["ranker"] == "encoder-head"
-    assert (made.model_.latent_dim, made.model_.class_weighting, made.model_.activation, made.model_.dropout_draws) == (3, False, "none", 2)
+    assert (made.model_.latent_dim, made.model_.class_weighting, made.model_.activation, made.model_.dropout_draws) == (3, True, "none", 2)
     assert made.model_.n_states == found["states"] == found["chosen"]["by_eligibility"]
     swept = load_model(tmp_path / "detector-sweep" / f"order-{found['states']:02d}" / "model")
     np.testing.assert_array_equal(made.model_.encoder_.first_weight, swept.encoder_.first_weight)

@@ -364,3 +364,11 @@ def test_schemas_without_amount_label_time_of_day_or_names() -> None:
             belief = np.array(score.belief)
             star = made.regimes.fraud_state
             assert total(score) == pytest.approx(math.log(belief[star] / belief[1 - star]), rel=1e-8, abs=1e-8)
+
+
+def test_the_last_few_are_explained_as_in_the_whole_path() -> None:
+    made, data = detector(), data_of("shop")
+    customer = str(data.transactions.keys[0])
+    whole = made.explain(data.transactions, customer)
+    assert made.explain(data.transactions, customer, last=2) == whole[-2:]
+    assert made.explain(data.transactions, customer, last=len(whole) + 5) == whole

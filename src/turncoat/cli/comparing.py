@@ -74,7 +74,9 @@ def compare(
         str, typer.Option(help="Neural tier: width of the latents; of several, as 32,64,128, one is chosen. By default as the preset.")
     ] = "",
     epochs: Annotated[int | None, typer.Option(help="Neural tier: most epochs of training; by default as the preset.")] = None,
-    class_weighting: Annotated[bool, typer.Option(help="Neural tier: let frauds weigh more in training, or not.")] = True,
+    class_weighting: Annotated[
+        bool | None, typer.Option(help="Neural tier: let frauds weigh more in training, or not; by default only with preset `paper`.")
+    ] = None,
     linear: Annotated[bool, typer.Option("--linear", help="Neural tier: no activation before the encoder's last layer.")] = False,
     dropout_draws: Annotated[int, typer.Option(help="Neural tier: draws of dropout that widen the emissions (docs/neural.md).")] = 0,
     ablation: Annotated[str, typer.Option(help="`joint`: train encoder and states together, too, and show what becomes of them.")] = "",
@@ -118,7 +120,7 @@ def compare(
     else:
         source = data_source(data, config)
         widths = tuple(_whole("--latent-dim", width) for width in _words(latent_dim))
-        optional = {"n_trials": trials, "latent_dims": widths or None, "epochs": epochs}
+        optional = {"n_trials": trials, "latent_dims": widths or None, "epochs": epochs, "class_weighting": class_weighting}
         settings = with_changes(
             _preset(preset),
             name=(protocol or (ProtocolName.PAPER if preset is Preset.PAPER else ProtocolName.MATCHED)).value,
@@ -132,7 +134,6 @@ def compare(
             anchored_states=anchored_states or None,
             n_fraud_states=fraud_states,
             only=_words(only) or None,
-            class_weighting=class_weighting,
             activation="none" if linear else "gelu",
             dropout_draws=dropout_draws,
             ablations=_words(ablation),
@@ -219,7 +220,7 @@ def _preset(preset: Preset) -> Settings:
             joint_cycles=15,
         )
     if preset is Preset.PAPER:
-        return Settings(preset="paper", n_trials=100, latent_dims=WIDTHS)
+        return Settings(preset="paper", n_trials=100, latent_dims=WIDTHS, class_weighting=True)
     return Settings()
 
 

@@ -89,7 +89,7 @@ def fit(
     ] = Emission.EXPECTED_LOG,
     latent_dim: Annotated[int, typer.Option(help="Neural tier: width of the latents.")] = LATENT_DIM,
     epochs: Annotated[int, typer.Option(help="Neural tier: most epochs of the encoder's training.")] = EPOCHS,
-    class_weighting: Annotated[bool, typer.Option(help="Neural tier: let frauds weigh more in the encoder's training, or not.")] = True,
+    class_weighting: Annotated[bool, typer.Option(help="Neural tier: let frauds weigh more in the encoder's training.")] = False,
     linear: Annotated[bool, typer.Option("--linear", help="Neural tier: no activation before the encoder's last layer.")] = False,
     dropout_draws: Annotated[int, typer.Option(help="Neural tier: draws of dropout that widen the emissions (docs/neural.md).")] = 0,
     device: Annotated[Device, typer.Option(help="Neural tier: where the encoder is trained.")] = Device.AUTO,
@@ -122,7 +122,7 @@ def fit(
 
     `turncoat fit --config turncoat.toml --tier variational --states 7 --out detector/ --json`
 
-    `turncoat fit --config turncoat.toml --tier neural --supervision anchored --ranker encoder-head --out detector/`
+    `turncoat fit --config turncoat.toml --tier neural --supervision anchored --temperature auto --out detector/`
     """
     from turncoat import BaumWelchHMM, Detector, NeuralVariationalHMM, VariationalHMM
     from turncoat.data import read, splits
@@ -180,6 +180,10 @@ def fit(
         return
     report = detector.model_.fit_report_
     say(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
+    if isinstance(detector.model_, NeuralVariationalHMM) and detector.model_.training_ is not None:
+        training = detector.model_.training_
+        kept = f"epoch {training.best_epoch} of {len(training.validation_losses)} kept"
+        say(f"encoder: {kept}, validation loss {training.validation_losses[training.best_epoch - 1]:.4f} on held-out customers")
     say(detector.describe())
     if ranker:
         say(f"scores are those of {ranker} inside the regimes, fitted on the calibration part")
@@ -194,7 +198,7 @@ def _refuse_neural_options(
         f"--ranker {HEAD}": ranker == HEAD,
         "--latent-dim": latent_dim != LATENT_DIM,
         "--epochs": epochs != EPOCHS,
-        "--no-class-weighting": not class_weighting,
+        "--class-weighting": class_weighting,
         "--linear": linear,
         "--dropout-draws": dropout_draws != 0,
         "--device": device is not Device.AUTO,

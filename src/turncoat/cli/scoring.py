@@ -94,13 +94,15 @@ def explain(
 
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.fitted().schema)
-    path = detector.explain(transactions, customer, transaction)
+    shown = last if last and transaction is None and not as_json else None
+    path = detector.explain(transactions, customer, transaction, shown)
     if as_json:
         typer.echo(json.dumps([{"id": str(name), **asdict(one)} for name, one in path]))
         return
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"Customer {customer}: {len(path)} transactions, filtered; what adds to the log odds of the fraud regime", markup=False)
-    for name, one in path[-last:] if last else path:
+    told = "filtered; what adds to the log odds of the fraud regime against its strongest rival"
+    console.print(f"Customer {customer}, {'up to ' if transaction else ''}{path[-1][1].seen} transactions, {told}", markup=False)
+    for name, one in path:
         regime = f"regime {one.regime}{' (fraud)' if one.regime == detector.regimes.fraud_state else ''}, belief {max(one.belief):.0%}"
         low, high = one.interval
         console.print(f"\n{name}  P(fraud) {one.probability:.1%} ({low:.1%} to {high:.1%})  {regime}", style="bold", markup=False)

@@ -76,7 +76,7 @@ class Settings:
     latent_dims: tuple[int, ...] = (64,)  # of the neural tier's encoder; of several one is chosen, with the number of states
     hidden_dim: int = 512
     epochs: int = 200  # at most, of its training
-    class_weighting: bool = True
+    class_weighting: bool = False  # as it does better without (docs/neural.md)
     activation: str = "gelu"  # before its last layer, or "none"
     dropout_draws: int = 0  # of the encoder when scoring
     lstm_epochs: int = 30  # at most
@@ -392,10 +392,13 @@ def _joint(detector: Detector, fold: Fold, settings: Settings, path: Path, conso
         return load_ablation(path)
     panel, n_states = detector.fit_panel(fold.transactions, fold.split), detector.model_.n_states
     model = settings.model(NEURAL, n_states)
+    console.print("joint training, for comparison: an encoder, then three runs", highlight=False)
     with console.status("joint training, for comparison") as status:
 
         def announce(start: str, done: int, total: int) -> None:
             status.update(f"joint training {start}: cycle {done} of {total}")
+            if done == total:
+                console.print(f"  joint training {start}: {total} cycles", highlight=False)
 
         began = time.perf_counter()
         trained = model.trained(panel)

@@ -328,8 +328,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def _wording(self) -> Wording:
         return Wording(self.features_.fitted())
 
-    def explain(self, transactions: Transactions, customer: str, transaction: Any = None) -> list[tuple[Any, Score]]:
-        """The path of one customer: (id, score with reasons) of each of their transactions, or of one of them. Filtered."""
+    def explain(
+        self, transactions: Transactions, customer: str, transaction: Any = None, last: int | None = None
+    ) -> list[tuple[Any, Score]]:
+        """The path of one customer: (id, score with reasons) of each of their transactions, of the last few, or of one. Filtered."""
         own = np.flatnonzero(
             transactions.keys[np.repeat(np.arange(transactions.n_customers), np.diff(transactions.offsets))] == str(customer)
         )
@@ -345,7 +347,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         scores = self.score_panel(panel, external=external)
         low, high = scores.interval()
         path = []
-        for i in range(panel.n_rows):
+        for i in range(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows):
             if transaction is None or str(scores.ids[i]) == str(transaction):
                 row = FeatureRow(panel.continuous[i], panel.categorical[i])
                 why = self._reasons(None if i == 0 else scores.belief[i - 1], row)

@@ -81,7 +81,7 @@ def reasons(
             totals[name] = totals.get(name, 0.0) + term
     ranked = sorted(totals.items(), key=lambda item: (-abs(item[1]), item[0]))
     shown, rest = ranked[:most], ranked[most:] if most is not None else []
-    texts = {HISTORY: "history", AVERAGE: "an average transaction, with no names", **words([source for source, _ in shown])}
+    texts = {HISTORY: "history", AVERAGE: "where the encoder starts: all average, nothing named", **words([source for source, _ in shown])}
     told = [Reason(source, texts[source], term) for source, term in shown]
     if rest:
         told.append(Reason(OTHERS, f"{len(rest)} other facts together", sum(term for _, term in rest)))
