@@ -41,7 +41,7 @@ from turncoat.models.neural.validation import split_rows
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring import Detector, load
-from turncoat.selection import Stability, Sweep, choose_width, sweep
+from turncoat.selection import Stability, Sweep, choose_width, sweep, sweep_widths
 from turncoat.storage import Format, check_writable, replace_file
 
 Array = NDArray[Any]
@@ -327,28 +327,30 @@ def _chosen(
             states[tier], why[tier] = settings.states, "given"
             continue
         widths = settings.latent_dims if tier == NEURAL else settings.latent_dims[:1]
-        made = {}
-        for width in widths:
-            title = f"{tier}, {width} latents" if len(widths) > 1 else tier
-            console.print(f"choosing the number of regimes, {title}", highlight=False)
-            made[width] = sweeps[title] = sweep(
-                transactions,
-                split,
-                model=replace(settings, latent_dims=(width,)).model(tier, 2),
-                features=settings.features_of(tier),
-                orders=settings.orders,
-                folder=folder / "sweeps" / (f"{tier}-{width}" if len(widths) > 1 else tier),
-                progress=False,
-            )
+        several = len(widths) > 1
+        console.print(
+            f"choosing the number of regimes, {tier}" + (f", {', '.join(map(str, widths))} latents" if several else ""), highlight=False
+        )
+        how: dict[str, Any] = {
+            "model": settings.model(tier, 2),
+            "features": settings.features_of(tier),
+            "orders": settings.orders,
+            "folder": folder / "sweeps" / tier,
+            "progress": False,
+        }
+        made = sweep_widths(transactions, split, widths=widths, **how) if several else {widths[0]: sweep(transactions, split, **how)}
+        for width, one in made.items():
+            title = f"{tier}, {width} latents" if several else tier
+            sweeps[title] = one
             if settings.n_stability:
-                stabilities[title] = made[width].stability(transactions, split, settings.n_stability, progress=False)
+                stabilities[title] = one.stability(transactions, split, settings.n_stability, progress=False)
         choices = {width: one.choice() for width, one in made.items()}
         chosen = choose_width(choices)
         kept = None if chosen is None else choices[chosen].kept
         if kept is None:
             states[tier], why[tier] = settings.fallback_states, f"no order is eligible, so {settings.fallback_states} as a fallback"
             continue
-        states[tier], why[tier] = kept.n_states, "by eligibility" + (f", {chosen} latents" if len(widths) > 1 else "")
+        states[tier], why[tier] = kept.n_states, "by eligibility" + (f", {chosen} latents" if several else "")
         latent_dim = chosen if tier == NEURAL else latent_dim
     return sweeps, stabilities, states, why, latent_dim
 
