@@ -18,7 +18,8 @@ from turncoat.evaluation.judging import judge
 from turncoat.evaluation.manifest import manifest_of
 from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.results import Figure, Interval, Results, save_results
-from turncoat.evaluation.study import Settings, run
+from turncoat.evaluation.settings import Settings
+from turncoat.evaluation.study import run
 from turncoat.evaluation.telling import headline
 from turncoat.reporting import write_report
 

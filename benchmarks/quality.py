@@ -22,7 +22,8 @@ from turncoat.evaluation.folds import TEST
 from turncoat.evaluation.judging import judge
 from turncoat.evaluation.protocols import Protocol
 from turncoat.evaluation.results import Comparison, Contestant, Results, save_results
-from turncoat.evaluation.study import Settings, Studied, run
+from turncoat.evaluation.settings import Settings
+from turncoat.evaluation.study import Studied, run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -21,13 +21,11 @@ from turncoat.evaluation.ablation import (
     collapsed_at,
     joint_ablation,
     least_states,
-    load_ablation,
     measured_cycle,
-    save_ablation,
     some_customers,
     verdict,
 )
-from turncoat.evaluation.results import JointAblation, JointCycle, JointRun
+from turncoat.evaluation.results import JointAblation, JointCycle, JointRun, load_ablation, save_results
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.trained import TrainedEncoder
 
@@ -192,10 +190,10 @@ def test_training_is_as_the_encoders_own(encoder: TrainedEncoder, ablation: Join
 
 def test_saved_and_loaded(ablation: JointAblation, tmp_path: Path) -> None:
     path = tmp_path / "joint.json"
-    save_ablation(ablation, path)
+    save_results(ablation, path)
     assert load_ablation(path) == ablation
     path.write_text("{}")
-    with pytest.raises(BundleError, match="not a joint training this version understands"):
+    with pytest.raises(BundleError, match="not an ablation this version understands"):
         load_ablation(path)
     with pytest.raises(BundleError, match="cannot be read"):
         load_ablation(tmp_path / "nothing.json")
@@ -212,11 +210,12 @@ def test_refusals(encoder: TrainedEncoder) -> None:
 
 def test_without_torch_an_ablation_is_read_and_refused(tmp_path: Path) -> None:
     path = tmp_path / "joint.json"
-    save_ablation(JointAblation(2, 4, "fit part", (hand_made(SCRATCH, (1.0, 0.0)),), ("a sentence",)), path)
+    save_results(JointAblation(2, 4, "fit part", (hand_made(SCRATCH, (1.0, 0.0)),), ("a sentence",)), path)
     script = f"""{WITHOUT_TORCH}
 from pathlib import Path
 from turncoat.errors import ConfigError
-from turncoat.evaluation.ablation import joint_ablation, load_ablation
+from turncoat.evaluation.ablation import joint_ablation
+from turncoat.evaluation.results import load_ablation
 print(load_ablation(Path({str(path)!r})).verdict[0])
 try:
     joint_ablation(None, None, n_states=2)

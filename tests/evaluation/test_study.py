@@ -26,7 +26,8 @@ from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN
 from turncoat.evaluation.judging import Judgement, judge
 from turncoat.evaluation.protocols import Protocol
 from turncoat.evaluation.results import Contestant, Results, load_results, save_results
-from turncoat.evaluation.study import Settings, Studied, plain_settings, run, settings_from
+from turncoat.evaluation.settings import Settings, plain_settings, settings_from
+from turncoat.evaluation.study import Studied, run
 from turncoat.selection import choose_width
 
 QUIET = Console(quiet=True)

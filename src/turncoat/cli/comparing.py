@@ -17,7 +17,7 @@ from turncoat.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from turncoat.data import Transactions
     from turncoat.evaluation.results import Contestant, Results
-    from turncoat.evaluation.study import Settings
+    from turncoat.evaluation.settings import Settings
 
 _SHOWN = {
     "average_precision": "AP",
@@ -112,7 +112,8 @@ def compare(
     """
     from turncoat.data import read
     from turncoat.evaluation.manifest import load_manifest
-    from turncoat.evaluation.study import data_fingerprint, with_changes
+    from turncoat.evaluation.settings import with_changes
+    from turncoat.evaluation.study import data_fingerprint
 
     if manifest is not None:
         made, settings = load_manifest(manifest)
@@ -181,7 +182,7 @@ def demo(
     `turncoat demo --rows 100000 --out big/`
     """
     from turncoat.data import read, simulators
-    from turncoat.evaluation.study import with_changes
+    from turncoat.evaluation.settings import with_changes
     from turncoat.storage import replaced_folder
 
     data = out / f"data-{rows}-{seed}"
@@ -201,7 +202,7 @@ def demo(
 
 
 def _preset(preset: Preset) -> Settings:
-    from turncoat.evaluation.study import Settings
+    from turncoat.evaluation.settings import Settings
     from turncoat.selection.widths import WIDTHS
 
     if preset is Preset.QUICK:
@@ -226,7 +227,7 @@ def _preset(preset: Preset) -> Settings:
 
 def _baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
     """All of them; the LSTM only where torch is needed anyway."""
-    from turncoat.evaluation.study import BASELINES, NEURAL
+    from turncoat.evaluation.settings import BASELINES, NEURAL
 
     return BASELINES if NEURAL in tiers else tuple(name for name in BASELINES if name != "lstm")
 

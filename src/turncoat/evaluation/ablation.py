@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from turncoat.errors import BundleError, ConfigError, DataError
+from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.results import JointAblation, JointCycle, JointRun
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.trained import TrainedEncoder
 from turncoat.panel import Panel
-from turncoat.storage import replace_file
 
 Array = NDArray[Any]
 Announce = Callable[[str, int, int], None]  # start, cycles done, cycles in all
@@ -129,21 +126,6 @@ def verdict(runs: tuple[JointRun, ...], fraud_share: float) -> tuple[str, ...]:
         f"({fraud_share:.2%} of rows) from the rest would have."
     )
     return (rule, *(_told(run, collapses[run.start]) for run in runs), _conclusion(collapses))
-
-
-def save_ablation(ablation: JointAblation, path: Path) -> None:
-    """Write an ablation as JSON, in one instant or not at all."""
-    replace_file(path, msgspec.json.format(msgspec.json.encode(ablation), indent=1))
-
-
-def load_ablation(path: Path) -> JointAblation:
-    """Read what `save_ablation` wrote."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=JointAblation)
-    except OSError as problem:
-        raise BundleError(f"{path}: cannot be read ({problem.strerror})") from problem
-    except msgspec.MsgspecError as problem:
-        raise BundleError(f"{path}: not a joint training this version understands ({problem}). Remove it to train again") from problem
 
 
 def _needed_labels(panel: Panel) -> Array:

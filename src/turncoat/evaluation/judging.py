@@ -33,8 +33,9 @@ from turncoat.evaluation.results import (
     TierRow,
     Training,
 )
+from turncoat.evaluation.settings import NEURAL, NEURAL_ANCHORED
 from turncoat.evaluation.slices import by_history, by_scenario
-from turncoat.evaluation.study import NEURAL, NEURAL_ANCHORED, Studied
+from turncoat.evaluation.study import Studied
 from turncoat.evaluation.telling import errata, summary, warnings
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import load

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from turncoat.errors import BundleError
-from turncoat.evaluation.study import Settings, Studied, plain_settings, settings_from
+from turncoat.evaluation.settings import Settings, plain_settings, settings_from
+from turncoat.evaluation.study import Studied
 
 PACKAGES = ("turncoat", "numpy", "numba", "scipy", "scikit-learn", "polars", "xgboost-cpu", "xgboost", "optuna", "venn-abers")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from turncoat.storage import replace_file
 
 VERSION = 1
 Interval = tuple[float, float]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -296,16 +298,25 @@ class Results:
     version: int = field(default=VERSION)
 
 
-def save_results(results: Results, path: Path) -> None:
-    """Write `results.json`, in one instant or not at all."""
+def save_results(results: Results | JointAblation, path: Path) -> None:
+    """Write `results.json`, or a part of it, in one instant or not at all."""
     replace_file(path, msgspec.json.format(msgspec.json.encode(results), indent=1))
 
 
 def load_results(path: Path) -> Results:
     """Read `results.json`."""
+    return _read(path, Results, "results", "Give the folder of a finished `turncoat compare`")
+
+
+def load_ablation(path: Path) -> JointAblation:
+    """Read an ablation that was saved by itself."""
+    return _read(path, JointAblation, "an ablation", "Make it again with `turncoat compare --ablation joint`")
+
+
+def _read(path: Path, kind: type[Kind], what: str, remedy: str) -> Kind:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Results)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as problem:
-        raise BundleError(f"{path}: cannot be read ({problem.strerror}). Give the folder of a finished `turncoat compare`") from problem
+        raise BundleError(f"{path}: cannot be read ({problem.strerror}). {remedy}") from problem
     except msgspec.MsgspecError as problem:
-        raise BundleError(f"{path}: not results this version understands ({problem})") from problem
+        raise BundleError(f"{path}: not {what} this version understands ({problem})") from problem
