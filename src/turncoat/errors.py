@@ -21,3 +21,7 @@ class NotFittedError(TurncoatError):
 
 class BundleError(TurncoatError):
     """A saved model is missing, damaged, edited or of a newer format."""
+
+
+class StoreError(TurncoatError):
+    """The store of beliefs is out of reach, full, damaged, or holds something else."""

@@ -13,7 +13,7 @@ from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features, load_features
-from turncoat.features.scaling import HEAVY_KURTOSIS, Scales, _signed_log
+from turncoat.features.scaling import HEAVY_KURTOSIS, Scales, _signed_log, fill_columns, fill_row
 
 RNG_ROWS = 4000
 
@@ -200,3 +200,20 @@ def test_large_fits_take_scales_from_rows_spread_over_the_whole_file(monkeypatch
     sampled = Features("processed").fit(file_of(a=column)).plan_.scales
     assert sampled.centres[0] != whole.centres[0]
     np.testing.assert_allclose([sampled.centres[0], sampled.spreads[0]], [whole.centres[0], whole.spreads[0]], rtol=0.03)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(allow_infinity=False), st.sampled_from([0.0, 1e-8, 0.3, 1e9]), st.booleans()), max_size=40))
+def test_a_row_alone_has_the_bits_of_one_among_many(columns: list[tuple[float, float, bool]]) -> None:
+    """Logged or not, left out or kept, missing or not; every other column has a missing flag."""
+    n = len(columns)
+    cells, units = (np.array([column[i] for column in columns], np.float64) for i in range(2))
+    kept = np.array([column[2] for column in columns], bool)
+    scale = (units, np.linspace(-1, 1, n), np.where(kept, np.linspace(0.1, 3, n), 0.0))
+    places, flags = np.where(kept, np.cumsum(kept) - 1, -1), np.where(np.arange(n) % 2, np.arange(n) // 2, -1)
+    many = np.zeros((3, n), np.float32), np.zeros((3, n), np.int8), np.zeros(3, np.int32)
+    fill_columns(np.repeat(cells[:, None], 3, axis=1), np.arange(3), scale, places, flags, *many)
+    one = np.zeros(n, np.float32), np.zeros(n, np.int8)
+    assert fill_row(cells, scale, places, flags, *one) == many[2][1] == np.isnan(cells).sum()
+    np.testing.assert_array_equal(one[0].view(np.int32), many[0][1].view(np.int32))
+    np.testing.assert_array_equal(one[1], many[1][1])

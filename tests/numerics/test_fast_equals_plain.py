@@ -105,6 +105,32 @@ def test_live_step_names_the_bad_cell() -> None:
 
 
 @every_case
+def test_pieces(name: str) -> None:
+    problem = draw(CASES[name], "float64")
+    rows, codes = problem.continuous.astype(np.float64), problem.categorical.astype(np.int64)
+    for terms in (problem.terms, problem.terms.tempered(3.0)):
+        for fast, slow in zip(terms.pieces(rows, codes), plain.row_pieces(rows, codes, *terms.tables), strict=True):
+            np.testing.assert_allclose(fast, slow, rtol=1e-14, atol=1e-300)
+
+
+def test_pieces_refuse_codes_that_no_category_has() -> None:
+    problem = draw(CASES["mixed"], "float64")
+    codes = problem.categorical.astype(np.int64)
+    codes[1, 11] = 3
+    with pytest.raises(IndexError, match="beyond the categories"):
+        problem.terms.pieces(problem.continuous, codes)
+
+
+@pytest.mark.parametrize("belief", [[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [1e-308, 1.0, 5e-324]])
+def test_log_predicted(belief: list[float]) -> None:
+    with np.errstate(divide="ignore"):
+        impossible = np.log([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    for moves in (np.log(np.full((3, 3), 1 / 3)), impossible, np.array([[-1.0, -900.0, -2e4]] * 3)):
+        fast, slow = (predicted(np.array(belief), moves) for predicted in (live.log_predicted, plain.log_predicted))
+        np.testing.assert_allclose(fast, slow, rtol=1e-14)
+
+
+@every_case
 def test_packing(name: str) -> None:
     problem = draw(CASES[name], "float64")
     slow = np.zeros_like(problem.observations.flags)

@@ -20,7 +20,7 @@ from turncoat.data.schema import Schema
 from turncoat.features import FeatureRow, Features
 from turncoat.features.plan import FeaturePlan
 from turncoat.scoring import DetectorState, Score
-from turncoat.scoring.reasons import HISTORY, OTHERS, Decomposition, Reason, reasons
+from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Decomposition, Reason, Sources, reasons
 from turncoat.scoring.wording import Wording
 
 from .cases import EVERY, data_of, detector, forward, log_terms, model_of, replayed, time_split
@@ -123,12 +123,13 @@ def plan_of(name: str) -> FeaturePlan:
 @pytest.mark.parametrize("name", list(PLANS))
 def test_every_feature_has_one_source_and_none_is_lost(name: str) -> None:
     plan = plan_of(name)
-    of_continuous, of_categorical = Wording(plan).sources
+    sources = Wording(plan).sources
+    of_continuous, of_categorical = sources.continuous, sources.categorical
     assert len(of_continuous) == len(plan.continuous)
     assert len(of_categorical) == len(plan.categorical)
     rng = np.random.default_rng(0)
     made = Decomposition(0, 1, 0.25, rng.normal(size=len(plan.continuous)), rng.normal(size=len(plan.categorical)))
-    found = reasons(made, (of_continuous, of_categorical), lambda sources: {source: source for source in sources})
+    found = reasons(made, sources, lambda sources: {source: source for source in sources})
     assert math.fsum(reason.log_odds for reason in found) == pytest.approx(made.log_odds, abs=1e-9)
     by_source = {reason.source: reason.log_odds for reason in found}
     assert len(by_source) == len(found)
@@ -140,8 +141,9 @@ def test_every_feature_has_one_source_and_none_is_lost(name: str) -> None:
 
 def test_features_go_where_a_person_would_look_for_them() -> None:
     plan = plan_of("shop, every flag")
-    of_continuous, of_categorical = (dict(zip(names, sources, strict=True)) for names, sources in
-                                     zip((plan.continuous, plan.categorical), Wording(plan).sources, strict=True))  # fmt: skip
+    sources = Wording(plan).sources
+    of_continuous = dict(zip(plan.continuous, sources.continuous, strict=True))
+    of_categorical = dict(zip(plan.categorical, sources.categorical, strict=True))
     expected = {
         "paid": "amount", "amount_to_mean": "amount", "age": "age", "count_day": "pace", "sum_week": "pace", "since_last": "pace",
         "hour_cos": "hour", "hour_habit": "hour", "weekday_habit": "weekday", "n_missing": "missing fields", "entity_risk_month": "shop",
@@ -156,7 +158,7 @@ def test_features_go_where_a_person_would_look_for_them() -> None:
 
 def test_the_strongest_come_first_and_the_rest_are_counted() -> None:
     made = Decomposition(0, 1, -3.0, np.array([1.0, -5.0, 0.5]), np.array([0.25]))
-    names = (("a", "b", "a"), ("c",))
+    names = Sources(("a", "b", "a"), ("c",))
     every = reasons(made, names, lambda sources: {source: f"{source}!" for source in sources})
     assert [(r.source, r.log_odds) for r in every] == [("b", -5.0), (HISTORY, -3.0), ("a", 1.5), ("c", 0.25)]
     few = reasons(made, names, lambda sources: {source: f"{source}!" for source in sources}, 2)
@@ -164,6 +166,40 @@ def test_the_strongest_come_first_and_the_rest_are_counted() -> None:
     assert few[-1].log_odds == 1.75
     assert "2 other" in few[-1].text
     assert str(Reason("b", "b!", 1.94)) == "b!: +1.9"
+
+
+def plain_reasons(made: Decomposition, sources: Sources, most: int | None) -> list[tuple[str, float]]:
+    """Every source in a dictionary, all of them sorted."""
+    totals = {HISTORY: made.history} | ({AVERAGE: made.average} if made.average else {})
+    for names, terms in ((sources.continuous, made.continuous), (sources.categorical, made.categorical)):
+        for name, term in zip(names, terms.tolist(), strict=True):
+            totals[name] = totals.get(name, 0.0) + term
+    ranked = sorted(totals.items(), key=lambda item: (-abs(item[1]), item[0]))
+    shown = ranked if most is None else ranked[:most]
+    rest = ranked[len(shown) :]
+    return shown + ([(f"{len(rest)} other facts together", math.fsum(term for _, term in rest))] if rest else [])
+
+
+few_numbers = st.sampled_from([0.0, 1.0, -1.0, 0.5, -2.0, 1e-9])  # so that many are equal
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), few_numbers), max_size=30),
+    st.lists(st.tuples(st.sampled_from("efghijkl"), st.floats(-5, 5)), max_size=10),
+    st.tuples(few_numbers, few_numbers),
+    st.one_of(st.none(), st.integers(0, 20)),
+)
+def test_the_strongest_are_those_of_a_whole_sort(
+    numbers: list[tuple[str, float]], codes: list[tuple[str, float]], others: tuple[float, float], most: int | None
+) -> None:
+    history, average = others
+    sources = Sources(tuple(name for name, _ in numbers), tuple(name for name, _ in codes))
+    made = Decomposition(0, 1, history, *(np.array([term for _, term in part], np.float64) for part in (numbers, codes)), average)
+    found = reasons(made, sources, lambda names: {name: name for name in names}, most)
+    expected = plain_reasons(made, sources, most)
+    assert [reason.text if reason.source == OTHERS else reason.source for reason in found] == [name for name, _ in expected]
+    np.testing.assert_allclose([reason.log_odds for reason in found], [term for _, term in expected], rtol=0, atol=1e-12)
 
 
 def test_the_rival_is_the_strongest_other_state() -> None:
@@ -312,7 +348,7 @@ def test_no_feature_row_is_too_strange_for_words(name: str, data: st.DataObject)
     continuous = data.draw(st.lists(cells, min_size=len(plan.continuous), max_size=len(plan.continuous)))
     codes = [data.draw(st.integers(-1, size - 1)) for size in plan.n_categories]
     wording = Wording(plan)
-    sources = sorted({*wording.sources[0], *wording.sources[1]})
+    sources = sorted({*wording.sources.continuous, *wording.sources.categorical})
     with np.errstate(over="ignore"):
         texts = wording.texts(FeatureRow(np.array(continuous, np.float32), np.array(codes, np.int16)), sources)
     assert set(texts) == set(sources)

@@ -285,6 +285,25 @@ def test_the_interval_of_moments_is_that_of_the_beta_with_these_moments() -> Non
     np.testing.assert_allclose(high, beta.ppf(0.9, a, b), rtol=2e-3)
 
 
+def plain_interval(mean: np.ndarray, variance: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """The interval written with arrays and SciPy's distribution."""
+    variance = np.maximum(variance, 1e-16)
+    least = np.minimum(np.sqrt(variance / 2), 0.5)
+    centre = np.clip(mean, least, 1 - least)
+    count = np.maximum(centre * (1 - centre) / variance - 1, 1e-6)
+    a, b, tail = centre * count, (1 - centre) * count, (1 - level) / 2
+    return np.minimum(beta.ppf(tail, a, b), mean), np.maximum(beta.ppf(1 - tail, a, b), mean)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.9999])
+def test_intervals_are_those_of_the_beta_distribution_to_the_last_bit(level: float) -> None:
+    rng = np.random.default_rng(0)
+    mean = np.r_[0.0, 1.0, 0.5, 1e-300, 1 - 1e-16, rng.uniform(size=300), 10 ** rng.uniform(-9, 0, 300)]
+    variance = np.r_[0.0, 0.0, 1e13, 1e-300, 0.25, rng.uniform(size=300), 10 ** rng.uniform(-20, 0, 300)]
+    for found, expected in zip(beta_interval(mean, variance, level), plain_interval(mean, variance, level), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("softness", [0.2, 50.0], ids=["sure", "soft"])
 @pytest.mark.parametrize("n_states", [2, 6])
 def test_intervals_of_spread_beliefs_cover_the_truth_too(n_states: int, softness: float) -> None:

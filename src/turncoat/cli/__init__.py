@@ -13,6 +13,7 @@ from turncoat.cli.comparing import compare, demo, report
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
 from turncoat.cli.scoring import explain, score
+from turncoat.cli.serving import new_key, recalibrate, replay, serve
 from turncoat.cli.simulating import simulate
 from turncoat.errors import TurncoatError
 
@@ -28,6 +29,10 @@ app.command()(init)
 app.command()(fit)
 app.command()(score)
 app.command()(explain)
+app.command()(serve)
+app.command()(replay)
+app.command()(recalibrate)
+app.command()(new_key)
 app.command()(compare)
 app.command()(report)
 app.command()(demo)

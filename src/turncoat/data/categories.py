@@ -26,6 +26,8 @@ def category_text(value: Any) -> str | None:
 
     Truths are "true" and "false", however the file spells them.
     """
+    if value.__class__ is str:  # most are
+        return _one_spelling(value)
     if value is None:
         return None
     if isinstance(value, bool | np.bool_):
@@ -42,7 +44,10 @@ def category_text(value: Any) -> str | None:
         value = None
     if value is None:
         return None
-    text = str(value.value) if isinstance(value, Enum) else str(value)
+    return _one_spelling(str(value.value) if isinstance(value, Enum) else str(value))
+
+
+def _one_spelling(text: str) -> str | None:
     if text.endswith("0") and _WHOLE.fullmatch(text):
         text = text.partition(".")[0]
     return _SPELLINGS.get(text, text) or None

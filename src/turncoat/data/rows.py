@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from turncoat.data.categories import Array
+from turncoat.data.categories import Array, category_text, key_text
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.sources import NOT_A_NUMBER
 from turncoat.data.times import LATEST, seconds
@@ -44,6 +44,17 @@ def row_time(schema: Schema, row: Mapping[str, Any]) -> float:
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         pass
     raise DataError(f"column {schema.time!r}: {value!r} is not a time. Give seconds, or a date as in the file the features were fitted on")
+
+
+def row_customer(schema: Schema, row: Mapping[str, Any], time: float) -> str:
+    """The customer's key, as `read` gives it; `time` is the row's, in seconds."""
+    parts = [category_text(row.get(column)) for column in schema.customer]
+    if not any(parts):
+        raise DataError(f"column {schema.customer[0]!r}: the customer is missing. Every transaction needs one")
+    if schema.customer_age is not None:
+        age = row_numbers((schema.customer_age,), row)[0]
+        parts.append(category_text(math.floor(time / 86400) - math.floor(age)) if math.isfinite(age) else None)
+    return str(parts[0]) if len(parts) == 1 else key_text(parts)
 
 
 def row_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:

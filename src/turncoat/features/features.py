@@ -19,9 +19,9 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import entities, history
 from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_raw, in_groups, raw_cells
-from turncoat.features.moments import take_moments
+from turncoat.features.moments import take_moment
 from turncoat.features.plan import MOST_DELAY_DAYS, FeaturePlan
-from turncoat.features.scaling import Scales, fill_columns
+from turncoat.features.scaling import Scales, fill_row, flag_names
 from turncoat.features.state import State, customer_bytes, entity_bytes, name_hash, pack, unpack_customer, unpack_entity
 from turncoat.features.vocabulary import Vocabulary, codes_of
 from turncoat.panel import Panel
@@ -203,18 +203,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"a live row is a mapping from column names to values; found {type(row).__name__}")
         schema = plan.schema
         time, values = row_time(schema, row), row_numbers(schema.continuous, row)
-        continuous = np.empty((1, len(plan.continuous)), np.float32)
-        categorical = np.empty((1, len(plan.every_categorical)), plan.code_type)
-        n_missing = np.zeros(1, np.int32)
-        fill_columns(values[:, None], _ONE_ROW, *plan.raw_columns, continuous, categorical, n_missing)
-        codes = codes_of(plan.vocabularies, map(row.get, schema.categorical))
-        n_missing += codes.count(-1)
-        categorical[0, : len(codes)] = codes
-        names, flags = plan.flagged_names
-        categorical[0, flags] = categorical[0, names] < 0
+        continuous = np.empty(len(plan.continuous), np.float32)
+        categorical = np.empty(len(plan.every_categorical), plan.code_type)
+        n_missing = fill_row(values, *plan.raw_columns, continuous, categorical)
+        n_names = len(plan.vocabularies)
+        categorical[:n_names] = codes_of(plan.vocabularies, map(row.get, schema.categorical))
+        n_missing += flag_names(categorical, n_names, *plan.flagged_names)
         if plan.engineered:
-            state = self._advance(plan, state or State(), row, time, values, n_missing[0], label_follows, continuous, categorical)
-        return state or State(), FeatureRow(continuous[0], categorical[0] if plan.only is None else categorical[0, plan.asked])
+            state = self._advance(plan, state or State(), row, time, values, n_missing, label_follows, continuous, categorical)
+        return state or State(), FeatureRow(continuous, categorical if plan.only is None else categorical[plan.asked])
 
     def _advance(
         self,
@@ -236,7 +233,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         own, moment, second = plan.parts(facts, codes)
         numbers, marks = unpack_customer(plan, state.customer)
         history.advance(numbers, marks, time, amount, float(n_missing), names, *own)
-        take_moments(np.array([time]), np.array([n_missing]), *(part[:, None] for part in moment))
+        take_moment(time, n_missing, *moment)
         customer, entity = pack(plan, numbers, marks), state.entity
         if plan.has_entity and category_text(row.get(str(schema.entity))) is None:
             second[0][:], second[1][:] = np.nan, -1
@@ -245,8 +242,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
             rules = plan.label_delay, plan.base_rate, label_follows
             entities.advance_entity(record, time, amount, float(n_missing), names[plan.entity_names], *rules, *second)
             entity = pack(plan, *record)
-        fill_facts(plan, facts[:, None], _ONE_ROW, continuous)
-        categorical[0, plan.first_fact :] = codes
+        fill_row(facts, *plan.fact_columns, continuous, categorical)
+        categorical[plan.first_fact :] = codes
         return State(customer, entity)
 
     def report_fraud(self, state: State, time: float) -> State:
@@ -279,9 +276,6 @@ class Features(BaseEstimator):  # type: ignore[misc]
         """Names of the continuous and of the categorical features."""
         plan = self.fitted()
         return plan.continuous, plan.categorical
-
-
-_ONE_ROW = np.zeros(1, np.int64)
 
 
 def _refuse_twice(names: Sequence[str]) -> None:

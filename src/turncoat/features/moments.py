@@ -18,11 +18,17 @@ WEEKDAYS = 7
 
 
 @compiled_exactly
+def take_moment(time: float, n_missing: int, facts: Array, codes: Array) -> None:
+    """Facts [3] and codes [1] of one transaction."""
+    hour = 2.0 * math.pi * (time % DAY) / DAY
+    facts[0] = math.cos(hour)
+    facts[1] = math.sin(hour)
+    facts[2] = n_missing
+    codes[0] = min(int((time % WEEK) // DAY), WEEKDAYS - 1)  # a hair before 0 is a whole week after rounding
+
+
+@compiled_exactly
 def take_moments(times: Array, n_missing: Array, facts: Array, codes: Array) -> None:
     """Facts [3, N] and codes [1, N] of N transactions."""
     for i in range(len(times)):
-        hour = 2.0 * math.pi * (times[i] % DAY) / DAY
-        facts[0, i] = math.cos(hour)
-        facts[1, i] = math.sin(hour)
-        facts[2, i] = n_missing[i]
-        codes[0, i] = min(int((times[i] % WEEK) // DAY), WEEKDAYS - 1)  # a hair before 0 is a whole week after rounding
+        take_moment(times[i], n_missing[i], facts[:, i], codes[:, i])

@@ -21,7 +21,7 @@ MOST_DELAY_DAYS = 3650
 
 
 class Treatment(NamedTuple):
-    """Some neighbouring continuous columns, as `fill_columns` takes them."""
+    """Some neighbouring continuous columns, as `fill_columns` and `fill_row` take them."""
 
     scale: tuple[Array, Array, Array]
     places: Array  # among the panel's continuous columns; -1 if left out

@@ -43,14 +43,6 @@ class Scales:
         """Units, centres and spreads of some neighbouring columns."""
         return self.units[start:stop], self.centres[start:stop], self.spreads[start:stop]
 
-    def original(self, scaled: Array) -> Array:
-        """Cells [kept columns] of one row back on their own scales, to the precision of float32."""
-        kept = self.kept
-        values = scaled.astype(np.float64) * self.spreads[kept] + self.centres[kept]
-        units = self.units[kept]
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.where(units > 0, np.copysign(units * np.expm1(np.abs(values)), values), values)
-
     @classmethod
     def joined(cls, parts: Sequence[Scales]) -> Scales:
         """Scales of columns side by side."""
@@ -162,3 +154,33 @@ def fill_columns(
                 for i in range(len(raw)):
                     if targets[start + i] >= 0:
                         categorical[targets[start + i], flags[g]] = raw[i] != raw[i]
+
+
+@compiled_exactly
+def fill_row(cells: Array, scale: tuple[Array, Array, Array], places: Array, flags: Array, continuous: Array, categorical: Array) -> int:
+    """`fill_columns` for one row, whose cells [G] are next to each other: the same bits. Returns how many are missing."""
+    units, centres, spreads = scale
+    scaled = np.empty(len(cells), np.float32)
+    for g in range(len(cells)):  # also for columns that are left out, so that the loop runs on vectors
+        logged = _signed_log(cells[g], units[g])
+        scaled[g] = _within(((logged if units[g] > 0.0 else cells[g]) - centres[g]) / spreads[g])
+    n_missing = 0
+    for g in range(len(cells)):
+        is_missing = cells[g] != cells[g]
+        n_missing += is_missing
+        if places[g] >= 0:
+            continuous[places[g]] = scaled[g]
+        if flags[g] >= 0:
+            categorical[flags[g]] = is_missing
+    return n_missing
+
+
+@compiled_exactly
+def flag_names(codes: Array, n_names: int, names: Array, flags: Array) -> int:
+    """Write the missing flags of some names of one row, whose first codes are its names'. Returns how many names are missing."""
+    for i in range(len(names)):
+        codes[flags[i]] = codes[names[i]] < 0
+    n_missing = 0
+    for j in range(n_names):
+        n_missing += codes[j] < 0
+    return n_missing

@@ -23,7 +23,7 @@ from turncoat.models.settings import Rule, check_settings, number, one_of, or_no
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
-from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, FINE, LiveTables, live_step, live_tables
+from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, FINE, LiveTables, live_step, live_tables, log_predicted
 from turncoat.numerics.structures import Observations, Potentials
 from turncoat.panel import LARGEST_VALUE, Panel
 
@@ -151,12 +151,12 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
         """What each cell and each code of N rows adds to the log emission of every state, [N, K, D] and [N, K, J], and the rest [N, K]."""
-        cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical).astype(np.int64))
+        cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical))
         return cells, names, np.zeros(cells.shape[:2])
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of N rows under every state, at the temperature in use [N, K]."""
-        cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical).astype(np.int64))
+        cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical))
         return np.asarray(cells.sum(axis=2) + names.sum(axis=2))
 
     def input_columns(self) -> tuple[int, tuple[int, ...]]:
@@ -190,9 +190,8 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         """Log of the unnormalised belief [K] before a row, given the belief after the one before it (None for a new customer)."""
         terms = self._terms()
         if belief is None:
-            return terms.log_initial
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.logaddexp.reduce(np.log(np.asarray(belief, np.float64))[:, None] + terms.log_transition, axis=0))
+            return _plain_array(terms.log_initial)
+        return log_predicted(_plain_array(np.asarray(belief, np.float64)), _plain_array(terms.log_transition))
 
     def bic(self, panel: Panel) -> float:
         """Bayesian information criterion, lower is better: -2 log L + p log N.

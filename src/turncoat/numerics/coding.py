@@ -6,12 +6,14 @@ than two values are looked up one by one. Continuous cells stay where they are.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from turncoat.numerics.compiled import compiled
+from turncoat.numerics.compiled import compiled, compiled_exactly
 from turncoat.numerics.ragged import Sizes, split, starts
 from turncoat.numerics.structures import (
     Array,
@@ -66,13 +68,39 @@ class Terms:
 
     def pieces(self, continuous: Array, categorical: Array) -> tuple[Array, Array]:
         """What each cell and each code of N rows adds to log b(k): [N, K, D] and [N, K, J]; a missing one adds 0."""
-        away = (continuous[:, None, :].astype(np.float64) - self.means) * self.scales
+        return row_pieces(continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C"), *self.tables)
+
+    @cached_property
+    def tables(self) -> tuple[Array, Array, Array]:
+        """Means, scales and constants, and of Student columns `half_dof` and `dof` [3 or 5, K, D]; categories [sum of C_j, K]; bounds."""
         half_dof = self.half_dof
-        size = -0.5 * away**2 if self.dof is None or half_dof is None else -half_dof * np.log1p(away**2 / self.dof)
-        cells = np.where(np.isnan(away), 0.0, self.constants + size)
-        begins = starts(self.n_categories)
-        names = self.log_categories.T[np.where(categorical < 0, 0, categorical + begins)]
-        return cells, np.where(categorical[:, :, None] < 0, 0.0, names).transpose(0, 2, 1)
+        student = () if half_dof is None or self.dof is None else (half_dof, self.dof)
+        bounds = np.append(starts(self.n_categories), sum(self.n_categories))
+        return np.stack([self.means, self.scales, self.constants, *student]), np.array(self.log_categories.T, order="C"), bounds
+
+
+@compiled_exactly
+def row_pieces(rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array) -> tuple[Array, Array]:
+    """`Terms.pieces` of rows [N, D] and codes [N, J], from a model's tables."""
+    n_states, n_columns, n_codes = columns.shape[1], columns.shape[2], codes.shape[1]
+    cells, names = np.zeros((len(rows), n_states, n_columns)), np.zeros((len(rows), n_states, n_codes))
+    for n in range(len(rows)):
+        for k in range(n_states):
+            for d in range(n_columns):
+                away = (rows[n, d] - columns[0, k, d]) * columns[1, k, d]
+                cells[n, k, d] = columns[2, k, d] - 0.5 * (away * away) if away == away else 0.0
+            if columns.shape[0] > 3:  # Student columns
+                for d in range(n_columns):
+                    away = (rows[n, d] - columns[0, k, d]) * columns[1, k, d]
+                    size = columns[3, k, d] * math.log1p(away * away / columns[4, k, d])
+                    cells[n, k, d] = columns[2, k, d] - size if away == away else 0.0
+        for j in range(n_codes):
+            if codes[n, j] >= bounds[j + 1] - bounds[j]:
+                raise IndexError("a code is beyond the categories of its column")
+            if codes[n, j] >= 0:
+                for k in range(n_states):
+                    names[n, k, j] = levels[bounds[j] + codes[n, j], k]
+    return cells, names
 
 
 @dataclass(frozen=True)

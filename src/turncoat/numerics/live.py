@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turncoat.numerics.coding import Terms
-from turncoat.numerics.compiled import compiled
+from turncoat.numerics.compiled import compiled, compiled_exactly
 from turncoat.numerics.ragged import starts
 from turncoat.numerics.structures import Array, padded_columns, padded_states
 from turncoat.numerics.vectors import add, fma, load8, load16, log, multiply, residual, splat, store, total
@@ -135,6 +135,21 @@ def _predict(belief: Array, numbers: Array, width: int, out: Array) -> None:
             out[j] = 0.0
             for i in range(out.shape[0]):
                 out[j] += belief[i] * numbers[(i + 1) * width + j]
+
+
+@compiled_exactly
+def log_predicted(belief: Array, log_transition: Array) -> Array:
+    """Where the chain is expected before a row is seen, as logs [K]: never lost to underflow."""
+    expected = np.full(len(belief), -np.inf)
+    for i in range(len(belief)):
+        held = math.log(belief[i]) if belief[i] > 0.0 else -math.inf
+        for j in range(len(belief)):
+            moved = held + log_transition[i, j]
+            top, low = max(moved, expected[j]), min(moved, expected[j])
+            if low > -math.inf:
+                top += math.log1p(math.exp(low - top))
+            expected[j] = top
+    return expected
 
 
 @compiled

@@ -168,6 +168,22 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
     return FINE, 0, np.asarray(softmax(joint)), float(logsumexp(joint))
 
 
+def log_predicted(belief: Array, log_transition: Array) -> Array:
+    """Where the chain is expected before a row is seen, as logs [K]."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.logaddexp.reduce(np.log(belief)[:, None] + log_transition, axis=0))
+
+
+def row_pieces(rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array) -> tuple[Array, Array]:
+    """What each cell and each code adds to log b(k), [N, K, D] and [N, K, J], as in `coding.row_pieces`."""
+    means, scales, constants, *student = columns
+    away = (rows[:, None, :] - means) * scales
+    size = student[0] * np.log1p(away**2 / student[1]) if student else 0.5 * away**2
+    missing = (codes < 0)[:, None, :]
+    names = levels[np.where(codes < 0, 0, codes + bounds[:-1])].transpose(0, 2, 1)
+    return np.where(np.isnan(away), 0.0, constants - size), np.where(missing, 0.0, names)
+
+
 def pack_flags(continuous: Array, categorical: Array, questions: Array, columns: Array, flags: Array) -> None:
     """Answer every row's questions, eight to a byte, in `flags` [N, G], which must be zero."""
     answers = {IS_ONE: categorical == 1, CODE_MISSING: categorical < 0, CELL_MISSING: np.isnan(continuous)}

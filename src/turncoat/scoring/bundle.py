@@ -1,9 +1,11 @@
-"""Saved detectors: features, model, regimes and ranker in one folder with one manifest, replaced in one instant. Never pickle."""
+"""Saved detectors: features, model, regimes and ranker in one folder with one manifest, replaced in one instant. Never pickle.
+
+Calibrations made later lie beside them (`calibrations`), and the one in use is loaded.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,19 @@ from turncoat.features.storage import pack_features, unpack_features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.storage import pack_model, unpack_model
+from turncoat.scoring.calibrations import current_calibration, read_calibration
 from turncoat.scoring.detector import Detector, Parts
+from turncoat.scoring.packing import below, pack, unpack
 from turncoat.scoring.ranker import RegimeRanker
 from turncoat.scoring.rankers import ColumnRanker, HeadRanker, Ranker, XGBoostRanker
+from turncoat.scoring.recalibration import rescored, with_calibration
+from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
+from turncoat.scoring.versions import digest
 from turncoat.storage import Array, Format
 
-DETECTOR = Format("detector", version=3)
+DETECTOR = Format("detector", version=4)
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
 _RANKER_BYTES = "ranker.booster"
 _KINDS: dict[type, str] = {ColumnRanker: "column", XGBoostRanker: "xgboost", HeadRanker: "head"}
@@ -36,52 +43,64 @@ def save_detector(detector: Detector, folder: str | os.PathLike[str]) -> None:
         arrays |= {f"{name}.{key}": value for key, value in tensors.items()}
     content["regimes"] = {}
     for name, regimes in {**parts.regimes, "in_sample": parts.in_sample}.items():
-        content["regimes"][name], tensors = _pack(regimes)
+        content["regimes"][name], tensors = pack(regimes)
         arrays |= {f"regimes.{name}.{key}": value for key, value in tensors.items()}
-    content["ranker"] = None
+    content["reference"], tensors = pack(parts.reference)
+    arrays |= {f"reference.{key}": value for key, value in tensors.items()}
+    content["model_version"] = detector.version_
+    content["ranker"], content["ranker_version"] = None, ""
     if parts.ranker is not None and parts.ranked is not None:
         content["ranker"] = {"kind": _KINDS[type(parts.ranker)]}
         if isinstance(parts.ranker, ColumnRanker):
             content["ranker"]["column"] = parts.ranker.column
         if isinstance(parts.ranker, XGBoostRanker):
             arrays[_RANKER_BYTES] = np.frombuffer(bytes(parts.ranker.booster.save_raw("ubj")), np.uint8)
+        content["ranker_version"] = digest(content["ranker"], {name: arrays[name] for name in (_RANKER_BYTES,) if name in arrays})
         for mode, ranked in parts.ranked.items():
-            content["ranker"][mode], tensors = _pack(ranked)
+            content["ranker"][mode], tensors = pack(ranked)
             arrays |= {f"ranker.{mode}.{key}": value for key, value in tensors.items()}
     DETECTOR.save(folder, content, arrays)
 
 
-def load(folder: str | os.PathLike[str]) -> Detector:
-    """Read a saved detector; a `BundleError` says what is wrong with one that cannot be trusted."""
+def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Detector:
+    """Read a saved detector; a `BundleError` says what is wrong with one that cannot be trusted.
+
+    `calibration` is the number of one that was saved beside it, 0 being the detector as it was saved; None takes the one in use. One that
+    was made with another model, and left behind when this one was saved in its place, is not in use.
+    """
     content, arrays = DETECTOR.load(folder)
     try:
-        features = unpack_features(content["features"], _below("features", arrays), str(folder))
-        model = unpack_model(content["model"], _below("model", arrays))
+        features = unpack_features(content["features"], below("features", arrays), str(folder))
+        model = unpack_model(content["model"], below("model", arrays))
         detector = Detector(features, model, **content["settings"])
         detector.features_, detector.model_ = features, model
-        regimes = {name: _unpack(Regimes, content["regimes"][name], _below(f"regimes.{name}", arrays)) for name in (*MODES, "in_sample")}
+        regimes = {name: unpack(Regimes, content["regimes"][name], below(f"regimes.{name}", arrays)) for name in (*MODES, "in_sample")}
         in_sample = regimes.pop("in_sample")
+        reference = unpack(Reference, content["reference"], below("reference", arrays))
         ranker, ranked = _ranker(content["ranker"], arrays, model)
-        detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), ranker, ranked)
+        detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), reference, ranker, ranked)
+        detector.calibration_ = 0
         detector.check()
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
         raise BundleError(f"{folder}: not a detector this version understands ({problem!r})") from problem
+    number = current_calibration(folder) if calibration is None else calibration
+    return detector if number == 0 else _calibrated(detector, content, folder, number, asked=calibration is not None)
+
+
+def _calibrated(detector: Detector, content: dict[str, Any], folder: str | os.PathLike[str], number: int, asked: bool) -> Detector:
+    """The detector with a saved calibration; as it is if that belongs to another and was not asked for."""
+    calibration = read_calibration(folder, number)
+    if not calibration.belongs_to(content):
+        if asked:
+            raise BundleError(f"{folder}: calibration {number} was made with another model, and cannot be used with this one")
+        return detector
+    try:
+        detector.parts_ = with_calibration(detector.fitted(), calibration.regimes, calibration.ranked)
+        detector.check()
+        detector.parts_, detector.calibration_ = rescored(detector.parts_), number
+    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
+        raise BundleError(f"{folder}: calibration {number} is not one this version understands ({problem!r})") from problem
     return detector
-
-
-def _pack(thing: Any) -> tuple[dict[str, Any], dict[str, Array]]:
-    """A frozen dataclass as plain values and arrays."""
-    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
-    plain = {name: value for name, value in values.items() if not isinstance(value, np.ndarray)}
-    return plain, {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-
-
-def _unpack(kind: type, plain: dict[str, Any], arrays: dict[str, Array]) -> Any:
-    return kind(**plain, **arrays)
-
-
-def _below(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(f"{prefix}."): array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
 
 
 def _ranker(
@@ -89,7 +108,7 @@ def _ranker(
 ) -> tuple[Ranker | None, dict[str, RegimeRanker] | None]:
     if content is None:
         return None, None
-    ranked = {mode: _unpack(RegimeRanker, content[mode], _below(f"ranker.{mode}", arrays)) for mode in MODES}
+    ranked = {mode: unpack(RegimeRanker, content[mode], below(f"ranker.{mode}", arrays)) for mode in MODES}
     if content["kind"] == "column":
         return ColumnRanker(content["column"]), ranked
     if content["kind"] == "head":

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeGuard
 
@@ -28,17 +29,21 @@ from turncoat.panel import Panel
 from turncoat.scoring.ranker import RegimeRanker
 from turncoat.scoring.rankers import Ranker, as_ranker
 from turncoat.scoring.reasons import Decomposition, Reason, reasons
+from turncoat.scoring.recalibration import filtered_scores, recalibrated_parts
+from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
-from turncoat.scoring.scores import KINDS, MODES, Score, Scores, beta_interval, entropies
+from turncoat.scoring.scores import KINDS, MODES, Score, Scores, beta_interval, entropies, mixed_rates
 from turncoat.scoring.state import DetectorState, fingerprint, pack_state, unpack_state
 from turncoat.scoring.supervision import Anchoring, known_labels, label_likelihoods
 from turncoat.scoring.temperature import choose_temperature
+from turncoat.scoring.versions import model_version
 from turncoat.scoring.wording import Wording
 
 Array = NDArray[Any]
 
 AUTO = "auto"
 SUPERVISIONS = ("none", "anchored")
+UNSAVED = -1  # number of a calibration that is not saved yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +53,21 @@ class Parts:
     regimes: Mapping[str, Regimes]  # by mode, measured on calibration customers: what scores are made of
     in_sample: Regimes  # measured on the fit part, to be shown beside them
     temporal_share: float  # how far the beliefs are from those of the same model without transitions; calibration, filtered
+    reference: Reference  # what drift is measured from; calibration, filtered
     ranker: Ranker | None = None
     ranked: Mapping[str, RegimeRanker] | None = None  # by mode
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One transaction taken in live."""
+
+    state: DetectorState  # what is remembered after it
+    row: FeatureRow
+    before: Array | None  # [K] the belief before it
+    belief: Array  # [K] and after it
+    seen: int  # transactions of the customer so far
+    external: float | None  # the ranker's score
 
 
 class Detector(BaseEstimator):  # type: ignore[misc]
@@ -84,7 +102,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
         """Fit features and model on the split's fit part, and measure the regimes on its calibration part."""
         self.check_settings()
-        for name in ("parts_", "fingerprint_", "_wording"):  # of an earlier fit
+        for name in ("parts_", "fingerprint_", "version_", "_wording", "_exact_model"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if split is None:
             split = by_customer(transactions.customer_codes, transactions.times, transactions.labels)
@@ -100,17 +118,27 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
         held_out, places = part_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: self._probs(held_out, mode) for mode in MODES}
+        own = {mode: beliefs[mode][places] for mode in MODES}
+        regimes = {mode: self._regimes(own[mode], labels, part.offsets, "calibration", mode) for mode in MODES}
+        scores = filtered_scores(regimes["filtered"], None, own["filtered"], None)
         self.parts_ = Parts(
-            regimes={mode: self._regimes(beliefs[mode][places], labels, part.offsets, "calibration", mode) for mode in MODES},
+            regimes=regimes,
             in_sample=self._regimes(self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered"),
             temporal_share=self._temporal_share(held_out, places, beliefs["filtered"]),
+            reference=Reference.measure(own["filtered"], held_out.continuous[places], scores),
         )
+        self.calibration_ = 0
         return self
 
     @cached_property
     def fingerprint_(self) -> int:
         """Tells states of this detector from those of others."""
         return fingerprint(self)
+
+    @cached_property
+    def version_(self) -> str:
+        """Tells what beliefs are made with from that of other detectors, whatever the calibration."""
+        return model_version(self)
 
     def check_settings(self) -> None:
         """Refuse settings that cannot be, before long work."""
@@ -159,6 +187,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             finite = all(np.isfinite(part).all() for part in (ranked.intercepts, ranked.slopes, ranked.covariance))
             if shapes != ((k,), (k,), (2 * k, 2 * k)) or not finite or not 0 < ranked.spread < np.inf:
                 raise ValueError("the ranker's regimes are not the model's")
+        parts.reference.check(k, len(plan.continuous), parts.ranked is not None)
         if parts.ranker is not None:
             as_ranker(parts.ranker.given, self.features_, self.model_)
 
@@ -204,8 +233,15 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return Regimes.measure(probs, labels, offsets, stickiness, part=part, mode=mode, in_sample=part == "fit")
 
     def _probs(self, panel: Panel, mode: str, known: Anchors | None = None) -> Array:
-        posteriors = self.model_.filter(panel, known) if mode == "filtered" else self.model_.smooth(panel, known)
-        return posteriors.probs
+        model = self._exact_model
+        return (model.filter(panel, known) if mode == "filtered" else model.smooth(panel, known)).probs
+
+    @cached_property
+    def _exact_model(self) -> HiddenMarkovModel[Any]:
+        """The model in float64 whatever it was fitted in, as the live step has it: a score is the same in batch and live."""
+        exact = copy(self.model_)
+        exact.precision = "float64"
+        return exact
 
     def _temporal_share(self, panel: Panel, places: Array, beliefs: Array) -> float:
         """Mean total variation between the filtered beliefs and those of rows taken one by one (E9)."""
@@ -277,7 +313,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
                 raise DataError(f"the ranker's scores must be one for each of the {len(belief):,} rows; found shape {scores.shape}")
             return parts.ranked[mode].predict(scores, belief)
         regimes = parts.regimes[mode]
-        return belief @ regimes.mean_rates, np.maximum(((belief @ regimes.rate_covariance) * belief).sum(axis=1), 0.0)
+        return mixed_rates(belief, regimes.mean_rates, regimes.rate_covariance)
 
     def score_one(
         self,
@@ -292,26 +328,36 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
         `label_follows` is as in `Features.step`.
         """
-        parts = self.fitted()
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level!r}; it must be above 0 and below 1, as 0.9")
+        step = self.step(state, transaction, label_follows=label_follows)
+        return step.state, self.told(step, level=level, n_reasons=n_reasons)
+
+    def step(self, state: DetectorState | None, transaction: Mapping[str, Any], *, label_follows: bool = True) -> Step:
+        """One transaction, live: what is remembered after it and everything its score is made of, which `told` makes."""
+        ranker = self.fitted().ranker
         held = unpack_state(self, state or DetectorState())
         features, row = self.features_.step(FeatureState(held.features, held.entity), transaction, label_follows=label_follows)
         belief = self.model_.step(held.belief, row.continuous, row.categorical)
-        external = None if parts.ranker is None else np.array([parts.ranker.of_row(transaction, row)])
+        external = None if ranker is None else ranker.of_row(transaction, row)
+        return Step(pack_state(self, belief, held.seen + 1, features), row, held.belief, belief, held.seen + 1, external)
+
+    def told(self, step: Step, *, level: float = 0.9, n_reasons: int = 8) -> Score:
+        """The score of a step, with the strongest reasons and the rest as one; with `n_reasons=0`, none."""
+        if not 0 < level < 1:
+            raise ConfigError(f"level is {level!r}; it must be above 0 and below 1, as 0.9")
+        belief = step.belief
+        external = None if step.external is None else np.array([step.external])
         probability, variance = self._judge(belief[None], "filtered", external)
         low, high = beta_interval(probability, variance, level)
-        score = Score(
+        return Score(
             probability=float(probability[0]),
             interval=(float(low[0]), float(high[0])),
             raw=float(belief[self.regimes.fraud_state]),
             belief=tuple(belief.tolist()),
             entropy=float(entropies(belief)),
-            seen=held.seen + 1,
+            seen=step.seen,
             regime=int(belief.argmax()),
-            reasons=self._reasons(held.belief, row, n_reasons),
+            reasons=self._reasons(step.before, step.row, n_reasons) if n_reasons else (),
         )
-        return pack_state(self, belief, held.seen + 1, features), score
 
     def _decomposed(self, belief: Array | None, row: FeatureRow) -> Decomposition:
         """The log odds of the fraud regime against its strongest rival after the row, given the belief before it."""
@@ -388,10 +434,29 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         labels = part.needed_labels("fitting a ranker inside the regimes")
         panel, places = part_panel(self.features_, transactions, split, "calibration")
         external = made.of_transactions(part, panel, places)
-        ranked = {mode: RegimeRanker.fit(external, self._probs(panel, mode)[places], labels, part.offsets, shrinkage) for mode in MODES}
+        beliefs = {mode: self._probs(panel, mode)[places] for mode in MODES}
+        ranked = {mode: RegimeRanker.fit(external, beliefs[mode], labels, part.offsets, shrinkage) for mode in MODES}
+        scores = filtered_scores(self.regimes, ranked["filtered"], beliefs["filtered"], external)
+        reference = Reference.measure(beliefs["filtered"], panel.continuous[places], scores, external)
+        return self._with(replace(parts, reference=reference, ranker=made, ranked=ranked), calibration=0)
+
+    def recalibrated(
+        self, beliefs: ArrayLike, labels: ArrayLike, offsets: ArrayLike, external: ArrayLike | None = None, keep: float = 1.0
+    ) -> Detector:
+        """The same detector once further labels are known: what it says of a belief changes, beliefs and states do not.
+
+        `beliefs` [N, K] are the filtered ones that rows were scored with, `labels` [N] 0, 1 or -1 (unknown, left out); customer u is rows
+        offsets[u] to offsets[u + 1]; `external` [N] is the ranker's score, if there is a ranker. `keep` weighs what was known before, from
+        1 (all of it) to 0 (forgotten). Labels must be those of all transactions of some time or customers, not only of suspicious
+        ones. Smoothed scores stay as they are.
+        """
+        return self._with(recalibrated_parts(self.fitted(), beliefs, labels, offsets, external, keep), calibration=UNSAVED)
+
+    def _with(self, parts: Parts, calibration: int) -> Detector:
+        """The same features and model with other parts."""
         other: Detector = clone(self)
         other.features_, other.model_ = self.features_, self.model_
-        other.parts_ = Parts(parts.regimes, parts.in_sample, parts.temporal_share, made, ranked)
+        other.parts_, other.calibration_ = parts, calibration
         return other
 
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 
 from turncoat.errors import ConfigError, DataError
+from turncoat.scoring.regimes import check_keep
 
 Array = NDArray[Any]
 
 _ROUNDS = 100
 _SMALL_STEP = 1e-10
 _RIDGE = 1e-6  # so that perfectly separated regimes keep finite slopes
+_LEAST_KEPT = 1e-3  # of what was known before an update, so that labels of one kind leave finite lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +48,27 @@ class RegimeRanker:
         if labels.min() == labels.max():
             raise DataError(f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. Choose a larger calibration part")
         centre, spread = float(scores.mean()), float(scores.std()) or 1.0
-        z = (scores - centre) / spread if with_slopes else np.zeros(len(scores))
-        solution, hessian = _newton(z, belief, labels.astype(np.float64), shrinkage, with_slopes)
-        own = slice(2 * belief.shape[1])
-        inverse = np.linalg.inv(hessian)[:, own]
-        excess = _excess(z, belief, labels, solution[own].reshape(-1, 2), offsets)
-        covariance = inverse[own] + inverse[own] @ excess @ inverse[own]
-        if not with_slopes:
-            covariance[1::2] = covariance[:, 1::2] = 0.0
-        lines = solution[own].reshape(-1, 2)
-        return cls(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), covariance)
+        penalty = _shrinking(belief.shape[1], shrinkage, with_slopes)
+        return _solved(centre, spread, scores, belief, labels, offsets, penalty, np.zeros(len(penalty)), with_slopes)
+
+    def updated(self, scores: Array, belief: Array, labels: Array, offsets: Array, keep: float = 1.0) -> RegimeRanker:
+        """The lines once further labelled rows, as in `fit`, are known. What was known is a Gaussian prior, its covariance over `keep`.
+
+        A thousandth is kept at least. Labels may be all of one kind.
+        """
+        check_keep(keep)
+        n_states = len(self.intercepts)
+        if len(labels) == 0:
+            raise DataError("no labelled transaction to update the ranker's regimes with. Wait for labels")
+        if scores.shape != labels.shape or belief.shape != (len(labels), n_states):
+            raise DataError(
+                f"{len(labels):,} labels need as many scores and beliefs over {n_states} regimes; found {scores.shape} and {belief.shape}"
+            )
+        _refuse_missing(scores)
+        with_slopes = bool(self.covariance[1::2, 1::2].any())
+        known = np.stack([self.intercepts, self.slopes], axis=1).ravel()
+        penalty = max(keep, _LEAST_KEPT) * _precision(self.covariance)
+        return _solved(self.centre, self.spread, scores, belief, labels, offsets, penalty, known, with_slopes)
 
     def predict(self, scores: Array, belief: Array) -> tuple[Array, Array]:
         """Probability of fraud [N], and its variance."""
@@ -65,6 +78,36 @@ class RegimeRanker:
         steep = belief * within * (1 - within)  # by which the probability moves with each intercept
         moves = np.stack([steep, steep * z[:, None]], axis=2).reshape(len(z), -1)
         return (belief * within).sum(axis=1), np.maximum(((moves @ self.covariance) * moves).sum(axis=1), 0.0)
+
+
+def _solved(
+    centre: float,
+    spread: float,
+    scores: Array,
+    belief: Array,
+    labels: Array,
+    offsets: Array,
+    penalty: Array,
+    known: Array,
+    with_slopes: bool,
+) -> RegimeRanker:
+    """The lines that explain the labels best, less the penalty of being away from `known`, and their covariance."""
+    z = (scores - centre) / spread if with_slopes else np.zeros(len(scores))
+    solution, hessian = _newton(z, belief, labels.astype(np.float64), penalty, known)
+    own = slice(2 * belief.shape[1])
+    lines = solution[own].reshape(-1, 2)
+    inverse = np.linalg.inv(hessian)[own, own]
+    covariance = inverse + inverse @ _excess(z, belief, labels, lines, offsets) @ inverse
+    if not with_slopes:
+        covariance[1::2] = covariance[:, 1::2] = 0.0
+    return RegimeRanker(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), covariance)
+
+
+def _precision(covariance: Array) -> Array:
+    """The inverse of a covariance [2 K, 2 K]; slopes that are held, and do not vary, have 1, which never matters."""
+    held = np.diag(covariance) == 0
+    sizes, directions = np.linalg.eigh(covariance + np.diag(held.astype(np.float64)))
+    return np.asarray((directions / np.maximum(sizes, 1e-14 * sizes.max())) @ directions.T)
 
 
 def _excess(z: Array, belief: Array, labels: Array, lines: Array, offsets: Array) -> Array:
@@ -94,13 +137,10 @@ def _refuse_missing(scores: Array) -> None:
         raise DataError(f"the ranker's score is missing or infinite on row {missing[0]}. Give every row one")
 
 
-def _newton(z: Array, belief: Array, labels: Array, shrinkage: float, with_slopes: bool) -> tuple[Array, Array]:
-    """Minimise the penalised loss over K lines and the common one: [a_0, b_0, a_1, b_1, ..., a, b]; returns its Hessian too."""
-    n_states = belief.shape[1]
-    design = np.stack([np.ones_like(z), z])  # [2, N]
+def _shrinking(n_states: int, shrinkage: float, with_slopes: bool) -> Array:
+    """The penalty that draws K lines to a common one [2 K + 2, 2 K + 2], for [a_0, b_0, a_1, b_1, ..., a, b]."""
     size = 2 * n_states + 2
     common = slice(2 * n_states, size)
-    x = np.zeros(size)
     penalty = np.zeros((size, size))
     for k in range(n_states):
         own = slice(2 * k, 2 * k + 2)
@@ -111,21 +151,29 @@ def _newton(z: Array, belief: Array, labels: Array, shrinkage: float, with_slope
     penalty += _RIDGE * np.diag([float(i % 2 == 1 or i >= 2 * n_states) for i in range(size)])
     if not with_slopes:
         penalty += np.diag([1.0 * (i % 2 == 1) for i in range(size)])
+    return penalty
+
+
+def _newton(z: Array, belief: Array, labels: Array, penalty: Array, known: Array) -> tuple[Array, Array]:
+    """Minimise the loss of K lines [a_0, b_0, a_1, ...], and of what else is penalised for being away from `known`; its Hessian too."""
+    n_states = belief.shape[1]
+    design = np.stack([np.ones_like(z), z])  # [2, N]
+    x = known
 
     def loss(at: Array) -> float:
         lines = at[: 2 * n_states].reshape(n_states, 2) @ design
         fit = labels * log_expit(lines) + (1 - labels) * log_expit(-lines)
-        return float(-(belief.T * fit).sum() + 0.5 * at @ penalty @ at)
+        return float(-(belief.T * fit).sum() + 0.5 * (at - known) @ penalty @ (at - known))
 
     best = loss(x)
     for _ in range(_ROUNDS):
-        gradient, hessian = penalty @ x, penalty.copy()
+        gradient, hessian = penalty @ (x - known), penalty.copy()
         for k in range(n_states):
             own = slice(2 * k, 2 * k + 2)
             within = expit(x[own] @ design)
             gradient[own] -= design @ (belief[:, k] * (labels - within))
             hessian[own, own] += (design * (belief[:, k] * within * (1 - within))) @ design.T
-        hessian += 1e-12 * np.eye(size)
+        hessian += 1e-12 * np.eye(len(x))
         step = np.linalg.solve(hessian, gradient)
         scale = 1.0
         while (moved := loss(x - scale * step)) > best and scale > 1e-8:

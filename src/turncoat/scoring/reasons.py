@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from turncoat.numerics.compiled import compiled, compiled_exactly
 
 Array = NDArray[Any]
 
 HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """One term of the log odds."""
 
     source: str  # the column of the file, the fact, or "history"
@@ -51,38 +53,88 @@ class Decomposition:
     @classmethod
     def of(cls, state: int, log_predicted: Array, cells: Array, names: Array, rest: Array) -> Decomposition:
         """From the log belief before the row [K] and the row's log emission pieces [K, D], [K, J] and [K]."""
-        scores = log_predicted + cells.sum(axis=1) + names.sum(axis=1) + rest
-        rival = int(np.argmax(np.where(np.arange(len(scores)) == state, -np.inf, scores)))
-        return cls(
-            state,
-            rival,
-            float(log_predicted[state] - log_predicted[rival]),
-            cells[state] - cells[rival],
-            names[state] - names[rival],
-            float(rest[state] - rest[rival]),
-        )
+        rival, of_cells, of_names = _against_rival(state, log_predicted, cells, names, rest)
+        history, average = log_predicted[state] - log_predicted[rival], rest[state] - rest[rival]
+        return cls(state, rival, float(history), of_cells, of_names, float(average))
+
+
+@compiled
+def _against_rival(state: int, log_predicted: Array, cells: Array, names: Array, rest: Array) -> tuple[int, Array, Array]:
+    """The strongest other state, and what each cell [D] and each name [J] adds to the log odds against it."""
+    rival, best = 0, -np.inf
+    for k in range(len(rest)):
+        score = log_predicted[k] + cells[k].sum() + names[k].sum() + rest[k]
+        if k != state and score > best:
+            rival, best = k, score
+    return rival, cells[state] - cells[rival], names[state] - names[rival]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where each feature comes from: a column of the file, or a fact."""
+
+    continuous: tuple[str, ...]  # [D]
+    categorical: tuple[str, ...]  # [J]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every source once, in the order of the alphabet; also history and the average transaction."""
+        return tuple(sorted({HISTORY, AVERAGE, *self.continuous, *self.categorical}))
+
+    @cached_property
+    def places(self) -> Array:
+        """Place among the names of history, of the average transaction and of every feature [2 + D + J]."""
+        places = {name: place for place, name in enumerate(self.names)}
+        return np.array([places[name] for name in (HISTORY, AVERAGE, *self.continuous, *self.categorical)], dtype=np.int64)
 
 
 def reasons(
-    decomposition: Decomposition,
-    sources: tuple[Sequence[str], Sequence[str]],
-    words: Callable[[Sequence[str]], Mapping[str, str]],
-    most: int | None = None,
+    decomposition: Decomposition, sources: Sources, words: Callable[[Sequence[str]], Mapping[str, str]], most: int | None = None
 ) -> tuple[Reason, ...]:
     """The terms, those of one source added up, the strongest first; all but the `most` strongest as one.
 
-    `sources` are those of the continuous and of the categorical features; `words` says what a row has there.
+    `words` says what a row has in some of the sources.
     """
-    totals: dict[str, float] = {HISTORY: decomposition.history}
-    if decomposition.average:
-        totals[AVERAGE] = decomposition.average
-    for names, terms in zip(sources, (decomposition.continuous, decomposition.categorical), strict=True):
-        for name, term in zip(names, terms.tolist(), strict=True):
-            totals[name] = totals.get(name, 0.0) + term
-    ranked = sorted(totals.items(), key=lambda item: (-abs(item[1]), item[0]))
-    shown, rest = ranked[:most], ranked[most:] if most is not None else []
-    texts = {HISTORY: "history", AVERAGE: "where the encoder starts: all average, nothing named", **words([source for source, _ in shown])}
-    told = [Reason(source, texts[source], term) for source, term in shown]
-    if rest:
-        told.append(Reason(OTHERS, f"{len(rest)} other facts together", sum(term for _, term in rest)))
-    return tuple(told)
+    d, names = decomposition, sources.names
+    wanted = len(names) if most is None else min(max(most, 0), len(names))
+    shown, totals, n_others, others = _strongest(d.history, d.average, d.continuous, d.categorical, sources.places, len(names), wanted)
+    told = [names[place] for place in shown.tolist()]
+    texts = {HISTORY: "history", AVERAGE: "where the encoder starts: all average, nothing named", **words(told)}
+    found = [Reason(source, texts[source], total) for source, total in zip(told, totals.tolist(), strict=True)]
+    if n_others:
+        found.append(Reason(OTHERS, f"{n_others} other facts together", others))
+    return tuple(found)
+
+
+@compiled_exactly
+def _strongest(
+    history: float, average: float, continuous: Array, categorical: Array, places: Array, n_sources: int, most: int
+) -> tuple[Array, Array, int, float]:
+    """The places and totals of the strongest sources, the largest first and equal ones by place; the number of others and their sum.
+
+    The average transaction is a source only where it adds something.
+    """
+    totals = np.zeros(n_sources)
+    totals[places[0]] += history
+    totals[places[1]] += average
+    for d in range(len(continuous)):
+        totals[places[2 + d]] += continuous[d]
+    for j in range(len(categorical)):
+        totals[places[2 + len(continuous) + j]] += categorical[j]
+    shown = np.empty(most, np.int64)
+    n_shown, n_others, others = 0, 0, 0.0
+    for source in range(n_sources):
+        if source == places[1] and average == 0.0:
+            continue
+        at = n_shown
+        while at > 0 and abs(totals[source]) > abs(totals[shown[at - 1]]):
+            at -= 1
+        if n_shown == most:  # one of them has no place
+            n_others += 1
+            others += totals[source if at == most else shown[most - 1]]
+        n_shown = min(n_shown + 1, most)
+        for place in range(n_shown - 1, at, -1):
+            shown[place] = shown[place - 1]
+        if at < most:
+            shown[at] = source
+    return shown[:n_shown], totals[shown[:n_shown]], n_others, others

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from turncoat.errors import DataError
+from turncoat.errors import ConfigError, DataError
 
 Array = NDArray[Any]
 
@@ -45,6 +45,28 @@ class Regimes:
         residuals = probs * (labels[:, None] - rates)
         spread = _inflation(probs, residuals, mass * rates * (1.0 - rates), offsets)
         return cls(part, mode, in_sample, mass, frauds, mass / spread, np.asarray(stickiness, np.float64), _correlation(residuals, offsets))
+
+    def updated(self, new: Regimes, keep: float = 1.0) -> Regimes:
+        """These regimes once further labelled transactions are known; `keep` weighs what was known before, from 0 to 1.
+
+        The Beta posteriors' evidence adds up: a regime of evidence E0 and share r0, met by new evidence E1 of share r1, has evidence
+        keep E0 + E1 and share (keep E0 r0 + E1 r1) / (keep E0 + E1), so that its counts are Beta(1/2 + keep E0 r0 + E1 r1, ...) exactly,
+        the starting halves once. Transactions add up likewise, keep N0 + N1, and the frauds are that share of them: rows whose customers
+        resemble each other count as much in the share as they are worth, not as many as they are. Customers who are in both are taken
+        to be others.
+        """
+        check_keep(keep)
+        if new.n_states != self.n_states or new.mode != self.mode:
+            raise DataError(
+                f"{self.n_states} {self.mode} regimes cannot be updated with {new.n_states} {new.mode} ones. Use beliefs of the same model"
+            )
+        mass, evidence = keep * self.mass + new.mass, keep * self.evidence + new.evidence
+        sure = keep * self.evidence * self.rates + new.evidence * new.rates
+        rates = np.clip(np.divide(sure, evidence, out=np.zeros_like(mass), where=evidence > 0), 0.0, 1.0)
+        part = new.part if keep == 0 else self.part if self.part.endswith(new.part) else f"{self.part} + {new.part}"
+        in_sample = new.in_sample or (keep > 0 and self.in_sample)
+        correlation = _pooled([(self, keep), (new, 1.0)])
+        return Regimes(part, self.mode, in_sample, mass, rates * mass, evidence, self.stickiness, correlation)
 
     @property
     def n_states(self) -> int:
@@ -141,15 +163,35 @@ class Regimes:
         return "\n".join(lines)
 
 
-def _correlation(residuals: Array, offsets: Array) -> Array:
-    """How the errors of the regimes' rates go together [K, K], from customers' sums of residuals [N, K]."""
-    sums = np.add.reduceat(residuals, offsets[:-1], axis=0)
-    products = sums.T @ sums
-    sizes = np.sqrt(np.diag(products))
+def check_keep(keep: float) -> None:
+    """Refuse a weight of what was known before that is none."""
+    if isinstance(keep, bool) or not isinstance(keep, int | float | np.number) or not 0 <= keep <= 1:
+        raise ConfigError(f"keep is {keep!r}; it must be a number from 0 (forget what was known) to 1 (keep all of it)")
+
+
+def _pooled(sources: list[tuple[Regimes, float]]) -> Array:
+    """How the errors of rates go together [K, K] that several sources, each with a weight, were pooled into by their evidence."""
+    total = np.zeros((sources[0][0].n_states,) * 2)
+    for regimes, weight in sources:
+        a, b = regimes.posterior
+        sizes = np.sqrt(weight * regimes.evidence * a * b) / (a + b)  # evidence times the error of each rate
+        total += regimes.correlation * sizes[:, None] * sizes
+    return _scaled(total, np.sqrt(np.diag(total)))
+
+
+def _scaled(products: Array, sizes: Array) -> Array:
+    """A covariance as a correlation; what does not vary goes with nothing."""
     scale = np.outer(sizes, sizes)
     correlation: Array = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
     np.fill_diagonal(correlation, 1.0)
     return correlation
+
+
+def _correlation(residuals: Array, offsets: Array) -> Array:
+    """How the errors of the regimes' rates go together [K, K], from customers' sums of residuals [N, K]."""
+    sums = np.add.reduceat(residuals, offsets[:-1], axis=0)
+    products = sums.T @ sums
+    return _scaled(products, np.sqrt(np.diag(products)))
 
 
 def _inflation(probs: Array, residuals: Array, independent: Array, offsets: Array) -> Array:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import beta
+from scipy.special import betaincinv, entr
 
+from turncoat.numerics.compiled import compiled_exactly
 from turncoat.scoring.reasons import Reason
 
 Array = NDArray[Any]
@@ -93,16 +95,40 @@ class Scores:
 
 def entropies(belief: Array) -> Array:
     """Entropy of every row, in nats."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(-np.where(belief > 0, belief * np.log(belief), 0.0).sum(axis=-1))
+    return np.asarray(entr(belief).sum(axis=-1))
+
+
+@compiled_exactly
+def mixed_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Array]:
+    """The mean and the variance of a fraud share of which each regime has its own, from beliefs [N, K] in the regimes."""
+    n_states = len(rates)
+    mean, variance = np.zeros(len(belief)), np.zeros(len(belief))
+    for n in range(len(belief)):
+        for k in range(n_states):
+            mean[n] += belief[n, k] * rates[k]
+            of_pairs = 0.0
+            for j in range(n_states):
+                of_pairs += belief[n, j] * covariance[j, k]
+            variance[n] += of_pairs * belief[n, k]
+        variance[n] = max(variance[n], 0.0)
+    return mean, variance
 
 
 def beta_interval(mean: Array, variance: Array, level: float) -> tuple[Array, Array]:
     """The interval of a Beta distribution with these moments, no more skewed than that of a share of which no case was seen."""
-    variance = np.maximum(variance, _SMALLEST_VARIANCE)
-    least = np.minimum(np.sqrt(variance / 2), 0.5)  # the mean of a Beta(1/2, n) distribution with this variance
-    centre = np.clip(mean, least, 1 - least)
-    count = np.maximum(centre * (1 - centre) / variance - 1, 1e-6)
+    a, b = _beta_counts(mean, variance)
     tail = (1 - level) / 2
-    a, b = centre * count, (1 - centre) * count
-    return np.minimum(beta.ppf(tail, a, b), mean), np.maximum(beta.ppf(1 - tail, a, b), mean)
+    return np.minimum(betaincinv(a, b, tail), mean), np.maximum(betaincinv(a, b, 1 - tail), mean)
+
+
+@compiled_exactly
+def _beta_counts(mean: Array, variance: Array) -> tuple[Array, Array]:
+    """The two counts of a Beta distribution, for each mean and variance [N]; where those have none, of one near by."""
+    a, b = np.empty(len(mean)), np.empty(len(mean))
+    for i in range(len(mean)):
+        spread = max(variance[i], _SMALLEST_VARIANCE)
+        least = min(math.sqrt(spread / 2), 0.5)  # the mean of a Beta(1/2, n) distribution with this variance
+        centre = min(max(mean[i], least), 1 - least)
+        count = max(centre * (1 - centre) / spread - 1, 1e-6)
+        a[i], b[i] = centre * count, (1 - centre) * count
+    return a, b

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from turncoat.features.features import FeatureRow
 from turncoat.features.plan import FeaturePlan
-from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS
+from turncoat.features.vocabulary import Vocabulary
+from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Sources
 
 Array = NDArray[Any]
 
@@ -30,6 +31,7 @@ _FACTS = {
     GAPS: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
+_UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, AVERAGE))
 
 
@@ -64,73 +66,127 @@ class Wording:
         return {self._named(column): column for column in (*schema.continuous, *schema.categorical, *schema.habits, *entity)}
 
     @cached_property
-    def sources(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def sources(self) -> Sources:
         """The source of each continuous and of each categorical feature."""
         plan, source_of = self.plan, self._source_of
-        return tuple(source_of[name] for name in plan.continuous), tuple(source_of[name] for name in plan.categorical)
+        return Sources(tuple(source_of[name] for name in plan.continuous), tuple(source_of[name] for name in plan.categorical))
 
     def texts(self, row: FeatureRow, sources: Sequence[str]) -> dict[str, str]:
-        """What the row has in some of the sources."""
-        plan, schema = self.plan, self.plan.schema
-        numbers = dict(zip(plan.continuous, plan.scales.original(row.continuous).tolist(), strict=True))
-        codes = dict(zip(plan.categorical, row.categorical.tolist(), strict=True))
-        facts: dict[str, Callable[[], str]] = {
-            AMOUNT: lambda: _amount(numbers.get(str(schema.amount), math.nan), numbers.get("amount_to_mean", math.nan)),
-            PACE: lambda: _pace(numbers.get("since_last", math.nan), numbers.get("count_day", math.nan)),
-            HOUR: lambda: _hour(numbers),
-            WEEKDAY: lambda: _weekday(codes.get("weekday", -1)) + _fit(numbers.get("weekday_habit", math.nan)),
-            GAPS: lambda: f"{max(numbers.get('n_missing', 0.0), 0.0):.0f} fields missing",
-            FIRST: lambda: "first transaction of this customer" if codes["is_first"] else "not the first transaction",
-        }
-        texts = {}
-        for source in sources:
-            column = self._column_of.get(source, "")
-            if column in self._columns:
-                texts[source] = self._number(column, numbers, codes)
-            elif column in self._names:
-                texts[source] = self._name(column, codes)
-            elif source in facts:
-                texts[source] = facts[source]()
-            if plan.has_entity and column == schema.entity:
-                texts[source] = _entity(texts.get(source, column), numbers)
-        return texts
+        """What the row has in some of the sources; only what they need of it is looked at."""
+        told = _Told(self._numbers, self._codes, row)
+        return {source: self._words[source](told) for source in sources if source in self._words}
 
     @cached_property
-    def _columns(self) -> frozenset[str]:
-        return frozenset(self.plan.schema.continuous) - {self.plan.schema.amount}
+    def _words(self) -> Mapping[str, Callable[[_Told], str]]:
+        """What says what a row has in each source."""
+        return {source: self._words_of(source) for source in {*self.sources.continuous, *self.sources.categorical}}
+
+    def _words_of(self, source: str) -> Callable[[_Told], str]:
+        schema, column = self.plan.schema, self._column_of.get(source)
+        if column is None:
+            return partial(self._fact, source)
+        words: Callable[[_Told], str] = partial(self._name, column)
+        if column in schema.continuous and column != schema.amount:
+            number = self._numbers.get(column)
+            words = partial(_absent_or_not, column) if number is None else partial(_number, column, number)
+        return partial(_entity, words) if self.plan.has_entity and column == schema.entity else words
 
     @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset((*self.plan.schema.categorical, *self.plan.schema.habits))
+    def _numbers(self) -> Mapping[str, _Number]:
+        """Where each continuous feature is in a row, and its scale."""
+        scales, names = self.plan.scales, self.plan.continuous
+        scaled = (part[scales.kept].tolist() for part in (scales.units, scales.centres, scales.spreads))
+        return {name: _Number(place, *scale) for place, (name, *scale) in enumerate(zip(names, *scaled, strict=True))}
 
-    def _number(self, column: str, numbers: Mapping[str, float], codes: Mapping[str, int]) -> str:
-        if column not in numbers:  # it does not vary, and only its absence is a feature
-            return f"{column} missing" if codes.get(f"no_{column}") == 1 else column
-        return f"{column} missing" if math.isnan(numbers[column]) else f"{column} {self._rounded(column, numbers[column]):.5g}"
+    @cached_property
+    def _codes(self) -> Mapping[str, int]:
+        """Where each categorical feature is in a row."""
+        return {name: place for place, name in enumerate(self.plan.categorical)}
 
-    def _rounded(self, column: str, value: float) -> float:
-        """A number without the digits that its place in a float32 row has made up."""
-        place = self.plan.schema.continuous.index(column)
-        scales = self.plan.scales
-        size = float(scales.units[place] or scales.spreads[place] + abs(scales.centres[place]))
-        return 0.0 if abs(value) < 1e-5 * size else value
+    @cached_property
+    def _vocabularies(self) -> Mapping[str, Vocabulary]:
+        return dict(zip(self.plan.schema.categorical, self.plan.vocabularies, strict=True))
 
-    def _name(self, column: str, codes: Mapping[str, int]) -> str:
+    def _fact(self, source: str, told: _Told) -> str:
+        if source == AMOUNT:
+            return _amount(told.number(str(self.plan.schema.amount)), told.number("amount_to_mean"))
+        if source == PACE:
+            return _pace(told.number("since_last"), told.number("count_day"))
+        if source == HOUR:
+            return _hour(told.number("hour_cos"), told.number("hour_sin"), told.number("hour_habit"))
+        if source == WEEKDAY:
+            return _weekday(told.code("weekday")) + _fit(told.number("weekday_habit"))
+        if source == GAPS:
+            return _gaps(told.number("n_missing"))
+        return "first transaction of this customer" if told.code("is_first") else "not the first transaction"
+
+    def _name(self, column: str, told: _Told) -> str:
         text = column
-        if column in self.plan.schema.categorical:
-            vocabulary = self.plan.vocabularies[self.plan.schema.categorical.index(column)]
-            code = codes.get(column, -1)
-            known = vocabulary.frequent[code] if 0 <= code < len(vocabulary.frequent) else ""
+        vocabulary = self._vocabularies.get(column)
+        if vocabulary is not None and column in self._codes:
+            code, n_known = told.code(column), len(vocabulary.frequent)
             text = (
-                column
-                if column not in codes
-                else f"{column} missing"
+                f"{column} missing"
                 if code < 0
-                else f"{column} {known or ('of a rare kind' if code == len(vocabulary.frequent) else 'never seen before')}"
+                else f"{column} {vocabulary.frequent[code]}"
+                if code < n_known
+                else f"{column} {'of a rare kind' if code == n_known else 'never seen before'}"
             )
-        if codes.get(f"new_{column}") == 1:
+        if told.code(f"new_{column}") == 1:
             return f"{text}, new for this customer"
-        return f"{text}, not as last time" if codes.get(f"changed_{column}") == 1 else text
+        return f"{text}, not as last time" if told.code(f"changed_{column}") == 1 else text
+
+
+class _Number(NamedTuple):
+    """A continuous feature: its place in a row, and its scale as in `Scales`."""
+
+    place: int
+    unit: float
+    centre: float
+    spread: float
+
+    def of(self, row: FeatureRow) -> float:
+        """What a row has there, on its own scale, to the precision of float32."""
+        _, unit, centre, spread = self
+        value: float = row.continuous.item(self.place) * spread + centre
+        if not unit > 0:
+            return value
+        try:
+            return math.copysign(unit * math.expm1(abs(value)), value)
+        except OverflowError:
+            return math.copysign(math.inf, value)
+
+    def rounded(self, value: float) -> float:
+        """A number without the digits that its place in a float32 row has made up."""
+        return 0.0 if abs(value) < 1e-5 * (self.unit or self.spread + abs(self.centre)) else value
+
+
+class _Told(NamedTuple):
+    """A row whose features are asked for by name."""
+
+    numbers: Mapping[str, _Number]
+    codes: Mapping[str, int]
+    row: FeatureRow
+
+    def number(self, name: str) -> float:
+        """A continuous feature on its own scale; NaN if missing, or if there is none of this name."""
+        number = self.numbers.get(name)
+        return math.nan if number is None else number.of(self.row)
+
+    def code(self, name: str) -> int:
+        """The code of a categorical feature; -1 if missing, or if there is none of this name."""
+        place = self.codes.get(name)
+        return -1 if place is None else int(self.row.categorical.item(place))
+
+
+def _number(column: str, number: _Number, told: _Told) -> str:
+    value = number.of(told.row)
+    return f"{column} missing" if math.isnan(value) else f"{column} {number.rounded(value):.5g}"
+
+
+def _absent_or_not(column: str, told: _Told) -> str:
+    """Of a column that does not vary, so that only its absence is a feature."""
+    return f"{column} missing" if told.code(f"no_{column}") == 1 else column
 
 
 def _amount(amount: float, log_ratio: float) -> str:
@@ -142,23 +198,27 @@ def _pace(since_last: float, count_day: float) -> str:
     if math.isnan(since_last):
         return "no earlier transaction"
     seconds = math.expm1(min(max(since_last, 0.0), 30.0))
-    unit, size = next(
-        (unit, size) for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)) if seconds >= size or size == 1
-    )
+    unit, size = "seconds", 1
+    for longer, seconds_each in _UNITS:
+        if seconds >= seconds_each:
+            unit, size = longer, seconds_each
     recent = "" if math.isnan(count_day) else f", about {math.expm1(min(count_day, 30.0)):.1f} in the last day"
     return f"{seconds / size:.1f} {unit} after the last{recent}"
 
 
-def _hour(numbers: Mapping[str, float]) -> str:
-    cos, sin = numbers.get("hour_cos", math.nan), numbers.get("hour_sin", math.nan)
+def _hour(cos: float, sin: float, habit: float) -> str:
     if math.isnan(cos) or math.isnan(sin):
         return "hour"
     minutes = round(math.atan2(sin, cos) / (2 * math.pi) * 1440) % 1440
-    return f"at {minutes // 60:02d}:{minutes % 60:02d}" + _fit(numbers.get("hour_habit", math.nan))
+    return f"at {minutes // 60:02d}:{minutes % 60:02d}" + _fit(habit)
 
 
 def _weekday(day: int) -> str:
     return WEEKDAY if day < 0 else f"day {day + 1} of the week"
+
+
+def _gaps(n_missing: float) -> str:
+    return f"{0.0 if math.isnan(n_missing) else max(n_missing, 0.0):.0f} fields missing"
 
 
 def _fit(agreement: float) -> str:
@@ -168,8 +228,10 @@ def _fit(agreement: float) -> str:
     return ", usual for this customer" if agreement > 0.5 else ", unusual for this customer" if agreement < -0.2 else ""
 
 
-def _entity(text: str, numbers: Mapping[str, float]) -> str:
-    risk, log_ratio = numbers.get("entity_risk_month", math.nan), numbers.get("entity_amount_to_mean", math.nan)
+def _entity(words: Callable[[_Told], str], told: _Told) -> str:
+    """What is said of the second party, and what is known of it."""
+    text = words(told)
+    risk, log_ratio = told.number("entity_risk_month"), told.number("entity_amount_to_mean")
     known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
     ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
     return text + known + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")

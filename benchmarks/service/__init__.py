@@ -1,0 +1,1 @@
+"""The live service under load, beside the same stack answering a constant."""

@@ -1,0 +1,289 @@
+"""How many transactions a second the service scores, how long each waits, and how much a million customers take.
+
+Every row of the table is a server in a process of its own, loaded over loopback by a second process, both on the same cores; the constant
+stack is measured before and after each, and ratios are to the better of the two. Run with `python -m benchmarks.service`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from rich.console import Console
+
+from benchmarks.engine import timing
+from turncoat import Detector, NeuralVariationalHMM, VariationalHMM
+from turncoat.data import read
+from turncoat.data.simulators import tables
+from turncoat.features import Features
+from turncoat.serving.fields import TransactionForm
+from turncoat.serving.records import FORMAT, Record, Seen, pack_record
+from turncoat.serving.replaying import client_rows
+from turncoat.serving.stores import Change, open_store
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+ROWS, QUICK_ROWS, STATES = 20_000, 4_000, 8
+CONNECTIONS, REQUESTS, QUICK_REQUESTS = 32, 8_000, 1_500
+CUSTOMERS, QUICK_CUSTOMERS = 100_000, 5_000
+MUST, AIM = 0.4, 0.7
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a benchmark has its files and its Redis."""
+
+    folder: Path
+    redis_port: int | None
+
+
+def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[str, int]:
+    """Detectors and requests, made before anything is timed."""
+    made = tables("ieee-cis", n_rows, 0)
+    transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
+    quick: dict[str, Any] = {"n_restarts": 1, "max_iter": 10, "progress": False}
+    detector = Detector(Features(), VariationalHMM(STATES, **quick), supervision="anchored").fit(transactions)
+    detector.save(folder / "variational")
+    if neural:
+        model = NeuralVariationalHMM(STATES, latent_dim=64, epochs=2, **quick)
+        Detector(Features(), model, supervision="anchored").fit(transactions).save(folder / "neural")
+    rows = [one.row for one in client_rows(transactions, n_requests)]
+    bodies = [msgspec.json.encode(row) for row in rows]
+    form = TransactionForm(detector.features_.fitted())
+    answer = detector.score_one(None, form.decode(bodies[0]).row)[1]
+    head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+    (folder / "requests").write_bytes(msgspec.msgpack.encode([head.format(len(body)).encode() + body for body in bodies]))
+    plan = detector.features_.fitted()
+    columns = {"continuous": len(plan.continuous), "categorical": len(plan.categorical), "rows": n_rows}
+    return {**columns, "body_bytes": sum(map(len, bodies)) // len(bodies), "answer_bytes": len(msgspec.json.encode(answer))}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running(command: list[str], port: int) -> Iterator[psutil.Process]:
+    """A server until the block ends."""
+    process = subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE)
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+            if process.poll() is not None:
+                raise RuntimeError(process.stderr.read().decode() if process.stderr else "the server ended")
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
+                    break
+            except OSError:
+                continue
+        yield psutil.Process(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def loaded(port: int, folder: Path, first: int, last: int, connections: int = CONNECTIONS) -> dict[str, Any]:
+    """What a client in a process of its own sees."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.service.load",
+        str(port),
+        str(connections),
+        str(folder / "requests"),
+        str(first),
+        str(last),
+    ]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=600).stdout)
+    if set(found["statuses"]) != {"200"}:
+        raise RuntimeError(f"answers other than 200: {found['statuses']}")
+    return found
+
+
+def constant(place: Place, workers: int, n_requests: int, length: int) -> dict[str, Any]:
+    """The stack with nothing behind it."""
+    port = _free_port()
+    with running(["benchmarks.service.constant", str(port), str(workers), str(length)], port):
+        loaded(port, place.folder, 0, n_requests // 4)
+        return loaded(port, place.folder, n_requests // 4, n_requests)
+
+
+def service(place: Place, tier: str, store: str, workers: int, n_requests: int) -> dict[str, Any]:
+    """The service itself, on an empty store: a quarter of the requests to warm up, the rest timed."""
+    port = _free_port()
+    urls = {"memory": "memory://", "redis": f"redis://127.0.0.1:{place.redis_port}/0?prefix={tier}{workers}"}
+    for mode in ("FULL", "NORMAL"):
+        file = place.folder / f"{tier}-{workers}-{mode}.sqlite"
+        urls[f"sqlite {mode}"] = f"sqlite:///{file}?synchronous={mode}"
+    command = ["turncoat", "serve", str(place.folder / tier), "--store", urls[store], "--port", str(port), "--workers", str(workers)]
+    with running(command, port) as process:
+        loaded(port, place.folder, 0, n_requests // 4)
+        found = loaded(port, place.folder, n_requests // 4, n_requests)
+        family = [process, *process.children(recursive=True)]
+        found["resident_mb"] = sum(one.memory_info().rss for one in family) / 2**20
+        return found
+
+
+def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, str, int]], console: Console) -> list[dict[str, Any]]:
+    """Every row of the table, the constant stack measured on either side of it."""
+    results = []
+    for tier, store, workers in rows:
+        with console.status(f"{tier}, {store}, {workers} worker(s)"):
+            before = constant(place, workers, n_requests, length)
+            found = service(place, tier, store, workers, n_requests)
+            after = constant(place, workers, n_requests, length)
+        best = max(before["per_second"], after["per_second"])
+        results.append(
+            {"tier": tier, "store": store, "workers": workers, **found, "constant_per_second": best, "ratio": found["per_second"] / best}
+        )
+    return results
+
+
+def alone(place: Place, n_requests: int) -> dict[str, Any]:
+    """One client at a time: what a single caller waits."""
+    port = _free_port()
+    command = ["turncoat", "serve", str(place.folder / "variational"), "--store", f"sqlite:///{place.folder / 'alone.sqlite'}"]
+    with running([*command, "--port", str(port)], port):
+        loaded(port, place.folder, 0, n_requests // 4, 1)
+        return loaded(port, place.folder, n_requests // 4, n_requests // 2, 1)
+
+
+def memory(place: Place, n_customers: int) -> dict[str, float]:
+    """Bytes that a customer takes in each store, from records of real size."""
+    from turncoat import load
+
+    detector = load(place.folder / "variational")
+    form = TransactionForm(detector.features_.fitted())
+    state = detector.step(None, form.of_row(dict(form.example)).row).state.customer or b""
+    ring = tuple(Seen(f"{i:012d}", 0.0123) for i in range(16))
+    data = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring, state))
+    first = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring[:1], state))
+    found: dict[str, float] = {"record_bytes": len(data), "first_record_bytes": len(first), "state_bytes": len(state)}
+
+    async def fill(url: str) -> None:
+        store = open_store(url)
+        for start in range(0, n_customers, 500):
+            await store.write([Change(f"c:{i:010d}", 0, data) for i in range(start, min(start + 500, n_customers))])
+        await store.close()
+
+    file = place.folder / "memory.sqlite"
+    asyncio.run(fill(f"sqlite:///{file}?synchronous=NORMAL"))
+    found["sqlite_bytes"] = file.stat().st_size / n_customers
+    if place.redis_port is not None:
+        import redis
+
+        with redis.Redis(port=place.redis_port) as client:
+            client.flushall()
+            before = client.info("memory")["used_memory"]
+            asyncio.run(fill(f"redis://127.0.0.1:{place.redis_port}/0"))
+            found["redis_bytes"] = (client.info("memory")["used_memory"] - before) / n_customers
+            client.flushall()
+    return found
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[int | None]:
+    """A Redis of our own, written to disk every second; None where none is installed."""
+    if shutil.which("redis-server") is None:
+        yield None
+        return
+    port = _free_port()
+    settings = {"port": port, "bind": "127.0.0.1", "dir": folder, "appendonly": "yes", "appendfsync": "everysec", "save": ""}
+    command = ["redis-server", *(text for name, value in settings.items() for text in (f"--{name}", str(value)))]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
+    """The results as Markdown."""
+    sizes, kept = told["sizes"], told["memory"]
+    lines = [
+        "# The live service",
+        "",
+        f"{machine['cpu']}, {machine['cores']} cores, shared by server and client; load before the run "
+        f"{machine['load_before']}. Made by `{command}`.",
+        f"IEEE-CIS feature set ({sizes['continuous']} + {sizes['categorical']} columns), K = {STATES}, "
+        f"bodies of {sizes['body_bytes']:,} bytes, "
+        f"{told['requests']:,} requests over {CONNECTIONS} connections, eight reasons in every answer, every answer logged.",
+        "The constant stack is the same server and route reading the same bodies and answering as many bytes.",
+        "",
+        "| tier | store | workers | scored / s | p50 ms | p99 ms | constant / s | ratio | resident MB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in told["table"]:
+        verdict = ""
+        if (row["tier"], row["store"], row["workers"]) == ("variational", "sqlite FULL", 1):
+            verdict = f" (must {MUST}, aim {AIM}: {'aim met' if row['ratio'] >= AIM else 'must met' if row['ratio'] >= MUST else 'missed'})"
+        lines.append(
+            f"| {row['tier']} | {row['store']} | {row['workers']} | {row['per_second']:,.0f} | {row['p50_ms']:.1f} | {row['p99_ms']:.1f} "
+            f"| {row['constant_per_second']:,.0f} | {row['ratio']:.2f}{verdict} | {row['resident_mb']:.0f} |"
+        )
+    one = told["alone"]
+    lines += [
+        "",
+        f"One caller alone (variational, sqlite FULL): {one['per_second']:,.0f} / s, p50 {one['p50_ms']:.2f} ms, "
+        f"p99 {one['p99_ms']:.2f} ms.",
+        "",
+        f"A customer's record is {kept['first_record_bytes']:,.0f} bytes after the first transaction and "
+        f"{kept['record_bytes']:,.0f} with a full ring, "
+        f"of which {kept['state_bytes']:,.0f} are belief and running facts.",
+        f"A million customers with full rings ({told['customers']:,} written): {kept['sqlite_bytes'] / 1000:,.2f} GB on disk in SQLite"
+        + (f", {kept['redis_bytes'] / 1000:,.2f} GB of memory in Redis." if "redis_bytes" in kept else "; no Redis here."),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run, write, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer requests and rows of the table; written beside the full results")
+    options = parser.parse_args()
+    console, machine = Console(stderr=True), timing.describe_machine()
+    n_requests = QUICK_REQUESTS if options.quick else REQUESTS
+    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder)) as port:
+        place = Place(Path(folder), port)
+        with console.status("fitting"):
+            sizes = prepare(place.folder, QUICK_ROWS if options.quick else ROWS, n_requests, not options.quick)
+        stores = ["memory", "sqlite FULL", "sqlite NORMAL", *(["redis"] if port is not None else [])]
+        rows = [("variational", store, 1) for store in stores]
+        if not options.quick:
+            rows += [("variational", store, 2) for store in stores[1:]] + [("neural", store, 1) for store in ("sqlite FULL", *stores[3:])]
+            rows += [("neural", "sqlite FULL", 2)]
+        table = measure(place, n_requests, sizes["answer_bytes"], rows, console)
+        with console.status("one caller, memory"):
+            told = {"sizes": sizes, "requests": n_requests, "table": table, "alone": alone(place, n_requests)}
+            told["customers"] = QUICK_CUSTOMERS if options.quick else CUSTOMERS
+            told["memory"] = memory(place, told["customers"])
+    stem, command = "service-quick" if options.quick else "service", " ".join(["python -m benchmarks.service", *sys.argv[1:]])
+    text = report(machine, told, command)
+    (RESULTS / f"{stem}.json").write_text(json.dumps({"machine": machine, "results": told}, indent=1) + "\n")
+    (RESULTS / f"{stem}.md").write_text(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The service's stack with nothing behind it: same server, same protocol, same route, the body read, a constant answered.
+
+Run by the benchmark as `python -m benchmarks.service.constant PORT WORKERS BYTES`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turncoat.serving.app import read_body
+from turncoat.serving.server import server_options
+from turncoat.serving.settings import Settings
+
+_BYTES = "TURNCOAT_BENCHMARK_BYTES"
+
+
+def app() -> Starlette:
+    answer = b'{"probability":"' + b"0" * int(os.environ[_BYTES]) + b'"}'
+    settings = Settings(model="", store="memory://")
+
+    async def score(request: Request) -> Response:
+        await read_body(request, settings)
+        return Response(answer, media_type="application/json")
+
+    async def ready(_: Request) -> Response:
+        return Response(b"{}", media_type="application/json")
+
+    return Starlette(routes=[Route("/v1/score", score, methods=["POST"]), Route("/readyz", ready)])
+
+
+def main() -> None:
+    port, workers, length = map(int, sys.argv[1:])
+    os.environ[_BYTES] = str(length)
+    options = server_options(Settings(model="", store="memory://", port=port))
+    uvicorn.run("benchmarks.service.constant:app", factory=True, workers=workers, **{**options, "lifespan": "off"})
+
+
+if __name__ == "__main__":
+    main()

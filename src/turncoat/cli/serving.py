@@ -1,0 +1,259 @@
+"""`turncoat serve`, `replay`, `recalibrate` and `new-key`: a fitted detector at work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from turncoat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from turncoat import Detector
+    from turncoat.data.transactions import Transactions
+    from turncoat.serving.pseudonyms import Pseudonyms
+
+_STORE_HELP = "`sqlite:///FILE`, `redis://HOST:PORT/DB` or `memory://`; by default the SQLite file MODEL-beliefs.sqlite."
+
+
+class Late(StrEnum):
+    """What becomes of a transaction older than the belief."""
+
+    KEEP = "keep"
+    APPLY = "apply"
+    REFUSE = "refuse"
+
+
+def _need_extra() -> None:
+    """Refuse, in a sentence, if the server's libraries are not installed."""
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as problem:
+        raise ConfigError(f"{problem.name} is not installed: pip install 'turncoat[serve]'") from problem
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit` or `turncoat demo`.")],
+    store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
+    host: Annotated[str, typer.Option(help="Other than loopback needs --keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the port and the store.")] = 1,
+    keys: Annotated[Path | None, typer.Option(help="File of API keys (`turncoat new-key`); more in TURNCOAT_API_KEYS.")] = None,
+    late: Annotated[
+        Late, typer.Option(help="A transaction older than the belief: scored without moving it, applied, or refused.")
+    ] = Late.KEEP,
+    labels_follow: Annotated[
+        bool, typer.Option(help="Whether frauds will be reported to /v1/labels. If so, what is not reported in time counts as genuine.")
+    ] = True,
+    labels_condition: Annotated[
+        bool, typer.Option(help="Whether the label of a customer's latest transaction conditions the belief.")
+    ] = True,
+    pseudonymise: Annotated[
+        bool, typer.Option("--pseudonymise", help="Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY.")
+    ] = False,
+    reasons: Annotated[int, typer.Option(min=0, help="Reasons in an answer.")] = 8,
+    retention_days: Annotated[float, typer.Option(min=0, help="How long the log is kept; 0 for ever.")] = 30.0,
+    rate_limit: Annotated[float, typer.Option(min=0, help="Requests a second of each caller; 0 is no limit.")] = 0.0,
+    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of one transaction.")] = 1024 * 1024,
+    client_seconds: Annotated[float, typer.Option(min=0.1, help="That a client may take to send its request.")] = 10.0,
+    reload_seconds: Annotated[float, typer.Option(min=0, help="Between looks for a new model or calibration; 0 never looks.")] = 2.0,
+) -> None:
+    """Score transactions over HTTP, with every customer's belief in a store.
+
+    Examples:
+
+    `turncoat serve detector/`
+
+    `turncoat serve detector/ --store redis://127.0.0.1:6379/0 --workers 2`
+
+    `turncoat serve detector/ --host 0.0.0.0 --keys keys.txt --rate-limit 500`
+    """
+    _need_extra()
+    from turncoat.serving.server import serve as run
+    from turncoat.serving.settings import Settings, default_store
+
+    settings = Settings(
+        model=str(model),
+        store=store or default_store(model),
+        host=host,
+        port=port,
+        workers=workers,
+        keys=None if keys is None else str(keys),
+        late=late.value,
+        labels_follow=labels_follow,
+        labels_condition=labels_condition,
+        pseudonymise=pseudonymise,
+        reasons=reasons,
+        retention_days=retention_days,
+        requests_per_second=rate_limit,
+        most_body=max_body,
+        client_seconds=client_seconds,
+        reload_seconds=reload_seconds,
+    )
+    run(settings)
+
+
+def replay(
+    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
+    data: Annotated[Path, typer.Argument(help="The history: a file or folder of the same schema; labels may be missing.")],
+    store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
+    log: Annotated[bool, typer.Option(help="Keep the transactions in the log too: for late arrivals, and for rebuilding beliefs.")] = True,
+    pseudonymise: Annotated[bool, typer.Option("--pseudonymise", help="As in `turncoat serve`.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Warm a store with history: every transaction in the order it happened. A stopped replay goes on where it was.
+
+    Examples:
+
+    `turncoat replay detector/ history.csv`
+
+    `turncoat replay detector/ history.parquet --store redis://127.0.0.1:6379/0 --no-log`
+    """
+    from turncoat import load
+    from turncoat.data import read_for_scoring
+    from turncoat.serving.pseudonyms import Pseudonyms
+    from turncoat.serving.settings import default_store
+
+    pseudonyms = Pseudonyms.from_environment() if pseudonymise else None
+    detector = load(model)
+    transactions = read_for_scoring(data, detector.features_.fitted().schema)
+    done = asyncio.run(_replay(detector, transactions, store or default_store(model), log, pseudonyms))
+    if as_json:
+        typer.echo(json.dumps(done))
+        return
+    typer.echo(
+        f"{done['scored']:,} transactions replayed ({done['done_before']:,} had been before), {done['duplicates']:,} known already, "
+        f"{done['late']:,} late, {done['refused']:,} refused"
+    )
+    if done["refused"]:
+        typer.echo(f"the first refused: {done['first_refusal']}")
+
+
+async def _replay(detector: Detector, transactions: Transactions, url: str, log: bool, pseudonyms: Pseudonyms | None) -> dict[str, Any]:
+    from turncoat.serving.ledger import Given, Ledger, Rules
+    from turncoat.serving.replaying import replay as run
+    from turncoat.serving.replaying import replayed
+    from turncoat.serving.stores import open_store
+
+    opened = open_store(url)
+    try:
+        ledger = Ledger(opened, Rules(logs=log, n_reasons=0))
+        before = await replayed(ledger, detector, transactions)
+        done: dict[str, Any] = {"scored": 0, "duplicates": 0, "late": 0, "refused": 0, "done_before": before, "first_refusal": None}
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("replaying", total=transactions.n_rows, completed=before)
+            async for rows, given in run(ledger, detector, transactions, pseudonyms):
+                for one in given:
+                    if not isinstance(one, Given):
+                        done["refused"] += 1
+                        done["first_refusal"] = done["first_refusal"] or str(one)
+                    else:
+                        done["duplicates" if one.duplicate else "late" if one.late else "scored"] += 1
+                progress.advance(bar, len(rows))
+        return done
+    finally:
+        await opened.close()
+
+
+def recalibrate(
+    model: Annotated[Path, typer.Argument(help="The folder of the model that serves.")],
+    store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
+    keep: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Weight of the calibration that the model was fitted with; 0 forgets it.")
+    ] = 1.0,
+    delay_days: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="After so long what was not reported counts as genuine; by default the features' label delay."),
+    ] = None,
+    reported_only: Annotated[
+        bool, typer.Option("--reported-only", help="Use only transactions whose outcome was reported, fraud or not.")
+    ] = False,
+    use: Annotated[
+        int | None, typer.Option(min=0, help="Switch to an earlier calibration; 0 is the one the model was fitted with.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the calibrations there are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Update the regimes' fraud shares with the outcomes that were reported to a service, without refitting.
+
+    The new calibration is switched on in one instant; a running service takes it up by itself. Earlier ones are kept.
+
+    Examples:
+
+    `turncoat recalibrate detector/`
+
+    `turncoat recalibrate detector/ --store redis://127.0.0.1:6379/0 --keep 0.5`
+
+    `turncoat recalibrate detector/ --use 0`
+    """
+    from turncoat import load
+    from turncoat.scoring.calibrations import About, calibrations, save_calibration, use_calibration
+    from turncoat.serving.settings import default_store
+
+    if use is not None:
+        use_calibration(model, use)
+    elif not show:
+        detector = load(model, calibration=0)
+        delay = detector.features_.fitted().label_delay if delay_days is None else delay_days * 86400.0
+        known = asyncio.run(_known(detector, store or default_store(model), delay, not reported_only))
+        updated = detector.recalibrated(known.beliefs, known.labels, known.offsets, known.external, keep=keep)
+        save_calibration(model, updated, About(time.time(), known.n_rows, int(known.labels.sum()), keep))
+    found = calibrations(model)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found]))
+        return
+    for one in found:
+        when = "as fitted" if one.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created))
+        typer.echo(f"{'*' if one.current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds")
+    if not show:
+        typer.echo(load(model).regimes.describe())
+
+
+async def _known(detector: Detector, url: str, delay: float, unreported: bool) -> Any:
+    from turncoat.serving.recalibrating import known_outcomes
+    from turncoat.serving.stores import open_store
+
+    opened = open_store(url)
+    try:
+        return await known_outcomes(opened, detector, time.time(), delay, unreported)
+    finally:
+        await opened.close()
+
+
+def new_key(
+    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    scopes: Annotated[str, typer.Option(help="What it may do: of score, read, label.")] = "score",
+    keys: Annotated[Path | None, typer.Option(help="File to add its hash to; otherwise the line is printed.")] = None,
+) -> None:
+    """Make an API key. It is shown once; only its hash is kept.
+
+    Examples:
+
+    `turncoat new-key gateway --scopes score --keys keys.txt`
+
+    `turncoat new-key console --scopes read,label --keys keys.txt`
+    """
+    from turncoat.serving.access import new_key as make
+    from turncoat.serving.access import parse_keys
+
+    secret, key = make(name, scopes.split(","))
+    if keys is None:
+        typer.echo(f"the key, to be kept by its owner:  {secret}\nthe line for the keys file:         {key}")
+        return
+    text = keys.read_text() if keys.exists() else ""
+    text = f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{key}\n"
+    parse_keys(text, str(keys))
+    from turncoat.storage import replace_file
+
+    replace_file(keys, text.encode())
+    typer.echo(f"the key, to be kept by its owner:  {secret}\nits hash was added to {keys}")

@@ -1,0 +1,1 @@
+"""Scoring over HTTP; owns stored beliefs."""

@@ -1,0 +1,352 @@
+"""The service over HTTP: every route, and what each kind of error looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from turncoat import __version__
+from turncoat.errors import StoreError, TurncoatError
+from turncoat.serving import access
+from turncoat.serving.answers import Problem, Refusal, json_bytes
+from turncoat.serving.fields import FieldError, MalformedError, decode_label
+from turncoat.serving.ledger import Given, LateError
+from turncoat.serving.line import OverloadedError
+from turncoat.serving.metrics import CONTENT_TYPE
+from turncoat.serving.openapi import describe
+from turncoat.serving.outcomes import UnknownTransactionError
+from turncoat.serving.page import page
+from turncoat.serving.service import Service
+from turncoat.serving.settings import Settings
+
+_log = logging.getLogger("turncoat")
+_AT_ONCE = 64  # lines of a batch on their way together
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+class RequestError(TurncoatError):
+    """A request that is refused for what it is, not for what it says."""
+
+    def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None) -> None:
+        """With the status to answer."""
+        super().__init__(message)
+        self.status, self.kind, self.retry_after = status, kind, retry_after
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The application, with its model loaded and its store open."""
+    service = Service(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with service.running():
+            yield
+
+    app = Starlette(
+        routes=[
+            Route("/v1/score", score, methods=["POST"]),
+            Route("/v1/score/batch", score_batch, methods=["POST"]),
+            Route("/v1/labels", label, methods=["POST"]),
+            Route("/v1/customers/{customer:path}", customer, methods=["GET"]),
+            Route("/v1/model", model, methods=["GET"]),
+            Route("/v1/drift", drift, methods=["GET"]),
+            Route("/livez", alive, methods=["GET"]),
+            Route("/readyz", ready, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
+            Route("/openapi.json", openapi, methods=["GET"]),
+            Route("/docs", docs, methods=["GET"]),
+        ],
+        exception_handlers={TurncoatError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _fail},
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    return app
+
+
+async def score(request: Request) -> Response:
+    """Score one transaction."""
+    service = _admitted(request, access.SCORE)
+    started = time.perf_counter()
+    transaction = service.keeper.now.form.decode(await read_body(request, service.settings))
+    given = await service.line.ask(transaction)
+    service.metrics.duration.observe(time.perf_counter() - started)
+    return _json(given.body)
+
+
+async def score_batch(request: Request) -> Response:
+    """Score transactions, one JSON object a line; answers come a line each, in order, while lines still arrive."""
+    service = _admitted(request, access.SCORE)
+    return Lines(_answer_lines(service, _lines(request, service.settings), _caller(request)))
+
+
+class Lines(Response):
+    """Lines sent as they are made. Starlette's own streaming response would read, and lose, what the client still sends."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        """Each piece is some whole lines."""
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the head, then the lines."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def label(request: Request) -> Response:
+    """Take in the outcome of a transaction."""
+    service = _admitted(request, access.LABEL)
+    body = decode_label(await read_body(request, service.settings))
+    return _json(json_bytes(await service.label(str(body.customer), str(body.id), int(body.label))))
+
+
+async def customer(request: Request) -> Response:
+    """What is remembered of a customer."""
+    service = _admitted(request, access.READ)
+    found = await service.customer(request.path_params["customer"])
+    if found is None:
+        raise RequestError(404, "not_found", "no transaction of this customer was scored yet")
+    return _json(json_bytes(found))
+
+
+async def model(request: Request) -> Response:
+    """Which model serves, its regimes, and an example of a transaction."""
+    served = _admitted(request, access.READ).keeper.now
+    detector, regimes = served.detector, served.detector.regimes
+    low, high = regimes.interval()
+    told: dict[str, Any] = {
+        "model": detector.version_,
+        "calibration": detector.calibration_,
+        "turncoat": __version__,
+        "tier": type(detector.model_).__name__,
+        "supervision": detector.supervision,
+        "fraud_regime": regimes.fraud_state,
+        "measured_on": f"{regimes.part} part, {regimes.mode}",
+        "regimes": [
+            {
+                "regime": k,
+                "share_of_transactions": float(regimes.occupancy[k]),
+                "fraud_share": float(regimes.mean_rates[k]),
+                "interval": [float(low[k]), float(high[k])],
+                "stays": float(regimes.stickiness[k]),
+            }
+            for k in range(regimes.n_states)
+        ],
+        "example": served.form.example,
+    }
+    return _json(json_bytes(told))
+
+
+async def drift(request: Request) -> Response:
+    """How far scores and features are from those of calibration."""
+    return _json(json_bytes(_admitted(request, access.READ).keeper.now.drift.report()))
+
+
+async def alive(_: Request) -> Response:
+    """That the process runs."""
+    return _json(b'{"status":"alive"}')
+
+
+async def ready(request: Request) -> Response:
+    """Whether a transaction would be answered now."""
+    service: Service = request.app.state.service
+    if not await service.ready():
+        raise RequestError(503, "store", "the store cannot be reached", retry_after=1.0)
+    return _json(b'{"status":"ready"}')
+
+
+async def metrics(request: Request) -> Response:
+    """What was counted, for Prometheus."""
+    service = _admitted(request, access.READ)
+    shared = service.settings.run_folder if service.settings.workers > 1 else None
+    return Response(service.metrics.text(shared), headers={**_HEADERS, "Content-Type": CONTENT_TYPE})
+
+
+async def openapi(request: Request) -> Response:
+    """The interface described for machines."""
+    return _json(json_bytes(_described(request)))
+
+
+async def docs(request: Request) -> Response:
+    """The interface described for people."""
+    text = page(_described(request))
+    policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return Response(text, media_type="text/html", headers={**_HEADERS, **policy})
+
+
+def _described(request: Request) -> dict[str, Any]:
+    service = _admitted(request, None)
+    return describe(service.keeper.now.form, not service.door.is_open)
+
+
+def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, {**_HEADERS, **(headers or {})}, "application/json")
+
+
+def _caller(request: Request) -> str:
+    return str(request.scope.get("turncoat.caller", ""))
+
+
+def _admitted(request: Request, scope: str | None) -> Service:
+    """The service, if the caller may use it for this."""
+    service: Service = request.app.state.service
+    caller = request.client.host if request.client is not None else "local"
+    if not service.door.is_open:
+        given = request.headers.get("authorization", "")
+        secret = given[7:] if given[:7].lower() == "bearer " else request.headers.get("x-api-key")
+        key = service.door.caller(secret)
+        if key is None:
+            raise RequestError(401, "unauthorized", "no valid API key. Send it as `Authorization: Bearer KEY`")
+        if scope is not None and scope not in key.scopes:
+            raise RequestError(403, "forbidden", f"this key may not {scope}; it may {', '.join(sorted(key.scopes))}")
+        caller = key.name
+    request.scope["turncoat.caller"] = caller
+    if wait := service.pace.wait(caller):
+        raise RequestError(429, "too_many", f"more than {service.pace.per_second:g} requests a second", retry_after=wait)
+    return service
+
+
+async def read_body(request: Request, settings: Settings) -> bytes:
+    """The whole body, if it is neither too long nor too slow."""
+    most = settings.most_body
+    if int(request.headers.get("content-length", "0")) > most:
+        raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
+    pieces, size = [], 0
+    try:
+        async with asyncio.timeout(settings.client_seconds):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > most:
+                    raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
+                pieces.append(piece)
+    except TimeoutError:
+        raise RequestError(408, "slow", f"the body took longer than {settings.client_seconds:g} seconds") from None
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _lines(request: Request, settings: Settings) -> AsyncIterator[bytes | TurncoatError]:
+    """The lines of a body as they come; the last is an error if it goes on too long, or stalls."""
+    rest, n_lines = b"", 0
+    stream = request.stream().__aiter__()
+    while True:
+        try:
+            piece = await asyncio.wait_for(anext(stream), settings.client_seconds)
+        except StopAsyncIteration:
+            break
+        except TimeoutError:
+            yield RequestError(408, "slow", f"nothing came for {settings.client_seconds:g} seconds")
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            n_lines += 1
+            if n_lines > settings.most_lines:
+                yield RequestError(413, "too_large", f"the batch has more than {settings.most_lines:,} lines")
+                return
+            yield line
+        if len(rest) > settings.most_body:
+            yield RequestError(413, "too_large", f"a line is longer than {settings.most_body:,} bytes")
+            return
+    if rest:
+        yield rest
+
+
+async def _answer_lines(service: Service, lines: AsyncIterator[bytes | TurncoatError], caller: str) -> AsyncIterator[bytes]:
+    """Answers to lines, in order, a piece for every few."""
+    waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]] = []
+    number = 0
+    async for line in lines:
+        number += 1
+        if isinstance(line, bytes) and not line.strip():
+            continue
+        waiting.append((number, line if isinstance(line, TurncoatError) else _asked(service, line)))
+        if len(waiting) >= _AT_ONCE:
+            while wait := service.pace.wait(caller, len(waiting)):
+                await asyncio.sleep(wait)
+            yield await _answers(waiting)
+            waiting = []
+    if waiting:
+        yield await _answers(waiting)
+
+
+def _asked(service: Service, line: bytes) -> asyncio.Future[Given] | TurncoatError:
+    try:
+        if len(line) > service.settings.most_body:
+            raise RequestError(413, "too_large", f"a line is longer than {service.settings.most_body:,} bytes")
+        return service.line.ask(service.keeper.now.form.decode(line))
+    except TurncoatError as problem:
+        return problem
+
+
+async def _answers(waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]]) -> bytes:
+    pieces = []
+    for number, one in waiting:
+        try:
+            if isinstance(one, TurncoatError):
+                raise one
+            pieces.append((await one).body)
+        except TurncoatError as problem:
+            pieces.append(json_bytes(Refusal(_problem(problem)[1], line=number)))
+    return b"\n".join([*pieces, b""])
+
+
+def _problem(problem: TurncoatError) -> tuple[int, Problem, float | None]:
+    """Status, what is sent, and after how many seconds it makes sense to try again."""
+    if isinstance(problem, RequestError):
+        return problem.status, Problem(problem.kind, str(problem)), problem.retry_after
+    if isinstance(problem, MalformedError):
+        return 400, Problem("malformed", str(problem)), None
+    if isinstance(problem, LateError):
+        return 409, Problem("late", str(problem)), None
+    if isinstance(problem, FieldError):
+        return 422, Problem("invalid", str(problem), problem.field), None
+    if isinstance(problem, UnknownTransactionError):
+        return 404, Problem("not_found", str(problem)), None
+    if isinstance(problem, StoreError | OverloadedError):
+        return 503, Problem("store" if isinstance(problem, StoreError) else "overloaded", str(problem)), 1.0
+    return 422, Problem("invalid", str(problem)), None
+
+
+async def _refuse(_: Request, problem: Exception) -> Response:
+    if not isinstance(problem, TurncoatError):
+        raise problem
+    status, said, retry_after = _problem(problem)
+    headers = {} if retry_after is None else {"Retry-After": str(max(1, round(retry_after)))}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(problem, StoreError):
+        _log.error("%s", problem)
+    return _json(json_bytes(Refusal(said)), status, headers)
+
+
+async def _refuse_http(_: Request, problem: Exception) -> Response:
+    if not isinstance(problem, HTTPException):
+        raise problem
+    kind = {404: "not_found", 405: "not_allowed"}.get(problem.status_code, "http")
+    return _json(json_bytes(Refusal(Problem(kind, str(problem.detail)))), problem.status_code, dict(problem.headers or {}))
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    """The client has gone; nobody reads this."""
+    return Response(status_code=400)
+
+
+async def _fail(_: Request, problem: Exception) -> Response:
+    """A fault of ours. What was sent is not in the log."""
+    _log.error("%s", type(problem).__name__, exc_info=problem)
+    return _json(json_bytes(Refusal(Problem("internal", "an internal error, which is in the server's log"))), 500)

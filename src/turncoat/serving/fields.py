@@ -1,0 +1,168 @@
+"""A transaction as JSON: a decoder made of the bundle's schema, which names the field that is wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from turncoat.data.categories import category_text
+from turncoat.data.rows import row_customer, row_time
+from turncoat.data.schema import TIME_UNITS, Schema
+from turncoat.errors import DataError
+from turncoat.features.plan import FeaturePlan
+from turncoat.serving.pseudonyms import Pseudonyms
+
+LONGEST_KEY, LONGEST_NAME = 256, 10_000  # characters
+OWN_ID = "transaction_id"  # what a transaction's id is called where the schema names no column for it
+_EXAMPLE_TIME = 200 * 86400.0 + 43200.0  # noon of some day
+
+_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)]
+_Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_PLACE = re.compile(r" - at `\$\.(.+)`$|(?:required|unknown) field `(.+)`$|^column '(.+?)':")
+
+
+@dataclass(frozen=True, eq=False)
+class Transaction:
+    """One transaction to be scored, its parties named."""
+
+    id: str
+    time: float  # seconds
+    customer: str
+    entity: str | None
+    row: Mapping[str, Any]  # fields by name, as features take them
+    label_follows: bool = True
+    is_fraud: bool = False  # known at once, as in a replayed history
+
+
+class FieldError(DataError):
+    """A transaction that cannot be scored as it was sent, and the field to blame if there is one."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        """What is wrong, and with which field; a message that names one itself needs no `field`."""
+        super().__init__(message)
+        found = _PLACE.search(message)
+        self.field = field or (next(filter(None, found.groups())) if found else None)
+
+
+class MalformedError(DataError):
+    """Bytes that are not JSON."""
+
+
+class LabelBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The outcome of a transaction, as it is reported."""
+
+    id: _Key | _Whole
+    customer: _Key | _Whole  # as an answer has it
+    label: Literal[0, 1]  # 1 for fraud, 0 for genuine
+
+
+_label_decoder = msgspec.json.Decoder(LabelBody)
+
+
+def decode_label(body: bytes) -> LabelBody:
+    """The outcome of a JSON object; a FieldError names the field that is wrong."""
+    try:
+        return _label_decoder.decode(body)
+    except msgspec.ValidationError as problem:
+        raise FieldError(str(problem)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise MalformedError(f"the body is not a JSON object: {problem}") from None
+
+
+class TransactionForm:
+    """Decodes transactions of one schema."""
+
+    def __init__(self, plan: FeaturePlan, pseudonyms: Pseudonyms | None = None, label_follows: bool = True) -> None:
+        """`label_follows` says whether outcomes will be reported, as in `Features.step`."""
+        self.plan, self.pseudonyms, self.label_follows = plan, pseudonyms, label_follows
+        kinds = _kinds(plan.schema)
+        self.id_field = plan.schema.id or OWN_ID
+        self.fields = tuple(kinds)
+        self.type = msgspec.defstruct(
+            "Transaction",
+            [(f"f{i}", *kind) for i, kind in enumerate(kinds.values())],
+            rename={f"f{i}": name for i, name in enumerate(kinds)},
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        self._decoder = msgspec.json.Decoder(self.type)
+
+    def decode(self, body: bytes | memoryview) -> Transaction:
+        """The transaction of a JSON object; a FieldError names the field that is wrong."""
+        try:
+            values = msgspec.structs.astuple(self._decoder.decode(body))
+        except msgspec.ValidationError as problem:
+            raise self._explained(str(problem)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise MalformedError(f"the body is not a JSON object: {problem}") from None
+        return self.of_row({name: value for name, value in zip(self.fields, values, strict=True) if value is not None})
+
+    def of_row(self, row: dict[str, Any]) -> Transaction:
+        """The transaction of fields by name."""
+        schema = self.plan.schema
+        try:
+            time = row_time(schema, row)
+            customer = row_customer(schema, row, time)
+        except DataError as problem:
+            raise FieldError(str(problem)) from None
+        if self.pseudonyms is not None:
+            customer = self.pseudonyms.of(customer)
+            row |= dict.fromkeys(schema.customer, customer)
+        name = category_text(row.get(schema.entity)) if schema.entity is not None and self.plan.has_entity else None
+        if name is not None and len(name) > LONGEST_KEY:
+            raise FieldError(f"the name has {len(name):,} characters, and {LONGEST_KEY} are allowed", schema.entity)
+        return Transaction(str(row[self.id_field]), time, customer, name, row, self.label_follows)
+
+    def _explained(self, message: str) -> FieldError:
+        problem = FieldError(message)
+        if problem.field is not None and problem.field == self.plan.schema.label:
+            return FieldError(
+                f"{problem.field} is the outcome, which is not known when a transaction is scored. Send it to /v1/labels later",
+                problem.field,
+            )
+        return problem
+
+    @cached_property
+    def example(self) -> dict[str, Any]:
+        """A transaction that this form accepts: average numbers, the commonest names."""
+        plan, schema = self.plan, self.plan.schema
+        example: dict[str, Any] = {self.id_field: "example-1"}
+        example |= dict.fromkeys(schema.customer, "example")
+        example[schema.time] = _EXAMPLE_TIME / TIME_UNITS[schema.time_unit]
+        if schema.customer_age is not None:
+            example[schema.customer_age] = 100.0
+        scales = plan.scales
+        for place, column in enumerate(schema.continuous):
+            value = float(scales.centres[place])
+            unit = float(scales.units[place])
+            example.setdefault(column, float(f"{math.copysign(math.expm1(abs(value)) * unit, value) if unit else value:.6g}"))
+        for column, vocabulary in zip(schema.categorical, plan.vocabularies, strict=True):
+            if vocabulary.frequent:
+                example.setdefault(column, vocabulary.frequent[0])
+        if schema.entity is not None:
+            example.setdefault(schema.entity, "example")
+        return example
+
+
+def _kinds(schema: Schema) -> dict[str, tuple[Any, Any]]:
+    """The type and the default of every field."""
+    name = (_Name | _Whole | float | bool | None, None)
+    kinds: dict[str, tuple[Any, Any]] = {
+        schema.id or OWN_ID: (_Key | _Whole, msgspec.NODEFAULT),
+        schema.time: (_Whole | float | str, msgspec.NODEFAULT),
+    }
+    one = len(schema.customer) == 1
+    customer = (_Key | _Whole | float, msgspec.NODEFAULT) if one else (_Key | _Whole | float | None, None)
+    kinds |= dict.fromkeys(schema.customer, customer)
+    numbers = (*schema.continuous, *(() if schema.customer_age is None else (schema.customer_age,)))
+    for columns, kind in ((numbers, (float | None, None)), (schema.texts, name)):
+        for column in columns:
+            kinds.setdefault(column, kind)
+    return kinds

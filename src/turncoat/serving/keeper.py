@@ -1,0 +1,87 @@
+"""The model that serves: loaded, tried out, and exchanged for a new one or a new calibration while requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from turncoat.errors import BundleError, TurncoatError
+from turncoat.scoring import Detector, load
+from turncoat.serving.drift import DriftMonitor
+from turncoat.serving.fields import TransactionForm
+from turncoat.serving.pseudonyms import Pseudonyms
+from turncoat.serving.settings import Settings
+
+_log = logging.getLogger("turncoat")
+_WATCHED = ("manifest.json", "calibrations/current.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A detector in service, and what goes with it."""
+
+    detector: Detector
+    form: TransactionForm
+    drift: DriftMonitor
+
+
+class Keeper:
+    """Holds what serves now."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Loads the model; a BundleError if it cannot be trusted."""
+        self._settings, self._folder = settings, Path(settings.model)
+        self._pseudonyms = Pseudonyms.from_environment() if settings.pseudonymise else None
+        self._seen = self._signature()
+        self.n_failures = 0
+        self.now = self._served(*self._load())
+
+    async def look(self) -> bool:
+        """Take up a model or calibration that was put in place since; a bad one is reported and the old one goes on serving."""
+        signature = self._signature()
+        if signature == self._seen:
+            return False
+        self._seen = signature
+        try:
+            self.now = self._served(*await asyncio.to_thread(self._load), self.now)
+        except TurncoatError as problem:
+            self.n_failures += 1
+            _log.error("the new model is not taken up: %s", problem)
+            return False
+        detector = self.now.detector
+        _log.info("model %s, calibration %d now serves", detector.version_, detector.calibration_)
+        return True
+
+    def _signature(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Changes when one of the watched files is replaced."""
+        found: list[tuple[int, int, int] | None] = []
+        for name in _WATCHED:
+            try:
+                there = (self._folder / name).stat()
+                found.append((there.st_ino, there.st_mtime_ns, there.st_size))
+            except OSError:
+                found.append(None)
+        return tuple(found)
+
+    def _load(self) -> tuple[Detector, TransactionForm]:
+        """What is in the folder, tried out."""
+        detector = load(self._folder)
+        plan = detector.features_.fitted()
+        if self._pseudonyms is not None and (shared := set(plan.schema.customer) & {*plan.schema.categorical, *plan.schema.habits}):
+            raise BundleError(f"{self._folder}: {', '.join(sorted(shared))} names customers and is a feature too; it cannot be a pseudonym")
+        form = TransactionForm(plan, self._pseudonyms, self._settings.labels_follow)
+        step = detector.step(None, form.of_row(dict(form.example)).row)  # compiles, and shows that it works
+        detector.told(step, n_reasons=self._settings.reasons)
+        return detector, form
+
+    def _served(self, detector: Detector, form: TransactionForm, old: Served | None = None) -> Served:
+        """A detector with the drift that is measured against it."""
+        if old is not None and old.detector.version_ == detector.version_:
+            drift = old.drift  # what was seen of this model stays
+            drift.follow(detector.fitted().reference)
+        else:
+            folder = Path(self._settings.run_folder) / detector.version_ if self._settings.run_folder else None
+            drift = DriftMonitor(detector.fitted().reference, folder, detector.features_.fitted().continuous)
+        return Served(detector, form, drift)

@@ -1,0 +1,309 @@
+"""Transactions against stored beliefs: read, score in order, write all or nothing, and again if somebody was faster.
+
+A transaction counts once. The same id again gets the first answer; one older than the belief is scored with the belief it would have met
+and, unless the rules say otherwise, moves nothing; a belief of another model is made anew, never mixed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from turncoat.errors import DataError, StoreError
+from turncoat.features import FeatureRow
+from turncoat.scoring import Detector, DetectorState
+from turncoat.scoring.detector import Step
+from turncoat.serving.answers import (
+    CURRENT,
+    LOGGED,
+    NEW,
+    REBUILT,
+    RESTARTED,
+    STORED,
+    Answer,
+    Remembered,
+    json_bytes,
+    reasons_of,
+    repeated,
+)
+from turncoat.serving.fields import FieldError, Transaction
+from turncoat.serving.records import FORMAT, Logged, Record, Seen, joined, pack_logged, pack_record, unpack_logged, unpack_record
+from turncoat.serving.stores import SCORE, Change, Entry, Store, Stored
+
+Array = NDArray[Any]
+
+_log = logging.getLogger("turncoat")
+
+KEEP, APPLY, REFUSE = "keep", "apply", "refuse"
+LATE_POLICIES = (KEEP, APPLY, REFUSE)
+_ATTEMPTS = 100
+_LONGEST_PAUSE = 0.02  # seconds between two tries
+_REBUILD_FROM = 500  # of a party's latest logged transactions
+_LOOK_BACK = 50  # log entries in which the belief that a late transaction would have met is looked for
+
+
+class LateError(FieldError):
+    """A transaction older than the belief, where the rules refuse such."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the service does where there is a choice."""
+
+    late: str = KEEP  # whether a late transaction moves the belief: no (keep), yes as if it came now (apply), or is refused
+    ring: int = 16  # recent transactions remembered in a customer's record
+    n_reasons: int = 8
+    conditions: bool = True  # whether the label of a customer's latest transaction conditions the belief
+    logs: bool = True  # whether answers are logged
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """An answer, and what is to be counted of it."""
+
+    body: bytes
+    probability: float
+    late: bool = False
+    duplicate: bool = False
+    age: float | None = None  # seconds since the belief's last transaction
+    belief: Array | None = None
+    row: FeatureRow | None = None
+
+
+def customer_key(customer: str) -> str:
+    """Where a customer's record is."""
+    return f"c:{customer}"
+
+
+def entity_key(entity: str) -> str:
+    """Where a second party's record is."""
+    return f"e:{entity}"
+
+
+class Ledger:
+    """Keeps a store's beliefs, by one detector at a time."""
+
+    def __init__(self, store: Store, rules: Rules | None = None) -> None:
+        """The store belongs to the caller."""
+        self.store, self.rules = store, rules or Rules()
+
+    async def score(self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> list[Given | Exception]:
+        """Answers in order, of which none is given before all are written; a refused transaction changes nothing.
+
+        `beside` are records of the caller's to be written in the same instant.
+        """
+        keys = list(dict.fromkeys(key for one in batch for key in _keys(one)))
+        for attempt in range(_ATTEMPTS):
+            attempted = _Attempt(self.store, self.rules, detector, await self.store.read(keys))
+            given = [await attempted.take(one) for one in batch]
+            if await attempted.write(beside):
+                return given
+            await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE)))
+        raise StoreError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
+
+
+def _keys(one: Transaction) -> tuple[str, ...]:
+    return (customer_key(one.customer),) if one.entity is None else (customer_key(one.customer), entity_key(one.entity))
+
+
+@dataclass
+class _Working:
+    """A record in the hands of an attempt: what was read, and what it would become."""
+
+    expected: int  # counter as read; 0 if it was not there
+    record: Record | None
+    came_from: str
+    n_changes: int = 0
+
+
+class _Attempt:
+    """One try at a batch: nothing of it is anywhere else until `write`."""
+
+    def __init__(self, store: Store, rules: Rules, detector: Detector, stored: Mapping[str, Stored]) -> None:
+        self.store, self.rules, self.detector, self.stored = store, rules, detector, stored
+        self.now = time.time()
+        self.held: dict[str, _Working] = {}
+        self.entries: list[Entry] = []
+
+    async def take(self, one: Transaction) -> Given | Exception:
+        """Score one transaction, given those before it."""
+        try:
+            return await self._take(one)
+        except FieldError as problem:
+            return problem
+        except DataError as problem:
+            return FieldError(str(problem))
+        except StoreError:
+            raise
+        except Exception as problem:  # a fault of ours, which is no reason to refuse the others
+            _log.exception("a transaction could not be scored")
+            return problem
+
+    async def _take(self, one: Transaction) -> Given:
+        customer = await self._held(customer_key(one.customer))
+        record = customer.record
+        if record is not None and (seen := record.answered(one.id)):
+            return await self._again(one, seen)
+        late = record is not None and one.time < record.last_time
+        if late and (earlier := await self._logged_answer(one)):
+            return earlier
+        if late and self.rules.late == REFUSE:
+            raise LateError(f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds", None)
+        entity = None if one.entity is None else await self._held(entity_key(one.entity))
+        stays = late and self.rules.late == KEEP
+        before, belief_from = (
+            await self._met(customer_key(one.customer), customer, one.time) if stays else (_state(customer), customer.came_from)
+        )
+        beside, entity_from = None, None
+        if entity is not None and one.entity is not None:
+            beside, entity_from = _state(entity), entity.came_from
+            if stays and entity.record is not None and one.time < entity.record.last_time:
+                beside, entity_from = await self._met(entity_key(one.entity), entity, one.time)
+        step = self.detector.step(DetectorState(before, beside), one.row, label_follows=one.label_follows)
+        state = step.state
+        if one.is_fraud and state.entity is not None:
+            state = self.detector.report_fraud(state, one.time)
+        score = self.detector.told(step, n_reasons=self.rules.n_reasons)
+        answer = Answer(
+            id=one.id,
+            customer=one.customer,
+            time=one.time,
+            probability=score.probability,
+            interval=score.interval,
+            raw_membership=score.raw,
+            regime=score.regime,
+            belief=score.belief,
+            entropy=score.entropy,
+            seen=score.seen,
+            late=late,
+            duplicate=False,
+            belief_from=belief_from,
+            entity_from=entity_from,
+            model=self.detector.version_,
+            calibration=self.detector.calibration_,
+            reasons=reasons_of(score),
+        )
+        body = json_bytes(answer)
+        after = None if stays else state
+        if self.rules.logs:
+            self.entries.append(self._entry(one, customer, entity, after, body, step))
+        self._change(one, customer, entity, after, Seen(one.id, score.probability))
+        age = None if record is None else one.time - record.last_time
+        return Given(body, score.probability, late=late, age=age, belief=step.belief, row=step.row)
+
+    def _change(self, one: Transaction, customer: _Working, entity: _Working | None, state: DetectorState | None, seen: Seen) -> None:
+        """Put a transaction into the records; without a state only the fact that it was answered."""
+        version, record = self.detector.version_, customer.record
+        last = one.time if record is None else max(record.last_time, one.time)
+        newer = record is None or one.time > record.last_time
+        n_since = 1 if newer or record is None else record.n_since + 1
+        ring = joined(() if record is None else record.ring, seen, n_since, self.rules.ring)
+        held = (state.customer if state is not None else record.state if record is not None else None) or b""
+        customer.record = Record(FORMAT, version, last, n_since, ring, held)
+        customer.came_from = STORED
+        customer.n_changes += 1
+        if entity is not None and state is not None:
+            last = one.time if entity.record is None else max(entity.record.last_time, one.time)
+            entity.record = Record(FORMAT, version, last, 0, (), state.entity or b"")
+            entity.came_from = STORED
+            entity.n_changes += 1
+
+    def _entry(
+        self, one: Transaction, customer: _Working, entity: _Working | None, state: DetectorState | None, body: bytes, step: Step
+    ) -> Entry:
+        """The log entry of a transaction that is about to change the records; without a state, of one that moves no belief."""
+        parties: tuple[tuple[str, int], ...] = ((customer_key(one.customer), customer.expected + customer.n_changes + 1),)
+        states: tuple[bytes, ...] = () if state is None else (state.customer or b"",)
+        if entity is not None and one.entity is not None and state is not None:
+            parties += ((entity_key(one.entity), entity.expected + entity.n_changes + 1),)
+            states += (state.entity or b"",)
+        logged = Logged(self.detector.version_, dict(one.row), body, states, None, tuple(step.belief.tolist()), step.external)
+        return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
+
+    async def write(self, beside: Sequence[Change]) -> bool:
+        """Put everything in place, unless somebody else wrote one of the records since."""
+        changes = [
+            Change(key, held.expected, pack_record(held.record), held.n_changes)
+            for key, held in self.held.items()
+            if held.n_changes and held.record is not None
+        ]
+        return not (changes or beside) or await self.store.write([*changes, *beside], self.entries)
+
+    async def _held(self, key: str) -> _Working:
+        """A party's record, of this model."""
+        if key not in self.held:
+            stored = self.stored.get(key)
+            if stored is None:
+                self.held[key] = _Working(0, None, NEW)
+            else:
+                record = unpack_record(key, stored.data)
+                ours = record.model == self.detector.version_
+                self.held[key] = _Working(stored.counter, record, STORED) if ours else await self._rebuilt(key, stored.counter, record)
+        return self.held[key]
+
+    async def _rebuilt(self, key: str, counter: int, record: Record) -> _Working:
+        """A record of another model, made anew of the logged transactions that moved it.
+
+        What the second party was like at each of a customer's transactions is not known any more, and left out as missing.
+        """
+        detector, schema = self.detector, self.detector.features_.fitted().schema
+        is_customer = key == customer_key(key[2:])
+        state = DetectorState()
+        logged = [unpack_logged(entry.content) for entry in reversed(await self._moves(key))]
+        for one in logged:
+            row = {name: value for name, value in one.row.items() if not (is_customer and name == schema.entity)}
+            after = detector.step(state, row).state
+            state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
+        packed = state.customer if is_customer else state.entity
+        came_from = REBUILT if packed is not None else RESTARTED
+        return _Working(counter, msgspec.structs.replace(record, model=detector.version_, state=packed or b""), came_from)
+
+    async def _moves(self, key: str) -> list[Entry]:
+        """A party's latest transactions that moved its belief, newest first."""
+        return [entry for entry in await self.store.history(key, limit=_REBUILD_FROM) if entry.moved and entry.kind == SCORE]
+
+    async def _met(self, key: str, held: _Working, when: float) -> tuple[bytes | None, str]:
+        """The state that a party had at an earlier moment, and where it is from."""
+        found = [entry for entry in reversed(self.entries) if entry.time <= when and key in dict(entry.parties)]
+        found += await self.store.history(key, until=when, limit=_LOOK_BACK)
+        for entry in found:
+            logged = unpack_logged(entry.content) if entry.moved else None
+            if logged is not None and logged.model == self.detector.version_:
+                return logged.states[list(dict(entry.parties)).index(key)], LOGGED
+        if held.expected == 0 or await self._knows_the_first(key):
+            return None, NEW  # and this one is older still
+        return _state(held), CURRENT
+
+    async def _knows_the_first(self, key: str) -> bool:
+        """Whether the log still has a party's first transaction."""
+        everything = await self.store.history(key, limit=_REBUILD_FROM)
+        return bool(everything) and dict(everything[-1].parties)[key] == 1
+
+    async def _again(self, one: Transaction, seen: Seen) -> Given:
+        """The first answer to a transaction that comes again."""
+        for entry in reversed(self.entries):
+            if entry.id == one.id and entry.parties[0][0] == customer_key(one.customer):
+                return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
+        return await self._logged_answer(one) or Given(
+            json_bytes(Remembered(one.id, one.customer, seen.probability)), seen.probability, duplicate=True
+        )
+
+    async def _logged_answer(self, one: Transaction) -> Given | None:
+        """The answer in the log, if it has one."""
+        for entry in await self.store.history(customer_key(one.customer), id=one.id):
+            if entry.kind == SCORE:
+                return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
+        return None
+
+
+def _state(held: _Working) -> bytes | None:
+    """A party's state, if it has one yet."""
+    return (held.record.state or None) if held.record is not None else None

@@ -1,0 +1,72 @@
+"""Requests in line: all that wait are scored together and written in one instant, in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from turncoat.errors import TurncoatError
+from turncoat.serving.fields import Transaction
+from turncoat.serving.ledger import Given
+
+Work = Callable[[Sequence[Transaction]], Awaitable[list[Given | Exception]]]
+
+
+class OverloadedError(TurncoatError):
+    """More is waiting than can be answered soon, or the service is ending."""
+
+
+class Line:
+    """Gives what waits to `work`, as many at a time as have come."""
+
+    def __init__(self, work: Work, most_at_once: int = 64, most_waiting: int = 4096) -> None:
+        """To be started with `run`."""
+        self._work, self._most_at_once, self._most_waiting = work, most_at_once, most_waiting
+        self._waiting: deque[tuple[Transaction, asyncio.Future[Given]]] = deque()
+        self._something = asyncio.Event()
+        self._ending = False
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def ask(self, one: Transaction) -> asyncio.Future[Given]:
+        """Join the line: the answer comes once it is written, or what went wrong is raised."""
+        if self._ending or len(self._waiting) >= self._most_waiting:
+            raise OverloadedError("the service is ending" if self._ending else f"{len(self._waiting):,} transactions are waiting already")
+        answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+        self._waiting.append((one, answer))
+        self._something.set()
+        return answer
+
+    async def run(self) -> None:
+        """Answer until `end`, and then what still waits."""
+        while not (self._ending and not self._waiting):
+            await self._something.wait()
+            self._something.clear()
+            while self._waiting:
+                await self._next()
+
+    def end(self) -> None:
+        """Take no more; `run` ends once all who wait have their answer."""
+        self._ending = True
+        self._something.set()
+
+    async def _next(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most_at_once))]
+        batch = [(one, answer) for one, answer in batch if not answer.done()]  # whose client has not gone
+        try:
+            given = await self._work([one for one, _ in batch]) if batch else []
+        except Exception as problem:  # whatever it is, it is the answer to all of them
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(problem)
+            return
+        for (_, answer), one in zip(batch, given, strict=True):
+            if answer.done():
+                continue
+            if isinstance(one, Given):
+                answer.set_result(one)
+            else:
+                answer.set_exception(one)

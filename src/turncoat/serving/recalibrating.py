@@ -1,0 +1,62 @@
+"""Fraud shares from what a store's log has learnt: answers whose outcome is known by now, as rows to recalibrate with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.errors import DataError
+from turncoat.scoring import Detector
+from turncoat.serving.records import unpack_logged
+from turncoat.serving.stores import LABEL, Store
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """N answers whose outcome is known, those of a customer together."""
+
+    beliefs: Array  # [N, K] as they were when the transaction was scored
+    labels: Array  # [N]
+    offsets: Array  # [customers + 1]
+    external: Array | None  # [N] the ranker's scores
+
+    @property
+    def n_rows(self) -> int:
+        """How many."""
+        return len(self.labels)
+
+
+async def known_outcomes(store: Store, detector: Detector, now: float, delay: float, unreported: bool = True) -> Known:
+    """The log's answers of this model, each with its last reported label.
+
+    One older than `delay` seconds (by the server's clock) without a report counts as genuine, if `unreported`; a younger one is left out.
+    """
+    scored: dict[tuple[str, str], tuple[float, tuple[float, ...], float | None]] = {}
+    reported: dict[tuple[str, str], int] = {}
+    place = ""
+    while entries := await store.log(after=place):
+        place = entries[-1].place
+        for entry in entries:
+            name = (entry.parties[0][0], entry.id)
+            logged = unpack_logged(entry.content)
+            if entry.kind == LABEL:
+                reported[name] = int(logged.label or 0)
+            elif logged.model == detector.version_:
+                scored.setdefault(name, (entry.at, logged.belief, logged.external))
+    names = sorted(name for name, (at, _, _) in scored.items() if name in reported or (unreported and at <= now - delay))
+    if not any(name in reported for name in names):
+        raise DataError("the log has no reported outcome of a transaction that this model scored. Report some to /v1/labels first")
+    customers = np.array([customer for customer, _ in names])
+    offsets = np.append(np.flatnonzero(np.append(True, customers[1:] != customers[:-1])), len(names))
+    external = [scored[name][2] for name in names]
+    return Known(
+        beliefs=np.array([scored[name][1] for name in names]),
+        labels=np.array([reported.get(name, 0) for name in names], dtype=np.int8),
+        offsets=offsets.astype(np.int64),
+        external=np.array(external, dtype=np.float64) if all(one is not None for one in external) else None,
+    )

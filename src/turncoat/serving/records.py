@@ -1,0 +1,85 @@
+"""What a store keeps of a party between transactions, and what the log keeps of each: small, versioned, never executed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from turncoat.errors import StoreError
+
+FORMAT = 1
+_MOST_AT_ONCE = 4096  # transactions of one moment that are told apart
+
+
+class Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A transaction already answered."""
+
+    id: str
+    probability: float
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A customer, or a second party, whose ring is empty."""
+
+    format: int
+    model: str  # version of the model whose belief this is
+    last_time: float  # of the latest transaction that moved the belief
+    n_since: int  # how many of the ring came since the first with that time: these are never dropped, or one could count twice
+    ring: tuple[Seen, ...]  # recent transactions, oldest first
+    state: bytes  # belief and running facts, as `DetectorState` has them
+
+    def answered(self, id: str) -> Seen | None:
+        """The transaction with this id, if it was answered lately."""
+        return next((seen for seen in reversed(self.ring) if seen.id == id), None)
+
+
+class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The content of a log entry."""
+
+    model: str
+    row: dict[str, Any]  # the transaction's fields
+    answer: bytes  # JSON, as it was sent
+    states: tuple[bytes, ...]  # of the parties after it, in the entry's order; none where it did not move them
+    label: int | None = None  # of an entry about a label
+    belief: tuple[float, ...] = ()  # over the regimes, when it was scored
+    external: float | None = None  # the ranker's score
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+_decode_logged = msgspec.msgpack.Decoder(Logged).decode
+
+
+def pack_record(record: Record) -> bytes:
+    """As bytes."""
+    return _encode(record)
+
+
+def unpack_record(key: str, data: bytes) -> Record:
+    """The record of these bytes; a StoreError if they are none that this version can read."""
+    try:
+        record = _decode_record(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise StoreError(f"the record of {key!r} is damaged ({problem}). Remove it, or restore the store from a copy") from problem
+    if record.format != FORMAT:
+        raise StoreError(f"the record of {key!r} has format {record.format}; this Turncoat reads format {FORMAT}. Upgrade Turncoat")
+    return record
+
+
+def pack_logged(logged: Logged) -> bytes:
+    """As bytes."""
+    return _encode(logged)
+
+
+def unpack_logged(content: bytes) -> Logged:
+    """The content of a log entry."""
+    try:
+        return _decode_logged(content)
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise StoreError(f"an entry of the log is damaged ({problem}). Restore the store from a copy") from problem
+
+
+def joined(ring: tuple[Seen, ...], seen: Seen, n_since: int, size: int) -> tuple[Seen, ...]:
+    """The ring after one more: as many as fit, and the `n_since` newest in any case."""
+    return (*ring, seen)[-max(size, min(n_since, _MOST_AT_ONCE)) :]

@@ -1,0 +1,114 @@
+"""A file's history into a store, in the order it happened, some at a time; a stopped replay goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.data.schema import TIME_UNITS, Schema
+from turncoat.data.transactions import Transactions
+from turncoat.scoring import Detector
+from turncoat.serving.fields import OWN_ID, Transaction
+from turncoat.serving.ledger import Given, Ledger
+from turncoat.serving.pseudonyms import Pseudonyms
+from turncoat.serving.stores import Change
+
+Array = NDArray[Any]
+
+_AT_ONCE = 256
+
+
+async def replay(
+    ledger: Ledger, detector: Detector, transactions: Transactions, pseudonyms: Pseudonyms | None = None
+) -> AsyncIterator[tuple[Array, list[Given | Exception]]]:
+    """Score the transactions as if they came one by one: for every few, which of them, and their answers, which are in the store by then.
+
+    Labels in the file inform the second parties' records as they do in features of the whole file; they condition no belief.
+    """
+    order = _order(transactions)
+    key = f"replay:{_digest(transactions, detector)}"
+    counter, done = await _position(ledger, key)
+    for some in np.split(order[done:], range(_AT_ONCE, len(order) - done, _AT_ONCE)):
+        if not len(some):
+            return
+        done += len(some)
+        beside = Change(key, counter, msgspec.msgpack.encode(done))
+        yield some, await ledger.score(detector, list(_rows(transactions, some, pseudonyms)), [beside])
+        counter += 1
+
+
+def client_rows(transactions: Transactions, most: int) -> Iterator[Transaction]:
+    """The first transactions as they happened, as clients would send them."""
+    return _rows(transactions, _order(transactions)[:most], None)
+
+
+async def replayed(ledger: Ledger, detector: Detector, transactions: Transactions) -> int:
+    """How many of the transactions an earlier replay of the same file by the same model has done."""
+    return (await _position(ledger, f"replay:{_digest(transactions, detector)}"))[1]
+
+
+async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
+    stored = (await ledger.store.read([key])).get(key)
+    return (0, 0) if stored is None else (stored.counter, msgspec.msgpack.decode(stored.data, type=int))
+
+
+def _digest(transactions: Transactions, detector: Detector) -> str:
+    """Tells this file with this model from others."""
+    digest = hashlib.blake2b(detector.version_.encode(), digest_size=16)
+    for part in (transactions.times, transactions.ids.astype(str), transactions.customer_codes, transactions.places):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    for column in (*transactions.numbers.values(), *(named.codes for named in transactions.names.values())):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    if transactions.labels is not None:
+        digest.update(transactions.labels.tobytes())
+    return digest.hexdigest()
+
+
+def _rows(transactions: Transactions, some: Array, pseudonyms: Pseudonyms | None) -> Iterator[Transaction]:
+    """Transactions as a client would send them."""
+    schema, places = transactions.schema, transactions.places[some]
+    columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
+    for name, named in transactions.names.items():
+        texts = (*named.values, None)
+        columns[name] = [texts[code] for code in named.codes[places].tolist()]
+    keys = transactions.customers[transactions.customer_codes[some]].tolist()
+    labels = np.full(len(some), -1) if transactions.labels is None else transactions.labels[some]
+    names = tuple(columns)
+    for i, values in enumerate(zip(*columns.values(), strict=True)):
+        row = {name: value for name, value in zip(names, values, strict=True) if value is not None and value == value}
+        time = float(transactions.times[some[i]])
+        row[schema.time] = raw_time(schema, time)
+        row[schema.id or OWN_ID] = str(transactions.ids[some[i]])
+        customer = keys[i]
+        if pseudonyms is not None:
+            customer = pseudonyms.of(customer)
+            row |= dict.fromkeys(schema.customer, customer)
+        entity = row.get(schema.entity) if schema.entity is not None else None
+        label = int(labels[i])
+        yield Transaction(str(transactions.ids[some[i]]), time, customer, entity, row, label >= 0, label == 1)
+
+
+def raw_time(schema: Schema, seconds: float) -> float:
+    """A number in the schema's unit that a live row's time is read from as exactly these seconds."""
+    unit = TIME_UNITS[schema.time_unit]
+    value = seconds / unit
+    for candidate in (value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)):
+        if candidate * unit == seconds:
+            return candidate
+    return value
+
+
+def _order(transactions: Transactions) -> Array:
+    """As they happened: by time, then id. That is each customer's order, and each second party's."""
+    return np.lexsort((_rank(transactions.ids), transactions.times))
+
+
+def _rank(ids: Array) -> Array:
+    """Ids in a form that sorts as files do."""
+    return ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]

@@ -1,0 +1,95 @@
+"""Processes: one that serves, or several that share a port and a store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+
+from turncoat.errors import ConfigError
+from turncoat.serving.access import load_keys
+from turncoat.serving.app import create_app
+from turncoat.serving.keeper import Keeper
+from turncoat.serving.protocol import PatientProtocol
+from turncoat.serving.settings import Settings, hand_over, handed_over
+from turncoat.serving.stores import open_store
+
+_DRAIN_SECONDS = 30
+_log = logging.getLogger("turncoat")
+
+
+def serve(settings: Settings) -> None:
+    """Serve until told to stop (SIGTERM, SIGINT); requests under way are answered first. Refuses at once what could not work."""
+    settings.check()
+    if not settings.is_loopback and not load_keys(None if settings.keys is None else Path(settings.keys)):
+        raise ConfigError(f"host {settings.host} can be reached from other machines: set up API keys (--keys), or serve on 127.0.0.1")
+    _log_to_stderr()
+    if settings.workers == 1:
+        app = _prepared(settings)
+        _say_where(settings)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # which uvicorn raises again once all is answered
+        uvicorn.Server(uvicorn.Config(app, **server_options(settings))).run()
+        return
+    Keeper(settings)  # a bundle that cannot be trusted is refused here, not by every worker again and again
+    asyncio.run(_check_store(settings.store))
+    _say_where(settings)
+    with tempfile.TemporaryDirectory(prefix="turncoat-") as shared:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared
+        hand_over(msgspec.structs.replace(settings, run_folder=shared))
+        uvicorn.run("turncoat.serving.server:worker", factory=True, workers=settings.workers, **server_options(settings))
+
+
+def worker() -> Starlette:
+    """The application of a worker process."""
+    _log_to_stderr()
+    return _prepared(handed_over())
+
+
+def _prepared(settings: Settings) -> Starlette:
+    PatientProtocol.head_seconds = settings.client_seconds
+    return create_app(settings)
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """How uvicorn is run."""
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "http": PatientProtocol,
+        "loop": "auto",
+        "ws": "none",
+        "lifespan": "on",
+        "access_log": False,  # paths hold customers' names
+        "log_level": "warning",
+        "server_header": False,
+        "limit_concurrency": settings.most_connections,
+        "timeout_graceful_shutdown": _DRAIN_SECONDS,
+    }
+
+
+def _say_where(settings: Settings) -> None:
+    workers = f", {settings.workers} workers" if settings.workers > 1 else ""
+    _log.info("%s at http://%s:%d (see /docs), beliefs in %s%s", settings.model, settings.host, settings.port, settings.store, workers)
+
+
+async def _check_store(url: str) -> None:
+    store = open_store(url)
+    await store.read(["ready?"])
+    await store.close()
+
+
+def _log_to_stderr() -> None:
+    if not _log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s turncoat: %(message)s"))
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)

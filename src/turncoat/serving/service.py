@@ -1,0 +1,161 @@
+"""The service without HTTP: the model, the store, the line of requests, what is counted, and what goes on in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from turncoat.errors import StoreError, TurncoatError
+from turncoat.scoring import Detector
+from turncoat.scoring.state import DetectorState, unpack_state
+from turncoat.serving.access import Door, Pace, load_keys
+from turncoat.serving.answers import Customer, Outcome, Recent
+from turncoat.serving.fields import Transaction
+from turncoat.serving.keeper import Keeper
+from turncoat.serving.ledger import Given, Ledger, Rules, customer_key
+from turncoat.serving.line import Line
+from turncoat.serving.metrics import Metrics
+from turncoat.serving.outcomes import report
+from turncoat.serving.pseudonyms import Pseudonyms
+from turncoat.serving.records import unpack_record
+from turncoat.serving.settings import Settings
+from turncoat.serving.stores import open_store
+
+_log = logging.getLogger("turncoat")
+_RETENTION_SECONDS = 60.0  # between two removals of old log entries
+_DRIFT_SECONDS = 10.0  # between two looks at drift for the metrics
+_READY_SECONDS = 2.0  # that the store may take to show that it is there
+DAY = 86400.0
+
+
+class Service:
+    """Everything that answers requests in one process."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Loads the model and opens the store; `running` starts it."""
+        self.settings = settings
+        self.keeper = Keeper(settings)
+        self.pseudonyms = Pseudonyms.from_environment() if settings.pseudonymise else None
+        self.door = Door(load_keys(None if settings.keys is None else Path(settings.keys)))
+        self.pace = Pace(settings.requests_per_second)
+        self.metrics = Metrics()
+        rules = Rules(settings.late, settings.ring, settings.reasons, settings.labels_condition)
+        self.store = open_store(settings.store)
+        self.ledger = Ledger(self.store, rules)
+        self.line = Line(self._score, most_waiting=settings.most_waiting)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answer requests; at the end all that wait are answered before the store is closed."""
+        answering = asyncio.create_task(self.line.run())
+        looking = [asyncio.create_task(work) for work in (self._renew(), self._forget(), self._watch_drift())]
+        try:
+            yield
+        finally:
+            self.line.end()
+            await answering
+            for task in looking:
+                task.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
+            await self.store.close()
+
+    @property
+    def detector(self) -> Detector:
+        """The one that serves now."""
+        return self.keeper.now.detector
+
+    async def _score(self, batch: Sequence[Transaction]) -> list[Given | Exception]:
+        served = self.keeper.now
+        with self._store_errors_counted():
+            given = await self.ledger.score(served.detector, batch)
+        self.metrics.count(given)
+        seen = [one for one in given if isinstance(one, Given) and one.belief is not None and one.row is not None]
+        if seen:
+            beliefs = np.array([one.belief for one in seen])
+            rows = np.array([one.row.continuous for one in seen if one.row is not None])
+            served.drift.add(beliefs, rows, np.array([one.probability for one in seen]))
+        return given
+
+    async def label(self, customer: str, id: str, label: int) -> Outcome:
+        """Take in the outcome of a transaction."""
+        with self._store_errors_counted():
+            outcome = await report(self.ledger, self.detector, self.known_as(customer), id, label)
+        if outcome.changed:
+            self.metrics.labels.labels(label=str(label)).inc()
+        return outcome
+
+    @contextlib.contextmanager
+    def _store_errors_counted(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            self.metrics.store_errors.inc()
+            raise
+
+    def known_as(self, customer: str) -> str:
+        """A customer's key in the store."""
+        return customer if self.pseudonyms is None else self.pseudonyms.of(customer)
+
+    async def customer(self, customer: str) -> Customer | None:
+        """What is remembered of a customer, if anything is."""
+        name = self.known_as(customer)
+        with self._store_errors_counted():
+            stored = (await self.store.read([customer_key(name)])).get(customer_key(name))
+        if stored is None:
+            return None
+        record = unpack_record(customer_key(name), stored.data)
+        recent = tuple(Recent(seen.id, seen.probability) for seen in reversed(record.ring))
+        is_current = record.model == self.detector.version_
+        if not is_current or not record.state:
+            return Customer(name, 0, record.last_time, (), -1, record.model, is_current, recent)
+        held = unpack_state(self.detector, DetectorState(record.state))
+        belief = () if held.belief is None else tuple(held.belief.tolist())
+        return Customer(name, held.seen, record.last_time, belief, int(np.argmax(belief)), record.model, True, recent)
+
+    async def ready(self) -> bool:
+        """Whether a transaction would be answered now."""
+        try:
+            await asyncio.wait_for(self.store.read(["ready?"]), _READY_SECONDS)
+        except (TurncoatError, TimeoutError):
+            return False
+        return True
+
+    async def _renew(self) -> None:
+        """Look for a new model or calibration, for ever."""
+        while self.settings.reload_seconds > 0:
+            await asyncio.sleep(self.settings.reload_seconds)
+            before = self.keeper.n_failures
+            await self.keeper.look()
+            self.metrics.reload_errors.inc(self.keeper.n_failures - before)
+
+    async def _forget(self) -> None:
+        """Remove log entries past their time, for ever, some at a time."""
+        while self.settings.retention_days > 0:
+            try:
+                removed = await self.store.forget(time.time() - self.settings.retention_days * DAY, limit=1000)
+            except StoreError as problem:
+                removed = 0
+                _log.warning("old log entries are not removed: %s", problem)
+            await asyncio.sleep(0.1 if removed else _RETENTION_SECONDS)
+
+    async def _watch_drift(self) -> None:
+        """Keep the drift metrics up to date, for ever."""
+        while True:
+            self.show_drift()
+            await asyncio.sleep(_DRIFT_SECONDS)
+
+    def show_drift(self) -> None:
+        """Put what is known of drift, and which model serves, into the metrics."""
+        served = self.keeper.now
+        told = served.drift.report()
+        self.metrics.score_drift.set(told.score.psi)
+        for regime in told.regimes:
+            self.metrics.regime_drift.labels(regime=str(regime.regime)).set(regime.largest_shift)
+        self.metrics.model.clear()
+        self.metrics.model.labels(model=served.detector.version_, calibration=str(served.detector.calibration_)).set(1)

@@ -1,0 +1,1060 @@
+"""What every store of beliefs must do. A new store registers here; it does not get its own copy of these tests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.serving.redis_server import RedisServer, running_redis
+from turncoat.errors import ConfigError, StoreError
+from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Store, Stored, open_store
+from turncoat.serving.stores import sqlite as sqlite_store
+
+T = TypeVar("T")
+
+ALL_BYTES = bytes(range(256))
+ODD_KEYS = ["c:1", "", " ", "a b", "{a}:b", "c:{x}{y}", "zażółć", "👩‍👧", "a\0b", "a", "a\n", "'; DROP TABLE records; --", "%s", "k" * 5000]
+LASTING = ["sqlite", "redis"]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    return f"{redis_server.url}?prefix=test{next(_numbers)}"
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that nobody has used; by default one of each kind."""
+    kind = getattr(request, "param", None)
+    if kind == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"sqlite:///{tmp_path / 'beliefs.sqlite'}?synchronous=NORMAL" if kind == "sqlite" else "memory://"
+
+
+def every(*kinds: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("url", kinds, indirect=True)
+
+
+every_store = every("memory", *LASTING)
+every_lasting_store = every(*LASTING)
+
+
+def using(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    async def main() -> T:
+        store = open_store(url)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
+
+
+def entry(id: str = "t", counter: int = 1, key: str = "c", **others: Any) -> Entry:
+    return Entry(**{"kind": SCORE, "id": id, "time": 0.0, "at": 0.0, "parties": ((key, counter),), "moved": True, "content": b"", **others})
+
+
+def ids(entries: Sequence[Entry]) -> list[str]:
+    return [one.id for one in entries]
+
+
+# records
+
+
+@every_store
+def test_what_was_never_written_is_not_there(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert dict(await store.read(["a", "b"])) == {}
+        assert dict(await store.read([])) == {}
+
+    using(url, work)
+
+
+@every_store
+def test_counters_rise_by_their_steps_with_every_write(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"1"), Change("b", 0, b"2", steps=3)])
+        assert dict(await store.read(["a", "b", "c"])) == {"a": Stored(1, b"1"), "b": Stored(3, b"2")}
+        assert await store.write([Change("a", 1, b"3"), Change("b", 3, b"4", steps=300)])
+        assert dict(await store.read(["b", "a", "b"])) == {"a": Stored(2, b"3"), "b": Stored(303, b"4")}
+
+    using(url, work)
+
+
+@every_store
+@pytest.mark.parametrize("expected", [0, 1, 3])
+@pytest.mark.parametrize("turn", [0, 1, 2])
+def test_a_stale_counter_refuses_the_whole_write(url: str, expected: int, turn: int) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"1", steps=2), Change("b", 0, b"old")], [entry()])
+        changes = [Change("new", 0, b"x"), Change("b", 1, b"new")]
+        changes.insert(turn, Change("a", expected, b"stale"))
+        assert not await store.write(changes, [entry("refused", 2)])
+        assert dict(await store.read(["a", "b", "new"])) == {"a": Stored(2, b"1"), "b": Stored(1, b"old")}
+        assert ids(await store.log()) == ids(await store.history("c")) == ["t"]
+        assert await store.write([Change("a", 2, b"2"), Change("b", 1, b"new"), Change("new", 0, b"x")], [entry("taken", 2)])
+        assert dict(await store.read(["a", "b", "new"])) == {"a": Stored(3, b"2"), "b": Stored(2, b"new"), "new": Stored(1, b"x")}
+        assert ids(await store.history("c")) == ["taken", "t"]
+
+    using(url, work)
+
+
+@every_store
+def test_a_record_that_is_not_there_has_no_counter(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert not await store.write([Change("a", 1, b"")])
+        assert dict(await store.read(["a"])) == {}
+
+    using(url, work)
+
+
+@every_store
+def test_nothing_is_written_in_no_time(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([])
+        assert await store.write([], [])
+        assert await store.write([Change("a", 0, b"")])
+        assert dict(await store.read(["a"])) == {"a": Stored(1, b"")}
+        assert await store.log() == []
+        assert await store.write([], [entry()])
+        assert ids(await store.log()) == ["t"]
+
+    using(url, work)
+
+
+@every_store
+def test_any_bytes_under_any_text(url: str) -> None:
+    async def work(store: Store) -> None:
+        changes = [Change(key, 0, ALL_BYTES + key.encode()) for key in ODD_KEYS]
+        entries = [entry(key, 1, key, content=ALL_BYTES * (1 + 40 * (i % 2))) for i, key in enumerate(ODD_KEYS)]
+        assert await store.write(changes, entries)
+        assert dict(await store.read(ODD_KEYS)) == {key: Stored(1, ALL_BYTES + key.encode()) for key in ODD_KEYS}
+        assert [replace(one, place="") for one in await store.log()] == entries
+        for one in entries:
+            (found,) = await store.history(one.id, id=one.id)
+            assert replace(found, place="") == one
+        assert await store.forget(1.0) == len(ODD_KEYS)
+        for key in ODD_KEYS:
+            assert await store.history(key) == []
+
+    using(url, work)
+
+
+@every_store
+def test_many_records_and_large_ones(url: str) -> None:
+    async def work(store: Store) -> None:
+        records = {f"k{i}": random.Random(i).randbytes(i) for i in range(1700)}
+        large = b"x" * 3_000_000
+        assert await store.write([Change(key, 0, data) for key, data in records.items()], [entry("large", content=large)])
+        assert dict(await store.read([*records, "none"])) == {key: Stored(1, data) for key, data in records.items()}
+        assert (await store.history("c"))[0].content == large
+
+    using(url, work)
+
+
+@every_store
+@pytest.mark.parametrize(
+    ("changes", "entries"),
+    [
+        ([Change("a", 0, b"1"), Change("b", 0, b""), Change("a", 0, b"2")], []),
+        ([Change("a", -1, b"")], []),
+        ([Change("a", 0, b"", steps=0)], []),
+        ([Change("a", 0, b"")], [entry(parties=(("c", 1), ("c", 2)))]),
+        ([Change("a", 0, b"")], [entry(time=math.nan)]),
+        ([Change("a", 0, b"")], [entry(at=math.nan)]),
+        ([Change("a", 0, b"")], [entry(at=math.inf)]),
+    ],
+)
+def test_a_senseless_write_is_an_error(url: str, changes: list[Change], entries: list[Entry]) -> None:
+    async def work(store: Store) -> None:
+        with pytest.raises(ValueError, match=r"twice|counter|when"):
+            await store.write(changes, entries)
+        assert dict(await store.read(["a", "b"])) == {}
+        assert await store.log() == []
+
+    using(url, work)
+
+
+# the log
+
+
+@every_store
+def test_an_entry_comes_back_as_it_was(url: str) -> None:
+    async def work(store: Store) -> None:
+        both = (("c:1", 7), ("e:shop", 2**40))
+        first = entry("a", parties=both, time=1.1e9 + 1 / 3, at=1.7e9 + 0.1, content=ALL_BYTES)
+        second = entry("b", kind=LABEL, parties=(("c:1", 8),), time=-0.5, moved=False, content=b'{"amount": 1.5}' * 300)
+        third = entry("nobody's", parties=(), time=math.inf)
+        assert await store.write([], [first, second])
+        assert await store.write([], [third])
+        found = await store.log()
+        assert [replace(one, place="") for one in found] == [first, second, third]
+        assert len({one.place for one in found}) == 3
+        assert await store.history("c:1") == [found[1], found[0]]
+        assert await store.history("e:shop") == [found[0]]
+        assert await store.history("e:") == []
+
+    using(url, work)
+
+
+@every_store
+def test_history_is_newest_first_and_sifted(url: str) -> None:
+    async def work(store: Store) -> None:
+        times = [5.0, 1.0, 4.0, 2.0, 3.0]
+        for i, time in enumerate(times):
+            parties = (("c", i + 1), ("e", 10 * i + 1)) if i % 2 else (("c", i + 1),)
+            assert await store.write([], [entry(f"t{i}", time=time, parties=parties), entry(f"other{i}", i + 1, "d", time=time)])
+        assert ids(await store.history("c")) == ["t4", "t3", "t2", "t1", "t0"]
+        assert ids(await store.history("e")) == ["t3", "t1"]
+        assert ids(await store.history("c", until=3.0)) == ["t4", "t3", "t1"]
+        assert ids(await store.history("c", until=3.0, limit=2)) == ["t4", "t3"]
+        assert ids(await store.history("c", until=0.9)) == []
+        assert ids(await store.history("c", until=-math.inf)) == []
+        assert ids(await store.history("c", id="t1")) == ids(await store.history("e", id="t1", until=1.0)) == ["t1"]
+        assert ids(await store.history("c", id="t1", until=0.0)) == ids(await store.history("c", id="")) == []
+        assert ids(await store.history("c", limit=1)) == ["t4"]
+        assert ids(await store.history("c", limit=0)) == []
+
+    using(url, work)
+
+
+@every_store
+def test_history_is_by_counter_and_of_any_length(url: str) -> None:
+    async def work(store: Store) -> None:
+        n = 250
+        assert await store.write(
+            [], [entry(f"t{i}", i, time=float(i)) for i in range(2, n)]
+        )  # one batch: the counters have two and three digits
+        assert await store.write([], [entry("t1", 1, time=1.0)])
+        assert ids(await store.history("c", limit=10_000)) == [f"t{i}" for i in range(n - 1, 0, -1)]
+        assert ids(await store.history("c")) == [f"t{i}" for i in range(n - 1, n - 101, -1)]
+        assert ids(await store.history("c", until=120.0, limit=101)) == [f"t{i}" for i in range(120, 19, -1)]
+        assert ids(await store.history("c", id="t1")) == ["t1"]
+
+    using(url, work)
+
+
+@every_store
+def test_entries_of_one_counter_are_newest_first(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([], [entry(f"t{i}") for i in range(12)])
+        assert ids(await store.history("c")) == [f"t{i}" for i in range(11, -1, -1)]
+
+    using(url, work)
+
+
+@every_store
+def test_the_log_is_read_in_pages(url: str) -> None:
+    async def work(store: Store) -> None:
+        for i in range(5):
+            assert await store.write([], [entry(f"t{i}{j}", at=-float(i)) for j in range(12)])
+        wanted = [f"t{i}{j}" for i in range(5) for j in range(12)]
+        assert ids(await store.log()) == wanted
+        found: list[Entry] = []
+        while page := await store.log(found[-1].place if found else "", limit=7):
+            assert len(page) <= 7
+            found += page
+        assert ids(found) == wanted
+        assert await store.log(limit=0) == []
+        last = found[-1].place
+        assert await store.forget(1.0) == 60
+        assert await store.log(last) == []
+        assert await store.write([], [entry("later")])
+        assert ids(await store.log(last)) == ids(await store.log(found[3].place)) == ids(await store.log()) == ["later"]
+
+    using(url, work)
+
+
+@every_store
+@pytest.mark.parametrize("place", ["x", "-1", "1 or 1", "٣", "1-2-3", "9" * 40, "\0"])
+def test_a_place_that_is_none_is_an_error(url: str, place: str) -> None:
+    with pytest.raises(ValueError, match="is not a place in this log"):
+        using(url, lambda store: store.log(place))
+
+
+@every_store
+def test_the_oldest_are_forgotten_and_the_records_stay(url: str) -> None:
+    async def work(store: Store) -> None:
+        parties = (("c", 1), ("e", 1))
+        assert await store.write([Change("c", 0, b"belief")], [entry("late clock", at=9.0), entry("second", at=2.0, parties=parties)])
+        assert await store.write([], [entry("first", at=1.0, parties=(("c", 2),)), entry("third", at=2.0, parties=(("c", 3),))])
+        assert await store.forget(1.0) == 0
+        assert await store.forget(math.inf, limit=0) == 0
+        assert await store.forget(2.5, limit=2) == 2
+        assert ids(await store.log()) == ["late clock", "third"]
+        assert ids(await store.history("c")) == ["third", "late clock"]
+        assert ids(await store.history("e")) == []
+        assert await store.forget(9.0) == 1
+        assert ids(await store.log()) == ids(await store.history("c")) == ["late clock"]
+        assert await store.forget(math.inf) == 1
+        assert await store.log() == await store.history("c") == []
+        assert dict(await store.read(["c"])) == {"c": Stored(1, b"belief")}
+
+    using(url, work)
+
+
+@every_store
+def test_many_are_forgotten_up_to_a_limit(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([], [entry(f"t{i}", i, at=7.0) for i in range(1, 1301)])
+        assert await store.forget(8.0, limit=1100) == 1100
+        assert ids(await store.history("c", limit=1300)) == [f"t{i}" for i in range(1300, 1100, -1)]
+        assert await store.forget(8.0, limit=1100) == 200
+        assert await store.forget(8.0) == 0
+
+    using(url, work)
+
+
+@every_lasting_store
+def test_it_behaves_as_the_store_in_memory(url: str) -> None:
+    """Whatever is done to both, both say the same."""
+
+    async def work(store: Store) -> None:
+        draw, model, counters = random.Random(7), open_store("memory://"), dict.fromkeys("abcde", 0)
+        places: list[tuple[str, str]] = [("", "")]
+        n_true = 0
+        for i in range(300):
+            keys = draw.sample(sorted(counters), draw.randint(0, 4))
+            changes = [Change(key, max(counters[key] - (draw.random() < 0.1), 0), draw.randbytes(20), draw.randint(1, 3)) for key in keys]
+            entries = [
+                entry(
+                    f"t{draw.randint(0, 99)}",
+                    time=float(draw.randint(0, 50)),
+                    at=draw.uniform(i - 5, i),
+                    parties=tuple((c.key, c.expected + 1) for c in changes[:2]),
+                )
+                for _ in range(draw.randint(0, 3))
+            ]
+            written = await model.write(changes, entries)
+            assert await store.write(changes, entries) == written
+            n_true += written
+            counters |= {change.key: change.expected + change.steps for change in changes if written}
+            key, until, limit = draw.choice("abcde"), draw.choice([math.inf, float(draw.randint(0, 50))]), draw.randint(1, 20)
+            id = draw.choice([None, f"t{draw.randint(0, 99)}"])
+            for ours, theirs in (
+                (await store.history(key, until=until, id=id, limit=limit), await model.history(key, until=until, id=id, limit=limit)),
+                (await store.log(places[-1][0], limit), await model.log(places[-1][1], limit)),
+            ):
+                assert [replace(one, place="") for one in ours] == [replace(one, place="") for one in theirs]
+            if ours:
+                places.append((ours[-1].place, theirs[-1].place))
+            if draw.random() < 0.1:
+                limit = draw.randint(1, 20)
+                assert await store.forget(i - 20, limit) == await model.forget(i - 20, limit)
+            assert dict(await store.read(sorted(counters))) == dict(await model.read(sorted(counters)))
+        assert 100 < n_true < 290
+
+    using(url, work)
+
+
+# several at once
+
+
+async def count_up(store: Store, name: str, n: int, keys: Sequence[str] = ("a", "b", "c")) -> None:
+    """Add one to two shared counts, n times, as a service would: read, compute, write, and again if somebody was faster."""
+    draw = random.Random(name)
+    for i in range(n):
+        mine = draw.sample(keys, 2)
+        while True:
+            held = await store.read(mine)
+            await asyncio.sleep(0)
+            counts = {key: held.get(key, Stored(0, b"0")) for key in mine}
+            changes = [Change(key, counter, b"%d" % (int(data) + 1)) for key, (counter, data) in counts.items()]
+            parties = tuple((change.key, change.expected + 1) for change in changes)
+            if await store.write(changes, [entry(f"{name}:{i}", parties=parties)]):
+                break
+            await asyncio.sleep(draw.uniform(0.0, 0.002))
+
+
+async def assert_counted(store: Store, names: Sequence[str], n: int) -> None:
+    held = await store.read(["a", "b", "c"])
+    assert sum(int(one.data) for one in held.values()) == 2 * n * len(names)
+    assert all(int(one.data) == one.counter for one in held.values())
+    assert sorted(ids(await store.log(limit=10_000))) == sorted(f"{name}:{i}" for name in names for i in range(n))
+    for key, one in held.items():
+        history = await store.history(key, limit=10_000)
+        assert [dict(found.parties)[key] for found in history] == list(range(one.counter, 0, -1))
+
+
+@every_store
+def test_tasks_that_collide_count_exactly_once(url: str) -> None:
+    async def work(store: Store) -> None:
+        names = [f"task{i}" for i in range(8)]
+        async with asyncio.TaskGroup() as tasks:
+            for name in names:
+                tasks.create_task(count_up(store, name, 15))
+        await assert_counted(store, names, 15)
+
+    using(url, work)
+
+
+@every_lasting_store
+def test_two_stores_at_one_place_see_each_other(url: str) -> None:
+    async def work(store: Store) -> None:
+        other = open_store(url)
+        try:
+            assert await store.write([Change("a", 0, b"1")])
+            assert not await other.write([Change("a", 0, b"2")])
+            assert dict(await other.read(["a"])) == {"a": Stored(1, b"1")}
+            assert await other.write([Change("a", 1, b"2")])
+            assert not await store.write([Change("a", 1, b"3")])
+        finally:
+            await other.close()
+        assert dict(await store.read(["a"])) == {"a": Stored(2, b"2")}
+
+    using(url, work)
+
+
+def processes() -> Any:
+    """Processes that start quickly: copies of one that has everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def count_up_alone(url: str, name: str, n: int) -> None:
+    using(url, lambda store: count_up(store, name, n))
+
+
+@every_lasting_store
+def test_processes_that_collide_count_exactly_once(url: str) -> None:
+    names = [f"process{i}" for i in range(4)]
+    running = [processes().Process(target=count_up_alone, args=(url, name, 25)) for name in names]  # all make the file at once
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(60)
+    try:
+        assert [process.exitcode for process in running] == [0] * 4
+    finally:
+        for process in running:
+            process.kill()
+            process.join()
+            process.close()
+    using(url, lambda store: assert_counted(store, names, 25))
+
+
+# opening and closing
+
+
+@every_store
+def test_a_closed_store_refuses(url: str) -> None:
+    async def work() -> None:
+        store = open_store(url)
+        assert await store.write([Change("a", 0, b"")])
+        await store.close()
+        await store.close()
+        for use in (store.read(["a"]), store.write([Change("a", 1, b"")]), store.history("a"), store.log(), store.forget(0.0)):
+            with pytest.raises(StoreError, match="is closed"):
+                await use
+
+    asyncio.run(work())
+
+
+@every_lasting_store
+def test_what_was_written_is_there_when_opened_again(url: str) -> None:
+    async def write(store: Store) -> list[Entry]:
+        assert await store.write([Change("a", 0, b"1")], [entry("t", key="a", content=b"long" * 1000)])
+        return await store.log()
+
+    async def read(store: Store) -> list[Entry]:
+        assert dict(await store.read(["a"])) == {"a": Stored(1, b"1")}
+        assert await store.history("a") == await store.log()
+        return await store.log()
+
+    assert using(url, write) == using(url, read) == using(url, read)
+
+
+@every_lasting_store
+def test_closing_finishes_what_was_begun(url: str) -> None:
+    async def work() -> list[bool]:
+        store = open_store(url)
+        begun = [asyncio.create_task(store.write([Change(f"k{i}", 0, b"x" * 10_000)])) for i in range(30)]
+        await asyncio.sleep(0)  # each has been handed over
+        await store.close()
+        return await asyncio.gather(*begun)
+
+    assert asyncio.run(work()) == [True] * 30
+    assert len(using(url, lambda store: store.read([f"k{i}" for i in range(30)]))) == 30
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "beliefs.sqlite",
+        "postgres://localhost/db",
+        "memory://x",
+        "memory://?synchronous=OFF",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:////",
+        "sqlite://host/path.sqlite",
+        "sqlite:///:memory:",
+        "sqlite:///x.sqlite?mode=ro",
+        "sqlite:///x.sqlite?synchronous",
+        "sqlite:///x.sqlite?synchronous=OFF&synchronous=FULL",
+        "redis://localhost:port/0",
+        "redis://localhost:99999/0",
+        "redis://localhost:6379/zero",
+        "redis://localhost/0?prefix=",
+        "redis://localhost/0?socket_timeout=9",
+        "unix://",
+        "unix://host/path.sock",
+        "unix:///path.sock?db=x",
+    ],
+)
+def test_a_bad_url_is_refused_with_the_good_forms(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"memory://, sqlite:///.*synchronous=FULL.*redis://host:port/db.*unix:///"):
+        open_store(bad)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sqlite_path_is_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("/relative name%20#1.sqlite", f"/{tmp_path}/absolute.sqlite"):
+        assert using(f"sqlite://{place}", lambda store: store.write([Change("a", 0, b"")]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["absolute.sqlite", "relative name%20#1.sqlite"]
+
+
+# SQLite alone
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "beliefs.sqlite"
+
+
+def fill(path: Path, n: int = 300) -> None:
+    """A store of many pages, all of them in the file itself."""
+    changes = [Change(f"k{i}", 0, random.Random(i).randbytes(500)) for i in range(n)]
+    entries = [entry(f"t{i}", 1, f"k{i}", content=random.Random(i).randbytes(900)) for i in range(n)]
+    assert using(f"sqlite:///{path}", lambda store: store.write(changes, entries))
+
+
+def use_all(path: Path) -> None:
+    async def work(store: Store) -> None:
+        await store.read([f"k{i}" for i in range(300)])
+        await store.log(limit=10_000)
+        for i in range(300):
+            await store.history(f"k{i}")
+
+    using(f"sqlite:///{path}", work)
+
+
+async def in_its_thread(store: Any, sql: str) -> list[Any]:
+    return list(await store._do(lambda: store._file._db.execute(sql).fetchall()))
+
+
+@pytest.mark.parametrize("synchronous", ["FULL", "NORMAL", "OFF"])
+def test_sqlite_keeps_the_promise_it_was_asked_for(path: Path, synchronous: str) -> None:
+    async def work(store: Store) -> None:
+        assert await in_its_thread(store, "PRAGMA journal_mode") == [("wal",)]
+        assert await in_its_thread(store, "PRAGMA synchronous") == [({"OFF": 0, "NORMAL": 1, "FULL": 2}[synchronous],)]
+
+    using(f"sqlite:///{path}" + f"?synchronous={synchronous}" * (synchronous != "FULL"), work)
+
+
+def test_sqlite_refuses_another_promise(path: Path) -> None:
+    with pytest.raises(ConfigError, match="FULL, NORMAL, OFF, not 'fast'"):
+        open_store(f"sqlite:///{path}?synchronous=fast")
+    assert not path.exists()
+
+
+def test_sqlite_files_are_private(path: Path) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"")])
+        files = list(path.parent.iterdir())
+        assert len(files) == 3
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+    using(f"sqlite:///{path}", work)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_sqlite_does_not_mind_if_another_process_made_the_file_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(path, 3)
+    is_empty, first = sqlite_store._is_empty, iter([True])
+    monkeypatch.setattr(sqlite_store, "_is_empty", lambda db: next(first, False) or is_empty(db))
+    assert len(using(f"sqlite:///{path}", lambda store: store.read(["k0", "k1", "k2"]))) == 3
+
+
+def make_text(path: Path) -> None:
+    path.write_text("customer,amount\n" * 500)
+
+
+def make_other_database(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE records (key TEXT, counter INTEGER, data BLOB)")
+    db.close()
+
+
+def make_marked_database(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA application_id = 42")
+    db.close()
+
+
+def make_newer_store(path: Path) -> None:
+    fill(path)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+def make_headless_store(path: Path) -> None:
+    fill(path)
+    path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
+
+
+def make_truncated_store(path: Path) -> None:
+    fill(path)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def make_stump(path: Path) -> None:
+    fill(path)
+    os.truncate(path, 60)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (make_text, "no SQLite file at all"),
+        (make_other_database, "is not a store of Turncoat's"),
+        (make_marked_database, "is not a store of Turncoat's"),
+        (make_newer_store, "has version 2; this Turncoat knows versions up to 1"),
+        (make_headless_store, "damaged"),
+        (make_truncated_store, "damaged"),
+        (make_stump, "damaged"),
+    ],
+)
+def test_sqlite_refuses_a_file_that_is_no_store_and_leaves_it_alone(path: Path, make: Callable[[Path], None], words: str) -> None:
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=words) as raised:
+        open_store(f"sqlite:///{path}")
+    assert str(path) in str(raised.value)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("page", [1, 2, 5, 20, 40])
+def test_sqlite_says_so_when_a_page_is_garbled(path: Path, page: int) -> None:
+    fill(path)
+    with path.open("r+b") as file:
+        file.seek(8192 * page)
+        file.write(random.Random(page).randbytes(8192))
+    with pytest.raises(StoreError, match="damaged"):
+        use_all(path)
+
+
+def test_sqlite_says_so_when_a_folder_is_missing(path: Path) -> None:
+    with pytest.raises(StoreError, match="Check that the folder is there") as raised:
+        open_store(f"sqlite:///{path.parent}/none/beliefs.sqlite")
+    assert "none/beliefs.sqlite" in str(raised.value)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write everything, so be somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="rights are another matter on this system")
+def test_sqlite_says_so_when_the_file_may_only_be_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "beliefs.sqlite"
+        fill(path, 3)
+        path.chmod(0o444)
+        Path(folder).chmod(0o555)
+        before = path.read_bytes()
+        try:
+            with as_nobody(), pytest.raises(StoreError, match=r"right to write|may write"):
+                using(f"sqlite:///{path}", lambda store: store.write([Change("new", 0, b"")]))
+        finally:
+            Path(folder).chmod(0o755)
+        assert path.read_bytes() == before
+
+
+def test_sqlite_goes_on_when_a_full_disk_has_space_again(path: Path) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"1")])
+        ((n_pages,),) = await in_its_thread(store, "PRAGMA page_count")
+        await in_its_thread(store, f"PRAGMA max_page_count = {n_pages + 3}")
+        large = [Change("a", 1, b"2"), *(Change(f"large{i}", 0, bytes(3000)) for i in range(50))]
+        for _ in range(3):
+            with pytest.raises(StoreError, match=r"beliefs\.sqlite: the disk is full"):
+                await store.write(large, [entry()])
+        assert dict(await store.read(["a", "large0"])) == {"a": Stored(1, b"1")}
+        assert await store.log() == []
+        assert await store.write([Change("a", 1, b"small")])
+        await in_its_thread(store, "PRAGMA max_page_count = 1000000")
+        assert await store.write([Change("a", 2, b"2"), *large[1:]], [entry()])
+        assert len(await store.read([change.key for change in large])) == 51
+        assert ids(await store.log()) == ["t"]
+
+    using(f"sqlite:///{path}", work)
+
+
+def test_sqlite_says_so_when_another_process_does_not_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "_PATIENCE", 0.05)
+
+    async def work(store: Store) -> None:
+        other = sqlite3.connect(path, isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="kept it locked"):
+                await store.write([Change("a", 0, b"")])
+            assert dict(await store.read(["a"])) == {}  # readers do not wait for writers
+            other.execute("ROLLBACK")
+            assert await store.write([Change("a", 0, b"")])
+        finally:
+            other.close()
+
+    using(f"sqlite:///{path}", work)
+
+
+def test_sqlite_goes_on_after_a_write_of_the_wrong_type(path: Path) -> None:
+    async def work(store: Store) -> None:
+        wrong: Any = {"not": "bytes"}
+        with pytest.raises(StoreError):
+            await store.write([Change("a", 0, b"1"), Change("b", 0, wrong)])
+        with pytest.raises(ValueError, match="surrogates"):
+            await store.write([Change("a", 0, b"1"), Change("\ud800", 0, b"")])
+        assert await store.write([Change("a", 0, b"2")])
+
+    using(f"sqlite:///{path}", work)
+
+
+def test_sqlite_compresses_contents_where_it_pays(path: Path) -> None:
+    contents = [b"", b"short", b'{"amount": 1.5}' * 100, random.Random(0).randbytes(2000)]
+
+    async def work(store: Store) -> None:
+        assert await store.write([], [entry(str(i), i, content=content) for i, content in enumerate(contents)])
+        sizes = [size for (size,) in await in_its_thread(store, "SELECT length(content) FROM log ORDER BY place")]
+        assert sizes[:2] == [1, 6]
+        assert sizes[2] < 200
+        assert sizes[3] == 2001
+        assert [one.content for one in await store.log()] == contents
+
+    using(f"sqlite:///{path}", work)
+
+
+@pytest.mark.parametrize(
+    "damage", ["content = ''", "content = x'07'", "content = x'01ffffffff00'", "content = x'0100000200ffff'", "parties = '[[1'"]
+)
+def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([], [entry(content=b"long" * 1000)])
+        await in_its_thread(store, f"UPDATE log SET {damage}")
+        for use in (store.log(), store.history("c")):
+            with pytest.raises(StoreError, match="the file is damaged"):
+                await use
+
+    using(f"sqlite:///{path}", work)
+
+
+def write_on(url: str, told: Connection, first: int) -> None:
+    """Write, say what was written, and so on until killed."""
+
+    async def work(store: Store) -> None:
+        for i in range(first, first + 100_000):
+            held = (await store.read(["count"])).get("count", Stored(0, b""))
+            change = Change("count", held.counter, b"%d" % i)
+            if await store.write([change, Change(f"k{i}", 0, b"%d" % i)], [entry(f"t{i}", held.counter + 1, "count", content=b"x" * 3000)]):
+                told.send(i)
+
+    using(url, work)
+
+
+def told_by_a_killed_writer(url: str, first: int, n: int) -> list[int]:
+    ours, theirs = processes().Pipe(duplex=False)
+    process = processes().Process(target=write_on, args=(url, theirs, first))
+    process.start()
+    theirs.close()
+    told = []
+    with ours:
+        try:
+            for _ in range(n):
+                assert ours.poll(60)
+                told.append(ours.recv())
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            process.close()
+        try:
+            while True:
+                told.append(ours.recv())
+        except (EOFError, OSError):  # the last word may be half a word
+            return told
+
+
+def test_sqlite_has_all_it_promised_after_a_kill(path: Path) -> None:
+    url, told = f"sqlite:///{path}?synchronous=OFF", []  # which a kill does not need
+
+    async def check(store: Store) -> None:
+        held = await store.read([f"k{i}" for i in told])
+        assert sorted(held) == sorted(f"k{i}" for i in told)
+        (count,) = (await store.read(["count"])).values()
+        log = await store.log(limit=100_000)
+        assert set(ids(log)) >= {f"t{i}" for i in told}
+        assert len(log) == len(set(ids(log))) == count.counter
+        assert await in_its_thread(store, "PRAGMA integrity_check") == [("ok",)]
+
+    for turn in range(6):
+        told += told_by_a_killed_writer(url, 1_000_000 * turn, 1 + 40 * turn)
+        using(url, check)
+
+
+# Redis alone
+
+
+def keys_of(server: RedisServer, url: str) -> set[bytes]:
+    prefix = url.rpartition("=")[2].encode()
+    return {key.removeprefix(prefix + b":") for key in server.command("KEYS", prefix + b":*")}
+
+
+def test_redis_through_a_socket_of_this_machine(redis_server: RedisServer) -> None:
+    for url in (f"{redis_server.socket_url}?prefix=socket&db=3", f"redis://127.0.0.1:{redis_server.port}/3?prefix=socket"):
+        stored = using(url, lambda store: _set_once(store))
+        assert stored == {"a": Stored(1, b"1")}
+
+
+async def _set_once(store: Store) -> dict[str, Stored]:
+    await store.write([Change("a", 0, b"1")])
+    return dict(await store.read(["a"]))
+
+
+def test_redis_prefixes_are_worlds_of_their_own(redis_server: RedisServer, redis_url: str) -> None:
+    assert using(redis_url, _set_once)
+    assert not using(redis_url + "x", lambda store: store.read(["a"]))
+    assert keys_of(redis_server, redis_url) == {b"r:a"}
+
+
+def test_redis_keeps_no_index_of_what_is_forgotten(redis_server: RedisServer, redis_url: str) -> None:
+    async def work(store: Store) -> None:
+        both = (("c", 1), ("e", 1))
+        assert await store.write([Change("c", 0, b""), Change("e", 0, b"")], [entry("t", parties=both), entry("u", 2, "c", at=5.0)])
+        assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"h:c", b"h:e", b"at", b"log"}
+        assert await store.forget(1.0) == 1
+        assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"h:c", b"at", b"log"}
+        assert await store.forget(6.0) == 1
+        assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"log"}  # an empty stream, which knows its last place
+
+    using(redis_url, work)
+
+
+def test_redis_skips_entries_that_somebody_trimmed(redis_server: RedisServer, redis_url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([], [entry(f"t{i}", i) for i in range(1, 351)])
+        log = await store.log()
+        for one in log[150:300]:
+            redis_server.command("XDEL", redis_url.rpartition("=")[2] + ":log", one.place)
+        wanted = ids([*log[:150], *log[300:]][::-1])
+        assert ids(await store.history("c", limit=1000)) == wanted
+        assert redis_server.command("ZCARD", redis_url.rpartition("=")[2] + ":h:c") == 200
+        assert await store.forget(1.0, limit=1000) == 200
+        assert keys_of(redis_server, redis_url) == {b"log"}
+
+    using(redis_url, work)
+
+
+def test_redis_changes_nothing_where_a_key_is_taken(redis_server: RedisServer, redis_url: str) -> None:
+    prefix = redis_url.rpartition("=")[2]
+
+    async def work(store: Store) -> None:
+        for name in ("log", "at", "h:c"):
+            redis_server.command("SET", f"{prefix}:{name}", "something else")
+            with pytest.raises(StoreError, match="wrong kind of value"):
+                await store.write([Change("a", 0, b"")], [entry()])
+            redis_server.command("DEL", f"{prefix}:{name}")
+        assert keys_of(redis_server, redis_url) == set()
+        redis_server.command("SET", f"{prefix}:r:a", "short")
+        with pytest.raises(StoreError, match="holds something else"):
+            await store.read(["a"])
+        redis_server.command("XADD", f"{prefix}:log", "*", "somebody", "else")
+        with pytest.raises(StoreError, match="no entry"):
+            await store.log()
+
+    using(redis_url, work)
+
+
+def test_redis_goes_on_when_the_server_is_back(redis_server: RedisServer, redis_url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"1")], [entry()])
+        assert len(await asyncio.gather(*(store.read(["a"]) for _ in range(5)))) == 5  # several connections that will break
+        redis_server.stop()
+        for use in (store.read(["a"]), store.write([Change("a", 1, b"2")]), store.history("c"), store.log(), store.forget(1.0)):
+            with pytest.raises(StoreError, match=f"127.0.0.1:{redis_server.port}"):
+                await asyncio.wait_for(use, 10)
+        redis_server.start()
+        found = await asyncio.gather(*(store.read(["a"]) for _ in range(5)))
+        assert [dict(one) for one in found] == [{"a": Stored(1, b"1")}] * 5
+        assert ids(await store.log()) == ["t"]
+        assert await store.write([Change("a", 1, b"2")])
+        redis_server.stop()
+        redis_server.start()
+        await asyncio.sleep(0.01)  # in which the loop hears of the broken connections
+        assert await store.write([Change("a", 2, b"3")])
+
+    try:
+        using(redis_url, work)
+    finally:
+        if redis_server.process is None:
+            redis_server.start()
+
+
+def test_redis_that_hangs_is_not_waited_for_forever(redis_server: RedisServer, redis_url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"")])
+        redis_server.pause()
+        try:
+            with pytest.raises(StoreError, match="Timeout"):
+                await asyncio.wait_for(store.read(["a"]), 10)
+        finally:
+            redis_server.resume()
+        assert await store.write([Change("a", 1, b"")])
+
+    using(redis_url, work)
+
+
+@asynccontextmanager
+async def line_that_loses_answers(port: int) -> AsyncIterator[int]:
+    """A port through which Redis hears everything, but which breaks as soon as a script is answered."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        while said := await reader.read(65536):
+            back.write(said)
+            answer = await there.read(65536)
+            if b"EVAL" in said:
+                break
+            writer.write(answer)
+        back.close()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def test_redis_is_sent_a_write_once_though_its_answer_is_lost(redis_server: RedisServer, redis_url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"")])  # so that the server knows the script
+        async with line_that_loses_answers(redis_server.port) as port:
+            behind = open_store(redis_url.replace(str(redis_server.port), str(port)))
+            with pytest.raises(StoreError):
+                await behind.write([], [entry()])
+            await behind.close()
+        assert ids(await store.log()) == ["t"]
+
+    using(redis_url, work)
+
+
+def test_redis_forgets_its_scripts_and_is_told_again(redis_server: RedisServer, redis_url: str) -> None:
+    async def work(store: Store) -> None:
+        for i in range(3):
+            assert await store.write([Change("a", i, b"")], [entry(f"t{i}", i)])
+            redis_server.command("SCRIPT", "FLUSH")
+        assert ids(await store.history("c")) == ["t2", "t1", "t0"]
+
+    using(redis_url, work)
+
+
+@pytest.mark.parametrize(
+    ("breaking", "mending", "words"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "OOM|maxmemory"),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "read only"),
+    ],
+)
+def test_redis_that_cannot_write_changes_nothing(
+    redis_server: RedisServer, redis_url: str, breaking: tuple[str, ...], mending: tuple[str, ...], words: str
+) -> None:
+    async def work(store: Store) -> None:
+        assert await store.write([Change("a", 0, b"1")], [entry()])
+        redis_server.command(*breaking)
+        try:
+            with pytest.raises(StoreError, match=words):
+                await store.write([Change("b", 0, b""), Change("a", 1, b"2")], [entry("no", 2)])
+        finally:
+            redis_server.command(*mending)
+        assert dict(await store.read(["a", "b"])) == {"a": Stored(1, b"1")}
+        assert ids(await store.log()) == ids(await store.history("c")) == ["t"]
+        assert await store.write([Change("a", 1, b"2")])
+
+    using(redis_url, work)
+
+
+def test_redis_takes_the_password_from_the_environment(redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    redis_server.command("CONFIG", "SET", "requirepass", "correct-horse")
+    try:
+        with pytest.raises(StoreError, match="Authentication"):
+            using(redis_url, lambda store: store.read(["a"]))
+        monkeypatch.setenv("TURNCOAT_REDIS_PASSWORD", "hunter2")
+        with pytest.raises(StoreError, match="username-password") as raised:
+            using(redis_url, lambda store: store.read(["a"]))
+        assert "hunter2" not in str(raised.value)
+        monkeypatch.setenv("TURNCOAT_REDIS_PASSWORD", "correct-horse")
+        assert using(redis_url, _set_once) == {"a": Stored(1, b"1")}
+        monkeypatch.setenv("TURNCOAT_REDIS_USERNAME", "nobody")
+        with pytest.raises(StoreError, match="username-password"):
+            using(redis_url, lambda store: store.read(["a"]))
+    finally:
+        redis_server.command("CONFIG", "SET", "requirepass", "", password="correct-horse")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hunter2@localhost:6379/0",
+        "rediss://user:hunter2@localhost/0",
+        "redis://:/hunter2@localhost/0",
+        "redis://:?hunter2@localhost/0",
+        "redis://:#hunter2@localhost/0",
+        "unix://:hunter2@/path.sock",
+        "redis://localhost:hunter2/0",
+        "redis://localhost/0?password=hunter2",
+        "redis://localhost/hunter2",
+        "redsi://:hunter2@localhost",
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_store(url)
+    shown = [str(problem) for problem in (raised.value, raised.value.__cause__) if problem is not None]
+    assert not any("hunter2" in text for text in shown)
+    if "@" in url and not url.startswith("redsi"):
+        assert "TURNCOAT_REDIS_PASSWORD" in shown[0]

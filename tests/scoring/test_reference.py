@@ -1,0 +1,205 @@
+"""What drift is measured from: figures as defined, score bins that bear rounding, saved with the detector."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turncoat import BundleError, load
+from turncoat.features.parts import part_panel
+from turncoat.scoring.reference import Reference, score_bins
+
+from .cases import data_of, detector, time_split
+from .test_bundle import manifest_of, rewrite, rewrite_arrays
+from .test_ranker import ranked_detector, scored_shop
+
+
+def drawn(n_rows: int = 300, n_states: int = 3, n_columns: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    beliefs = rng.dirichlet(np.full(n_states, 0.4), n_rows)
+    rows = rng.normal(beliefs @ rng.normal(size=(n_states, n_columns)), 1.0).astype(np.float32)
+    rows[rng.random(rows.shape) < 0.2] = np.nan
+    rows[:, -1] = np.nan  # never there
+    return beliefs, rows, beliefs @ np.linspace(0.001, 0.3, n_states)
+
+
+def of_scores(probabilities: Any) -> Reference:
+    n = len(probabilities)
+    return Reference.measure(np.ones((n, 1)), np.zeros((n, 1), np.float32), np.asarray(probabilities, float))
+
+
+def test_every_figure_is_as_defined() -> None:
+    beliefs, rows, scores = drawn()
+    reference = Reference.measure(beliefs, rows, scores)
+    for k in range(3):
+        assert reference.occupancy[k] == pytest.approx(sum(beliefs[:, k]) / 300)
+        for d in range(5):
+            pairs = [(beliefs[t, k], float(rows[t, d])) for t in range(300) if not math.isnan(rows[t, d])]
+            mass = sum(w for w, _ in pairs)
+            mean = sum(w * x for w, x in pairs) / mass if pairs else 0.0
+            assert reference.mass[k, d] == pytest.approx(mass)
+            assert reference.means[k, d] == pytest.approx(mean)
+            spread = math.sqrt(sum(w * (x - mean) ** 2 for w, x in pairs) / mass) if pairs else 0.0
+            assert reference.spreads[k, d] == pytest.approx(spread)
+    assert reference.mean_score == pytest.approx(scores.mean())
+    assert reference.n_rows == 300
+    reference.check(3, 5, has_ranker=False)
+
+
+def test_many_rows_are_summed_in_parts_and_a_few_are_kept() -> None:
+    beliefs, rows, scores = drawn(40_000, seed=1)
+    whole = Reference.measure(beliefs, rows, scores)
+    present = np.nan_to_num(rows.astype(float))
+    np.testing.assert_allclose(whole.mass, beliefs.T @ ~np.isnan(rows))
+    np.testing.assert_allclose(whole.mass * whole.means, beliefs.T @ present, rtol=1e-9, atol=1e-9)
+    assert whole.beliefs.shape == (4096, 3)
+    assert whole.counts.sum() == 40_000
+    again = whole.rescored(whole.beliefs @ np.linspace(0.001, 0.3, 3))
+    assert again.counts.sum() == 4096
+    assert again.mean_score == pytest.approx(whole.mean_score, rel=0.05)
+
+
+def test_one_enormous_cell_does_not_make_a_mean() -> None:
+    beliefs, rows, scores = drawn()
+    rows[5, 0] = 1e6
+    assert np.abs(Reference.measure(beliefs, rows, scores).means[:, 0]).max() < 3
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 7, 100, 5000])
+@pytest.mark.parametrize("kind", ["uniform", "skewed", "atoms", "one", "ends"])
+def test_bins_cover_everything_and_rise(n_rows: int, kind: str) -> None:
+    rng = np.random.default_rng(n_rows)
+    scores = {
+        "uniform": rng.random(n_rows),
+        "skewed": rng.beta(0.05, 5.0, n_rows),
+        "atoms": rng.choice([0.001, 0.01, 0.4], n_rows, p=[0.9, 0.09, 0.01]),
+        "one": np.full(n_rows, 0.02),
+        "ends": rng.choice([0.0, 1.0], n_rows),
+    }[kind]
+    reference = of_scores(scores)
+    reference.check(1, 1, has_ranker=False)
+    assert reference.edges[0] == 0
+    assert reference.edges[-1] == 1
+    assert (np.diff(reference.edges) > 0).all()
+    assert 1 <= len(reference.counts) <= 20
+    assert reference.counts.sum() == n_rows
+    by_hand = [((scores >= low) & (scores < high)).sum() for low, high in zip(reference.edges[:-1], reference.edges[1:], strict=True)]
+    by_hand[-1] += (scores == 1.0).sum()
+    np.testing.assert_array_equal(reference.counts, by_hand)
+    for score in (0.0, 1e-300, 0.5, 1.0):
+        assert 0 <= score_bins(reference.edges[1:-1], np.array([score]))[0] < len(reference.counts)
+
+
+def test_smooth_scores_have_twenty_bins_finer_where_fraud_is() -> None:
+    counts = of_scores(np.random.default_rng(0).beta(0.5, 8.0, 20_000)).counts
+    assert len(counts) == 20
+    assert counts.max() < 0.2 * 20_000
+    assert 0 < counts[-1] < 0.003 * 20_000
+    assert counts[-5:].sum() < 0.06 * 20_000
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rounding_takes_no_score_into_another_bin(seed: int) -> None:
+    """Scores of beliefs that are nearly sure are a few values and their last digits; other last digits are the same scores."""
+    rng = np.random.default_rng(seed)
+    values = np.sort(rng.random(4)) * np.array([0.001, 0.01, 0.1, 1.0])
+    exact = rng.choice(values, 3000, p=[0.7, 0.2, 0.08, 0.02])
+    one, other = (exact * (1 + 1e-7 * rng.normal(size=3000)) for _ in range(2))
+    reference = of_scores(one)
+    assert len(reference.counts) == len(np.unique(exact))
+    np.testing.assert_array_equal(score_bins(reference.edges[1:-1], one), score_bins(reference.edges[1:-1], other))
+
+
+def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray]:
+    panel, places = part_panel(made.features_, transactions, time_split(transactions), "calibration")
+    return panel.continuous[places], made._probs(panel, "filtered")[places]
+
+
+def test_a_fitted_detector_has_that_of_its_calibration_rows() -> None:
+    made, transactions = detector(), data_of("shop").transactions
+    rows, beliefs = calibration_rows(made, transactions)
+    expected = Reference.measure(beliefs, rows, beliefs @ made.regimes.mean_rates)
+    for name in ("occupancy", "means", "spreads", "mass", "edges", "counts", "beliefs"):
+        np.testing.assert_array_equal(getattr(made.parts_.reference, name), getattr(expected, name))
+    np.testing.assert_allclose(made.parts_.reference.occupancy, made.regimes.occupancy)
+    assert made.parts_.reference.external is None
+
+
+def test_with_a_ranker_the_scores_are_the_ranked_ones() -> None:
+    made, transactions = ranked_detector("column"), scored_shop().transactions
+    _, beliefs = calibration_rows(made, transactions)
+    external = transactions.column("mine")[time_split(transactions).calibration]
+    scores = made.parts_.ranked["filtered"].predict(external, beliefs)[0]
+    reference = made.parts_.reference
+    assert reference.mean_score == pytest.approx(scores.mean())
+    np.testing.assert_array_equal(reference.counts, of_scores(scores).counts)
+    assert reference.mean_score != pytest.approx((beliefs @ made.regimes.mean_rates).mean(), rel=1e-6)
+    assert reference.external is not None
+    np.testing.assert_array_equal(reference.external, external)
+
+
+@pytest.mark.parametrize("ranked", [False, True])
+def test_it_is_saved_with_the_detector(ranked: bool, tmp_path: Path) -> None:
+    made = ranked_detector("column") if ranked else detector()
+    made.save(tmp_path)
+    one, other = made.parts_.reference, load(tmp_path).parts_.reference
+    for name in ("occupancy", "means", "spreads", "mass", "edges", "counts", "beliefs"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert (one.n_rows, one.mean_score) == (other.n_rows, other.mean_score)
+    assert (other.external is not None) == ranked
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "means of other columns": {"means": np.zeros((3, 2))},
+    "another number of regimes": {"occupancy": np.full(4, 0.25)},
+    "less than no mass": {"mass": "negative"},
+    "means that are no number": {"means": "nan"},
+    "edges that fall": {"edges": "reversed"},
+    "no edges": {"edges": None},
+    "beliefs of none": {"beliefs": np.zeros((0, 3), np.float32)},
+    "a ranker's scores": {"external": np.zeros(2)},
+    "counts in whole numbers": {"counts": "whole"},
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_one_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
+    detector().save(tmp_path)
+    reference = detector().parts_.reference
+    ways = {"negative": lambda a: -a, "nan": lambda a: a * np.nan, "reversed": lambda a: a[::-1].copy(), "whole": lambda a: a.astype(int)}
+    changes = {key: ways[value](getattr(reference, key)) if isinstance(value, str) else value for key, value in WRONG[name].items()}
+    rewrite_arrays(tmp_path, {f"reference.{key}": value for key, value in changes.items()})
+    with pytest.raises(BundleError, match="not a detector this version understands"):
+        load(tmp_path)
+
+
+def test_nonsense_beside_the_arrays_is_refused(tmp_path: Path) -> None:
+    detector().save(tmp_path)
+    content = manifest_of(tmp_path)["reference"]
+    for wrong in (
+        None,
+        {},
+        {**content, "mean_score": 2.0},
+        {**content, "n_rows": 0},
+        {**content, "charm": 1},
+        {**content, "mean_score": None},
+    ):
+        rewrite(tmp_path, reference=wrong)
+        with pytest.raises(BundleError, match="not a detector this version understands"):
+            load(tmp_path)
+    rewrite(tmp_path, reference=content)
+    load(tmp_path)
+
+
+def test_check_tells_a_ranker_s_reference_from_another() -> None:
+    reference = Reference.measure(*drawn())
+    with pytest.raises(ValueError, match="ranker"):
+        reference.check(3, 5, has_ranker=True)
+    with pytest.raises(ValueError, match="ranker"):
+        replace(reference, external=np.zeros(3)).check(3, 5, has_ranker=True)
+    replace(reference, external=np.zeros(300)).check(3, 5, has_ranker=True)

@@ -1,0 +1,373 @@
+"""The service over HTTP: what each route answers, what it refuses and how, who may do what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scoring.cases import detector
+from tests.serving.cases import bundle, client, rows_of
+from tests.serving.test_ledger import by_hand
+from turncoat import BundleError, ConfigError
+from turncoat.serving.access import Door, Pace, load_keys, new_key, parse_keys
+from turncoat.serving.app import create_app
+from turncoat.serving.fields import TransactionForm
+from turncoat.serving.settings import Settings
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return bundle("shop", tmp_path)
+
+
+def error(response: Any) -> tuple[int, str, str | None]:
+    said = response.json()["error"]
+    assert said["message"]
+    return response.status_code, said["kind"], said.get("field")
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def test_one_by_one_and_in_a_batch_answers_are_the_librarys(model: Path) -> None:
+    rows, made = rows_of("shop")[:60], detector("shop")
+    form = TransactionForm(made.features_.fitted())
+    scores, _ = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
+    expected = [score.probability for score in scores]
+    with client(model) as talking:
+        one_by_one = [talking.post("/v1/score", json=row).json() for row in rows]
+    lines = b"\n".join(json.dumps(row).encode() for row in rows)
+    with client(model) as talking:
+        response = talking.post("/v1/score/batch", content=lines)
+    batch = [json.loads(line) for line in response.text.splitlines()]
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert [one["probability"] for one in one_by_one] == expected
+    assert batch == one_by_one
+    first = one_by_one[0]
+    assert first["belief_from"] == "new"
+    assert first["model"] == made.version_
+    assert first["calibration"] == 0
+    assert first["interval"][0] <= first["probability"] <= first["interval"][1]
+    assert sum(first["belief"]) == pytest.approx(1.0)
+    assert first["reasons"][0].keys() == {"source", "text", "log_odds"}
+
+
+def test_the_model_says_what_it_is_with_an_example_that_it_accepts(tmp_path: Path) -> None:
+    for name in ("shop", "handbook", "ieee"):
+        (tmp_path / name).mkdir()
+        with client(bundle(name, tmp_path / name)) as talking:
+            told = talking.get("/v1/model").json()
+            assert told["model"] == detector(name).version_
+            assert len(told["regimes"]) == 3
+            assert told["fraud_regime"] == detector(name).regimes.fraud_state
+            answer = talking.post("/v1/score", json=told["example"])
+            assert answer.status_code == 200, answer.text
+
+
+def test_a_customer_is_remembered(model: Path) -> None:
+    rows = [row for row in rows_of("shop") if row["who"] == "c4"][:20]
+    with client(model) as talking:
+        assert error(talking.get("/v1/customers/c4")) == (404, "not_found", None)
+        answers = [talking.post("/v1/score", json=row).json() for row in rows]
+        known = talking.get("/v1/customers/c4").json()
+    assert known["seen"] == 20
+    assert known["belief"] == answers[-1]["belief"]
+    assert known["regime"] == answers[-1]["regime"]
+    assert known["recent"] == [{"id": one["id"], "probability": one["probability"]} for one in reversed(answers[-16:])]
+    assert known["is_current"]
+    assert known["last_time"] == rows[-1]["at"]
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"surprise": 1}, "surprise"),
+        ({"paid": "12.5"}, "paid"),
+        ({"paid": True}, "paid"),
+        ({"paid": [1]}, "paid"),
+        ({"at": None}, "at"),
+        ({"at": "yesterday"}, "at"),
+        ({"at": 1e300}, "at"),
+        ({"who": None}, "who"),
+        ({"who": ""}, "who"),
+        ({"who": "x" * 300}, "who"),
+        ({"id": 1.5}, "id"),
+        ({"device": {"kind": "phone"}}, "device"),
+        ({"shop": "s" * 300}, "shop"),
+        ({"fraud": 1}, "fraud"),
+        ({"paid": 1e300}, None),
+    ],
+)
+def test_a_bad_field_is_named(model: Path, change: dict[str, Any], field: str | None) -> None:
+    with client(model) as talking:
+        response = talking.post("/v1/score", json={**rows_of("shop")[0], **change})
+        if change == {"paid": 1e300}:
+            assert response.status_code in (200, 422)
+        else:
+            assert error(response) == (422, "invalid", field)
+        assert talking.get("/v1/customers/c1").status_code == 404
+
+
+@pytest.mark.parametrize("missing", ["who", "at", "id"])
+def test_required_fields_are_required_and_the_others_are_missing_values(model: Path, missing: str) -> None:
+    row = rows_of("shop")[0]
+    with client(model) as talking:
+        assert error(talking.post("/v1/score", json={k: v for k, v in row.items() if k != missing})) == (422, "invalid", missing)
+        bare = {k: v for k, v in row.items() if k in ("who", "at", "id")}
+        nulls = {**dict.fromkeys(("paid", "age", "kind", "device", "town", "shop")), **bare, "id": "other", "who": "c99"}
+        first, second = talking.post("/v1/score", json=bare), talking.post("/v1/score", json=nulls)
+    assert first.status_code == second.status_code == 200
+    assert first.json()["probability"] == second.json()["probability"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b"nan", b"\xff\xfe", b'{"at":NaN}', b'{"at": 1e999}', b"[" * 5000, b'"\\ud800"']
+)
+def test_what_is_not_a_transaction_is_refused(model: Path, body: bytes) -> None:
+    with client(model) as talking:
+        for path in ("/v1/score", "/v1/labels"):
+            assert talking.post(path, content=body).status_code in (400, 422)
+        batch = talking.post("/v1/score/batch", content=body)
+        assert batch.status_code == 200
+        assert all("error" in json.loads(line) for line in batch.text.splitlines())
+
+
+def test_a_name_that_is_no_text_is_refused_or_kept_apart(model: Path) -> None:
+    with client(model) as talking:
+        response = talking.post("/v1/score", content=b'{"id":"a","who":"\\ud800","at":1}')
+        assert response.status_code in (400, 422)
+
+
+def test_bad_lines_of_a_batch_are_named_by_their_number_and_the_others_answered(model: Path) -> None:
+    rows = [json.dumps(row) for row in rows_of("shop")[:4]]
+    text = "\n".join([rows[0], "{", "", rows[1], '{"paid": "x"}', rows[2]])
+    with client(model) as talking:
+        found = [json.loads(line) for line in talking.post("/v1/score/batch", content=text.encode()).text.splitlines()]
+    assert [one.get("line") for one in found] == [None, 2, None, 5, None]
+    assert [one["id"] for one in found if "id" in one] == [str(row["id"]) for row in rows_of("shop")[:3]]
+
+
+def test_long_bodies_and_batches_are_refused(model: Path) -> None:
+    row = rows_of("shop")[0]
+    with client(model, most_body=2000, most_lines=3) as talking:
+        long = json.dumps({**row, "town": "x" * 3000}).encode()
+        assert error(talking.post("/v1/score", content=long))[:2] == (413, "too_large")
+        assert error(talking.post("/v1/score", content=(long[i : i + 100] for i in range(0, len(long), 100))))[:2] == (413, "too_large")
+        endless = talking.post("/v1/score/batch", content=b"x" * 10_000)
+        assert json.loads(endless.text)["error"]["kind"] == "too_large"
+        many = b"\n".join(json.dumps({**row, "id": i}).encode() for i in range(6))
+        found = [json.loads(line) for line in talking.post("/v1/score/batch", content=many).text.splitlines()]
+        assert ["error" in one for one in found] == [False, False, False, True]
+
+
+def test_unknown_paths_and_verbs_are_refused_as_json(model: Path) -> None:
+    with client(model) as talking:
+        assert error(talking.get("/nothing")) == (404, "not_found", None)
+        assert error(talking.get("/v1/score")) == (405, "not_allowed", None)
+
+
+# ------------------------------------------------------------------------------------------------ labels
+
+
+def test_a_label_conditions_the_belief_once_and_only_the_latest(model: Path) -> None:
+    rows = [row for row in rows_of("shop") if row["who"] == "c5"][:3]
+    made = detector("shop")
+    with client(model) as talking:
+        for row in rows:
+            talking.post("/v1/score", json=row)
+        before = talking.get("/v1/customers/c5").json()["belief"]
+        body = {"id": rows[-1]["id"], "customer": "c5", "label": 1}
+        first = talking.post("/v1/labels", json=body).json()
+        after = talking.get("/v1/customers/c5").json()["belief"]
+        second = talking.post("/v1/labels", json=body).json()
+        assert talking.get("/v1/customers/c5").json()["belief"] == after
+        older = talking.post("/v1/labels", json={**body, "id": rows[0]["id"]}).json()
+        assert talking.get("/v1/customers/c5").json()["belief"] == after
+        text = talking.get("/metrics").text
+    rates = made.regimes.mean_rates
+    expected = [b * r for b, r in zip(before, rates, strict=True)]
+    assert after == pytest.approx([one / sum(expected) for one in expected])
+    assert (first["changed"], first["belief"]) == (True, "conditioned")
+    assert (second["changed"], second["belief"]) == (False, "unchanged")
+    assert (older["changed"], older["belief"]) == (True, "unchanged")
+    assert 'turncoat_labels_total{label="1"} 2.0' in text
+
+
+def test_a_fraud_is_reported_to_the_second_party_once(model: Path) -> None:
+    row = next(row for row in rows_of("shop") if row.get("shop"))
+    body = {"id": row["id"], "customer": row["who"], "label": 1}
+    with client(model, labels_condition=False) as talking:
+        talking.post("/v1/score", json=row)
+        assert talking.post("/v1/labels", json=body).json()["entity"] == "fraud reported"
+        assert talking.post("/v1/labels", json=body).json()["entity"] == "unchanged"
+        assert talking.post("/v1/labels", json={**body, "label": 0}).json() == {
+            "id": str(row["id"]),
+            "customer": row["who"],
+            "label": 0,
+            "changed": True,
+            "belief": "unchanged",
+            "entity": "unchanged",
+        }
+
+
+def test_labels_of_unknown_transactions_and_bad_labels_are_refused(model: Path) -> None:
+    with client(model) as talking:
+        talking.post("/v1/score", json=rows_of("shop")[0])
+        customer, id = rows_of("shop")[0]["who"], rows_of("shop")[0]["id"]
+        assert error(talking.post("/v1/labels", json={"id": "?", "customer": customer, "label": 1}))[:2] == (404, "not_found")
+        assert error(talking.post("/v1/labels", json={"id": id, "customer": "?", "label": 1}))[:2] == (404, "not_found")
+        assert error(talking.post("/v1/labels", json={"id": id, "customer": customer, "label": 2})) == (422, "invalid", "label")
+        assert error(talking.post("/v1/labels", json={"id": id, "customer": customer})) == (422, "invalid", "label")
+
+
+# ------------------------------------------------------------------------------------------------ who may do what
+
+
+def test_keys_open_what_their_scopes_say_and_nothing_else(model: Path, tmp_path: Path) -> None:
+    secrets, lines = {}, []
+    for name, scopes in (("gate", ["score"]), ("desk", ["read", "label"])):
+        secrets[name], key = new_key(name, scopes)
+        lines.append(str(key))
+    (tmp_path / "keys").write_text("# who may do what\n" + "\n".join(lines) + "\n")
+    row = rows_of("shop")[0]
+    with client(model, keys=str(tmp_path / "keys")) as talking:
+
+        def status(path: str, secret: str | None, body: Any = None) -> int:
+            headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+            return (talking.get(path, headers=headers) if body is None else talking.post(path, json=body, headers=headers)).status_code
+
+        label = {"id": row["id"], "customer": row["who"], "label": 0}
+        assert status("/v1/score", secrets["gate"], row) == 200
+        assert status("/v1/score", secrets["desk"], row) == 403
+        assert status("/v1/labels", secrets["gate"], label) == 403
+        assert status("/v1/labels", secrets["desk"], label) == 200
+        assert status(f"/v1/customers/{row['who']}", secrets["desk"]) == 200
+        assert status("/metrics", secrets["gate"]) == 403
+        assert status("/openapi.json", secrets["gate"]) == 200
+        for wrong in (None, "", "tc_wrong", secrets["gate"] + "x", secrets["gate"][:-1], lines[0].split()[-1], "é"):
+            found = talking.post("/v1/score", json=row, headers={"X-API-Key": (wrong or "").encode()})
+            assert (found.status_code, found.headers["www-authenticate"]) == (401, "Bearer")
+        assert talking.post("/v1/score", json=row, headers={"X-API-Key": secrets["gate"]}).status_code == 200
+        assert status("/livez", None) == status("/readyz", None) == 200
+    assert not any(secret in (tmp_path / "keys").read_text() for secret in secrets.values())
+
+
+def test_keys_come_from_the_environment_too_and_bad_ones_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    secret, key = new_key("gate", ["score"])
+    monkeypatch.setenv("TURNCOAT_API_KEYS", f"{key}")
+    assert Door(load_keys(None)).caller(secret) == key
+    assert Door(load_keys(None)).caller("other") is None
+    for bad in ("gate score", "gate score,drink " + "0" * 64, "gate score xyz", f"{key}\n{key}"):
+        with pytest.raises(ConfigError, match="line"):
+            parse_keys(bad, "keys")
+    (tmp_path / "keys").write_text("")
+    monkeypatch.delenv("TURNCOAT_API_KEYS")
+    with pytest.raises(ConfigError, match="no keys"):
+        load_keys(tmp_path / "keys")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_keys(tmp_path / "absent")
+
+
+def test_callers_are_held_to_their_pace(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("turncoat.serving.access.time.monotonic", lambda: now[0])
+    pace = Pace(2.0)
+    assert [pace.wait("a"), pace.wait("a"), pace.wait("b")] == [0.0, 0.0, 0.0]
+    assert pace.wait("a") == pytest.approx(0.5)
+    now[0] = 0.5
+    assert pace.wait("a") == 0.0
+    assert pace.wait("a") > 0
+    monkeypatch.undo()
+    with client(model, requests_per_second=3.0) as talking:
+        found = [talking.get("/v1/model") for _ in range(8)]
+    assert [one.status_code for one in found[:3]] == [200, 200, 200]
+    assert 429 in {one.status_code for one in found}
+    assert int(next(one for one in found if one.status_code == 429).headers["retry-after"]) >= 1
+
+
+def test_customers_are_stored_under_pseudonyms(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
+    row = {**rows_of("shop")[0], "who": "4111111111111111"}
+    with client(model, f"sqlite:///{tmp_path}/beliefs.sqlite", pseudonymise=True) as talking:
+        answer = talking.post("/v1/score", json=row).json()
+        by_name = talking.get("/v1/customers/4111111111111111").json()
+        assert by_name == talking.get(f"/v1/customers/{answer['customer']}").json()
+        assert talking.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": 0}).json()["changed"]
+    assert answer["customer"].startswith("~")
+    assert "4111111111111111" not in json.dumps(answer)
+    for file in tmp_path.glob("beliefs.sqlite*"):
+        assert b"4111111111111111" not in file.read_bytes()
+    monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "short")
+    with pytest.raises(ConfigError, match="TURNCOAT_PSEUDONYM_KEY"):
+        create_app(Settings(model=str(model), store="memory://", pseudonymise=True))
+
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path) -> None:
+    import time
+
+    other = detector("shop", "point")
+    row = rows_of("shop")[0]
+
+    def until(talking: Any, version: str) -> None:
+        deadline = time.monotonic() + 20
+        while talking.get("/v1/model").json()["model"] != version:
+            assert time.monotonic() < deadline, "the new model was not taken up"
+            time.sleep(0.02)
+
+    with client(model) as talking:
+        assert talking.post("/v1/score", json=row).json()["model"] == detector("shop").version_
+        other.save(model)
+        until(talking, other.version_)
+        again = talking.post("/v1/score", json={**row, "id": "next"}).json()
+        assert (again["belief_from"], again["seen"], again["model"]) == ("rebuilt", 2, other.version_)
+        (model / "manifest.json").write_text("{")
+        deadline = time.monotonic() + 20
+        while "turncoat_reload_errors_total 1.0" not in talking.get("/metrics").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert talking.post("/v1/score", json={**row, "id": "last"}).json()["model"] == other.version_
+        assert talking.get("/readyz").status_code == 200
+    with pytest.raises(BundleError):
+        create_app(Settings(model=str(model), store="memory://"))
+
+
+def test_metrics_count_what_happened(model: Path) -> None:
+    rows = [row for row in rows_of("shop") if row["who"] == "c6"][:3]
+    with client(model) as talking:
+        for row in (rows[0], rows[2], rows[1], rows[0], {**rows[0], "paid": "x"}):
+            talking.post("/v1/score", json=row)
+        text = talking.get("/metrics").text
+    counts = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert counts["turncoat_scores_total"] == "3.0"
+    assert counts["turncoat_duplicates_total"] == "1.0"
+    assert counts["turncoat_late_arrivals_total"] == "1.0"
+    assert counts["turncoat_store_errors_total"] == "0.0"
+    assert counts["turncoat_score_duration_seconds_count"] == "4.0"
+    assert counts["turncoat_score_probability_count"] == "3.0"
+    assert counts["turncoat_belief_age_seconds_count"] == "1.0"
+    assert "turncoat_score_drift_psi" in counts
+    assert any(name.startswith("turncoat_regime_drift_shift{") for name in counts)
+
+
+def test_drift_and_the_documents_are_there(model: Path) -> None:
+    with client(model) as talking:
+        talking.post("/v1/score", json=rows_of("shop")[0])
+        assert talking.get("/v1/drift").json()["verdict"] == "too few"
+        document = talking.get("/openapi.json").json()
+        assert document["openapi"].startswith("3.1")
+        page = talking.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    for path in document["paths"]:
+        assert path in page.text
+    assert "<script" not in page.text
+    example = document["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    assert example.keys() <= document["components"]["schemas"]["Transaction"]["properties"].keys()

@@ -1,0 +1,345 @@
+"""Drift: sums by hand, an injected shift found where it is and nothing where nothing is, and one report for many processes."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from turncoat import ConfigError, DataError
+from turncoat.scoring.reference import Reference
+from turncoat.serving.drift import DRIFTED, STABLE, TOO_FEW, WATCH, DriftMonitor, DriftReport, stability_index
+
+K, D = 3, 12
+NAMES = tuple(f"feature {d}" for d in range(D))
+RATES = np.array([0.001, 0.02, 0.4])
+CENTRES = np.random.default_rng(99).normal(size=(K, D))
+Traffic = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def traffic(n_rows: int, seed: int, weights: tuple[float, ...] = (0.8, 0.15, 0.05)) -> Traffic:
+    """Beliefs that are mostly sure, cells around the centre of their regime, some missing, and scores."""
+    rng = np.random.default_rng(seed)
+    states = rng.choice(K, n_rows, p=weights)
+    beliefs = 0.98 * np.eye(K)[states] + 0.02 * rng.dirichlet(np.ones(K), n_rows)
+    rows = rng.normal(CENTRES[states], 1.0).astype(np.float32)
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    rows[:, 3] = np.nan  # a column that is never there
+    rows[:, 4] = 2.0  # and one that never varies
+    return beliefs, rows, beliefs @ RATES
+
+
+REFERENCE = Reference.measure(*traffic(6000, 1))
+
+
+def monitor(folder: Path | None = None, reference: Reference = REFERENCE, **settings: Any) -> DriftMonitor:
+    return DriftMonitor(reference, folder, NAMES, **settings)
+
+
+def told(*parts: Traffic, n_each: int = 64, **settings: Any) -> DriftReport:
+    """What is said of these transactions, which come in batches."""
+    made = monitor(**settings)
+    for beliefs, rows, scores in parts:
+        for start, stop in pairwise([*range(0, len(rows), n_each), len(rows)]):
+            made.add(beliefs[start:stop], rows[start:stop], scores[start:stop])
+    return made.report(most=D)
+
+
+def feature(report: DriftReport, regime: int, name: str) -> Any:
+    return next(f for f in report.regimes[regime].features if f.feature == name)
+
+
+def test_the_stability_index_is_the_sum_by_hand() -> None:
+    now, then = np.array([9.5, 29.5, 59.5]), np.array([49.5, 29.5, 19.5])  # half a transaction is added to each
+    p, q = np.array([10, 30, 60]) / 100, np.array([50, 30, 20]) / 100
+    by_hand = (0.1 - 0.5) * np.log(0.1 / 0.5) + (0.6 - 0.2) * np.log(0.6 / 0.2)
+    assert stability_index(now, then) == pytest.approx(by_hand)
+    assert stability_index(now, then) == pytest.approx(float(((p - q) * np.log(p / q)).sum()))
+    assert stability_index(then, then) == 0.0
+    assert np.isfinite(stability_index(np.array([100.0, 0.0]), np.array([0.0, 100.0])))
+
+
+@pytest.mark.parametrize("n_each", [1, 7, 64, 700])
+def test_every_figure_is_as_defined(n_each: int) -> None:
+    beliefs, rows, scores = now = traffic(700, 2)
+    report = told(now, n_each=n_each, half_life=1e12)
+    assert report.transactions == pytest.approx(700)
+    counts = np.histogram(scores, REFERENCE.edges)[0]
+    assert report.score.psi == pytest.approx(stability_index(counts, REFERENCE.counts))
+    assert report.score.mean_now == pytest.approx(scores.mean())
+    assert report.score.mean_then == pytest.approx(REFERENCE.mean_score)
+    for k, regime in enumerate(report.regimes):
+        assert regime.transactions == pytest.approx(beliefs[:, k].sum())
+        assert regime.occupancy_now == pytest.approx(beliefs[:, k].mean())
+        assert regime.occupancy_then == pytest.approx(REFERENCE.occupancy[k])
+    for d in (0, 7):
+        there = ~np.isnan(rows[:, d])
+        weights, cells = beliefs[there, 0], rows[there, d].astype(float)
+        mean = (weights * cells).sum() / weights.sum()
+        found = feature(report, 0, NAMES[d])
+        assert found.mean_now == pytest.approx(mean)
+        assert found.mean_then == pytest.approx(REFERENCE.means[0, d])
+        assert found.shift == pytest.approx((mean - REFERENCE.means[0, d]) / REFERENCE.spreads[0, d])
+        spread = np.sqrt((weights * (cells - mean) ** 2).sum() / weights.sum())
+        ratio = max(spread / REFERENCE.spreads[0, d], 1.0)
+        error = np.sqrt(ratio**2 / weights.sum() + 1 / REFERENCE.mass[0, d])
+        assert found.z == pytest.approx(found.shift / error)
+
+
+def test_old_transactions_are_forgotten_by_halves() -> None:
+    made = monitor(half_life=100)
+    beliefs, rows, scores = traffic(100, 3)
+    made.add(beliefs, rows, scores)
+    assert made.report().transactions == pytest.approx(100)
+    made.add(beliefs, rows, scores)
+    assert made.report().transactions == pytest.approx(150)
+    for _ in range(40):
+        made.add(beliefs, rows, scores)
+    assert made.report().transactions == pytest.approx(200)
+    moved = rows.copy()
+    moved[:, 0] += 3
+    for _ in range(10):  # what came before is a thousandth of all
+        made.add(beliefs, moved, scores)
+    found = feature(made.report(most=D), 0, NAMES[0])
+    there = ~np.isnan(rows[:, 0])
+    assert found.mean_now == pytest.approx(np.average(moved[there, 0], weights=beliefs[there, 0]), abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("n_rows", [600, 5000])
+def test_nothing_is_found_where_nothing_has_changed(n_rows: int, seed: int) -> None:
+    report = told(traffic(n_rows, 100 + seed))
+    assert report.verdict == STABLE, report
+    assert report.score.verdict == STABLE
+    assert all(regime.verdict == STABLE for regime in report.regimes)
+    assert all(f.verdict == STABLE for regime in report.regimes for f in regime.features)
+    assert all(regime.largest_shift < 0.2 for regime in report.regimes)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(0.35, WATCH), (-1.0, DRIFTED)])
+@pytest.mark.parametrize("regime", [0, 1])
+def test_an_injected_shift_is_found_in_its_regime_and_feature(regime: int, size: float, verdict: str) -> None:
+    beliefs, rows, scores = traffic(8000, 5)
+    rows[beliefs.argmax(axis=1) == regime, 7] += size
+    report = told((beliefs, rows, scores))
+    first = report.regimes[regime].features[0]
+    assert (first.feature, first.verdict) == (NAMES[7], verdict)
+    assert first.shift == pytest.approx(size, rel=0.2)
+    assert report.regimes[regime].largest_shift == abs(first.shift)
+    others = [(r.regime, f) for r in report.regimes for f in r.features if (r.regime, f.feature) != (regime, NAMES[7])]
+    assert all(f.verdict == STABLE for _, f in others), others
+    assert report.score.verdict == STABLE
+    assert report.verdict == verdict
+
+
+def test_a_column_that_never_varied_is_found_when_it_does_and_one_never_seen_is_left_out() -> None:
+    beliefs, rows, scores = traffic(3000, 6)
+    assert all(f.feature != NAMES[3] for regime in told((beliefs, rows, scores)).regimes for f in regime.features)
+    assert feature(told((beliefs, rows, scores)), 0, NAMES[4]).shift == 0.0
+    rows[:, 4] += 1.0
+    assert feature(told((beliefs, rows, scores)), 0, NAMES[4]).verdict == DRIFTED
+
+
+def test_more_traffic_in_a_regime_is_found_in_its_share_and_in_the_scores() -> None:
+    report = told(traffic(5000, 7, weights=(0.5, 0.3, 0.2)))
+    assert [regime.verdict for regime in report.regimes] == [DRIFTED, WATCH, DRIFTED]
+    assert report.score.verdict == DRIFTED
+    assert report.score.mean_now is not None
+    assert report.score.mean_now > 2 * report.score.mean_then
+    slight = told(traffic(5000, 8, weights=(0.65, 0.23, 0.12)))
+    assert slight.score.verdict in (WATCH, DRIFTED)
+    assert slight.score.psi < report.score.psi
+
+
+def test_few_transactions_say_nothing() -> None:
+    beliefs, rows, scores = traffic(450, 9)
+    report = told((beliefs, rows + 5, scores))
+    assert report.verdict == report.score.verdict == TOO_FEW
+    assert all(regime.verdict == TOO_FEW for regime in report.regimes)
+    assert report.regimes[2].features == ()  # too few in this regime
+    assert report.regimes[0].features[0].verdict == DRIFTED
+    nothing = monitor().report()
+    assert (nothing.transactions, nothing.verdict, nothing.score.psi, nothing.score.mean_now) == (0.0, TOO_FEW, 0.0, None)
+    assert all(regime.occupancy_now is None and regime.largest_shift == 0 and regime.features == () for regime in nothing.regimes)
+
+
+def test_one_enormous_cell_or_a_row_of_no_numbers_changes_nothing() -> None:
+    beliefs, rows, scores = traffic(3000, 10)
+    rows[5, 0] = 1e6
+    assert told((beliefs, rows, scores)).verdict == STABLE
+    bad_beliefs, bad_scores = beliefs.copy(), scores.copy()
+    bad_beliefs[7], bad_scores[8] = np.nan, np.nan
+    report = told((bad_beliefs, rows, bad_scores), half_life=1e12)
+    assert report.transactions == pytest.approx(2998)
+    assert report.verdict == STABLE
+
+
+def test_the_features_that_moved_most_are_shown() -> None:
+    beliefs, rows, scores = traffic(4000, 11)
+    rows[:, 2] += 0.4
+    rows[:, 9] -= 0.9
+    made = monitor()
+    made.add(beliefs, rows, scores)
+    for regime in made.report(most=2).regimes:
+        assert [f.feature for f in regime.features] == [NAMES[9], NAMES[2]]
+    assert all(len(regime.features) == 5 for regime in made.report().regimes)
+
+
+def test_a_report_is_json() -> None:
+    for report in (monitor().report(), told(traffic(900, 12))):
+        plain = json.loads(json.dumps(asdict(report), allow_nan=False))
+        assert plain["regimes"][0]["regime"] == 0
+        assert msgspec.json.decode(msgspec.json.encode(report), type=DriftReport) == report
+
+
+def test_arrays_of_other_kinds_are_taken_and_of_other_shapes_refused() -> None:
+    beliefs, rows, scores = traffic(700, 13)
+    one, other = monitor(), monitor()
+    one.add(beliefs, rows, scores)
+    frozen = scores.copy()
+    frozen.flags.writeable = False
+    other.add(beliefs.astype(np.float32), np.asfortranarray(rows.astype(float)), frozen)
+    assert other.report().score == one.report().score
+    assert other.report().regimes[0].features[0].shift == pytest.approx(one.report().regimes[0].features[0].shift, abs=1e-6)
+    for wrong in ((beliefs[:, :2], rows, scores), (beliefs, rows[:, :2], scores), (beliefs, rows, scores[:2]), (beliefs[:9], rows, scores)):
+        with pytest.raises(DataError, match=r"drift takes beliefs \[n, 3\], cells \[n, 12\] and scores \[n\]"):
+            one.add(*wrong)
+    with pytest.raises(ConfigError, match="12 features; found 2 names"):
+        DriftMonitor(REFERENCE, None, ("one", "two"))
+    with pytest.raises(ConfigError, match="half_life"):
+        monitor(half_life=0)
+
+
+def test_detectors_of_one_regime_or_of_no_numbers_have_a_report() -> None:
+    ones = np.ones((800, 1))
+    alone = Reference.measure(ones, np.zeros((800, 0), np.float32), np.full(800, 0.01))
+    made = DriftMonitor(alone, None, ())
+    made.add(ones[:600], np.zeros((600, 0), np.float32), np.full(600, 0.01))
+    report = made.report()
+    assert (report.verdict, report.score.psi, report.regimes[0].occupancy_now) == (STABLE, 0.0, 1.0)
+
+
+# ---- several processes
+
+
+def test_the_monitors_of_a_folder_report_the_sum_of_all(tmp_path: Path) -> None:
+    made = [monitor(tmp_path / "run" / "drift", half_life=1e12) for _ in range(3)]
+    parts = [traffic(400, 20 + i) for i in range(3)]
+    for one, part in zip(made, parts, strict=True):
+        one.add(*part)
+    together = told(*parts, n_each=400, half_life=1e12)
+    reports = [one.report(most=D) for one in made]
+    assert reports[0].transactions == pytest.approx(1200)
+    for report in reports:
+        assert report.score.psi == pytest.approx(together.score.psi)
+        assert feature(report, 0, NAMES[0]).mean_now == pytest.approx(feature(together, 0, NAMES[0]).mean_now)
+    for one in made:
+        one.close()
+
+
+def _work(folder: Path, seed: int, done: Any, leave: Any) -> None:
+    one = DriftMonitor(REFERENCE, folder, NAMES, half_life=1e12)
+    one.add(*traffic(300, seed))
+    done.wait()
+    leave.wait()  # with no word to anybody, as a process that is killed
+
+
+def test_other_processes_are_seen_at_work_and_what_they_leave_is_taken_over(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    done, leave = context.Barrier(3), context.Event()
+    workers = [context.Process(target=_work, args=(tmp_path, seed, done, leave)) for seed in (30, 31)]
+    for worker in workers:
+        worker.start()
+    try:
+        done.wait(60)
+        own = monitor(tmp_path, half_life=1e12)
+        assert own.report().transactions == pytest.approx(600)
+        own.add(*traffic(300, 32))
+        assert own.report().transactions == pytest.approx(900)
+        own.close()
+    finally:
+        leave.set()
+        for worker in workers:
+            worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    heir = monitor(tmp_path, half_life=300)
+    assert heir.report().transactions == pytest.approx(900)
+    heir.add(*traffic(300, 33))
+    assert heir.report().transactions == pytest.approx(750)  # all that was left is forgotten in time
+    second = monitor(tmp_path)
+    assert second.report().transactions == pytest.approx(750)
+    heir.close()
+    second.close()
+
+
+def test_what_was_seen_outlives_a_restart(tmp_path: Path) -> None:
+    first = monitor(tmp_path)
+    first.add(*traffic(700, 40))
+    before = first.report()
+    first.close()
+    assert first.report() == before
+    first.add(*traffic(5, 41))  # still does not fail, and is nobody's
+    again = monitor(tmp_path)
+    assert again.report() == before
+    again.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_other_models_and_damaged_files_are_not_added(tmp_path: Path) -> None:
+    other = monitor(tmp_path, Reference.measure(*traffic(6000, 2)))
+    other.add(*traffic(700, 50))
+    wide = DriftMonitor(Reference.measure(np.ones((50, 1)), np.zeros((50, 2), np.float32), np.full(50, 0.1)), tmp_path, ("a", "b"))
+    own = monitor(tmp_path)
+    own.add(*traffic(700, 51))
+    size = max(path.stat().st_size for path in tmp_path.iterdir())
+    (tmp_path / "7777.sums").write_bytes(b"nonsense")
+    (tmp_path / "7778.sums").write_bytes(b"\xff" * size)
+    assert own.report().transactions == pytest.approx(700, rel=0.05)
+    assert other.report().transactions == pytest.approx(700, rel=0.05)
+    for one in (other, wide, own):
+        one.close()
+    whole = (tmp_path / "0002.sums").read_bytes()
+    (tmp_path / "0002.sums").write_bytes(whole[:-8] + np.array([np.nan]).tobytes())
+    again = monitor(tmp_path)
+    assert again.report().transactions == 0
+    again.close()
+
+
+def test_a_new_calibration_counts_scores_anew_and_goes_on_with_the_rest(tmp_path: Path) -> None:
+    made, late = monitor(tmp_path, half_life=1e12), monitor(tmp_path, half_life=1e12)
+    beliefs, rows, scores = traffic(700, 60)
+    for one in (made, late):
+        one.add(beliefs, rows, scores)
+    doubled = REFERENCE.rescored(REFERENCE.beliefs @ (2 * RATES))
+    made.follow(REFERENCE)
+    assert made.report().score.verdict == STABLE
+    made.follow(doubled)
+    assert made.report().score.mean_now is None
+    assert made.report().transactions == pytest.approx(1400)
+    made.add(beliefs, rows, 2 * scores)
+    report = made.report()
+    assert report.score.mean_now == pytest.approx(2 * scores.mean())
+    assert (report.score.verdict, report.verdict) == (STABLE, STABLE)
+    late.follow(doubled)
+    late.add(beliefs, rows, 2 * scores)
+    assert made.report() == late.report()
+    with pytest.raises(ConfigError, match="another model"):
+        made.follow(replace(REFERENCE, means=REFERENCE.means + 1))
+    for one in (made, late):
+        one.close()
+    again = monitor(tmp_path, doubled)  # after a restart
+    assert again.report().score.mean_now == pytest.approx(2 * scores.mean())
+    again.close()
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot keep what drift is measured with"):
+        monitor(tmp_path / "file")

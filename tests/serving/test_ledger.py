@@ -1,0 +1,344 @@
+"""A transaction counts once: duplicates, late arrivals, other models, others who were faster, and replays that equal the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.scoring.cases import data_of, detector
+from tests.serving.cases import transactions_of
+from turncoat import DataError, Detector
+from turncoat.errors import StoreError
+from turncoat.scoring import DetectorState
+from turncoat.serving.fields import FieldError, Transaction
+from turncoat.serving.ledger import Given, LateError, Ledger, Rules, customer_key, entity_key
+from turncoat.serving.records import unpack_record
+from turncoat.serving.replaying import raw_time, replay, replayed
+from turncoat.serving.stores import Change, Entry
+from turncoat.serving.stores.memory import MemoryStore
+
+
+def told(given: Given | DataError) -> dict[str, Any]:
+    assert isinstance(given, Given), given
+    return json.loads(given.body)
+
+
+def run(made: Detector, batches: Sequence[Sequence[Transaction]], store: MemoryStore | None = None, **rules: Any) -> list[dict[str, Any]]:
+    """Answers to batches given one after the other."""
+
+    async def go() -> list[Given | DataError]:
+        ledger = Ledger(store or MemoryStore(), Rules(**rules))
+        return [one for batch in batches for one in await ledger.score(made, batch)]
+
+    return [told(one) for one in asyncio.run(go())]
+
+
+def records_of(store: MemoryStore) -> dict[str, Any]:
+    async def go() -> dict[str, Any]:
+        keys = {key for entry in await store.log(limit=10**6) for key, _ in entry.parties}
+        found = await store.read(sorted(keys))
+        return {key: unpack_record(key, stored.data) for key, stored in found.items()}
+
+    return asyncio.run(go())
+
+
+def by_hand(made: Detector, some: Sequence[Transaction]) -> tuple[list[Any], dict[str, bytes | None]]:
+    """The library, with two dictionaries for a store."""
+    states: dict[str, bytes | None] = {}
+    scores = []
+    for one in some:
+        keys = (customer_key(one.customer), "" if one.entity is None else entity_key(one.entity))
+        state, score = made.score_one(DetectorState(states.get(keys[0]), states.get(keys[1]) if keys[1] else None), one.row)
+        states[keys[0]] = state.customer
+        if keys[1]:
+            states[keys[1]] = state.entity
+        scores.append(score)
+    return scores, states
+
+
+@pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_the_ledger_gives_what_the_library_gives_whatever_the_batches(name: str, size: int) -> None:
+    made, some = detector(name), transactions_of(name, 200)
+    store = MemoryStore()
+    answers = run(made, [some[i : i + size] for i in range(0, len(some), size)], store)
+    scores, states = by_hand(made, some)
+    assert [one["probability"] for one in answers] == [score.probability for score in scores]
+    assert [tuple(one["belief"]) for one in answers] == [score.belief for score in scores]
+    assert [[why["source"] for why in one["reasons"]] for one in answers] == [[r.source for r in score.reasons] for score in scores]
+    assert {key: record.state for key, record in records_of(store).items()} == {key: state or b"" for key, state in states.items()}
+    assert not any(one["late"] or one["duplicate"] for one in answers)
+    assert {one["belief_from"] for one in answers} == {"new", "stored"}
+
+
+@pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
+def test_a_replay_gives_the_filtered_scores_of_the_batch(name: str) -> None:
+    made, whole = detector(name), data_of(name).transactions
+
+    async def go() -> np.ndarray:
+        found = np.full(whole.n_rows, np.nan)
+        async for rows, given in replay(Ledger(MemoryStore(), Rules(n_reasons=0)), made, whole):
+            found[rows] = [told(one)["probability"] for one in given]
+        return found
+
+    assert np.abs(asyncio.run(go()) - made.score(whole).probability).max() < 1e-14
+
+
+def test_a_stopped_replay_goes_on_where_it_was_and_a_whole_one_does_nothing() -> None:
+    made, whole = detector("shop"), data_of("shop").transactions
+
+    async def go() -> tuple[list[int], int, MemoryStore]:
+        store = MemoryStore()
+        ledger = Ledger(store, Rules(n_reasons=0))
+        async for rows, _ in replay(ledger, made, whole):
+            first = len(rows)
+            break
+        assert await replayed(ledger, made, whole) == first
+        rest = [len(rows) async for rows, _ in replay(ledger, made, whole)]
+        again = [len(rows) async for rows, _ in replay(ledger, made, whole)]
+        assert await replayed(ledger, made, whole) == whole.n_rows
+        return [first, *rest], sum(again), store
+
+    parts, again, store = asyncio.run(go())
+    assert (sum(parts), again) == (whole.n_rows, 0)
+    _, states = by_hand(made, transactions_of("shop"))
+    customers = {key: record.state for key, record in records_of(store).items() if key.startswith("c:")}
+    assert customers.keys() == {key for key in states if key.startswith("c:")}
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "min", "h", "d"])
+def test_times_come_back_as_they_were_whatever_their_unit(unit: str) -> None:
+    from turncoat.data.rows import row_time
+    from turncoat.data.schema import Schema
+
+    schema = Schema(customer=("who",), time="at", continuous=("paid",), time_unit=unit)
+    for number in np.random.default_rng(0).integers(0, 10**6, 300).tolist():
+        seconds = row_time(schema, {"at": number})
+        assert row_time(schema, {"at": raw_time(schema, seconds)}) == seconds
+
+
+# ------------------------------------------------------------------------------------------------ duplicates
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_same_transaction_again_gets_the_first_answer_and_changes_nothing(together: bool) -> None:
+    made, some = detector("shop"), transactions_of("shop", 40)
+    store, other = MemoryStore(), MemoryStore()
+    twice = [one for each in some for one in (each, each)]
+    answers = run(made, [twice] if together else [[one] for one in twice], store)
+    once = run(made, [some], other)
+    for first, second, plain in zip(answers[::2], answers[1::2], once, strict=True):
+        assert first == plain
+        assert second == {**first, "duplicate": True}
+    assert records_of(store) == records_of(other)
+    assert asyncio.run(count(store)) == len(some)
+
+
+async def count(store: MemoryStore) -> int:
+    return len(await store.log(limit=10**6))
+
+
+def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_counted_twice() -> None:
+    made = detector("shop")
+    some = [one for one in transactions_of("shop") if one.customer == "c1"]
+    assert len(some) > 20
+    store = MemoryStore()
+    first, *_ = run(made, [some], store, ring=4)
+    before = records_of(store)[customer_key("c1")]
+    assert len(before.ring) == 4
+    assert run(made, [[some[0]]], store, ring=4) == [{**first, "duplicate": True}]
+    asyncio.run(store.forget(np.inf, 10**6))
+    [again] = run(made, [[some[0]]], store, ring=4)
+    assert (again["late"], again["duplicate"], again["belief_from"]) == (True, False, "current")
+    assert records_after(store, "c1").state == before.state
+    asyncio.run(store.forget(np.inf, 10**6))
+    [last] = run(made, [[some[-1]]], store, ring=4)
+    assert last["duplicate"]
+    assert last["id"] == some[-1].id
+    assert "reasons" not in last
+
+
+def records_after(store: MemoryStore, customer: str) -> Any:
+    key = customer_key(customer)
+    return unpack_record(key, asyncio.run(store.read([key]))[key].data)
+
+
+def test_many_transactions_of_one_moment_are_told_apart_however_short_the_ring() -> None:
+    made, one = detector("shop"), transactions_of("shop", 1)[0]
+    some = [replace(one, id=f"n{i}") for i in range(50)]
+    store = MemoryStore()
+    run(made, [some], store, ring=2)
+    assert all(answer["duplicate"] for answer in run(made, [some], store, ring=2))
+    later = replace(one, id="later", time=one.time + 1, row={**one.row, "at": one.time + 1})
+    run(made, [[later]], store, ring=2)
+    assert len(records_after(store, one.customer).ring) == 2
+
+
+# ------------------------------------------------------------------------------------------------ late
+
+
+def test_a_late_transaction_meets_the_belief_it_would_have_met_and_moves_nothing() -> None:
+    made = detector("shop")
+    some = [one for one in transactions_of("shop") if one.customer == "c2"][:12]
+    scores, _ = by_hand(made, some)
+    for held_back in (0, 3, 7, 10):
+        rest = [one for i, one in enumerate(some) if i != held_back]
+        for together in (True, False):
+            store = MemoryStore()
+            batches = [[*rest, some[held_back]]] if together else [rest, [some[held_back]]]
+            late = run(made, batches, store)[-1]
+            if some[held_back].time < rest[-1].time:
+                assert late["late"]
+                assert late["belief_from"] == ("new" if held_back == 0 else "logged")
+                assert late["seen"] == held_back + 1
+                alone, _ = by_hand(made, some[: held_back + 1])
+                if some[held_back].entity is None:
+                    assert late["belief"] == list(alone[-1].belief) == list(scores[held_back].belief)
+            assert records_after(store, "c2").last_time == some[-1].time
+            without = MemoryStore()
+            run(made, [rest], without)
+            assert records_after(store, "c2").state == records_after(without, "c2").state
+            again = run(made, [[some[held_back]]], store)[0]
+            assert again == {**late, "duplicate": True}
+
+
+def test_a_late_transaction_meets_the_second_party_as_it_was_too() -> None:
+    made = detector("handbook")
+    some = transactions_of("handbook")
+    busiest = max({one.entity for one in some}, key=lambda entity: sum(one.entity == entity for one in some))
+    own = [one for one in some if one.entity == busiest][:20]
+    held_back = own[9]
+    rest = [one for one in own if one is not held_back] + [replace(own[-1], id="x", customer=held_back.customer, row=dict(own[-1].row))]
+    store = MemoryStore()
+    run(made, [rest], store)
+    [late] = run(made, [[held_back]], store)
+    assert late["late"]
+    assert late["entity_from"] == "logged"
+    expected, _ = by_hand(made, own[:10])
+    assert late["belief"] == pytest.approx(list(expected[-1].belief), abs=1e-12)
+
+
+def test_late_transactions_can_be_applied_or_refused() -> None:
+    made = detector("shop")
+    some = [one for one in transactions_of("shop") if one.customer == "c3"][:6]
+    mixed = [some[0], some[2], some[1], *some[3:]]
+    store = MemoryStore()
+    applied = run(made, [mixed], store, late="apply")
+    _, states = by_hand(made, mixed)
+    assert [one["late"] for one in applied] == [False, False, True, False, False, False]
+    assert records_after(store, "c3").state == states[customer_key("c3")]
+
+    async def refused() -> list[Given | DataError]:
+        return await Ledger(MemoryStore(), Rules(late="refuse")).score(made, mixed)
+
+    found = asyncio.run(refused())
+    assert isinstance(found[2], LateError)
+    assert [isinstance(one, Given) for one in found] == [True, True, False, True, True, True]
+
+
+# ------------------------------------------------------------------------------------------------ other models
+
+
+def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_never_mixed_in() -> None:
+    old, new = detector("ieee"), detector("ieee", "point")
+    some = transactions_of("ieee", 150)
+    store = MemoryStore()
+    run(old, [some[:-20]], store)
+    answers = run(new, [some[-20:]], store)
+    fresh = run(new, [some], MemoryStore())[-20:]
+    known = {one.customer for one in some[:-20]}
+    for one, answer, expected in zip(some[-20:], answers, fresh, strict=True):
+        assert answer["belief"] == expected["belief"]
+        assert answer["seen"] == expected["seen"]
+        assert answer["model"] == new.version_
+        assert answer["belief_from"] in (("rebuilt", "stored") if one.customer in known else ("new", "stored"))
+    assert "rebuilt" in {answer["belief_from"] for answer in answers}
+
+    store = MemoryStore()
+    run(old, [some[:-20]], store)
+    asyncio.run(store.forget(np.inf, 10**6))
+    for one, answer in zip(some[-20:], run(new, [some[-20:]], store), strict=True):
+        if answer["belief_from"] == "restarted":
+            assert one.customer in known
+            assert answer["seen"] == 1
+            break
+    else:
+        pytest.fail("no belief was restarted")
+
+
+def test_a_second_party_is_rebuilt_exactly() -> None:
+    old, new = detector("handbook"), detector("handbook", "point")
+    some = transactions_of("handbook", 300)
+    store, fresh = MemoryStore(), MemoryStore()
+    run(old, [some[:-1]], store)
+    run(new, [some[:-1]], fresh)
+    [answer] = run(new, [[some[-1]]], store)
+    run(new, [[some[-1]]], fresh)
+    assert answer["entity_from"] == "rebuilt"
+    key = entity_key(str(some[-1].entity))
+    assert records_of(store)[key].state == records_of(fresh)[key].state
+
+
+# ------------------------------------------------------------------------------------------------ refusals and rivals
+
+
+def test_a_refused_transaction_changes_nothing_and_the_others_are_answered() -> None:
+    made, some = detector("shop"), transactions_of("shop", 10)
+    bad = replace(some[4], row={**some[4].row, "paid": "much"})
+
+    async def go() -> list[Given | DataError]:
+        return await Ledger(MemoryStore()).score(made, [*some[:4], bad, *some[5:]])
+
+    found = asyncio.run(go())
+    assert isinstance(found[4], FieldError)
+    assert found[4].field == "paid"
+    plain = run(made, [[*some[:4], *some[5:]]])
+    assert [told(one)["probability"] for one in found if isinstance(one, Given)] == [one["probability"] for one in plain]
+
+
+class Contested(MemoryStore):
+    """Somebody else writes first, a few times."""
+
+    def __init__(self, times: int, rival: Transaction, made: Detector) -> None:
+        super().__init__()
+        self.times, self.rival, self.made = times, rival, made
+
+    async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
+        if self.times > 0:
+            self.times -= 1
+            await Ledger(self).score(self.made, [replace(self.rival, id=f"rival {self.times}")])
+        return await super().write(changes, entries)
+
+
+def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
+    made, one = detector("shop"), transactions_of("shop", 1)[0]
+
+    class Once(Contested):
+        busy = False
+
+        async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
+            if self.busy:
+                return await MemoryStore.write(self, changes, entries)
+            self.busy = True
+            try:
+                return await super().write(changes, entries)
+            finally:
+                self.busy = False
+
+    store = Once(3, one, made)
+    [answer] = run(made, [[one]], store)
+    assert answer["seen"] == 4
+    assert asyncio.run(count(store)) == 4
+
+    class Hopeless(MemoryStore):
+        async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
+            return False
+
+    with pytest.raises(StoreError, match="in a row"):
+        run(made, [[one]], Hopeless())
