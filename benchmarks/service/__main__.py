@@ -62,8 +62,7 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
     if neural:
         model = NeuralVariationalHMM(STATES, latent_dim=64, epochs=2, **quick)
         Detector(Features(), model, supervision="anchored").fit(transactions).save(folder / "neural")
-    rows = [one.row for one in client_rows(transactions, n_requests)]
-    bodies = [msgspec.json.encode(row) for row in rows]
+    bodies = [msgspec.json.encode(one.fields) for one in client_rows(transactions, n_requests)]
     form = TransactionForm(detector.features_.fitted())
     answer = detector.score_one(None, form.decode(bodies[0]).row)[1]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
@@ -171,7 +170,7 @@ def memory(place: Place, n_customers: int) -> dict[str, float]:
 
     detector = load(place.folder / "variational")
     form = TransactionForm(detector.features_.fitted())
-    state = detector.step(None, form.of_row(dict(form.example)).row).state.customer or b""
+    state = detector.step(None, form.decode(msgspec.json.encode(form.example)).row).state.customer or b""
     ring = tuple(Seen(f"{i:012d}", 0.0123) for i in range(16))
     data = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring, state))
     first = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring[:1], state))

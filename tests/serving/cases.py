@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.testclient import TestClient
 
 from tests.features.cases import Data
@@ -38,6 +39,12 @@ def transactions_of(name: str = "shop", n: int | None = None, made: Detector | N
     """The same, decoded."""
     form = TransactionForm((made or detector(name)).features_.fitted())
     return [form.decode(json.dumps(row).encode()) for row in rows_of(name)[:n]]
+
+
+def changed(one: Transaction, **fields: Any) -> Transaction:
+    """The same transaction with other fields."""
+    sent = msgspec.to_builtins(one.fields) | fields
+    return TransactionForm(detector("shop").features_.fitted()).decode(json.dumps(sent).encode())
 
 
 @cache

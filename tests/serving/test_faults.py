@@ -134,7 +134,7 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
     made = detector("shop")
     form = TransactionForm(made.features_.fitted())
     for customer, rows in own.items():
-        _, states = by_hand(made, [form.of_row(dict(row)) for row in rows])
+        _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
         key = customer_key(customer)
         assert records(url, [key])[key].state == states[key]
 
@@ -188,7 +188,7 @@ def test_a_redis_that_goes_away_means_503_and_then_all_is_well(model: Path, tmp_
     assert "turncoat_store_errors_total 0.0" not in text
     made = detector("shop")
     form = TransactionForm(made.features_.fitted())
-    _, states = by_hand(made, [form.of_row(dict(row)) for row in rows])
+    _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
     found = records(f"{redis_server.url}?prefix={tmp_path.name}", list(states))
     assert {key: record.state for key, record in found.items()} == states
 
@@ -377,7 +377,7 @@ def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(model
     for name, rows in own.items():
         state: DetectorState | None = None
         for row in rows:
-            state = made.step(state, form.of_row(dict(row)).row).state
+            state = made.step(state, form.decode(json.dumps(row).encode()).row).state
         assert state is not None
         assert state.customer is not None
         worst = max(worst, distance(found[customer_key(name)].state, state.customer))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.scoring.cases import data_of, detector
-from tests.serving.cases import transactions_of
+from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
 from turncoat.errors import StoreError
 from turncoat.scoring import DetectorState
@@ -23,8 +24,10 @@ from turncoat.serving.replaying import raw_time, replay, replayed
 from turncoat.serving.stores import Change, Entry
 from turncoat.serving.stores.memory import MemoryStore
 
+replace = msgspec.structs.replace
 
-def told(given: Given | DataError) -> dict[str, Any]:
+
+def told(given: Given | Exception) -> dict[str, Any]:
     assert isinstance(given, Given), given
     return json.loads(given.body)
 
@@ -32,7 +35,7 @@ def told(given: Given | DataError) -> dict[str, Any]:
 def run(made: Detector, batches: Sequence[Sequence[Transaction]], store: MemoryStore | None = None, **rules: Any) -> list[dict[str, Any]]:
     """Answers to batches given one after the other."""
 
-    async def go() -> list[Given | DataError]:
+    async def go() -> list[Given | Exception]:
         ledger = Ledger(store or MemoryStore(), Rules(**rules))
         return [one for batch in batches for one in await ledger.score(made, batch)]
 
@@ -175,7 +178,7 @@ def test_many_transactions_of_one_moment_are_told_apart_however_short_the_ring()
     store = MemoryStore()
     run(made, [some], store, ring=2)
     assert all(answer["duplicate"] for answer in run(made, [some], store, ring=2))
-    later = replace(one, id="later", time=one.time + 1, row={**one.row, "at": one.time + 1})
+    later = changed(one, id="later", at=one.time + 1)
     run(made, [[later]], store, ring=2)
     assert len(records_after(store, one.customer).ring) == 2
 
@@ -214,7 +217,7 @@ def test_a_late_transaction_meets_the_second_party_as_it_was_too() -> None:
     busiest = max({one.entity for one in some}, key=lambda entity: sum(one.entity == entity for one in some))
     own = [one for one in some if one.entity == busiest][:20]
     held_back = own[9]
-    rest = [one for one in own if one is not held_back] + [replace(own[-1], id="x", customer=held_back.customer, row=dict(own[-1].row))]
+    rest = [one for one in own if one is not held_back] + [replace(own[-1], id="x", customer=held_back.customer)]
     store = MemoryStore()
     run(made, [rest], store)
     [late] = run(made, [[held_back]], store)
@@ -234,7 +237,7 @@ def test_late_transactions_can_be_applied_or_refused() -> None:
     assert [one["late"] for one in applied] == [False, False, True, False, False, False]
     assert records_after(store, "c3").state == states[customer_key("c3")]
 
-    async def refused() -> list[Given | DataError]:
+    async def refused() -> list[Given | Exception]:
         return await Ledger(MemoryStore(), Rules(late="refuse")).score(made, mixed)
 
     found = asyncio.run(refused())
@@ -288,16 +291,28 @@ def test_a_second_party_is_rebuilt_exactly() -> None:
 # ------------------------------------------------------------------------------------------------ refusals and rivals
 
 
-def test_a_refused_transaction_changes_nothing_and_the_others_are_answered() -> None:
-    made, some = detector("shop"), transactions_of("shop", 10)
-    bad = replace(some[4], row={**some[4].row, "paid": "much"})
+@pytest.mark.parametrize("problem", [DataError("column 'paid': too much"), ZeroDivisionError()])
+def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(problem: Exception) -> None:
+    made, some = copy(detector("shop")), transactions_of("shop", 10)
+    step = made.step
 
-    async def go() -> list[Given | DataError]:
-        return await Ledger(MemoryStore()).score(made, [*some[:4], bad, *some[5:]])
+    def fails_at_the_fifth(state: Any, row: Any, **more: Any) -> Any:
+        if row is some[4].row:
+            raise problem
+        return step(state, row, **more)
+
+    made.step = fails_at_the_fifth
+
+    async def go() -> list[Given | Exception]:
+        return await Ledger(MemoryStore()).score(made, some)
 
     found = asyncio.run(go())
-    assert isinstance(found[4], FieldError)
-    assert found[4].field == "paid"
+    if isinstance(problem, DataError):
+        assert isinstance(found[4], FieldError)
+        assert found[4].field == "paid"
+    else:
+        assert found[4] is problem
+    made.step = step
     plain = run(made, [[*some[:4], *some[5:]]])
     assert [told(one)["probability"] for one in found if isinstance(one, Given)] == [one["probability"] for one in plain]
 

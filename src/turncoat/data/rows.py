@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import repeat
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,6 +23,25 @@ from turncoat.errors import DataError
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _WRITTEN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|nan|NaN")  # as polars reads numbers
+
+
+class Row(NamedTuple):
+    """One transaction as features take it: columns in the order of the schema, names however they are spelled."""
+
+    time: float  # seconds
+    numbers: Array  # [continuous columns] float64; NaN is missing
+    names: Sequence[Any]  # [categorical columns]; None is missing
+    habits: Sequence[Any]  # [habit columns]
+    entity: str | None  # the second party
+
+
+def read_row(schema: Schema, row: Mapping[str, Any]) -> Row:
+    """The row of a mapping from column names to values; absent is missing."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"a live row is a mapping from column names to values; found {type(row).__name__}")
+    time, numbers = row_time(schema, row), row_numbers(schema.continuous, row)
+    entity = None if schema.entity is None else category_text(row.get(schema.entity))
+    return Row(time, numbers, tuple(map(row.get, schema.categorical)), tuple(map(row.get, schema.habits)), entity)
 
 
 def row_time(schema: Schema, row: Mapping[str, Any]) -> float:
@@ -59,9 +78,9 @@ def row_customer(schema: Schema, row: Mapping[str, Any], time: float) -> str:
 
 def row_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
     """The continuous columns, NaN where the row has none."""
-    numbers = _packed(columns, map(row.get, columns, repeat(math.nan)))
+    numbers = packed_numbers(len(columns), map(row.get, columns, repeat(math.nan)))
     if numbers is None:
-        numbers = _packed(columns, [math.nan if value is None else value for value in map(row.get, columns)])
+        numbers = packed_numbers(len(columns), [math.nan if value is None else value for value in map(row.get, columns)])
     if numbers is None:
         numbers = _any_numbers(columns, row)
     if np.isinf(numbers).any():
@@ -70,10 +89,10 @@ def row_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
     return numbers
 
 
-def _packed(columns: Sequence[str], values: Iterable[Any]) -> Array | None:
+def packed_numbers(n_numbers: int, values: Iterable[Any]) -> Array | None:
     """An array of Python's numbers by the fastest way there is; None where one is something else."""
     try:
-        return np.frombuffer(_packer(len(columns)).pack(*values))
+        return np.frombuffer(_packer(n_numbers).pack(*values))
     except (struct.error, OverflowError):
         return None
 

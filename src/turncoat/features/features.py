@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
-from turncoat.data.categories import category_text
-from turncoat.data.rows import row_numbers, row_time
+from turncoat.data.rows import Row, read_row
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
@@ -22,7 +22,7 @@ from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_r
 from turncoat.features.moments import take_moment
 from turncoat.features.plan import MOST_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_row, flag_names
-from turncoat.features.state import State, customer_bytes, entity_bytes, name_hash, pack, unpack_customer, unpack_entity
+from turncoat.features.state import State, customer_bytes, entity_bytes, pack, spelled_hash, unpack_customer, unpack_entity
 from turncoat.features.vocabulary import Vocabulary, codes_of
 from turncoat.panel import Panel
 
@@ -192,50 +192,37 @@ class Features(BaseEstimator):  # type: ignore[misc]
             n_categories=plan.n_categories,
         )
 
-    def step(self, state: State | None, row: Mapping[str, Any], *, label_follows: bool = True) -> tuple[State, FeatureRow]:
+    def step(self, state: State | None, row: Mapping[str, Any] | Row, *, label_follows: bool = True) -> tuple[State, FeatureRow]:
         """One transaction, live: the records after it, and its features. `row` maps column names to values; absent is missing.
 
         A row that is older than the records counts as now. Where no label will be reported, say so with `label_follows=False`, or the
         transaction counts as genuine once its label is due.
         """
         plan = self.fitted()
-        if not isinstance(row, Mapping):
-            raise DataError(f"a live row is a mapping from column names to values; found {type(row).__name__}")
-        schema = plan.schema
-        time, values = row_time(schema, row), row_numbers(schema.continuous, row)
+        given = row if isinstance(row, Row) else read_row(plan.schema, row)
         continuous = np.empty(len(plan.continuous), np.float32)
         categorical = np.empty(len(plan.every_categorical), plan.code_type)
-        n_missing = fill_row(values, *plan.raw_columns, continuous, categorical)
+        n_missing = fill_row(given.numbers, *plan.raw_columns, continuous, categorical)
         n_names = len(plan.vocabularies)
-        categorical[:n_names] = codes_of(plan.vocabularies, map(row.get, schema.categorical))
+        categorical[:n_names] = codes_of(plan.vocabularies, given.names)
         n_missing += flag_names(categorical, n_names, *plan.flagged_names)
         if plan.engineered:
-            state = self._advance(plan, state or State(), row, time, values, n_missing, label_follows, continuous, categorical)
+            state = self._advance(plan, state or State(), given, n_missing, label_follows, continuous, categorical)
         return state or State(), FeatureRow(continuous, categorical if plan.only is None else categorical[plan.asked])
 
     def _advance(
-        self,
-        plan: FeaturePlan,
-        state: State,
-        row: Mapping[str, Any],
-        time: float,
-        values: Array,
-        n_missing: int,
-        label_follows: bool,
-        continuous: Array,
-        categorical: Array,
+        self, plan: FeaturePlan, state: State, given: Row, n_missing: int, label_follows: bool, continuous: Array, categorical: Array
     ) -> State:
         """Add the facts of a row to its features, and the row to the records."""
-        schema = plan.schema
-        amount = float(values[schema.continuous.index(schema.amount)]) if schema.amount else np.nan
-        names = np.array([name_hash(category_text(row.get(column))) for column in schema.habits], dtype=np.uint32)
+        time, amount = given.time, math.nan if plan.amount_place is None else float(given.numbers[plan.amount_place])
+        names = np.array([spelled_hash(value) for value in given.habits], dtype=np.uint32)
         facts, codes = np.empty(len(plan.continuous_facts)), np.empty(len(plan.categorical_facts), np.int8)
         own, moment, second = plan.parts(facts, codes)
         numbers, marks = unpack_customer(plan, state.customer)
         history.advance(numbers, marks, time, amount, float(n_missing), names, *own)
         take_moment(time, n_missing, *moment)
         customer, entity = pack(plan, numbers, marks), state.entity
-        if plan.has_entity and category_text(row.get(str(schema.entity))) is None:
+        if plan.has_entity and given.entity is None:
             second[0][:], second[1][:] = np.nan, -1
         elif plan.has_entity:
             record = unpack_entity(plan, state.entity)

@@ -76,6 +76,11 @@ class FeaturePlan:
         return self.engineered and self.schema.entity is not None
 
     @cached_property
+    def amount_place(self) -> int | None:
+        """Where the amount is among the continuous columns."""
+        return None if self.schema.amount is None else self.schema.continuous.index(self.schema.amount)
+
+    @cached_property
     def entity_names(self) -> Array:
         """Places of the second party's habit columns among the schema's."""
         return np.array([h for h, column in enumerate(self.schema.habits) if column != self.schema.entity], dtype=np.int64)

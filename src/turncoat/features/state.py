@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turncoat.data.categories import category_text
 from turncoat.errors import DataError
 from turncoat.features import entities, history
 from turncoat.features.plan import FeaturePlan
@@ -29,6 +31,19 @@ class State:
 def name_hash(text: str | None) -> int:
     """A name as a number that is the same everywhere; 0 for none."""
     return 0 if text is None else zlib.crc32(text.encode("utf-8", "surrogatepass")) or 1
+
+
+def spelled_hash(value: Any) -> int:
+    """The hash of a name however it is spelled."""
+    try:
+        return _remembered_hash(value)
+    except TypeError:  # a value that no dictionary takes
+        return name_hash(category_text(value))
+
+
+@lru_cache(65536, typed=True)  # True equals 1, and is not spelled like it
+def _remembered_hash(value: Any) -> int:
+    return name_hash(category_text(value))
 
 
 def customer_bytes(plan: FeaturePlan) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from turncoat.errors import BundleError, ConfigError
+from turncoat.features import Features
 from turncoat.features.storage import pack_features, unpack_features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.model import NeuralVariationalHMM
@@ -19,7 +20,7 @@ from turncoat.scoring.calibrations import current_calibration, read_calibration
 from turncoat.scoring.detector import Detector, Parts
 from turncoat.scoring.packing import below, pack, unpack
 from turncoat.scoring.ranker import RegimeRanker
-from turncoat.scoring.rankers import ColumnRanker, HeadRanker, Ranker, XGBoostRanker
+from turncoat.scoring.rankers import ColumnRanker, HeadRanker, Ranker, XGBoostRanker, as_ranker
 from turncoat.scoring.recalibration import rescored, with_calibration
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
@@ -77,7 +78,7 @@ def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Dete
         regimes = {name: unpack(Regimes, content["regimes"][name], below(f"regimes.{name}", arrays)) for name in (*MODES, "in_sample")}
         in_sample = regimes.pop("in_sample")
         reference = unpack(Reference, content["reference"], below("reference", arrays))
-        ranker, ranked = _ranker(content["ranker"], arrays, model)
+        ranker, ranked = _ranker(content["ranker"], arrays, features, model)
         detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), reference, ranker, ranked)
         detector.calibration_ = 0
         detector.check()
@@ -104,13 +105,13 @@ def _calibrated(detector: Detector, content: dict[str, Any], folder: str | os.Pa
 
 
 def _ranker(
-    content: dict[str, Any] | None, arrays: dict[str, Array], model: HiddenMarkovModel[Any]
+    content: dict[str, Any] | None, arrays: dict[str, Array], features: Features, model: HiddenMarkovModel[Any]
 ) -> tuple[Ranker | None, dict[str, RegimeRanker] | None]:
     if content is None:
         return None, None
     ranked = {mode: unpack(RegimeRanker, content[mode], below(f"ranker.{mode}", arrays)) for mode in MODES}
     if content["kind"] == "column":
-        return ColumnRanker(content["column"]), ranked
+        return as_ranker(str(content["column"]), features, model), ranked
     if content["kind"] == "head":
         if not isinstance(model, NeuralVariationalHMM):
             raise ValueError("the ranker is an encoder's head, and the model has no encoder")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
+from turncoat.data.rows import Row, read_row
 from turncoat.data.splits import Split, by_customer, long_enough
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
@@ -318,7 +319,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def score_one(
         self,
         state: DetectorState | None,
-        transaction: Mapping[str, Any],
+        transaction: Mapping[str, Any] | Row,
         *,
         level: float = 0.9,
         n_reasons: int = 8,
@@ -331,13 +332,14 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         step = self.step(state, transaction, label_follows=label_follows)
         return step.state, self.told(step, level=level, n_reasons=n_reasons)
 
-    def step(self, state: DetectorState | None, transaction: Mapping[str, Any], *, label_follows: bool = True) -> Step:
+    def step(self, state: DetectorState | None, transaction: Mapping[str, Any] | Row, *, label_follows: bool = True) -> Step:
         """One transaction, live: what is remembered after it and everything its score is made of, which `told` makes."""
         ranker = self.fitted().ranker
+        given = transaction if isinstance(transaction, Row) else read_row(self.features_.fitted().schema, transaction)
         held = unpack_state(self, state or DetectorState())
-        features, row = self.features_.step(FeatureState(held.features, held.entity), transaction, label_follows=label_follows)
+        features, row = self.features_.step(FeatureState(held.features, held.entity), given, label_follows=label_follows)
         belief = self.model_.step(held.belief, row.continuous, row.categorical)
-        external = None if ranker is None else ranker.of_row(transaction, row)
+        external = None if ranker is None else ranker.of_row(given, row)
         return Step(pack_state(self, belief, held.seen + 1, features), row, held.belief, belief, held.seen + 1, external)
 
     def told(self, step: Step, *, level: float = 0.9, n_reasons: int = 8) -> Score:

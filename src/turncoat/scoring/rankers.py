@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turncoat.data.rows import row_numbers
+from turncoat.data.rows import Row
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError
 from turncoat.features import FeatureRow, Features
@@ -32,8 +31,8 @@ class Ranker(Protocol):
         """Scores [N] of transactions, whose features are the panel's rows, or those of its rows at `places`."""
         ...
 
-    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
-        """The score of one transaction."""
+    def of_row(self, given: Row, row: FeatureRow) -> float:
+        """The score of one transaction, as it was given and as features."""
         ...
 
 
@@ -42,6 +41,7 @@ class ColumnRanker:
     """The user's own score, in a continuous column of the schema."""
 
     column: str
+    place: int  # among the continuous columns
 
     @property
     def given(self) -> str:
@@ -52,9 +52,9 @@ class ColumnRanker:
         """The column's values."""
         return transactions.column(self.column)
 
-    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
+    def of_row(self, given: Row, row: FeatureRow) -> float:
         """The row's value."""
-        return float(row_numbers((self.column,), transaction)[0])
+        return float(given.numbers[self.place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class XGBoostRanker:
         rows = slice(None) if places is None else places
         return self._margins(panel.continuous[rows], panel.categorical[rows])
 
-    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
+    def of_row(self, given: Row, row: FeatureRow) -> float:
         """Log odds of one row."""
         return float(self._margins(row.continuous[None], row.categorical[None])[0])
 
@@ -106,7 +106,7 @@ class HeadRanker:
         rows = slice(None) if places is None else places
         return self.encoder.head_score(panel.continuous[rows], panel.categorical[rows])
 
-    def of_row(self, transaction: Mapping[str, Any], row: FeatureRow) -> float:
+    def of_row(self, given: Row, row: FeatureRow) -> float:
         """Log odds of one row."""
         return float(self.encoder.head_of(self.encoder.encode_row(row.continuous, row.categorical)))
 
@@ -127,7 +127,7 @@ def as_ranker(given: Any, features: Features, model: HiddenMarkovModel[Any]) -> 
     if isinstance(given, str):
         if given not in plan.schema.continuous:
             raise ConfigError(f"the ranker's column {given!r} is not among the schema's continuous columns. Add it there")
-        return ColumnRanker(given)
+        return ColumnRanker(given, plan.schema.continuous.index(given))
     booster = given.get_booster() if hasattr(given, "get_booster") else given
     if not (hasattr(booster, "save_raw") and hasattr(booster, "num_features")):
         raise ConfigError(f"a ranker is a column's name, a fitted XGBoost model or the model's own encoder; found {type(given).__name__}")

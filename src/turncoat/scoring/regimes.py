@@ -100,7 +100,7 @@ class Regimes:
             enrichment: Array = self.rates / (self.base_rate or np.nan)
         return enrichment
 
-    @property
+    @cached_property
     def fraud_state(self) -> int:
         """k*: the regime with the highest fraud share; one that holds next to nothing counts as much as its evidence."""
         return int(np.argmax(self.mean_rates))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 
 from turncoat.data.categories import category_text
-from turncoat.data.rows import row_customer, row_time
+from turncoat.data.rows import Row, packed_numbers, row_customer, row_time
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import DataError
 from turncoat.features.plan import FeaturePlan
@@ -25,18 +24,19 @@ _EXAMPLE_TIME = 200 * 86400.0 + 43200.0  # noon of some day
 _Key = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)]
 _Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_MISSING = math.nan  # one and the same, so that a field that was not sent is known from it
 _PLACE = re.compile(r" - at `\$\.(.+)`$|(?:required|unknown) field `(.+)`$|^column '(.+?)':")
 
 
-@dataclass(frozen=True, eq=False)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One transaction to be scored, its parties named."""
 
     id: str
     time: float  # seconds
     customer: str
     entity: str | None
-    row: Mapping[str, Any]  # fields by name, as features take them
+    row: Row  # as features take it
+    fields: Any  # as it was sent: a mapping or a structure of fields
     label_follows: bool = True
     is_fraud: bool = False  # known at once, as in a replayed history
 
@@ -90,35 +90,56 @@ class TransactionForm:
             [(f"f{i}", *kind) for i, kind in enumerate(kinds.values())],
             rename={f"f{i}": name for i, name in enumerate(kinds)},
             forbid_unknown_fields=True,
+            omit_defaults=True,
             gc=False,
         )
         self._decoder = msgspec.json.Decoder(self.type)
+        places, schema = {name: place for place, name in enumerate(kinds)}, plan.schema
+        self._numbers = (
+            slice(places[schema.continuous[0]], places[schema.continuous[0]] + len(schema.continuous)) if schema.continuous else slice(0)
+        )
+        self._names = tuple(places[column] for column in schema.categorical)
+        self._habits = tuple(places[column] for column in schema.habits)
+        self._entity = None if schema.entity is None else places[schema.entity]
+        self._id, self._time = places[self.id_field], places[schema.time]
+        self._customer = tuple(places[column] for column in schema.customer)
 
     def decode(self, body: bytes | memoryview) -> Transaction:
         """The transaction of a JSON object; a FieldError names the field that is wrong."""
         try:
-            values = msgspec.structs.astuple(self._decoder.decode(body))
+            found = self._decoder.decode(body)
         except msgspec.ValidationError as problem:
             raise self._explained(str(problem)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise MalformedError(f"the body is not a JSON object: {problem}") from None
-        return self.of_row({name: value for name, value in zip(self.fields, values, strict=True) if value is not None})
-
-    def of_row(self, row: dict[str, Any]) -> Transaction:
-        """The transaction of fields by name."""
+        values = msgspec.structs.astuple(found)
         schema = self.plan.schema
         try:
-            time = row_time(schema, row)
-            customer = row_customer(schema, row, time)
+            time = row_time(schema, {schema.time: values[self._time]})
+            customer = self._customer_of(values, time)
         except DataError as problem:
             raise FieldError(str(problem)) from None
         if self.pseudonyms is not None:
             customer = self.pseudonyms.of(customer)
-            row |= dict.fromkeys(schema.customer, customer)
-        name = category_text(row.get(schema.entity)) if schema.entity is not None and self.plan.has_entity else None
-        if name is not None and len(name) > LONGEST_KEY:
-            raise FieldError(f"the name has {len(name):,} characters, and {LONGEST_KEY} are allowed", schema.entity)
-        return Transaction(str(row[self.id_field]), time, customer, name, row, self.label_follows)
+            for place in self._customer:
+                setattr(found, f"f{place}", customer)
+        entity = None if self._entity is None else category_text(values[self._entity])
+        if entity is not None and len(entity) > LONGEST_KEY:
+            raise FieldError(f"the name has {len(entity):,} characters, and {LONGEST_KEY} are allowed", schema.entity)
+        numbers = packed_numbers(len(schema.continuous), values[self._numbers])
+        if numbers is None:  # some are null
+            numbers = np.array([math.nan if value is None else value for value in values[self._numbers]], dtype=np.float64)
+        names, habits = [values[place] for place in self._names], [values[place] for place in self._habits]
+        party = entity if self.plan.has_entity else None
+        return Transaction(
+            str(values[self._id]), time, customer, party, Row(time, numbers, names, habits, entity), found, self.label_follows
+        )
+
+    def _customer_of(self, values: tuple[Any, ...], time: float) -> str:
+        schema = self.plan.schema
+        if len(self._customer) == 1 and schema.customer_age is None:
+            return str(category_text(values[self._customer[0]]))
+        return row_customer(schema, dict(zip(self.fields, values, strict=True)), time)
 
     def _explained(self, message: str) -> FieldError:
         problem = FieldError(message)
@@ -161,8 +182,9 @@ def _kinds(schema: Schema) -> dict[str, tuple[Any, Any]]:
     one = len(schema.customer) == 1
     customer = (_Key | _Whole | float, msgspec.NODEFAULT) if one else (_Key | _Whole | float | None, None)
     kinds |= dict.fromkeys(schema.customer, customer)
-    numbers = (*schema.continuous, *(() if schema.customer_age is None else (schema.customer_age,)))
-    for columns, kind in ((numbers, (float | None, None)), (schema.texts, name)):
+    number = (float | None, _MISSING)
+    kinds |= dict.fromkeys(schema.continuous, number)  # side by side
+    for columns, kind in (((schema.customer_age,) if schema.customer_age else (), number), (schema.texts, name)):
         for column in columns:
             kinds.setdefault(column, kind)
     return kinds

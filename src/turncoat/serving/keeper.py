@@ -7,6 +7,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from turncoat.errors import BundleError, TurncoatError
 from turncoat.scoring import Detector, load
 from turncoat.serving.drift import DriftMonitor
@@ -72,7 +74,7 @@ class Keeper:
         if self._pseudonyms is not None and (shared := set(plan.schema.customer) & {*plan.schema.categorical, *plan.schema.habits}):
             raise BundleError(f"{self._folder}: {', '.join(sorted(shared))} names customers and is a feature too; it cannot be a pseudonym")
         form = TransactionForm(plan, self._pseudonyms, self._settings.labels_follow)
-        step = detector.step(None, form.of_row(dict(form.example)).row)  # compiles, and shows that it works
+        step = detector.step(None, form.decode(msgspec.json.encode(form.example)).row)  # compiles, and shows that it works
         detector.told(step, n_reasons=self._settings.reasons)
         return detector, form
 

@@ -225,7 +225,7 @@ class _Attempt:
         if entity is not None and one.entity is not None and state is not None:
             parties += ((entity_key(one.entity), entity.expected + entity.n_changes + 1),)
             states += (state.entity or b"",)
-        logged = Logged(self.detector.version_, dict(one.row), body, states, None, tuple(step.belief.tolist()), step.external)
+        logged = Logged(self.detector.version_, one.fields, body, states, None, tuple(step.belief.tolist()), step.external)
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
     async def write(self, beside: Sequence[Change]) -> bool:
@@ -259,7 +259,7 @@ class _Attempt:
         state = DetectorState()
         logged = [unpack_logged(entry.content) for entry in reversed(await self._moves(key))]
         for one in logged:
-            row = {name: value for name, value in one.row.items() if not (is_customer and name == schema.entity)}
+            row = {name: value for name, value in one.fields.items() if not (is_customer and name == schema.entity)}
             after = detector.step(state, row).state
             state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
         packed = state.customer if is_customer else state.entity

@@ -38,7 +38,7 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The content of a log entry."""
 
     model: str
-    row: dict[str, Any]  # the transaction's fields
+    fields: dict[str, Any]  # the transaction as it was sent
     answer: bytes  # JSON, as it was sent
     states: tuple[bytes, ...]  # of the parties after it, in the entry's order; none where it did not move them
     label: int | None = None  # of an entry about a label

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from turncoat.data.rows import read_row
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.scoring import Detector
@@ -39,13 +40,16 @@ async def replay(
             return
         done += len(some)
         beside = Change(key, counter, msgspec.msgpack.encode(done))
-        yield some, await ledger.score(detector, list(_rows(transactions, some, pseudonyms)), [beside])
+        yield (
+            some,
+            await ledger.score(detector, list(_rows(transactions, some, detector.features_.fitted().has_entity, pseudonyms)), [beside]),
+        )
         counter += 1
 
 
 def client_rows(transactions: Transactions, most: int) -> Iterator[Transaction]:
     """The first transactions as they happened, as clients would send them."""
-    return _rows(transactions, _order(transactions)[:most], None)
+    return _rows(transactions, _order(transactions)[:most], True, None)
 
 
 async def replayed(ledger: Ledger, detector: Detector, transactions: Transactions) -> int:
@@ -70,7 +74,7 @@ def _digest(transactions: Transactions, detector: Detector) -> str:
     return digest.hexdigest()
 
 
-def _rows(transactions: Transactions, some: Array, pseudonyms: Pseudonyms | None) -> Iterator[Transaction]:
+def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms: Pseudonyms | None) -> Iterator[Transaction]:
     """Transactions as a client would send them."""
     schema, places = transactions.schema, transactions.places[some]
     columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
@@ -81,17 +85,15 @@ def _rows(transactions: Transactions, some: Array, pseudonyms: Pseudonyms | None
     labels = np.full(len(some), -1) if transactions.labels is None else transactions.labels[some]
     names = tuple(columns)
     for i, values in enumerate(zip(*columns.values(), strict=True)):
-        row = {name: value for name, value in zip(names, values, strict=True) if value is not None and value == value}
-        time = float(transactions.times[some[i]])
-        row[schema.time] = raw_time(schema, time)
-        row[schema.id or OWN_ID] = str(transactions.ids[some[i]])
-        customer = keys[i]
+        fields = {name: value for name, value in zip(names, values, strict=True) if value is not None and value == value}
+        time, id, customer = float(transactions.times[some[i]]), str(transactions.ids[some[i]]), keys[i]
+        fields |= {schema.time: raw_time(schema, time), schema.id or OWN_ID: id}
         if pseudonyms is not None:
             customer = pseudonyms.of(customer)
-            row |= dict.fromkeys(schema.customer, customer)
-        entity = row.get(schema.entity) if schema.entity is not None else None
+            fields |= dict.fromkeys(schema.customer, customer)
+        row = read_row(schema, fields)._replace(time=time)
         label = int(labels[i])
-        yield Transaction(str(transactions.ids[some[i]]), time, customer, entity, row, label >= 0, label == 1)
+        yield Transaction(id, time, customer, row.entity if has_entity else None, row, fields, label >= 0, label == 1)
 
 
 def raw_time(schema: Schema, seconds: float) -> float:
