@@ -119,13 +119,12 @@ def loaded(port: int, folder: Path, first: int, last: int, connections: int = CO
 def constant(place: Place, workers: int, n_requests: int, length: int) -> dict[str, Any]:
     """The stack with nothing behind it."""
     port = _free_port()
-    with running(["benchmarks.service.constant", str(port), str(workers), str(length)], port):
-        loaded(port, place.folder, 0, n_requests // 4)
-        return loaded(port, place.folder, n_requests // 4, n_requests)
+    with running(["benchmarks.service.constant", str(port), str(workers), str(length)], port) as process:
+        return warmed_and_loaded(process, port, place, n_requests)
 
 
 def service(place: Place, tier: str, store: str, workers: int, n_requests: int) -> dict[str, Any]:
-    """The service itself, on an empty store: a quarter of the requests to warm up, the rest timed."""
+    """The service itself, on an empty store."""
     port = _free_port()
     urls = {"memory": "memory://", "redis": f"redis://127.0.0.1:{place.redis_port}/0?prefix={tier}{workers}"}
     for mode in ("FULL", "NORMAL"):
@@ -133,11 +132,19 @@ def service(place: Place, tier: str, store: str, workers: int, n_requests: int) 
         urls[f"sqlite {mode}"] = f"sqlite:///{file}?synchronous={mode}"
     command = ["turncoat", "serve", str(place.folder / tier), "--store", urls[store], "--port", str(port), "--workers", str(workers)]
     with running(command, port) as process:
-        loaded(port, place.folder, 0, n_requests // 4)
-        found = loaded(port, place.folder, n_requests // 4, n_requests)
-        family = [process, *process.children(recursive=True)]
-        found["resident_mb"] = sum(one.memory_info().rss for one in family) / 2**20
-        return found
+        return warmed_and_loaded(process, port, place, n_requests)
+
+
+def warmed_and_loaded(process: psutil.Process, port: int, place: Place, n_requests: int) -> dict[str, Any]:
+    """A quarter of the requests to warm up, the rest timed; with what the server's processes took."""
+    first = n_requests // 4
+    loaded(port, place.folder, 0, first)
+    family = [process, *process.children(recursive=True)]
+    before = sum(sum(one.cpu_times()[:2]) for one in family)
+    found = loaded(port, place.folder, first, n_requests)
+    found["cpu_us"] = 1e6 * (sum(sum(one.cpu_times()[:2]) for one in family) - before) / (n_requests - first)
+    found["resident_mb"] = sum(one.memory_info().rss for one in family) / 2**20
+    return found
 
 
 def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, str, int]], console: Console) -> list[dict[str, Any]]:
@@ -150,7 +157,15 @@ def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, st
             after = constant(place, workers, n_requests, length)
         best = max(before["per_second"], after["per_second"])
         results.append(
-            {"tier": tier, "store": store, "workers": workers, **found, "constant_per_second": best, "ratio": found["per_second"] / best}
+            {
+                "tier": tier,
+                "store": store,
+                "workers": workers,
+                **found,
+                "constant_per_second": best,
+                "constant_cpu_us": min(before["cpu_us"], after["cpu_us"]),
+                "ratio": found["per_second"] / best,
+            }
         )
     return results
 
@@ -228,8 +243,8 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
         f"{told['requests']:,} requests over {CONNECTIONS} connections, eight reasons in every answer, every answer logged.",
         "The constant stack is the same server and route reading the same bodies and answering as many bytes.",
         "",
-        "| tier | store | workers | scored / s | p50 ms | p99 ms | constant / s | ratio | resident MB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| tier | store | workers | scored / s | p50 ms | p99 ms | constant / s | ratio | CPU µs each (constant) | resident MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in told["table"]:
         verdict = ""
@@ -237,7 +252,8 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
             verdict = f" (must {MUST}, aim {AIM}: {'aim met' if row['ratio'] >= AIM else 'must met' if row['ratio'] >= MUST else 'missed'})"
         lines.append(
             f"| {row['tier']} | {row['store']} | {row['workers']} | {row['per_second']:,.0f} | {row['p50_ms']:.1f} | {row['p99_ms']:.1f} "
-            f"| {row['constant_per_second']:,.0f} | {row['ratio']:.2f}{verdict} | {row['resident_mb']:.0f} |"
+            f"| {row['constant_per_second']:,.0f} | {row['ratio']:.2f}{verdict} "
+            f"| {row['cpu_us']:.0f} ({row['constant_cpu_us']:.0f}) | {row['resident_mb']:.0f} |"
         )
     one = told["alone"]
     lines += [

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
 import shlex
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +44,40 @@ def test_every_block_of_a_page_runs_in_order(
         elif kind == "sh":
             for command in re.findall(r"^turncoat (.*)$", text, re.MULTILINE):
                 subprocess.run([sys.executable, "-m", "turncoat", *shlex.split(command)], check=True, capture_output=True, timeout=300)
+
+
+@pytest.mark.skipif(not shutil.which("curl") or not shutil.which("bash"), reason="the README talks to the service with curl, in bash")
+def test_the_service_answers_as_the_readme_shows(tmp_path: Path) -> None:
+    """The block as it stands, on a free port, with a small detector where the demo leaves its own."""
+    (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    detector, data = re.search(r"^detector=(\S+) data=(\S+)$", block, re.MULTILINE).groups()
+    for command in (
+        f"simulate ieee-cis --rows 2000 --out {data}",
+        f"fit {data} --config ieee-cis --supervision anchored --states 3 --restarts 1 --out {detector}",
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "turncoat", *shlex.split(command)], check=True, capture_output=True, timeout=300, cwd=tmp_path
+        )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = str(listener.getsockname()[1])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = "set -e\n" + block.replace("8000", port)
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as shell:
+        try:
+            shown = shell.communicate(timeout=120)[0].splitlines()
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the server, should it be left
+                os.killpg(shell.pid, signal.SIGKILL)
+    assert shell.returncode == 0
+    ready, first, second, customer, label = map(json.loads, shown[:5])
+    assert ready == {"status": "ready"}
+    assert (first["duplicate"], second) == (False, {**first, "duplicate": True})
+    assert (customer["seen"], customer["belief"]) == (1, first["belief"])
+    assert (label["changed"], label["belief"]) == (True, "conditioned")
+    assert shown[5].startswith("2,000 transactions replayed")
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:

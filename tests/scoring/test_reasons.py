@@ -19,6 +19,7 @@ from turncoat import ConfigError, DataError, Detector
 from turncoat.data.schema import Schema
 from turncoat.features import FeatureRow, Features
 from turncoat.features.plan import FeaturePlan
+from turncoat.models.base import Contrast
 from turncoat.scoring import DetectorState, Score
 from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Decomposition, Reason, Sources, reasons
 from turncoat.scoring.wording import Wording
@@ -205,11 +206,11 @@ def test_the_strongest_are_those_of_a_whole_sort(
 def test_the_rival_is_the_strongest_other_state() -> None:
     scores = np.log([0.1, 0.6, 0.3])
     for state, rival in ((0, 1), (1, 2), (2, 1)):
-        found = Decomposition.of(state, scores, np.zeros((3, 1)), np.zeros((3, 0)), np.zeros(3))
+        found = Decomposition.of(scores, Contrast.of(state, scores, np.zeros((3, 1)), np.zeros((3, 0)), np.zeros(3)))
         assert found.rival == rival
         assert found.log_odds == pytest.approx(scores[state] - scores[rival])
     cells = np.array([[0.0], [-9.0], [1.0]])
-    assert Decomposition.of(0, scores, cells, np.zeros((3, 0)), np.zeros(3)).rival == 2
+    assert Contrast.of(0, scores, cells, np.zeros((3, 0)), np.zeros(3)).rival == 2
 
 
 # ---------------------------------------------------------------------------------------------------- words

@@ -294,14 +294,14 @@ def test_a_second_party_is_rebuilt_exactly() -> None:
 @pytest.mark.parametrize("problem", [DataError("column 'paid': too much"), ZeroDivisionError()])
 def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(problem: Exception) -> None:
     made, some = copy(detector("shop")), transactions_of("shop", 10)
-    step = made.step
+    steps = made.steps
 
-    def fails_at_the_fifth(state: Any, row: Any, **more: Any) -> Any:
-        if row is some[4].row:
+    def fails_at_the_fifth(states: Any, rows: Any, follows: Any) -> Any:
+        if any(row is some[4].row for row in rows):
             raise problem
-        return step(state, row, **more)
+        return steps(states, rows, follows)
 
-    made.step = fails_at_the_fifth
+    made.steps = fails_at_the_fifth
 
     async def go() -> list[Given | Exception]:
         return await Ledger(MemoryStore()).score(made, some)
@@ -312,7 +312,7 @@ def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(probl
         assert found[4].field == "paid"
     else:
         assert found[4] is problem
-    made.step = step
+    made.steps = steps
     plain = run(made, [[*some[:4], *some[5:]]])
     assert [told(one)["probability"] for one in found if isinstance(one, Given)] == [one["probability"] for one in plain]
 

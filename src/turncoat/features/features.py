@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +18,10 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import entities, history
 from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_raw, in_groups, raw_cells
-from turncoat.features.moments import take_moment
+from turncoat.features.live import LiveRows, take_rows
 from turncoat.features.plan import MOST_DELAY_DAYS, FeaturePlan
-from turncoat.features.scaling import Scales, fill_row, flag_names
-from turncoat.features.state import State, customer_bytes, entity_bytes, pack, spelled_hash, unpack_customer, unpack_entity
+from turncoat.features.scaling import Scales
+from turncoat.features.state import State, customer_bytes, entity_bytes, pack, spelled_hash, unpack
 from turncoat.features.vocabulary import Vocabulary, codes_of
 from turncoat.panel import Panel
 
@@ -198,53 +197,41 @@ class Features(BaseEstimator):  # type: ignore[misc]
         A row that is older than the records counts as now. Where no label will be reported, say so with `label_follows=False`, or the
         transaction counts as genuine once its label is due.
         """
-        plan = self.fitted()
-        given = row if isinstance(row, Row) else read_row(plan.schema, row)
-        continuous = np.empty(len(plan.continuous), np.float32)
-        categorical = np.empty(len(plan.every_categorical), plan.code_type)
-        n_missing = fill_row(given.numbers, *plan.raw_columns, continuous, categorical)
-        n_names = len(plan.vocabularies)
-        categorical[:n_names] = codes_of(plan.vocabularies, given.names)
-        n_missing += flag_names(categorical, n_names, *plan.flagged_names)
-        if plan.engineered:
-            state = self._advance(plan, state or State(), given, n_missing, label_follows, continuous, categorical)
-        return state or State(), FeatureRow(continuous, categorical if plan.only is None else categorical[plan.asked])
+        given = row if isinstance(row, Row) else read_row(self.fitted().schema, row)
+        states, continuous, categorical = self.steps([state or State()], [given], [label_follows])
+        return states[0], FeatureRow(continuous[0], categorical[0])
 
-    def _advance(
-        self, plan: FeaturePlan, state: State, given: Row, n_missing: int, label_follows: bool, continuous: Array, categorical: Array
-    ) -> State:
-        """Add the facts of a row to its features, and the row to the records."""
-        time, amount = given.time, math.nan if plan.amount_place is None else float(given.numbers[plan.amount_place])
-        names = np.array([spelled_hash(value) for value in given.habits], dtype=np.uint32)
-        facts, codes = np.empty(len(plan.continuous_facts)), np.empty(len(plan.categorical_facts), np.int8)
-        own, moment, second = plan.parts(facts, codes)
-        numbers, marks = unpack_customer(plan, state.customer)
-        history.advance(numbers, marks, time, amount, float(n_missing), names, *own)
-        take_moment(time, n_missing, *moment)
-        customer, entity = pack(plan, numbers, marks), state.entity
-        if plan.has_entity and given.entity is None:
-            second[0][:], second[1][:] = np.nan, -1
-        elif plan.has_entity:
-            record = unpack_entity(plan, state.entity)
-            rules = plan.label_delay, plan.base_rate, label_follows
-            entities.advance_entity(record, time, amount, float(n_missing), names[plan.entity_names], *rules, *second)
-            entity = pack(plan, *record)
-        fill_row(facts, *plan.fact_columns, continuous, categorical)
-        categorical[plan.first_fact :] = codes
-        return State(customer, entity)
+    def steps(self, states: Sequence[State], rows: Sequence[Row], label_follows: Sequence[bool]) -> tuple[Sequence[State], Array, Array]:
+        """`step` for transactions of different customers and second parties: the records after them, features [N, D] and [N, J]."""
+        plan = self.fitted()
+        continuous = np.empty((len(rows), len(plan.continuous)), np.float32)
+        categorical = np.empty((len(rows), len(plan.every_categorical)), plan.code_type)
+        n_names = len(plan.vocabularies)
+        if n_names:
+            categorical[:, :n_names] = [codes_of(plan.vocabularies, row.names) for row in rows]
+        given = LiveRows(
+            cells=np.array([row.numbers for row in rows]).reshape(len(rows), plan.n_raw),
+            hashes=np.array([[spelled_hash(value) for value in row.habits] for row in rows], np.uint32).reshape(len(rows), -1),
+            times=np.array([row.time for row in rows]),
+            label_follows=np.array(label_follows, dtype=bool),
+            has_entity=np.array([row.entity is not None for row in rows], dtype=bool),
+        )
+        records = unpack(plan, states if plan.engineered else [State()] * len(states))
+        take_rows(given, records, plan.live_layout, continuous, categorical)
+        after = pack(plan, records, states, given.has_entity.tolist()) if plan.engineered else states
+        return after, continuous, categorical if plan.only is None else np.ascontiguousarray(categorical[:, plan.asked])
 
     def report_fraud(self, state: State, time: float) -> State:
         """The entity's record after the news that its transaction at `time` (seconds) was fraud; genuine ones need no report."""
         plan = self.fitted()
         if not plan.has_entity or state.entity is None:
             raise DataError("these features keep no record of an entity for this state; there is nothing to report fraud to")
-        record = unpack_entity(plan, state.entity)
-        numbers, _, risk = record
-        last = entities.last_time(numbers)
+        records = unpack(plan, [State(None, state.entity)])
+        last = entities.last_time(records.entity_numbers[0])
         if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
             raise DataError(f"fraud was reported at {time!r} seconds, and this entity's latest transaction was at {last}. Give its time")
-        entities.report_fraud(risk, time)
-        return State(state.customer, pack(plan, *record))
+        entities.report_fraud(records.entity_risk[0], time)
+        return State(state.customer, pack(plan, records, [state], [True])[0].entity)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted features into a folder of their own; `turncoat.features.load_features` reads them."""

@@ -32,6 +32,22 @@ class Treatment(NamedTuple):
         return Treatment((self.scale[0][some], self.scale[1][some], self.scale[2][some]), self.places[some], self.flags[some])
 
 
+class LiveLayout(NamedTuple):
+    """A plan as the pass over live rows reads it."""
+
+    raw: Treatment
+    facts: Treatment
+    n_facts: int  # continuous ones; 0 if there are none
+    n_fact_codes: int
+    first_fact: int  # place of the first categorical fact
+    n_names: int
+    flagged: tuple[Array, Array]
+    amount_place: int  # -1 if there is no amount
+    entity_names: Array
+    delay: float
+    base_rate: float
+
+
 @dataclass(frozen=True, eq=False)
 class FeaturePlan:
     """Fitted features. Continuous columns are the schema's, then the facts; categorical ones its names, missing flags, facts."""
@@ -74,11 +90,6 @@ class FeaturePlan:
     def has_entity(self) -> bool:
         """Whether a second party has running facts."""
         return self.engineered and self.schema.entity is not None
-
-    @cached_property
-    def amount_place(self) -> int | None:
-        """Where the amount is among the continuous columns."""
-        return None if self.schema.amount is None else self.schema.continuous.index(self.schema.amount)
 
     @cached_property
     def entity_names(self) -> Array:
@@ -179,6 +190,23 @@ class FeaturePlan:
         flagged = [(j, self._flag_places[column]) for j, column in enumerate(self.schema.categorical) if column in self._flag_places]
         sources, places = np.array(flagged, dtype=np.int64).reshape(-1, 2).T
         return sources, places
+
+    @cached_property
+    def live_layout(self) -> LiveLayout:
+        """All that live rows need to know."""
+        return LiveLayout(
+            raw=self.raw_columns,
+            facts=self.fact_columns,
+            n_facts=len(self.continuous_facts),
+            n_fact_codes=len(self.categorical_facts),
+            first_fact=self.first_fact,
+            n_names=len(self.vocabularies),
+            flagged=self.flagged_names,
+            amount_place=-1 if self.schema.amount is None else self.schema.continuous.index(self.schema.amount),
+            entity_names=self.entity_names,
+            delay=self.label_delay,
+            base_rate=self.base_rate,
+        )
 
     @property
     def first_fact(self) -> int:

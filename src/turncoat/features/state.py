@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from turncoat.data.categories import category_text
 from turncoat.errors import DataError
 from turncoat.features import entities, history
+from turncoat.features.live import Records
 from turncoat.features.plan import FeaturePlan
 
 Array = NDArray[Any]
@@ -59,38 +61,47 @@ def entity_bytes(plan: FeaturePlan) -> int:
     return _HEADER + 8 * n_numbers + 4 * history.habit_words(len(plan.entity_names))
 
 
-def unpack_customer(plan: FeaturePlan, record: bytes | None) -> tuple[Array, Array]:
-    """Numbers and marks, free to be changed."""
-    n = len(history.NUMBERS)
-    if record is None:
-        return np.zeros(n), np.zeros(history.habit_words(len(plan.schema.habits)), np.uint32)
-    _check(plan, record, customer_bytes(plan), "customer")
-    numbers = np.frombuffer(record, np.float64, n, _HEADER).copy()
-    return numbers, np.frombuffer(record, np.uint32, -1, _HEADER + 8 * n).copy()
+def unpack(plan: FeaturePlan, states: Sequence[State]) -> Records:
+    """The records of N states as arrays, free to be changed; those of parties not seen before are all zeros."""
+    n, words = len(history.NUMBERS), history.habit_words(len(plan.schema.habits))
+    own = _joined(plan, [state.customer for state in states], customer_bytes(plan), "customer")
+    numbers, marks = own[:, : 8 * n].copy().view(np.float64), own[:, 8 * n :].copy().view(np.uint32)
+    if not plan.has_entity:
+        nothing = np.empty((len(states), 0))
+        return Records(numbers, marks, nothing, nothing.astype(np.uint32), nothing)
+    words = history.habit_words(len(plan.entity_names))
+    theirs = _joined(plan, [state.entity for state in states], entity_bytes(plan), "entity")
+    risk_at = 8 * n + 4 * words
+    parts = theirs[:, : 8 * n], theirs[:, 8 * n : risk_at], theirs[:, risk_at:]
+    return Records(numbers, marks, *(part.copy().view(kind) for part, kind in zip(parts, (np.float64, np.uint32, np.float64), strict=True)))
 
 
-def unpack_entity(plan: FeaturePlan, record: bytes | None) -> tuple[Array, Array, Array]:
-    """Numbers, marks and risk, free to be changed."""
-    n, words, risk = len(history.NUMBERS), history.habit_words(len(plan.entity_names)), entities.risk_numbers(plan.label_delay)
-    if record is None:
-        return np.zeros(n), np.zeros(words, np.uint32), np.zeros(risk)
-    _check(plan, record, entity_bytes(plan), "entity")
-    marks_at = _HEADER + 8 * n
-    return (
-        np.frombuffer(record, np.float64, n, _HEADER).copy(),
-        np.frombuffer(record, np.uint32, words, marks_at).copy(),
-        np.frombuffer(record, np.float64, risk, marks_at + 4 * words).copy(),
-    )
+def pack(plan: FeaturePlan, records: Records, states: Sequence[State], has_entity: Sequence[bool]) -> list[State]:
+    """The states of advanced records; a second party that a row does not name stays as it was."""
+    customers = _apart(plan, records.numbers, records.marks)
+    if not plan.has_entity:
+        return [State(customer, state.entity) for customer, state in zip(customers, states, strict=True)]
+    entities_ = _apart(plan, records.entity_numbers, records.entity_marks, records.entity_risk)
+    pairs = zip(customers, entities_, states, has_entity, strict=True)
+    return [State(customer, entity if named else state.entity) for customer, entity, state, named in pairs]
 
 
-def pack(plan: FeaturePlan, *parts: Array) -> bytes:
-    """A record of these arrays."""
-    return plan.fingerprint.to_bytes(_HEADER, "little") + b"".join(part.tobytes() for part in parts)
+def _joined(plan: FeaturePlan, records: Sequence[bytes | None], size: int, whose: str) -> Array:
+    """Records [N, bytes] without their headers."""
+    header, nothing = plan.fingerprint.to_bytes(_HEADER, "little"), bytes(size - _HEADER)
+    for record in records:
+        if record is not None and (len(record) != size or record[:_HEADER] != header):
+            raise DataError(
+                f"the {whose}'s state ({len(record)} bytes) was made by other features than these (whose states have {size} bytes). "
+                "Rebuild the states by replaying the history"
+            )
+    content = b"".join(nothing if record is None else record[_HEADER:] for record in records)
+    return np.frombuffer(content, np.uint8).reshape(len(records), size - _HEADER)
 
 
-def _check(plan: FeaturePlan, record: bytes, size: int, whose: str) -> None:
-    if len(record) != size or int.from_bytes(record[:_HEADER], "little") != plan.fingerprint:
-        raise DataError(
-            f"the {whose}'s state ({len(record)} bytes) was made by other features than these (whose states have {size} bytes). "
-            "Rebuild the states by replaying the history"
-        )
+def _apart(plan: FeaturePlan, *parts: Array) -> list[bytes]:
+    """Records of N rows of arrays."""
+    header = plan.fingerprint.to_bytes(_HEADER, "little")
+    content = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+    size, joined = content.shape[1], content.tobytes()
+    return [header + joined[i * size : (i + 1) * size] for i in range(len(content))]

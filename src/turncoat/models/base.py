@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,8 @@ from turncoat.models.settings import Rule, check_settings, number, one_of, or_no
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
-from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, FINE, LiveTables, live_step, live_tables, log_predicted
+from turncoat.numerics.compiled import compiled
+from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, FINE, LiveTables, live_step, live_steps, live_tables, log_predicted
 from turncoat.numerics.structures import Observations, Potentials
 from turncoat.panel import LARGEST_VALUE, Panel
 
@@ -39,6 +40,33 @@ class Posteriors:
 
     probs: Array
     log_likelihood: Array
+
+
+class Contrast(NamedTuple):
+    """What a row adds to the log odds of a state against its strongest rival."""
+
+    state: int
+    rival: int
+    cells: Array  # [D]
+    codes: Array  # [J]
+    rest: float
+
+    @classmethod
+    def of(cls, state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array) -> Contrast:
+        """From the log belief before the row [K] and its `pieces` [K, D], [K, J] and [K]."""
+        rival, of_cells, of_codes = _against_rival(state, log_predicted, cells, codes, rest)
+        return cls(state, rival, of_cells, of_codes, float(rest[state] - rest[rival]))
+
+
+@compiled
+def _against_rival(state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array) -> tuple[int, Array, Array]:
+    """The strongest other state, and what each cell [D] and each code [J] adds to the log odds against it."""
+    rival, best = 0, -np.inf
+    for k in range(len(rest)):
+        score = log_predicted[k] + cells[k].sum() + codes[k].sum() + rest[k]
+        if k != state and score > best:
+            rival, best = k, score
+    return rival, cells[state] - cells[rival], codes[state] - codes[rival]
 
 
 class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
@@ -154,6 +182,11 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical))
         return cells, names, np.zeros(cells.shape[:2])
 
+    def contrast(self, state: int, log_predicted: Array, continuous_row: ArrayLike, categorical_row: ArrayLike) -> Contrast:
+        """Of one row: `pieces` of a state against its strongest rival, given the log belief before the row [K]."""
+        cells, names, rest = self.pieces(np.asarray(continuous_row)[None], np.asarray(categorical_row)[None])
+        return Contrast.of(state, log_predicted, cells[0], names[0], rest[0])
+
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of N rows under every state, at the temperature in use [N, K]."""
         cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical))
@@ -230,6 +263,15 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         status, place, updated, _ = live_step(held, cells, codes, tables, LARGEST_VALUE)
         if status != FINE:
             raise _bad_live_row(status, place, cells, codes, tables)
+        return updated
+
+    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array) -> Array:
+        """`step` for rows [N, D] and [N, J] of different customers: beliefs [N, K], where those not `known` [N] are of new customers."""
+        tables, _ = self._live_tables()
+        cells, codes = continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C")
+        status, row, place, updated = live_steps(beliefs, known, cells, codes, tables, LARGEST_VALUE)
+        if status != FINE:
+            raise _bad_live_row(status, place, cells[row], codes[row], tables)
         return updated
 
     def save(self, folder: str | PathLike[str]) -> None:

@@ -127,6 +127,23 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
 
 
 @compiled
+def live_steps(
+    beliefs: Array, known: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+) -> tuple[int, int, int, Array]:
+    """`live_step` for rows of different customers: new beliefs [N, K], of which those that are not `known` start anew.
+
+    Returns (status, row, place, beliefs); a bad cell, code or belief is reported by its row and place.
+    """
+    updated = np.empty_like(beliefs)
+    for i in range(len(beliefs)):
+        status, place, belief, _ = live_step(beliefs[i] if known[i] else beliefs[i, :0], cells[i], codes[i], tables, largest_value)
+        if status != FINE:
+            return status, i, place, updated
+        updated[i] = belief
+    return FINE, 0, 0, updated
+
+
+@compiled
 def _predict(belief: Array, numbers: Array, width: int, out: Array) -> None:
     """Where the chain is expected before the row is seen."""
     for j in range(out.shape[0]):

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from turncoat.numerics.compiled import compiled, compiled_exactly
+from turncoat.models.base import Contrast
+from turncoat.numerics.compiled import compiled_exactly
 
 Array = NDArray[Any]
 
@@ -51,22 +52,10 @@ class Decomposition:
         return float(self.history + self.continuous.sum() + self.categorical.sum() + self.average)
 
     @classmethod
-    def of(cls, state: int, log_predicted: Array, cells: Array, names: Array, rest: Array) -> Decomposition:
-        """From the log belief before the row [K] and the row's log emission pieces [K, D], [K, J] and [K]."""
-        rival, of_cells, of_names = _against_rival(state, log_predicted, cells, names, rest)
-        history, average = log_predicted[state] - log_predicted[rival], rest[state] - rest[rival]
-        return cls(state, rival, float(history), of_cells, of_names, float(average))
-
-
-@compiled
-def _against_rival(state: int, log_predicted: Array, cells: Array, names: Array, rest: Array) -> tuple[int, Array, Array]:
-    """The strongest other state, and what each cell [D] and each name [J] adds to the log odds against it."""
-    rival, best = 0, -np.inf
-    for k in range(len(rest)):
-        score = log_predicted[k] + cells[k].sum() + names[k].sum() + rest[k]
-        if k != state and score > best:
-            rival, best = k, score
-    return rival, cells[state] - cells[rival], names[state] - names[rival]
+    def of(cls, log_predicted: Array, row: Contrast) -> Decomposition:
+        """From the log belief before the row [K] and what the row adds."""
+        history = float(log_predicted[row.state] - log_predicted[row.rival])
+        return cls(row.state, row.rival, history, row.cells, row.codes, row.rest)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-from turncoat.scoring.scores import Score
-
 # Where the belief came from that a transaction was scored with.
 NEW = "new"  # the customer's first transaction
 STORED = "stored"  # as the last transaction left it
@@ -115,8 +113,3 @@ def repeated(answer: bytes) -> tuple[bytes, float]:
     """An answer given before, marked as such, and its probability."""
     first = _decode_answer(answer)
     return _encode(msgspec.structs.replace(first, duplicate=True)), first.probability
-
-
-def reasons_of(score: Score) -> tuple[Why, ...]:
-    """The reasons of a score."""
-    return tuple(Why(reason.source, reason.text, round(reason.log_odds, 6)) for reason in score.reasons)

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from turncoat.errors import DataError, StoreError
 from turncoat.features import FeatureRow
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.detector import Step
+from turncoat.scoring.scores import Score
 from turncoat.serving.answers import (
     CURRENT,
     LOGGED,
@@ -30,8 +31,8 @@ from turncoat.serving.answers import (
     STORED,
     Answer,
     Remembered,
+    Why,
     json_bytes,
-    reasons_of,
     repeated,
 )
 from turncoat.serving.fields import FieldError, Transaction
@@ -65,8 +66,7 @@ class Rules:
     logs: bool = True  # whether answers are logged
 
 
-@dataclass(frozen=True, eq=False)
-class Given:
+class Given(NamedTuple):
     """An answer, and what is to be counted of it."""
 
     body: bytes
@@ -103,7 +103,7 @@ class Ledger:
         keys = list(dict.fromkeys(key for one in batch for key in _keys(one)))
         for attempt in range(_ATTEMPTS):
             attempted = _Attempt(self.store, self.rules, detector, await self.store.read(keys))
-            given = [await attempted.take(one) for one in batch]
+            given = await attempted.take(batch)
             if await attempted.write(beside):
                 return given
             await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE)))
@@ -114,7 +114,7 @@ def _keys(one: Transaction) -> tuple[str, ...]:
     return (customer_key(one.customer),) if one.entity is None else (customer_key(one.customer), entity_key(one.entity))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Working:
     """A record in the hands of an attempt: what was read, and what it would become."""
 
@@ -122,6 +122,36 @@ class _Working:
     record: Record | None
     came_from: str
     n_changes: int = 0
+
+    def moved_to(self, record: Record) -> None:
+        """One more change."""
+        self.record, self.came_from = record, STORED
+        self.n_changes += 1
+
+
+class _Ready(NamedTuple):
+    """A transaction with what it is to be scored with."""
+
+    one: Transaction
+    customer: _Working
+    entity: _Working | None
+    state: DetectorState
+    belief_from: str
+    entity_from: str | None
+    late: bool
+    stays: bool  # whether beliefs stay as they are
+
+
+def _next_wave(batch: Sequence[Transaction], left: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Of the transactions left, those that none before them shares a party with; and the others."""
+    wave: list[int] = []
+    later: list[int] = []
+    taken: set[str] = set()
+    for place in left:
+        keys = _keys(batch[place])
+        (later if taken.intersection(keys) else wave).append(place)
+        taken.update(keys)
+    return wave, later
 
 
 class _Attempt:
@@ -133,21 +163,25 @@ class _Attempt:
         self.held: dict[str, _Working] = {}
         self.entries: list[Entry] = []
 
-    async def take(self, one: Transaction) -> Given | Exception:
-        """Score one transaction, given those before it."""
-        try:
-            return await self._take(one)
-        except FieldError as problem:
-            return problem
-        except DataError as problem:
-            return FieldError(str(problem))
-        except StoreError:
-            raise
-        except Exception as problem:  # a fault of ours, which is no reason to refuse the others
-            _log.exception("a transaction could not be scored")
-            return problem
+    async def take(self, batch: Sequence[Transaction]) -> list[Given | Exception]:
+        """Score transactions, each given those before it."""
+        given: list[Given | Exception | None] = [None] * len(batch)
+        left = list(range(len(batch)))
+        while left:
+            wave, left = _next_wave(batch, left)
+            ready: list[tuple[int, _Ready]] = []
+            for place in wave:
+                found = await self._prepared(batch[place])
+                if isinstance(found, _Ready):
+                    ready.append((place, found))
+                else:
+                    given[place] = found
+            for (place, _), one in zip(ready, self._scored([one for _, one in ready]), strict=True):
+                given[place] = one
+        return [one for one in given if one is not None]
 
-    async def _take(self, one: Transaction) -> Given:
+    async def _prepared(self, one: Transaction) -> _Ready | Given | DataError:
+        """What a transaction is to be scored with; or the answer it had before, or why it gets none."""
         customer = await self._held(customer_key(one.customer))
         record = customer.record
         if record is not None and (seen := record.answered(one.id)):
@@ -156,22 +190,42 @@ class _Attempt:
         if late and (earlier := await self._logged_answer(one)):
             return earlier
         if late and self.rules.late == REFUSE:
-            raise LateError(f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds", None)
+            return LateError(f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds")
         entity = None if one.entity is None else await self._held(entity_key(one.entity))
         stays = late and self.rules.late == KEEP
-        before, belief_from = (
-            await self._met(customer_key(one.customer), customer, one.time) if stays else (_state(customer), customer.came_from)
-        )
+        before, belief_from = _state(customer), customer.came_from
+        if stays:
+            before, belief_from = await self._met(customer_key(one.customer), customer, one.time)
         beside, entity_from = None, None
         if entity is not None and one.entity is not None:
             beside, entity_from = _state(entity), entity.came_from
             if stays and entity.record is not None and one.time < entity.record.last_time:
                 beside, entity_from = await self._met(entity_key(one.entity), entity, one.time)
-        step = self.detector.step(DetectorState(before, beside), one.row, label_follows=one.label_follows)
+        return _Ready(one, customer, entity, DetectorState(before, beside), belief_from, entity_from, late, stays)
+
+    def _scored(self, ready: Sequence[_Ready]) -> list[Given | Exception]:
+        """Answers to transactions of different parties."""
+        if not ready:
+            return []
+        follows = [each.one.label_follows for each in ready]
+        try:
+            steps = self.detector.steps([each.state for each in ready], [each.one.row for each in ready], follows)
+            scores = self.detector.told_all(steps, n_reasons=self.rules.n_reasons)
+            return [self._taken(*each) for each in zip(ready, steps, scores, strict=True)]
+        except Exception as problem:
+            if len(ready) > 1:  # so that one that cannot be scored is no reason to refuse the others
+                return [given for each in ready for given in self._scored([each])]
+            if isinstance(problem, DataError):
+                return [FieldError(str(problem))]
+            _log.exception("a transaction could not be scored")
+            return [problem]
+
+    def _taken(self, ready: _Ready, step: Step, score: Score) -> Given:
+        """The answer to a scored transaction, which joins the records and the log."""
+        one, record = ready.one, ready.customer.record
         state = step.state
         if one.is_fraud and state.entity is not None:
             state = self.detector.report_fraud(state, one.time)
-        score = self.detector.told(step, n_reasons=self.rules.n_reasons)
         answer = Answer(
             id=one.id,
             customer=one.customer,
@@ -183,49 +237,44 @@ class _Attempt:
             belief=score.belief,
             entropy=score.entropy,
             seen=score.seen,
-            late=late,
+            late=ready.late,
             duplicate=False,
-            belief_from=belief_from,
-            entity_from=entity_from,
+            belief_from=ready.belief_from,
+            entity_from=ready.entity_from,
             model=self.detector.version_,
             calibration=self.detector.calibration_,
-            reasons=reasons_of(score),
+            reasons=tuple(Why(*reason) for reason in score.reasons),
         )
         body = json_bytes(answer)
-        after = None if stays else state
+        after = None if ready.stays else state
         if self.rules.logs:
-            self.entries.append(self._entry(one, customer, entity, after, body, step))
-        self._change(one, customer, entity, after, Seen(one.id, score.probability))
+            self.entries.append(self._entry(ready, after, body, score, step.external))
+        self._change(ready, after, Seen(one.id, score.probability))
         age = None if record is None else one.time - record.last_time
-        return Given(body, score.probability, late=late, age=age, belief=step.belief, row=step.row)
+        return Given(body, score.probability, late=ready.late, age=age, belief=step.belief, row=step.row)
 
-    def _change(self, one: Transaction, customer: _Working, entity: _Working | None, state: DetectorState | None, seen: Seen) -> None:
+    def _change(self, ready: _Ready, state: DetectorState | None, seen: Seen) -> None:
         """Put a transaction into the records; without a state only the fact that it was answered."""
+        one, customer, entity = ready.one, ready.customer, ready.entity
         version, record = self.detector.version_, customer.record
         last = one.time if record is None else max(record.last_time, one.time)
-        newer = record is None or one.time > record.last_time
-        n_since = 1 if newer or record is None else record.n_since + 1
+        n_since = 1 if record is None or one.time > record.last_time else record.n_since + 1
         ring = joined(() if record is None else record.ring, seen, n_since, self.rules.ring)
         held = (state.customer if state is not None else record.state if record is not None else None) or b""
-        customer.record = Record(FORMAT, version, last, n_since, ring, held)
-        customer.came_from = STORED
-        customer.n_changes += 1
+        customer.moved_to(Record(FORMAT, version, last, n_since, ring, held))
         if entity is not None and state is not None:
             last = one.time if entity.record is None else max(entity.record.last_time, one.time)
-            entity.record = Record(FORMAT, version, last, 0, (), state.entity or b"")
-            entity.came_from = STORED
-            entity.n_changes += 1
+            entity.moved_to(Record(FORMAT, version, last, 0, (), state.entity or b""))
 
-    def _entry(
-        self, one: Transaction, customer: _Working, entity: _Working | None, state: DetectorState | None, body: bytes, step: Step
-    ) -> Entry:
+    def _entry(self, ready: _Ready, state: DetectorState | None, body: bytes, score: Score, external: float | None) -> Entry:
         """The log entry of a transaction that is about to change the records; without a state, of one that moves no belief."""
+        one, customer, entity = ready.one, ready.customer, ready.entity
         parties: tuple[tuple[str, int], ...] = ((customer_key(one.customer), customer.expected + customer.n_changes + 1),)
         states: tuple[bytes, ...] = () if state is None else (state.customer or b"",)
         if entity is not None and one.entity is not None and state is not None:
             parties += ((entity_key(one.entity), entity.expected + entity.n_changes + 1),)
             states += (state.entity or b"",)
-        logged = Logged(self.detector.version_, one.fields, body, states, None, tuple(step.belief.tolist()), step.external)
+        logged = Logged(self.detector.version_, one.fields, body, states, None, score.belief, external)
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
     async def write(self, beside: Sequence[Change]) -> bool:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 
-from turncoat.models.neural.attribution import _Path, attributed
+from turncoat.models.base import Contrast
+from turncoat.models.neural import attribution
+from turncoat.models.neural.attribution import _gelu, _panels, _Path, _product, attributed, attributed_odds
 from turncoat.models.neural.encoder import new_encoder
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.layout import EncoderLayout
@@ -118,9 +125,124 @@ def test_an_input_that_does_nothing_is_given_nothing() -> None:
     encoder, _ = encoder_of(0, (3, 4))
     tables = encoder.tables.copy()
     tables[4:] = 0.0  # of the second column
-    from dataclasses import replace
-
     of_cells, of_codes, _ = attributed(replace(encoder, tables=tables), emission, np.empty(0), np.array([1, 2]))
     assert of_cells.size == 0
     assert not of_codes[:, 1].any()
     assert of_codes[:, 0].any()
+
+
+# ---------------------------------------------------------------------------------------------------- the kernels
+
+
+def plain_given(encoder: FoldedEncoder, of: Callable, cells: np.ndarray, codes: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """What cells and codes are given in so many steps, written out in NumPy with slopes by small changes in every layer's input."""
+    missing = np.isnan(cells)
+    filled = np.where(missing, 0.0, cells)
+    spread = np.sqrt(filled.var() + 1e-5) if encoder.layout.normalises_cells else 1.0
+    standard = (filled - filled.mean()) / spread if encoder.layout.normalises_cells else filled
+    names = ("first_weight", "first_bias", "second_weight", "second_bias", "tables", "norm_gain", "norm_bias", "latent_weight")
+    first, first_bias, second, second_bias, tables, gain, bias, last = (getattr(encoder, name).astype(np.float64) for name in names)
+    nothing = encoder.table_places(np.full(len(codes), -1))
+    changes = tables[encoder.table_places(codes)] - tables[nothing]
+
+    def gelu(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return x * ndtr(x), ndtr(x) + x * np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
+
+    def slopes(t: float) -> tuple[np.ndarray, np.ndarray]:
+        hidden, hidden_slope = gelu(t * standard @ first + first_bias)
+        fused = (hidden @ second if len(second) else 0.0) + second_bias + tables[nothing].sum(axis=0) + t * changes.sum(axis=0)
+        width = np.sqrt(fused.var() + 1e-5)
+        settled = (fused - fused.mean()) / width
+        outer, outer_slope = gelu(settled * gain + bias)
+        latents, small = outer @ last, 1e-4 * np.eye(last.shape[1])
+        at_latents = (of(latents + small) - of(latents - small)).sum(axis=2).T / 2e-4
+        norm = (np.eye(len(fused)) - 1.0 / len(fused) - np.outer(settled, settled) / len(fused)) / width
+        at_fused = (at_latents @ last.T * outer_slope * gain) @ norm
+        return (at_fused @ second.T * hidden_slope) @ first.T if len(second) else np.zeros((len(at_latents), 0)), at_fused
+
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    found = [slopes(0.5 * (node + 1.0)) for node in nodes]
+    at_cells, at_fused = (sum(0.5 * weight * part[i] for weight, part in zip(weights, found, strict=True)) for i in (0, 1))
+    given = at_cells * standard
+    if encoder.layout.normalises_cells and missing.any():
+        pull = -at_cells[:, missing].sum(axis=1, keepdims=True) / (len(cells) * spread)
+        given = np.where(missing, 0.0, given + pull * filled)
+    return given, at_fused @ changes.T
+
+
+@SHAPES
+def test_kernels_give_what_plain_numpy_gives(n_continuous: int, n_categories: tuple[int, ...]) -> None:
+    encoder, _ = encoder_of(n_continuous, n_categories)
+    rng = np.random.default_rng(4)
+    cells = rng.normal(0, 1, n_continuous)
+    cells[1:2] = np.nan
+    codes = np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
+    given = attributed(encoder, emission, cells, codes)[:2]
+    for ours, plain in zip(given, plain_given(encoder, emission, cells, codes, steps=16), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-9, atol=1e-10)
+
+
+@SHAPES
+@pytest.mark.parametrize("activation", ["gelu", "none"])
+def test_odds_are_given_what_their_two_states_are_given(n_continuous: int, n_categories: tuple[int, ...], activation: str) -> None:
+    encoder, _ = encoder_of(n_continuous, n_categories, activation)
+    rng = np.random.default_rng(5)
+    rivals = set()
+    for state in (0, 1, 2, 0, 1, 2):
+        cells, codes = rng.normal(0, 3, n_continuous), np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
+        before = rng.normal(0, 5, 3)
+        whole = Contrast.of(state, before, *attributed(encoder, emission, cells, codes))
+        found = Contrast(state, *attributed_odds(encoder, emission, cells, codes, state, before))
+        assert found.rival == whole.rival
+        rivals.add((state, found.rival))
+        for ours, wanted in zip(found[2:], whole[2:], strict=True):
+            np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-10)
+    assert len(rivals) > 3
+
+
+def test_steps_are_doubled_until_every_state_is_complete() -> None:
+    encoder, _ = encoder_of(6, (3, 4))
+    sharp = np.array([1.0, 1.0, 4e3])[:, None]  # of the state that neither is asked about nor is the rival
+
+    def steep(latents: np.ndarray) -> np.ndarray:
+        return -np.log1p(sharp * (latents[:, None, :] - 0.3 * MEANS) ** 2)
+
+    cells, codes, before = np.random.default_rng(6).normal(0, 3, 6), np.array([1, 2]), np.array([0.0, 50.0, -50.0])
+    whole = Contrast.of(0, before, *attributed(encoder, steep, cells, codes))
+    found = Contrast(0, *attributed_odds(encoder, steep, cells, codes, 0, before))
+    assert found.rival == whole.rival == 1
+    np.testing.assert_allclose(found.cells, whole.cells, rtol=1e-9, atol=1e-10)
+    path = _Path(encoder, cells, codes)
+    assert len(path.walked(steep).weight) > 16
+    assert len(path.walked(lambda latents: steep(latents)[:, :2]).weight) == 16
+
+
+@pytest.mark.parametrize(("n_rows", "n_inputs", "width"), [(1, 3, 5), (4, 16, 16), (6, 7, 33), (3, 0, 17), (5, 4, 0)])
+def test_products(n_rows: int, n_inputs: int, width: int) -> None:
+    rng = np.random.default_rng(7)
+    values, weight = rng.normal(size=(n_rows, n_inputs + 2)), rng.normal(size=(n_inputs, width))
+    found = _product(values, _panels(weight))
+    np.testing.assert_allclose(found[:, :width], values[:, :n_inputs] @ weight, rtol=1e-12, atol=1e-12)
+    assert not found[:, width:].any()
+
+
+def test_gelu_and_its_slope_to_the_last_digits() -> None:
+    values = np.concatenate([np.linspace(-12, 12, 4001), [0.0, -0.0, 1e-300, -1e6, 1e6, 40.0, -40.0]])
+    table = np.resize(values, (3, 16 * 84))
+    given = table.copy()
+    slopes = _gelu(table)
+    np.testing.assert_allclose(table, given * ndtr(given), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(slopes, ndtr(given) + given * np.exp(-0.5 * given**2) / np.sqrt(2 * np.pi), rtol=1e-13, atol=1e-14)
+
+
+def test_what_is_prepared_for_an_encoder_is_no_part_of_it() -> None:
+    encoder, _ = encoder_of(6, (3, 4))
+    before = pickle.dumps(encoder), encoder.digest
+    cells, codes = np.arange(6.0), np.array([1, 3])
+    given = attributed(encoder, emission, cells, codes)
+    assert (pickle.dumps(encoder), encoder.digest) == before
+    other = replace(encoder, norm_gain=2 * encoder.norm_gain)
+    assert np.abs(attributed(other, emission, cells, codes)[0] - given[0]).max() > 1e-3
+    n_known = len(attribution._KNOWN)
+    del encoder, other
+    assert len(attribution._KNOWN) == n_known - 2

@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from tests.models.neural.panels import FIT, hidden_rule_panel, mixed_panel
 from turncoat import Anchors, ConfigError, DataError, NotFittedError, Panel, Prior, VariationalHMM
+from turncoat.models.base import Contrast
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM, latent_prior
 
@@ -78,6 +79,31 @@ def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHM
         model.pieces(np.full_like(cells, np.inf), codes)
     with pytest.raises(DataError, match="columns"):
         model.pieces(cells[:, :2], codes)
+
+
+@pytest.mark.parametrize("settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}, {"dropout_draws": 4}])
+def test_a_contrast_is_the_difference_of_pieces(model: NeuralVariationalHMM, settings: dict[str, Any]) -> None:
+    other = NeuralVariationalHMM.from_params(model.params_, encoder=model.encoder_, **settings)
+    cells, codes, rest = other.pieces(PANEL.continuous[:9], PANEL.categorical[:9])
+    before = other.log_predicted([0.2, 0.5, 0.3])
+    for n in range(9):
+        wanted = Contrast.of(n % 3, before, cells[n], codes[n], rest[n])
+        found = other.contrast(n % 3, before, PANEL.continuous[n], PANEL.categorical[n])
+        assert found[:2] == wanted[:2]
+        for ours, theirs in zip(found[2:], wanted[2:], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_a_contrast_refuses_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
+    before, cells, codes = model.log_predicted(None), PANEL.continuous[0], PANEL.categorical[0]
+    with pytest.raises(DataError, match="code 9"):
+        model.contrast(0, before, cells, np.full_like(codes, 9))
+    with pytest.raises(DataError, match="finite"):
+        model.contrast(0, before, np.full_like(cells, np.inf), codes)
+    with pytest.raises(DataError, match="columns"):
+        model.contrast(0, before, cells[:2], codes)
+    with pytest.raises(NotFittedError):
+        NeuralVariationalHMM(2).contrast(0, before, cells, codes)
 
 
 def test_head(model: NeuralVariationalHMM) -> None:

@@ -103,25 +103,35 @@ class FoldedEncoder:
             missing_codes=np.zeros(0, bool),
         )
 
-    def encode(self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None) -> Array:
-        """Latents [N, latent_dim] float32 of cells [N, D], NaN if missing, and codes [N, J], -1 if missing."""
+    def checked_rows(self, continuous: ArrayLike | None, categorical: ArrayLike | None) -> tuple[Array, Array]:
+        """Cells [N, D] float64 and codes [N, J] int64, or a refusal of what the encoder does not know."""
         cells, codes = _as_rows(continuous, categorical, 2)
         self.layout.check_widths(cells.shape[1], codes.shape[1], "the rows have")
         self.layout.check_cells(cells)
         self.layout.check_codes(codes)
+        return cells, codes
+
+    def checked_row(self, continuous: ArrayLike | None, categorical: ArrayLike | None) -> tuple[Array, Array]:
+        """Likewise of one row: cells [D] and codes [J]."""
+        cells, codes = _as_rows(continuous, categorical, 1)
+        self.layout.check_widths(len(cells), len(codes), "the row has")
+        self.layout.check_cells(cells[None])
+        self.layout.check_codes(codes[None])
+        return cells, codes
+
+    def encode(self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None) -> Array:
+        """Latents [N, latent_dim] float32 of cells [N, D], NaN if missing, and codes [N, J], -1 if missing."""
+        cells, codes = self.checked_rows(continuous, categorical)
         latents = np.empty((len(cells), self.layout.latent_dim), np.float32)
         self._encode_into(latents, cells, codes)
         return latents
 
     def encode_row(self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None) -> Array:
         """Latents [latent_dim] float32 of one row: cells [D] and codes [J]."""
-        cells, codes = _as_rows(continuous, categorical, 1)
-        self.layout.check_widths(len(cells), len(codes), "the row has")
-        self.layout.check_cells(cells[None])
-        self.layout.check_codes(codes[None])
+        cells, codes = self.checked_row(continuous, categorical)
         return _encode_row(
             cells.astype(np.float64),
-            self._table_rows(codes),
+            self.table_places(codes),
             self.first_weight,
             self.first_bias,
             self.second_weight,
@@ -154,7 +164,7 @@ class FoldedEncoder:
         """The arrays by name."""
         return {part.name: value for part in fields(self) if isinstance(value := getattr(self, part.name), np.ndarray)}
 
-    def _table_rows(self, codes: Array) -> Array:
+    def table_places(self, codes: Array) -> Array:
         """Rows of `tables` for codes [..., J]; the last row of a column's table is for a missing code."""
         return np.where(codes < 0, np.asarray(self.layout.n_categories, np.int64), codes) + self.layout.table_starts
 
@@ -163,7 +173,7 @@ class FoldedEncoder:
         first, second, last = (weight.astype(np.float64) for weight in (self.first_weight, self.second_weight, self.latent_weight))
         masked = self._hidden(continuous, first)[:, None, :] * masks
         of_codes = np.zeros((len(continuous), len(self.second_bias)))
-        _add_codes(of_codes, self._table_rows(categorical), self.tables)
+        _add_codes(of_codes, self.table_places(categorical), self.tables)
         fused = self._fused(masked.reshape(-1, masks.shape[1]), second)
         fused += np.repeat(of_codes, len(masks), axis=0)
         _settle_rows(fused, self.norm_gain, self.norm_bias, self.layout.activation == "gelu")
@@ -174,7 +184,7 @@ class FoldedEncoder:
         first, second, last = (weight.astype(np.float64) for weight in (self.first_weight, self.second_weight, self.latent_weight))
         for rows in _blocks(len(latents)):
             fused = self._fused(self._hidden(continuous[rows], first), second)
-            _add_codes(fused, self._table_rows(categorical[rows]), self.tables)
+            _add_codes(fused, self.table_places(categorical[rows]), self.tables)
             _settle_rows(fused, self.norm_gain, self.norm_bias, self.layout.activation == "gelu")
             latents[rows] = fused @ last
 
@@ -276,7 +286,7 @@ def _gelu_cells(table: Array) -> None:
 
 
 @compiled
-def _add_code_rows(fused: Array, rows: Array, tables: Array) -> None:
+def add_code_rows(fused: Array, rows: Array, tables: Array) -> None:
     """What the codes of one row add to its fused layer [H]."""
     for place in rows:
         for h in range(fused.shape[0]):
@@ -286,7 +296,7 @@ def _add_code_rows(fused: Array, rows: Array, tables: Array) -> None:
 @compiled
 def _add_codes(fused: Array, rows: Array, tables: Array) -> None:
     for n in range(fused.shape[0]):
-        _add_code_rows(fused[n], rows[n], tables)
+        add_code_rows(fused[n], rows[n], tables)
 
 
 @compiled
@@ -314,7 +324,7 @@ def _settle_rows(fused: Array, gain: Array, bias: Array, gelu: bool) -> None:
 
 
 @compiled
-def _add_products(values: Array, weight: Array, out: Array) -> None:
+def add_products(values: Array, weight: Array, out: Array) -> None:
     """out [H] += values [I] @ weight [I, H], four inputs at a time."""
     n_inputs, width = weight.shape
     whole = n_inputs - n_inputs % 4
@@ -359,12 +369,12 @@ def _encode_row(
             for d in range(cells.shape[0]):
                 standard[d] *= scale
         hidden = first_bias.astype(np.float64)
-        _add_products(standard, first_weight, hidden)
+        add_products(standard, first_weight, hidden)
         for h in range(hidden.shape[0]):
             hidden[h] = _gelu(hidden[h])
-        _add_products(hidden, second_weight, fused)
-    _add_code_rows(fused, rows, tables)
+        add_products(hidden, second_weight, fused)
+    add_code_rows(fused, rows, tables)
     _settle(fused, norm_gain, norm_bias, gelu)
     latent = np.zeros(latent_weight.shape[1])
-    _add_products(fused, latent_weight, latent)
+    add_products(fused, latent_weight, latent)
     return latent.astype(np.float32)

@@ -13,8 +13,9 @@ from sklearn.base import clone
 
 from turncoat.errors import ConfigError
 from turncoat.models.anchors import Anchors
+from turncoat.models.base import Contrast
 from turncoat.models.initialisation import Columns
-from turncoat.models.neural.attribution import attributed
+from turncoat.models.neural.attribution import Emission, attributed, attributed_odds
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.folded import Array, FoldedEncoder
 from turncoat.models.neural.layout import LAYOUT_RULES
@@ -232,24 +233,34 @@ class NeuralVariationalHMM(VariationalHMM):
         cells, codes = (np.empty(0) if row is None else np.asarray(row) for row in (continuous_row, categorical_row))
         return live_belief(self.log_predicted(belief), self.log_emission(cells[None], codes[None].astype(np.int64))[0])
 
+    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array) -> Array:
+        """`step` for rows of different customers."""
+        held = [belief if is_known else None for belief, is_known in zip(beliefs, known.tolist(), strict=True)]
+        return np.array([self.step(*row) for row in zip(held, continuous, categorical, strict=True)])
+
     def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
         """What each cell and code of N rows adds to the log emission of every state, by integrated gradients; and an average row's."""
-        terms = self._terms()
-        rows = np.asarray(continuous), np.asarray(categorical)
-        self.encoder_.encode(*rows)  # which refuses what it does not know
-        variances = self._variances(*rows)
-
-        n_rows, n_states = len(rows[0]), self.n_states
-        of_cells, of_codes, rest = (np.zeros((n_rows, n_states, *size)) for size in (rows[0].shape[1:], rows[1].shape[1:], ()))
-        for n in range(n_rows):
-
-            def emission(latents: Array, n: int = n) -> Array:  # with the row's own variances all along the path
-                if variances is not None:
-                    return widened_pieces(terms, latents, variances[n : n + 1])
-                return terms.pieces(latents, np.empty((len(latents), 0), np.int64))[0]
-
-            of_cells[n], of_codes[n], rest[n] = attributed(self.encoder_, emission, rows[0][n], rows[1][n])
+        self._fitted()
+        cells, codes = self.encoder_.checked_rows(continuous, categorical)
+        shape = len(cells), self.n_states
+        of_cells, of_codes, rest = np.zeros((*shape, cells.shape[1])), np.zeros((*shape, codes.shape[1])), np.zeros(shape)
+        for n in range(len(cells)):
+            of_cells[n], of_codes[n], rest[n] = attributed(self.encoder_, self._emission_along(cells[n], codes[n]), cells[n], codes[n])
         return of_cells, of_codes, rest
+
+    def contrast(self, state: int, log_predicted: Array, continuous_row: ArrayLike, categorical_row: ArrayLike) -> Contrast:
+        """Likewise of one row for the log odds of a state against its strongest rival."""
+        self._fitted()
+        cells, codes = self.encoder_.checked_row(continuous_row, categorical_row)
+        found = attributed_odds(self.encoder_, self._emission_along(cells, codes), cells, codes, state, log_predicted)
+        return Contrast(state, *found)
+
+    def _emission_along(self, cells: Array, codes: Array) -> Emission:
+        """What latents on the way to one row add to the log emission, with the row's own variances all along."""
+        terms, variances = self._terms(), self._variances(cells[None], codes[None])
+        if variances is not None:
+            return lambda latents: widened_pieces(terms, latents, variances)
+        return lambda latents: terms.pieces(latents, np.empty((len(latents), 0), np.int64))[0]
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of the latents of N rows under every state [N, K]."""

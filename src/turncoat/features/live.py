@@ -1,0 +1,72 @@
+"""Rows of different parties, live: features and records of each in one compiled pass, by the functions that whole files go through."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turncoat.features import history
+from turncoat.features.entities import advance_entity
+from turncoat.features.history import advance
+from turncoat.features.moments import CONTINUOUS as MOMENT_FACTS
+from turncoat.features.moments import take_moment
+from turncoat.features.plan import LiveLayout
+from turncoat.features.scaling import fill_row, flag_names
+from turncoat.numerics.compiled import compiled_exactly
+
+Array = NDArray[Any]
+
+_OWN, _MOMENT = history.N_FACTS, len(MOMENT_FACTS)
+
+
+class LiveRows(NamedTuple):
+    """N rows as they were given."""
+
+    cells: Array  # [N, raw continuous columns]
+    hashes: Array  # [N, habit columns] uint32
+    times: Array  # [N]
+    label_follows: Array  # [N] bool
+    has_entity: Array  # [N] bool: whether the row names a second party
+
+
+class Records(NamedTuple):
+    """The records of the rows' parties, which are advanced in place."""
+
+    numbers: Array  # [N, 21]
+    marks: Array  # [N, words] uint32
+    entity_numbers: Array  # [N, 21], or [N, 0] where there is no second party
+    entity_marks: Array
+    entity_risk: Array
+
+
+@compiled_exactly
+def take_rows(rows: LiveRows, records: Records, layout: LiveLayout, continuous: Array, categorical: Array) -> None:
+    """Write the features of every row, given the records of its parties, and let it join those. No party may be in two rows."""
+    facts, codes = np.empty(layout.n_facts), np.empty(layout.n_fact_codes, np.int8)
+    n_own_codes = 1 + 2 * rows.hashes.shape[1]
+    for i in range(len(rows.times)):
+        cells, names, time = rows.cells[i], rows.hashes[i], rows.times[i]
+        raw = layout.raw
+        n_missing = fill_row(cells, raw.scale, raw.places, raw.flags, continuous[i], categorical[i])
+        n_missing += flag_names(categorical[i], layout.n_names, layout.flagged[0], layout.flagged[1])
+        if layout.n_facts == 0:
+            continue
+        amount = cells[layout.amount_place] if layout.amount_place >= 0 else math.nan
+        missing = float(n_missing)
+        advance(records.numbers[i], records.marks[i], time, amount, missing, names, facts[:_OWN], codes[:n_own_codes])
+        take_moment(time, n_missing, facts[_OWN : _OWN + _MOMENT], codes[n_own_codes : n_own_codes + 1])
+        second, second_codes = facts[_OWN + _MOMENT :], codes[n_own_codes + 1 :]
+        if len(second) > 0 and rows.has_entity[i]:
+            record = (records.entity_numbers[i], records.entity_marks[i], records.entity_risk[i])
+            theirs = names[layout.entity_names]
+            follows = rows.label_follows[i]
+            advance_entity(record, time, amount, missing, theirs, layout.delay, layout.base_rate, follows, second, second_codes)
+        else:
+            second[:] = np.nan
+            second_codes[:] = -1
+        of_facts = layout.facts
+        fill_row(facts, of_facts.scale, of_facts.places, of_facts.flags, continuous[i], categorical[i])
+        categorical[i, layout.first_fact :] = codes
