@@ -65,13 +65,14 @@ def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]
 
 
 def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[str, float]:
-    """One transaction at a time: torch as it comes, the folded encoder, and the whole live step; best means over some rows."""
+    """One transaction at a time: torch as it comes, the folded encoder, the whole live step, and reasons; best means over some rows."""
     encoder = Encoder(trained.layout).eval()
     encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
     rows = np.linspace(0, panel.n_rows - 1, LIVE_ROWS).astype(int)
     cells, codes = panel.continuous[rows].astype(np.float32), panel.categorical[rows].astype(np.int64)
     model = NeuralVariationalHMM(STATES, encoder=folded, n_restarts=1, max_iter=5, progress=False).fit(panel)
     belief = np.full(STATES, 1 / STATES)
+    before = model.log_predicted(belief)
 
     def eager(i: int) -> object:
         with torch.inference_mode():
@@ -82,6 +83,7 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
         "eager_us": eager,
         "folded_us": lambda i: folded.encode_row(cells[i], codes[i]),
         "step_us": lambda i: model.step(belief, cells[i], codes[i]),
+        "reasons_us": lambda i: model.contrast(0, before, cells[i], codes[i]),
     }
     found = {"largest_difference": float(np.abs(latents - folded.encode(cells, codes)).max())}
     threads = torch.get_num_threads()
@@ -127,6 +129,7 @@ def report(machine: dict[str, Any], found: dict[str, float], command: str, devic
             f"{found['eager_us'] / found['folded_us']:.1f} times as long (aim {AIM_ROW_MS} ms: "
             f"{'met' if row <= AIM_ROW_MS else 'missed'}); largest difference {found['largest_difference']:.1e}",
             f"- one live step, encoder and belief: {found['step_us']:.0f} µs",
+            f"- live: reasons by integrated gradients, K = {STATES}: {found['reasons_us']:.0f} µs",
             f"- an iteration of tier 2 on the latents, K = {STATES}: {1000 * found['our_iteration']:.2f} ms; hmmlearn's "
             f"VariationalGaussianHMM (diag, scaling) {found['their_iteration']:.2f} s, {ratio:,.0f} times as long (must {MUST_RATIO:.0f}: "
             f"{'met' if ratio >= MUST_RATIO else 'missed'})",

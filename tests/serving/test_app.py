@@ -340,6 +340,25 @@ def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path
         create_app(Settings(model=str(model), store="memory://"))
 
 
+def test_a_model_that_is_still_on_its_way_is_taken_up_when_it_is_whole(model: Path, tmp_path: Path) -> None:
+    import shutil
+    import time
+
+    other = detector("shop", "point")
+    other.save(tmp_path / "next")
+    with client(model) as talking:
+        shutil.copy(tmp_path / "next" / "manifest.json", model / "manifest.json")
+        deadline = time.monotonic() + 20
+        while "turncoat_reload_errors_total 1.0" not in talking.get("/metrics").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        for file in (tmp_path / "next").glob("params-*"):
+            shutil.copy(file, model)
+        while talking.get("/v1/model").json()["model"] != other.version_:
+            assert time.monotonic() < deadline, "the new model was not taken up"
+            time.sleep(0.02)
+
+
 def test_metrics_count_what_happened(model: Path) -> None:
     rows = [row for row in rows_of("shop") if row["who"] == "c6"][:3]
     with client(model) as talking:
@@ -351,6 +370,7 @@ def test_metrics_count_what_happened(model: Path) -> None:
     assert counts["turncoat_duplicates_total"] == "1.0"
     assert counts["turncoat_late_arrivals_total"] == "1.0"
     assert counts["turncoat_store_errors_total"] == "0.0"
+    assert counts['turncoat_refused_total{kind="invalid"}'] == "1.0"
     assert counts["turncoat_score_duration_seconds_count"] == "4.0"
     assert counts["turncoat_score_probability_count"] == "3.0"
     assert counts["turncoat_belief_age_seconds_count"] == "1.0"

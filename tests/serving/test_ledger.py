@@ -17,8 +17,9 @@ from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
 from turncoat.errors import StoreError
 from turncoat.scoring import DetectorState
-from turncoat.serving.fields import FieldError, Transaction
+from turncoat.serving.fields import FieldError, Transaction, TransactionForm
 from turncoat.serving.ledger import Given, LateError, Ledger, Rules, customer_key, entity_key
+from turncoat.serving.outcomes import report
 from turncoat.serving.records import unpack_record
 from turncoat.serving.replaying import raw_time, replay, replayed
 from turncoat.serving.stores import Change, Entry
@@ -286,6 +287,45 @@ def test_a_second_party_is_rebuilt_exactly() -> None:
     assert answer["entity_from"] == "rebuilt"
     key = entity_key(str(some[-1].entity))
     assert records_of(store)[key].state == records_of(fresh)[key].state
+
+
+def test_what_labels_taught_is_rebuilt_too() -> None:
+    old, new = detector("shop"), detector("shop", "point")
+    some = [one for one in transactions_of("shop") if one.customer == "c1" and one.entity is not None][:8]
+    store, fresh = MemoryStore(), MemoryStore()
+
+    async def go(made: Detector, store: MemoryStore, ledger_rules: Rules = Rules()) -> None:  # noqa: B008
+        ledger = Ledger(store, ledger_rules)
+        await ledger.score(made, some[:-1])
+        await report(ledger, made, "c1", some[-2].id, 1)
+
+    asyncio.run(go(old, store))
+    asyncio.run(go(new, fresh))
+    [answer] = run(new, [[some[-1]]], store)
+    run(new, [[some[-1]]], fresh)
+    assert answer["belief_from"] == answer["entity_from"] == "rebuilt" or some[-1].entity not in {one.entity for one in some[:-1]}
+    key = entity_key(str(some[-2].entity))
+    if some[-1].entity == some[-2].entity:
+        assert records_of(store)[key].state == records_of(fresh)[key].state
+    [untaught] = run(new, [some], MemoryStore())[-1:]
+    assert answer["belief"] != untaught["belief"]
+
+
+def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
+    made = detector("ieee")
+    some = transactions_of("ieee", 30)
+    store = MemoryStore()
+
+    async def go() -> list[Given | Exception]:
+        ledger = Ledger(store)
+        other = detector("shop")
+        form = TransactionForm(other.features_.fitted())
+        await ledger.score(other, [form.decode(json.dumps({"id": "1", "who": some[0].customer, "at": 5.0}).encode())])
+        return await ledger.score(made, some)
+
+    answers = [told(one) for one in asyncio.run(go())]
+    assert answers[0]["belief_from"] == "restarted"
+    assert {one["belief_from"] for one in answers[1:]} <= {"new", "stored"}
 
 
 # ------------------------------------------------------------------------------------------------ refusals and rivals

@@ -46,7 +46,7 @@ def serve(
     model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit` or `turncoat demo`.")],
     store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
     host: Annotated[str, typer.Option(help="Other than loopback needs --keys.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the port and the store.")] = 1,
     keys: Annotated[Path | None, typer.Option(help="File of API keys (`turncoat new-key`); more in TURNCOAT_API_KEYS.")] = None,
     late: Annotated[

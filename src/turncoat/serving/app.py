@@ -278,10 +278,10 @@ async def _answer_lines(service: Service, lines: AsyncIterator[bytes | TurncoatE
         if len(waiting) >= _AT_ONCE:
             while wait := service.pace.wait(caller, len(waiting)):
                 await asyncio.sleep(wait)
-            yield await _answers(waiting)
+            yield await _answers(service, waiting)
             waiting = []
     if waiting:
-        yield await _answers(waiting)
+        yield await _answers(service, waiting)
 
 
 def _asked(service: Service, line: bytes) -> asyncio.Future[Given] | TurncoatError:
@@ -293,19 +293,21 @@ def _asked(service: Service, line: bytes) -> asyncio.Future[Given] | TurncoatErr
         return problem
 
 
-async def _answers(waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]]) -> bytes:
+async def _answers(service: Service, waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]]) -> bytes:
     pieces = []
     for number, one in waiting:
         try:
             if isinstance(one, TurncoatError):
                 raise one
             pieces.append((await one).body)
-        except TurncoatError as problem:
-            pieces.append(json_bytes(Refusal(_problem(problem)[1], line=number)))
+        except Exception as problem:
+            said = _problem(problem)[1]
+            service.metrics.refused.labels(said.kind).inc()
+            pieces.append(json_bytes(Refusal(said, line=number)))
     return b"\n".join([*pieces, b""])
 
 
-def _problem(problem: TurncoatError) -> tuple[int, Problem, float | None]:
+def _problem(problem: Exception) -> tuple[int, Problem, float | None]:
     """Status, what is sent, and after how many seconds it makes sense to try again."""
     if isinstance(problem, RequestError):
         return problem.status, Problem(problem.kind, str(problem)), problem.retry_after
@@ -319,13 +321,14 @@ def _problem(problem: TurncoatError) -> tuple[int, Problem, float | None]:
         return 404, Problem("not_found", str(problem)), None
     if isinstance(problem, StoreError | OverloadedError):
         return 503, Problem("store" if isinstance(problem, StoreError) else "overloaded", str(problem)), 1.0
-    return 422, Problem("invalid", str(problem)), None
+    if isinstance(problem, TurncoatError):
+        return 422, Problem("invalid", str(problem)), None
+    return 500, Problem("internal", "an internal error, which is in the server's log"), None
 
 
-async def _refuse(_: Request, problem: Exception) -> Response:
-    if not isinstance(problem, TurncoatError):
-        raise problem
+async def _refuse(request: Request, problem: Exception) -> Response:
     status, said, retry_after = _problem(problem)
+    request.app.state.service.metrics.refused.labels(said.kind).inc()
     headers = {} if retry_after is None else {"Retry-After": str(max(1, round(retry_after)))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -346,7 +349,7 @@ async def _gone(_: Request, __: Exception) -> Response:
     return Response(status_code=400)
 
 
-async def _fail(_: Request, problem: Exception) -> Response:
+async def _fail(request: Request, problem: Exception) -> Response:
     """A fault of ours. What was sent is not in the log."""
     _log.error("%s", type(problem).__name__, exc_info=problem)
-    return _json(json_bytes(Refusal(Problem("internal", "an internal error, which is in the server's log"))), 500)
+    return await _refuse(request, problem)

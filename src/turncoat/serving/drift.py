@@ -22,7 +22,7 @@ from turncoat.serving.drift_sums import Marks, SharedSums, Sums, add_rows
 Array = NDArray[Any]
 
 TOO_FEW, STABLE, WATCH, DRIFTED = "too few", "stable", "watch", "drifted"
-_BY_WEIGHT = (TOO_FEW, STABLE, WATCH, DRIFTED)
+VERDICTS = (TOO_FEW, STABLE, WATCH, DRIFTED)
 
 LEAST_TRANSACTIONS = 500  # for a verdict on scores and on how much traffic a regime has
 LEAST_IN_REGIME = 50  # transactions, now and then, for one on a feature in a regime
@@ -131,7 +131,7 @@ class DriftMonitor:
         regimes = _regime_drifts(self._reference, sums, self._names, most)
         transactions = float(sums.occupancy.sum())
         verdicts = [score.verdict, *(r.verdict for r in regimes), *(f.verdict for r in regimes for f in r.features)]
-        verdict = TOO_FEW if transactions < LEAST_TRANSACTIONS else max(verdicts, key=_BY_WEIGHT.index)
+        verdict = TOO_FEW if transactions < LEAST_TRANSACTIONS else max(verdicts, key=VERDICTS.index)
         return DriftReport(transactions, verdict, score, regimes)
 
     def close(self) -> None:

@@ -38,7 +38,8 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     row: Row  # as features take it
     fields: Any  # as it was sent: a mapping or a structure of fields
     label_follows: bool = True
-    is_fraud: bool = False  # known at once, as in a replayed history
+    is_replayed: bool = False
+    label: int | None = None  # of a replayed transaction, if it is known
 
 
 class FieldError(DataError):

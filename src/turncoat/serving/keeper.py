@@ -37,6 +37,7 @@ class Keeper:
         self._settings, self._folder = settings, Path(settings.model)
         self._pseudonyms = Pseudonyms.from_environment() if settings.pseudonymise else None
         self._seen = self._signature()
+        self._problem = ""  # that keeps the latest from being taken up
         self.n_failures = 0
         self.now = self._served(*self._load())
 
@@ -45,13 +46,15 @@ class Keeper:
         signature = self._signature()
         if signature == self._seen:
             return False
-        self._seen = signature
         try:
             self.now = self._served(*await asyncio.to_thread(self._load), self.now)
         except TurncoatError as problem:
-            self.n_failures += 1
-            _log.error("the new model is not taken up: %s", problem)
+            if str(problem) != self._problem:  # it is tried again and again, as it may still be on its way, and told once
+                self.n_failures += 1
+                self._problem = str(problem)
+                _log.error("the new model is not taken up: %s", problem)
             return False
+        self._seen, self._problem = signature, ""
         detector = self.now.detector
         _log.info("model %s, calibration %d now serves", detector.version_, detector.calibration_)
         return True

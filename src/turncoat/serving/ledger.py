@@ -171,7 +171,12 @@ class _Attempt:
             wave, left = _next_wave(batch, left)
             ready: list[tuple[int, _Ready]] = []
             for place in wave:
-                found = await self._prepared(batch[place])
+                try:
+                    found: _Ready | Given | Exception = await self._prepared(batch[place])
+                except StoreError:
+                    raise
+                except Exception as problem:
+                    found = _refusal(problem)
                 if isinstance(found, _Ready):
                     ready.append((place, found))
                 else:
@@ -211,20 +216,23 @@ class _Attempt:
         try:
             steps = self.detector.steps([each.state for each in ready], [each.one.row for each in ready], follows)
             scores = self.detector.told_all(steps, n_reasons=self.rules.n_reasons)
-            return [self._taken(*each) for each in zip(ready, steps, scores, strict=True)]
         except Exception as problem:
             if len(ready) > 1:  # so that one that cannot be scored is no reason to refuse the others
                 return [given for each in ready for given in self._scored([each])]
-            if isinstance(problem, DataError):
-                return [FieldError(str(problem))]
-            _log.exception("a transaction could not be scored")
-            return [problem]
+            return [_refusal(problem)]
+        given: list[Given | Exception] = []
+        for each in zip(ready, steps, scores, strict=True):
+            try:
+                given.append(self._taken(*each))
+            except Exception as problem:
+                given.append(_refusal(problem))
+        return given
 
     def _taken(self, ready: _Ready, step: Step, score: Score) -> Given:
         """The answer to a scored transaction, which joins the records and the log."""
         one, record = ready.one, ready.customer.record
         state = step.state
-        if one.is_fraud and state.entity is not None:
+        if one.label == 1 and state.entity is not None:
             state = self.detector.report_fraud(state, one.time)
         answer = Answer(
             id=one.id,
@@ -274,7 +282,9 @@ class _Attempt:
         if entity is not None and one.entity is not None and state is not None:
             parties += ((entity_key(one.entity), entity.expected + entity.n_changes + 1),)
             states += (state.entity or b"",)
-        logged = Logged(self.detector.version_, one.fields, body, states, None, score.belief, external)
+        logged = Logged(
+            self.detector.version_, one.fields, body, states, one.label, score.belief, external, one.label_follows, one.is_replayed
+        )
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
     async def write(self, beside: Sequence[Change]) -> bool:
@@ -299,25 +309,34 @@ class _Attempt:
         return self.held[key]
 
     async def _rebuilt(self, key: str, counter: int, record: Record) -> _Working:
-        """A record of another model, made anew of the logged transactions that moved it.
+        """A record of another model, made anew of what is logged of it; or a new one, where nothing is that this model can read."""
+        try:
+            packed = self._replayed(key, await self.store.history(key, limit=_REBUILD_FROM))
+        except DataError:  # of another schema
+            packed = None
+        renewed = msgspec.structs.replace(record, model=self.detector.version_, state=packed or b"")
+        return _Working(counter, renewed, RESTARTED if packed is None else REBUILT)
+
+    def _replayed(self, key: str, history: Sequence[Entry]) -> bytes | None:
+        """A party's state after the transactions and labels that moved it, given the newest first.
 
         What the second party was like at each of a customer's transactions is not known any more, and left out as missing.
         """
         detector, schema = self.detector, self.detector.features_.fitted().schema
         is_customer = key == customer_key(key[2:])
         state = DetectorState()
-        logged = [unpack_logged(entry.content) for entry in reversed(await self._moves(key))]
-        for one in logged:
-            row = {name: value for name, value in one.fields.items() if not (is_customer and name == schema.entity)}
-            after = detector.step(state, row).state
-            state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
-        packed = state.customer if is_customer else state.entity
-        came_from = REBUILT if packed is not None else RESTARTED
-        return _Working(counter, msgspec.structs.replace(record, model=detector.version_, state=packed or b""), came_from)
-
-    async def _moves(self, key: str) -> list[Entry]:
-        """A party's latest transactions that moved its belief, newest first."""
-        return [entry for entry in await self.store.history(key, limit=_REBUILD_FROM) if entry.moved and entry.kind == SCORE]
+        for entry in reversed(history):
+            logged = unpack_logged(entry.content)
+            is_score = entry.kind == SCORE
+            if is_score and entry.moved:
+                row = {name: value for name, value in logged.fields.items() if not (is_customer and name == schema.entity)}
+                after = detector.step(state, row, label_follows=logged.label_follows).state
+                state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
+            if is_customer and not is_score and entry.moved and state.customer is not None:
+                state = detector.condition(state, int(logged.label or 0))
+            if not is_customer and logged.label == 1 and state.entity is not None:
+                state = detector.report_fraud(state, entry.time)
+        return state.customer if is_customer else state.entity
 
     async def _met(self, key: str, held: _Working, when: float) -> tuple[bytes | None, str]:
         """The state that a party had at an earlier moment, and where it is from."""
@@ -351,6 +370,14 @@ class _Attempt:
             if entry.kind == SCORE:
                 return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
         return None
+
+
+def _refusal(problem: Exception) -> Exception:
+    """What is said of a transaction that cannot be scored. What is not the sender's fault is told to the operator."""
+    if isinstance(problem, DataError):
+        return problem if isinstance(problem, FieldError) else FieldError(str(problem))
+    _log.error("a transaction could not be scored", exc_info=problem)
+    return problem
 
 
 def _state(held: _Working) -> bytes | None:

@@ -23,7 +23,7 @@ class Metrics:
         self.scores = Counter("turncoat_scores", "Transactions scored, each once.", registry=registry)
         self.duplicates = Counter("turncoat_duplicates", "Transactions that had been answered before.", registry=registry)
         self.late = Counter("turncoat_late_arrivals", "Transactions older than their customer's belief.", registry=registry)
-        self.refused = Counter("turncoat_refused", "Transactions that could not be scored as they were sent.", registry=registry)
+        self.refused = Counter("turncoat_refused", "Requests and lines of batches that were refused.", ["kind"], registry=registry)
         self.labels = Counter("turncoat_labels", "Outcomes reported.", ["label"], registry=registry)
         self.store_errors = Counter("turncoat_store_errors", "Times the store could not be read or written.", registry=registry)
         self.reload_errors = Counter("turncoat_reload_errors", "New models that were not taken up.", registry=registry)
@@ -36,10 +36,17 @@ class Metrics:
             "turncoat_score_probability", "Probabilities of fraud that were answered.", buckets=_SCORES, registry=registry
         )
         self.score_drift = Gauge(
-            "turncoat_score_drift_psi", "Population stability index of the scores.", registry=registry, multiprocess_mode="mostrecent"
+            "turncoat_score_drift_psi",
+            "Population stability index of the scores, less what chance gives.",
+            registry=registry,
+            multiprocess_mode="mostrecent",
         )
         self.regime_drift = Gauge(
             "turncoat_regime_drift_shift", "Largest standardised shift of a feature's mean.", ["regime"], registry=registry,
+            multiprocess_mode="mostrecent",
+        )  # fmt: skip
+        self.drift = Gauge(
+            "turncoat_drift", "The gravest verdict: 0 too few, 1 stable, 2 watch, 3 drifted.", registry=registry,
             multiprocess_mode="mostrecent",
         )  # fmt: skip
         self.model = Gauge(
@@ -51,8 +58,8 @@ class Metrics:
         self.batch.observe(len(given))
         for one in given:
             if not isinstance(one, Given):
-                self.refused.inc()
-            elif one.duplicate:
+                continue
+            if one.duplicate:
                 self.duplicates.inc()
             else:
                 self.scores.inc()

@@ -32,7 +32,7 @@ class Known:
 
 
 async def known_outcomes(store: Store, detector: Detector, now: float, delay: float, unreported: bool = True) -> Known:
-    """The log's answers of this model, each with its last reported label.
+    """The log's answers of this model, each with its last reported label; not those of a replay, which may be rows it was fitted on.
 
     One older than `delay` seconds (by the server's clock) without a report counts as genuine, if `unreported`; a younger one is left out.
     """
@@ -46,7 +46,7 @@ async def known_outcomes(store: Store, detector: Detector, now: float, delay: fl
             logged = unpack_logged(entry.content)
             if entry.kind == LABEL:
                 reported[name] = int(logged.label or 0)
-            elif logged.model == detector.version_:
+            elif logged.model == detector.version_ and not logged.is_replayed:
                 scored.setdefault(name, (entry.at, logged.belief, logged.external))
     names = sorted(name for name, (at, _, _) in scored.items() if name in reported or (unreported and at <= now - delay))
     if not any(name in reported for name in names):

@@ -41,9 +41,11 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
     fields: dict[str, Any]  # the transaction as it was sent
     answer: bytes  # JSON, as it was sent
     states: tuple[bytes, ...]  # of the parties after it, in the entry's order; none where it did not move them
-    label: int | None = None  # of an entry about a label
+    label: int | None = None  # of an entry about a label, or of a replayed transaction
     belief: tuple[float, ...] = ()  # over the regimes, when it was scored
     external: float | None = None  # the ranker's score
+    label_follows: bool = True
+    is_replayed: bool = False  # from a file, which the model may have been fitted on
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ from turncoat.serving.settings import Settings, hand_over, handed_over
 from turncoat.serving.stores import open_store
 
 _DRAIN_SECONDS = 30
+_ALLOCATIONS_PER_COLLECTION = 20_000
 _log = logging.getLogger("turncoat")
 
 
@@ -40,7 +42,7 @@ def serve(settings: Settings) -> None:
         uvicorn.Server(uvicorn.Config(app, **server_options(settings))).run()
         return
     Keeper(settings)  # a bundle that cannot be trusted is refused here, not by every worker again and again
-    asyncio.run(_check_store(settings.store))
+    asyncio.run(open_store(settings.store).close())  # nor one after the other a store that is none
     _say_where(settings)
     with tempfile.TemporaryDirectory(prefix="turncoat-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared
@@ -56,7 +58,11 @@ def worker() -> Starlette:
 
 def _prepared(settings: Settings) -> Starlette:
     PatientProtocol.head_seconds = settings.client_seconds
-    return create_app(settings)
+    app = create_app(settings)
+    gc.collect()
+    gc.freeze()  # what is loaded stays, and need not be looked through again and again
+    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 50, 100)
+    return app
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
@@ -79,12 +85,6 @@ def server_options(settings: Settings) -> dict[str, Any]:
 def _say_where(settings: Settings) -> None:
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     _log.info("%s at http://%s:%d (see /docs), beliefs in %s%s", settings.model, settings.host, settings.port, settings.store, workers)
-
-
-async def _check_store(url: str) -> None:
-    store = open_store(url)
-    await store.read(["ready?"])
-    await store.close()
 
 
 def _log_to_stderr() -> None:

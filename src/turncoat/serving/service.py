@@ -16,6 +16,7 @@ from turncoat.scoring import Detector
 from turncoat.scoring.state import DetectorState, unpack_state
 from turncoat.serving.access import Door, Pace, load_keys
 from turncoat.serving.answers import Customer, Outcome, Recent
+from turncoat.serving.drift import VERDICTS
 from turncoat.serving.fields import Transaction
 from turncoat.serving.keeper import Keeper
 from turncoat.serving.ledger import Given, Ledger, Rules, customer_key
@@ -48,6 +49,7 @@ class Service:
         rules = Rules(settings.late, settings.ring, settings.reasons, settings.labels_condition)
         self.store = open_store(settings.store)
         self.ledger = Ledger(self.store, rules)
+        self._shown: tuple[str, str] | None = None  # model and calibration in the metrics
         self.line = Line(self._score, most_waiting=settings.most_waiting)
 
     @contextlib.asynccontextmanager
@@ -154,8 +156,12 @@ class Service:
         """Put what is known of drift, and which model serves, into the metrics."""
         served = self.keeper.now
         told = served.drift.report()
-        self.metrics.score_drift.set(told.score.psi)
+        self.metrics.score_drift.set(max(told.score.psi - told.score.psi_by_chance, 0.0))
+        self.metrics.drift.set(VERDICTS.index(told.verdict))
         for regime in told.regimes:
             self.metrics.regime_drift.labels(regime=str(regime.regime)).set(regime.largest_shift)
-        self.metrics.model.clear()
-        self.metrics.model.labels(model=served.detector.version_, calibration=str(served.detector.calibration_)).set(1)
+        serving = (served.detector.version_, str(served.detector.calibration_))
+        if self._shown is not None and self._shown != serving:
+            self.metrics.model.labels(*self._shown).set(0)
+        self.metrics.model.labels(*serving).set(1)
+        self._shown = serving

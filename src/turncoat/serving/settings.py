@@ -81,5 +81,5 @@ def handed_over() -> Settings:
 
 def default_store(model: Path) -> str:
     """A SQLite file beside the model's folder."""
-    folder = model.resolve()
+    folder = Path(os.path.abspath(model))  # a link keeps its own name
     return f"sqlite:///{folder.with_name(f'{folder.name}-beliefs.sqlite')}"

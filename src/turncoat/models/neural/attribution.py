@@ -122,8 +122,18 @@ class _Path:
     def shared_out(self, walk: _Walk, slopes: Array) -> tuple[Array, Array]:
         """What cells [C, D] and codes [C, J] are given for slopes in the latents [M, C, latent_dim]."""
         weights, encoder = self.weights, self.encoder
-        _, *layers = walk.layers
-        at_inner, at_fused = _back(walk.weight, slopes, *layers, weights.gain, weights.last_back, weights.second_back)
+        layers = walk.layers
+        at_inner, at_fused = _back(
+            walk.weight,
+            slopes,
+            layers.hidden_slopes,
+            layers.settled,
+            layers.spread,
+            layers.outer_slopes,
+            weights.gain,
+            weights.last_back,
+            weights.second_back,
+        )
         of_cells, of_codes = _of_inputs(at_inner, at_fused, encoder.first_weight, encoder.tables, self.own, weights.missing)
         return self._of_present(of_cells), of_codes
 
@@ -202,12 +212,14 @@ _TAIL_MIDDLE, _TAIL_DEGREE = 4.0, 20
 _DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 
-def _scaled_tail(place: Array) -> Array:
-    x = _TAIL_MIDDLE * (1.0 + place) / (1.0 - place)
-    return np.asarray(0.5 * erfcx(x * math.sqrt(0.5)))
+def _tail_polynomial() -> Array:
+    """Its coefficients, the highest power first."""
+    places = chebyshev.chebpts1(_TAIL_DEGREE + 1)
+    x = _TAIL_MIDDLE * (1.0 + places) / (1.0 - places)
+    return chebyshev.cheb2poly(chebyshev.chebfit(places, 0.5 * erfcx(x * math.sqrt(0.5)), _TAIL_DEGREE))[::-1].copy()
 
 
-_TAIL = chebyshev.cheb2poly(chebyshev.chebinterpolate(_scaled_tail, _TAIL_DEGREE))[::-1].copy()  # the highest power first
+_TAIL = _tail_polynomial()
 
 
 @compiled

@@ -1,0 +1,240 @@
+"""The commands around the service, as users type them: replay, recalibrate, new-key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from tests.features.cases import shop_frame
+from tests.scoring.cases import data_of, detector
+from tests.serving.cases import bundle, client, rows_of
+from turncoat import TurncoatError, load
+from turncoat.cli import app
+from turncoat.scoring.calibrations import calibrations
+from turncoat.serving.access import Door, load_keys
+from turncoat.serving.ledger import Ledger, customer_key
+from turncoat.serving.recalibrating import known_outcomes
+from turncoat.serving.records import unpack_record
+from turncoat.serving.stores import open_store
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return bundle("shop", tmp_path)
+
+
+def turncoat(*words: str | Path) -> str:
+    """What a command prints; raises what it refuses."""
+    found = CliRunner().invoke(app, [str(word) for word in words])
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def history(folder: Path) -> Path:
+    """The shop's file, as it was fitted on."""
+    shop_frame(700, 3).write_parquet(folder / "history.parquet")
+    return folder / "history.parquet"
+
+
+# ------------------------------------------------------------------------------------------------ replay
+
+
+def test_replay_warms_the_store_and_a_second_one_does_nothing(model: Path, tmp_path: Path) -> None:
+    file = history(tmp_path)
+    first = json.loads(turncoat("replay", model, file, "--json"))
+    again = json.loads(turncoat("replay", model, file, "--json"))
+    n_rows = data_of("shop").transactions.n_rows
+    assert (first["scored"], first["late"], first["duplicates"], first["refused"], first["done_before"]) == (n_rows, 0, 0, 0, 0)
+    assert (again["scored"], again["done_before"]) == (0, n_rows)
+    scores = detector("shop").score(data_of("shop").transactions)
+    with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
+        for customer in ("c0", "c7"):
+            known = talking.get(f"/v1/customers/{customer}").json()
+            own = np.flatnonzero(scores.customers == customer)
+            assert known["seen"] == len(own)
+            assert known["belief"] == pytest.approx(scores.belief[own[-1]].tolist(), abs=1e-12)
+            assert known["recent"][0]["probability"] == pytest.approx(scores.probability[own[-1]], abs=1e-14)
+    assert "700 had been before" in turncoat("replay", model, file)
+
+
+def test_a_replay_that_was_cut_off_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, url = history(tmp_path), f"sqlite:///{tmp_path}/a.sqlite"
+    calls = []
+    score = Ledger.score
+
+    async def cut_off(self: Ledger, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return await score(self, *args)
+
+    monkeypatch.setattr(Ledger, "score", cut_off)
+    assert CliRunner().invoke(app, ["replay", str(model), str(file), "--store", url]).exit_code == 130
+    monkeypatch.undo()
+    rest = json.loads(turncoat("replay", model, file, "--store", url, "--json"))
+    assert 0 < rest["done_before"] < 700
+    assert rest["scored"] == 700 - rest["done_before"]
+    turncoat("replay", model, file, "--store", f"sqlite:///{tmp_path}/b.sqlite")
+    assert _records(tmp_path / "a.sqlite") == _records(tmp_path / "b.sqlite")
+
+
+def _records(file: Path) -> dict[str, Any]:
+    with sqlite3.connect(file) as db:
+        rows = db.execute("SELECT key, data FROM records WHERE key NOT LIKE 'replay:%'").fetchall()
+    return {key: unpack_record(key, data) for key, data in rows}
+
+
+def test_replay_can_leave_the_log_out_and_customers_unnamed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
+    turncoat("replay", model, history(tmp_path), "--no-log", "--pseudonymise")
+    file = tmp_path / "detector-beliefs.sqlite"
+    with sqlite3.connect(file) as db:
+        assert db.execute("SELECT count(*) FROM log").fetchone() == (0,)
+    assert all(key.startswith(("c:~", "e:")) for key in _records(file))
+
+
+def test_a_replayed_history_that_comes_again_live_is_known(model: Path, tmp_path: Path) -> None:
+    turncoat("replay", model, history(tmp_path))
+    with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
+        answer = talking.post("/v1/score", json=rows_of("shop")[-1]).json()
+        assert answer["duplicate"]
+
+
+# ------------------------------------------------------------------------------------------------ recalibration
+
+
+def served_with_outcomes(model: Path, store: str, flipped: bool) -> list[dict[str, Any]]:
+    """Score everything, and report the frauds; `flipped` reports every transaction of a genuine-looking half as fraud."""
+    data = data_of("shop").transactions
+    labels = dict(zip(data.ids.astype(str).tolist(), (data.labels if data.labels is not None else []).tolist(), strict=True))
+    answers = []
+    with client(model, store, labels_condition=False) as talking:
+        lines = b"\n".join(json.dumps(row).encode() for row in rows_of("shop"))
+        answers = [json.loads(line) for line in talking.post("/v1/score/batch", content=lines).text.splitlines()]
+        for answer in answers:
+            fraud = labels[answer["id"]] == 1 or (flipped and answer["probability"] < 0.2)
+            if fraud:
+                body = {"id": answer["id"], "customer": answer["customer"], "label": 1}
+                assert talking.post("/v1/labels", json=body).json()["changed"]
+    return answers
+
+
+def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(model: Path, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/detector-beliefs.sqlite"
+    answers = served_with_outcomes(model, store, flipped=True)
+    before = load(model).regimes.mean_rates
+    shown = turncoat("recalibrate", model, "--keep", "0", "--delay-days", "0")
+    assert "*    1" in shown
+    updated = load(model)
+    assert updated.calibration_ == 1
+    beliefs = np.array([answer["belief"] for answer in answers])
+    fraud = np.array([answer["probability"] < 0.2 for answer in answers])
+    regime = int(np.argmin(before))
+    assert updated.regimes.mean_rates[regime] > before[regime] + 0.1
+    assert beliefs[fraud, regime].sum() > 0
+    with client(model, store) as talking:
+        example = talking.get("/v1/model").json()["example"]
+        assert talking.post("/v1/score", json=example).json()["calibration"] == 1
+        turncoat("recalibrate", model, "--use", "0")
+        for _ in range(1000):
+            if talking.get("/v1/model").json()["calibration"] == 0:
+                break
+            asyncio.run(asyncio.sleep(0.01))
+        else:
+            pytest.fail("the earlier calibration was not taken up")
+        assert (
+            talking.post("/v1/score", json={**example, "transaction_id": "2"} if "id" not in example else {**example, "id": "2"}).json()[
+                "calibration"
+            ]
+            == 0
+        )
+    np.testing.assert_array_equal(load(model).regimes.mean_rates, before)
+    assert [one.number for one in calibrations(model)] == [0, 1]
+    found = json.loads(turncoat("recalibrate", model, "--list", "--json"))
+    assert [one["current"] for one in found] == [True, False]
+
+
+def test_recalibration_counts_each_outcome_once_whatever_the_order(model: Path, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/beliefs.sqlite"
+    answers = served_with_outcomes(model, store, flipped=False)
+    made = load(model)
+
+    async def known(delay: float, unreported: bool = True) -> Any:
+        opened = open_store(store)
+        try:
+            return await known_outcomes(opened, made, 4e9, delay, unreported)
+        finally:
+            await opened.close()
+
+    everything = asyncio.run(known(0.0))
+    labels = data_of("shop").transactions.labels
+    assert everything.n_rows == len(answers)
+    assert everything.labels.sum() == (0 if labels is None else labels.sum())
+    assert len(everything.offsets) == len({answer["customer"] for answer in answers}) + 1
+    reported = asyncio.run(known(0.0, unreported=False))
+    assert reported.n_rows == reported.labels.sum() == everything.labels.sum()
+    young = asyncio.run(known(1e10))
+    assert young.n_rows == reported.n_rows
+    ordered = sorted(answers, key=lambda answer: (customer_key(answer["customer"]), answer["id"]))
+    np.testing.assert_allclose(everything.beliefs, [answer["belief"] for answer in ordered])
+
+
+def test_recalibration_leaves_replayed_history_out(model: Path, tmp_path: Path) -> None:
+    turncoat("replay", model, history(tmp_path))
+    with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
+        for i in range(3):
+            row = {**rows_of("shop")[-1], "id": f"live{i}", "at": rows_of("shop")[-1]["at"] + 60.0 * i}
+            talking.post("/v1/score", json=row)
+        body = {"id": "live0", "customer": rows_of("shop")[-1]["who"], "label": 1}
+        assert talking.post("/v1/labels", json=body).json()["changed"]
+    turncoat("recalibrate", model, "--delay-days", "0")
+    assert [(one.n_rows, one.n_frauds) for one in calibrations(model)][1:] == [(3, 1)]
+
+
+def test_recalibration_needs_outcomes(model: Path, tmp_path: Path) -> None:
+    with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
+        talking.post("/v1/score", json=rows_of("shop")[0])
+    with pytest.raises(TurncoatError, match="no reported outcome"):
+        turncoat("recalibrate", model)
+    assert load(model).calibration_ == 0
+
+
+# ------------------------------------------------------------------------------------------------ keys
+
+
+def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    secrets = [
+        turncoat("new-key", name, "--scopes", scopes, "--keys", file).splitlines()[0].split()[-1]
+        for name, scopes in (("gate", "score"), ("desk", "read,label"))
+    ]
+    door = Door(load_keys(file))
+    found = [door.caller(secret) for secret in secrets]
+    assert [(key.name, sorted(key.scopes)) for key in found if key is not None] == [("gate", ["score"]), ("desk", ["label", "read"])]
+    before = file.read_bytes()
+    for bad in (("gate", "score"), ("other", "drink"), ("two words", "score")):
+        with pytest.raises(TurncoatError):
+            turncoat("new-key", bad[0], "--scopes", bad[1], "--keys", file)
+    assert file.read_bytes() == before
+    assert "SHA" not in turncoat("new-key", "solo")
+
+
+def test_every_command_has_examples() -> None:
+    for command in ("serve", "replay", "recalibrate", "new-key"):
+        assert "Examples" in turncoat(command, "--help")
+
+
+def test_a_file_of_another_schema_is_refused(model: Path, tmp_path: Path) -> None:
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
+    with pytest.raises(TurncoatError, match="schema"):
+        turncoat("replay", model, tmp_path / "other.parquet")
