@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -94,20 +95,39 @@ class Ledger:
     def __init__(self, store: Store, rules: Rules | None = None) -> None:
         """The store belongs to the caller."""
         self.store, self.rules = store, rules or Rules()
+        self._order = asyncio.Lock()
+        self._busy: dict[str, asyncio.Future[None]] = {}  # records of batches under way, and when they are done
 
     async def score(self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> list[Given | Exception]:
         """Answers in order, of which none is given before all are written; a refused transaction changes nothing.
 
-        `beside` are records of the caller's to be written in the same instant.
+        Batches may overlap: one that shares a record with an earlier one waits for it. `beside` are records of the caller's to be written
+        in the same instant.
         """
         keys = list(dict.fromkeys(key for one in batch for key in _keys(one)))
-        for attempt in range(_ATTEMPTS):
-            attempted = _Attempt(self.store, self.rules, detector, await self.store.read(keys))
-            given = await attempted.take(batch)
-            if await attempted.write(beside):
-                return given
-            await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE)))
+        async with self._turn(keys):
+            for attempt in range(_ATTEMPTS):
+                attempted = _Attempt(self.store, self.rules, detector, await self.store.read(keys))
+                given = await attempted.take(batch)
+                if await attempted.write(beside):
+                    return given
+                await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE)))
         raise StoreError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
+
+    @asynccontextmanager
+    async def _turn(self, keys: Sequence[str]) -> AsyncIterator[None]:
+        """Records for oneself, as far as this process goes, in the order they were asked for."""
+        async with self._order:
+            while waiting := {self._busy[key] for key in keys if key in self._busy}:
+                await asyncio.wait(waiting)
+            done = asyncio.get_running_loop().create_future()
+            self._busy |= dict.fromkeys(keys, done)
+        try:
+            yield
+        finally:
+            for key in keys:
+                del self._busy[key]
+            done.set_result(None)
 
 
 def _keys(one: Transaction) -> tuple[str, ...]:

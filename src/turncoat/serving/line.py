@@ -10,6 +10,8 @@ from turncoat.errors import TurncoatError
 from turncoat.serving.fields import Transaction
 from turncoat.serving.ledger import Given
 
+_LANES = 2  # while one batch is being written, the next is scored
+
 Work = Callable[[Sequence[Transaction]], Awaitable[list[Given | Exception]]]
 
 
@@ -42,11 +44,15 @@ class Line:
 
     async def run(self) -> None:
         """Answer until `end`, and then what still waits."""
+        await asyncio.gather(*(self._lane() for _ in range(_LANES)))
+
+    async def _lane(self) -> None:
         while not (self._ending and not self._waiting):
             await self._something.wait()
-            self._something.clear()
-            while self._waiting:
+            if self._waiting:
                 await self._next()
+            elif not self._ending:
+                self._something.clear()
 
     def end(self) -> None:
         """Take no more; `run` ends once all who wait have their answer."""
