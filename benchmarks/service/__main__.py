@@ -62,7 +62,7 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
     if neural:
         model = NeuralVariationalHMM(STATES, latent_dim=64, epochs=2, **quick)
         Detector(Features(), model, supervision="anchored").fit(transactions).save(folder / "neural")
-    bodies = [msgspec.json.encode(one.fields) for one in client_rows(transactions, n_requests)]
+    bodies = [one.sent for one in client_rows(transactions, n_requests)]
     form = TransactionForm(detector.features_.fitted())
     answer = detector.score_one(None, form.decode(bodies[0]).row)[1]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"

@@ -567,7 +567,7 @@ def use_all(path: Path) -> None:
 
 
 async def in_its_thread(store: Any, sql: str) -> list[Any]:
-    return list(await store._do("writer", lambda: store._writer._db.execute(sql).fetchall()))
+    return list(await store._do(lambda: store._writer._db.execute(sql).fetchall()))
 
 
 @pytest.mark.parametrize("synchronous", ["FULL", "NORMAL", "OFF"])

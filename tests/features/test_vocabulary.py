@@ -36,7 +36,7 @@ def test_frequent_rare_unseen_and_missing() -> None:
     assert vocabulary.size == 4
     codes = {"a": 0, "b": 1, "c": 2, "d": 2, "z": 3, None: -1, "": -1, float("nan"): -1}
     assert {value: vocabulary.code(value) for value in codes} == codes
-    assert codes_of([vocabulary] * len(codes), codes) == list(codes.values())
+    assert codes_of([vocabulary] * len(codes), list(codes)) == list(codes.values())
 
 
 def test_the_least_rows_and_the_most_names() -> None:
@@ -81,6 +81,9 @@ def test_one_name_for_a_number_however_it_is_spelled(column: list[Any]) -> None:
         assert vocabulary.code(value) == 0, repr(value)
         assert codes_of([vocabulary], [value]) == [0], repr(value)
     assert codes_of([vocabulary] * 3, ["0404", "404.5", 404.5]) == [3, 3, 3]
+    ones = fitted([1, 0] * 3)
+    for value in (True, np.True_, [1], 1):
+        assert codes_of([vocabulary, ones], [404, value]) == [0, ones.code(value)]
 
 
 @pytest.mark.parametrize("truth", [True, np.True_, np.bool_(True), "true", "True", "TRUE"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from turncoat.data.categories import Named, category_text
 Array = NDArray[Any]
 
 _ODD = -2  # not found as it is
-_TRUTHS = (bool, np.bool_)
+_TRUTHS = frozenset((bool, np.bool_))
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
@@ -41,7 +42,7 @@ class Vocabulary:
         return len(self.frequent) + 2
 
     @cached_property
-    def known(self) -> Mapping[Any, int]:
+    def known(self) -> dict[Any, int]:
         """Code of every known name, also of its number where the name is one, and of None."""
         codes: dict[Any, int] = {None: -1}
         for code, names in [(len(self.frequent), self.rare), *((code, (name,)) for code, name in enumerate(self.frequent))]:
@@ -62,13 +63,14 @@ class Vocabulary:
         return codes
 
 
-def codes_of(vocabularies: Sequence[Vocabulary], values: Iterable[Any]) -> list[int]:
+def codes_of(vocabularies: Sequence[Vocabulary], values: Sequence[Any]) -> list[int]:
     """`Vocabulary.code` of each value; most are found as they are, without spelling them first."""
-    values = list(values)
-    try:  # True equals 1, and is not spelled like it
-        codes = [_ODD if value.__class__ in _TRUTHS else v.known.get(value, _ODD) for v, value in zip(vocabularies, values, strict=True)]
+    try:
+        codes = list(map(dict.get, [v.known for v in vocabularies], values, repeat(_ODD)))
     except TypeError:  # a value that no dictionary takes
         codes = [_ODD] * len(values)
+    if not _TRUTHS.isdisjoint(map(type, values)):  # True equals 1, and is not spelled like it
+        codes = [_ODD if type(value) in _TRUTHS else code for value, code in zip(values, codes, strict=True)]
     if _ODD in codes:
         codes = [v.code(value) if code == _ODD else code for v, value, code in zip(vocabularies, values, codes, strict=True)]
     return codes

@@ -36,7 +36,7 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     customer: str
     entity: str | None
     row: Row  # as features take it
-    fields: Any  # as it was sent: a mapping or a structure of fields
+    sent: bytes  # as JSON, the customer under the name that is stored
     label_follows: bool = True
     is_replayed: bool = False
     label: int | None = None  # of a replayed transaction, if it is known
@@ -124,6 +124,7 @@ class TransactionForm:
             customer = self.pseudonyms.of(customer)
             for place in self._customer:
                 setattr(found, f"f{place}", customer)
+            body = msgspec.json.encode(found)
         entity = None if self._entity is None else category_text(values[self._entity])
         if entity is not None and len(entity) > LONGEST_KEY:
             raise FieldError(f"the name has {len(entity):,} characters, and {LONGEST_KEY} are allowed", schema.entity)
@@ -132,9 +133,8 @@ class TransactionForm:
             numbers = np.array([math.nan if value is None else value for value in values[self._numbers]], dtype=np.float64)
         names, habits = [values[place] for place in self._names], [values[place] for place in self._habits]
         party = entity if self.plan.has_entity else None
-        return Transaction(
-            str(values[self._id]), time, customer, party, Row(time, numbers, names, habits, entity), found, self.label_follows
-        )
+        row = Row(time, numbers, names, habits, entity)
+        return Transaction(str(values[self._id]), time, customer, party, row, bytes(body), self.label_follows)
 
     def _customer_of(self, values: tuple[Any, ...], time: float) -> str:
         schema = self.plan.schema

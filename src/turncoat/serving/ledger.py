@@ -303,7 +303,7 @@ class _Attempt:
             parties += ((entity_key(one.entity), entity.expected + entity.n_changes + 1),)
             states += (state.entity or b"",)
         logged = Logged(
-            self.detector.version_, one.fields, body, states, one.label, score.belief, external, one.label_follows, one.is_replayed
+            self.detector.version_, one.sent, body, states, one.label, score.belief, external, one.label_follows, one.is_replayed
         )
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
@@ -349,7 +349,9 @@ class _Attempt:
             logged = unpack_logged(entry.content)
             is_score = entry.kind == SCORE
             if is_score and entry.moved:
-                row = {name: value for name, value in logged.fields.items() if not (is_customer and name == schema.entity)}
+                row = msgspec.json.decode(logged.sent)
+                if is_customer:
+                    row.pop(schema.entity, None)
                 after = detector.step(state, row, label_follows=logged.label_follows).state
                 state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
             if is_customer and not is_score and entry.moved and state.customer is not None:

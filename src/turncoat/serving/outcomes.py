@@ -59,7 +59,7 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
         touched = list(dict.fromkeys([key, *changed]))
         writes = [Change(party, stored[party].counter, pack_record(changed.get(party, records[party]))) for party in touched]
         states = tuple(changed.get(party, records[party]).state for party in touched)
-        logged = Logged(detector.version_, {}, b"", states, label)
+        logged = Logged(detector.version_, b"", b"", states, label)
         parties = tuple((party, stored[party].counter + 1) for party in touched)
         entry = Entry(LABEL, id, found.entry.time, time.time(), parties, key in changed, pack_logged(logged))
         if await ledger.store.write(writes, [entry]):

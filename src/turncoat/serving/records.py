@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from turncoat.errors import StoreError
@@ -38,7 +36,7 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The content of a log entry."""
 
     model: str
-    fields: dict[str, Any]  # the transaction as it was sent
+    sent: bytes  # the transaction, as JSON
     answer: bytes  # JSON, as it was sent
     states: tuple[bytes, ...]  # of the parties after it, in the entry's order; none where it did not move them
     label: int | None = None  # of an entry about a label, or of a replayed transaction

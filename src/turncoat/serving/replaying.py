@@ -93,7 +93,8 @@ def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms:
             fields |= dict.fromkeys(schema.customer, customer)
         row = read_row(schema, fields)._replace(time=time)
         label = None if labels[i] < 0 else int(labels[i])
-        yield Transaction(id, time, customer, row.entity if has_entity else None, row, fields, label is not None, True, label)
+        entity = row.entity if has_entity else None
+        yield Transaction(id, time, customer, entity, row, msgspec.json.encode(fields), label is not None, True, label)
 
 
 def raw_time(schema: Schema, seconds: float) -> float:

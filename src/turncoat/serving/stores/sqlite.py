@@ -63,7 +63,9 @@ _parties_of = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 
 class SQLiteStore:
-    """A file, the one thread that writes it, and one that reads, which need not wait for the disk. `synchronous` says when a write is done.
+    """A file and the one thread that writes it. What is read takes microseconds and waits for no writer, so the caller does it.
+
+    `synchronous` says when a write counts as done.
 
     FULL: when the disk has it; NORMAL: a power cut may take back the latest writes; OFF: a power cut may damage the file.
     """
@@ -74,39 +76,38 @@ class SQLiteStore:
             raise ConfigError(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         self._path = Path(path).absolute()
         self._closed = False
-        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{name}") for name in ("writer", "reader")}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         try:
-            self._writer = self._threads["writer"].submit(_File, self._path, synchronous).result()
-            self._reader = self._threads["reader"].submit(_File, self._path, synchronous).result()
+            self._writer = self._thread.submit(_File, self._path, synchronous).result()
+            self._reader = _File(self._path, synchronous)
         except BaseException:
-            for thread in self._threads.values():
-                thread.shutdown()
+            self._thread.shutdown()
             raise
 
     async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
         """The records that are there."""
-        return await self._do("reader", self._reader.read, keys)
+        return self._opened(self._reader).read(keys)
 
     async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
         """All of it, or nothing and False if a counter is not as expected."""
         check_write(changes, entries)
-        return await self._do("writer", self._writer.write, changes, entries)
+        return await self._do(self._writer.write, changes, entries)
 
     async def history(self, key: str, *, until: float = math.inf, id: str | None = None, limit: int = 100) -> list[Entry]:
         """A party's latest entries, newest first."""
-        return await self._do("reader", self._reader.entries, _HISTORY, (key, until, id, max(limit, 0)))
+        return self._opened(self._reader).entries(_HISTORY, (key, until, id, max(limit, 0)))
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
         """The log from after a place."""
         sql = f"SELECT {_COLUMNS} FROM log WHERE place > ? ORDER BY place LIMIT ?"
-        return await self._do("reader", self._reader.entries, sql, (place_number(after), max(limit, 0)))
+        return self._opened(self._reader).entries(sql, (place_number(after), max(limit, 0)))
 
     async def forget(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries, some at a time."""
         removed = 0
         while removed < limit:
             wanted = min(limit - removed, _FORGOTTEN_AT_ONCE)
-            n = await self._do("writer", self._writer.forget, before, wanted)
+            n = await self._do(self._writer.forget, before, wanted)
             removed += n
             if n < wanted:
                 break
@@ -116,18 +117,22 @@ class SQLiteStore:
         """Finish what was begun, and tidy the file up."""
         if not self._closed:
             self._closed = True
-            for name, file in (("reader", self._reader), ("writer", self._writer)):
-                await asyncio.get_running_loop().run_in_executor(self._threads[name], file.close)
-                self._threads[name].shutdown()
+            self._reader.close()
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
+            self._thread.shutdown()
 
-    async def _do(self, thread: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _opened(self, file: _File) -> _File:
         if self._closed:
             raise StoreError(f"the store {self._path} is closed; open it again")
-        return await asyncio.get_running_loop().run_in_executor(self._threads[thread], partial(work, *args, **kwargs))
+        return file
+
+    async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._opened(self._writer)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
 
 
 class _File:
-    """The connection: made, used and closed in one thread."""
+    """A connection, used by one thread at a time."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         self._path = path
@@ -136,7 +141,7 @@ class _File:
 
     def _opened(self, synchronous: str) -> sqlite3.Connection:
         _create_private(self._path)
-        db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+        db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             db.execute(f"PRAGMA page_size = {_PAGE}")  # of a file that is still to be made
             self._identify(db)
