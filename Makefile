@@ -51,8 +51,9 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two tests at a time; libraries get a thread each, since threads of several processes get in each other's way.
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engine --sweep
