@@ -1,6 +1,7 @@
 """The service's stack with nothing behind it: same server, same protocol, same route, the body read, a constant answered.
 
-Run by the benchmark as `python -m benchmarks.service.constant PORT WORKERS BYTES`.
+Run by the benchmark as `python -m benchmarks.service.constant PORT WORKERS BYTES [MODEL]`; with a model's folder, bodies are also
+decoded and checked as that model's transactions.
 """
 
 from __future__ import annotations
@@ -14,19 +15,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turncoat import load
 from turncoat.serving.app import read_body
+from turncoat.serving.fields import TransactionForm
 from turncoat.serving.server import server_options
 from turncoat.serving.settings import Settings
 
-_BYTES = "TURNCOAT_BENCHMARK_BYTES"
+_BYTES, _MODEL = "TURNCOAT_BENCHMARK_BYTES", "TURNCOAT_BENCHMARK_MODEL"
 
 
 def app() -> Starlette:
     answer = b'{"probability":"' + b"0" * int(os.environ[_BYTES]) + b'"}'
     settings = Settings(model="", store="memory://")
+    model = os.environ.get(_MODEL)
+    decode = TransactionForm(load(model).features_.fitted()).decode if model else None
 
     async def score(request: Request) -> Response:
-        await read_body(request, settings)
+        body = await read_body(request, settings)
+        if decode is not None:
+            decode(body)
         return Response(answer, media_type="application/json")
 
     async def ready(_: Request) -> Response:
@@ -36,8 +43,10 @@ def app() -> Starlette:
 
 
 def main() -> None:
-    port, workers, length = map(int, sys.argv[1:])
+    port, workers, length = map(int, sys.argv[1:4])
     os.environ[_BYTES] = str(length)
+    if len(sys.argv) > 4:
+        os.environ[_MODEL] = sys.argv[4]
     options = server_options(Settings(model="", store="memory://", port=port))
     uvicorn.run("benchmarks.service.constant:app", factory=True, workers=workers, **{**options, "lifespan": "off"})
 
