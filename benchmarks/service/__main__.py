@@ -241,8 +241,8 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
         f"IEEE-CIS feature set ({sizes['continuous']} + {sizes['categorical']} columns), K = {STATES}, "
         f"bodies of {sizes['body_bytes']:,} bytes, "
         f"{told['requests']:,} requests over {CONNECTIONS} connections, eight reasons in every answer, every answer logged.",
-        "The constant stack is the same server and route reading the same bodies and answering as many bytes; the decoding one also decodes "
-        "and checks the body with msgspec, as the service does. Neither scores or stores.",
+        "The constant stack is the same server and route reading the same bodies and answering as many bytes; the decoding one also "
+        "decodes and checks the body with msgspec, as the service does. Neither scores or stores.",
         "",
         "| tier | store | workers | scored / s | p50 ms | p99 ms | constant / s | ratio | decoding / s | ratio | CPU µs (constant) | MB |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
