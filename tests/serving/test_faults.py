@@ -30,8 +30,9 @@ from tests.serving.process import Server, exchange, running
 from tests.serving.redis_server import RedisServer
 from tests.serving.test_ledger import by_hand
 from turncoat.scoring import DetectorState
+from turncoat.serving.attempt import customer_key, entity_key
 from turncoat.serving.fields import TransactionForm
-from turncoat.serving.ledger import Ledger, customer_key, entity_key
+from turncoat.serving.ledger import Ledger
 from turncoat.serving.records import Record, unpack_record
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.memory import MemoryStore
@@ -268,7 +269,7 @@ def _ignore(work: Any) -> None:
 def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     made, some = detector("shop"), transactions_of("shop", 60)
     times = iter(np.linspace(2e9, 1e9, 70))
-    monkeypatch.setattr("turncoat.serving.ledger.time.time", lambda: float(next(times)))
+    monkeypatch.setattr("turncoat.serving.attempt.time.time", lambda: float(next(times)))
 
     async def go() -> tuple[MemoryStore, list[Any]]:
         store = MemoryStore()

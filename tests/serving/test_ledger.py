@@ -17,8 +17,9 @@ from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
 from turncoat.errors import StoreError
 from turncoat.scoring import DetectorState
+from turncoat.serving.attempt import Given, LateError, Rules, customer_key, entity_key
 from turncoat.serving.fields import FieldError, Transaction, TransactionForm
-from turncoat.serving.ledger import Given, LateError, Ledger, Rules, customer_key, entity_key
+from turncoat.serving.ledger import Ledger
 from turncoat.serving.outcomes import report
 from turncoat.serving.records import unpack_record
 from turncoat.serving.replaying import raw_time, replay, replayed

@@ -140,7 +140,8 @@ def replay(
 
 
 async def _replay(detector: Detector, transactions: Transactions, url: str, log: bool, pseudonyms: Pseudonyms | None) -> dict[str, Any]:
-    from turncoat.serving.ledger import Given, Ledger, Rules
+    from turncoat.serving.attempt import Given, Rules
+    from turncoat.serving.ledger import Ledger
     from turncoat.serving.replaying import replay as run
     from turncoat.serving.replaying import replayed
     from turncoat.serving.stores import open_store

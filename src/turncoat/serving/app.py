@@ -20,8 +20,8 @@ from turncoat import __version__
 from turncoat.errors import StoreError, TurncoatError
 from turncoat.serving import access
 from turncoat.serving.answers import Problem, Refusal, json_bytes
+from turncoat.serving.attempt import Given, LateError
 from turncoat.serving.fields import FieldError, MalformedError, decode_label
-from turncoat.serving.ledger import Given, LateError
 from turncoat.serving.line import OverloadedError
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.openapi import describe

@@ -12,7 +12,8 @@ import msgspec
 from turncoat.errors import DataError, StoreError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.answers import Outcome
-from turncoat.serving.ledger import Ledger, customer_key
+from turncoat.serving.attempt import customer_key
+from turncoat.serving.ledger import Ledger
 from turncoat.serving.records import Logged, Record, pack_logged, pack_record, unpack_logged, unpack_record
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Store
 

@@ -15,8 +15,9 @@ from turncoat.data.rows import read_row
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.scoring import Detector
+from turncoat.serving.attempt import Given
 from turncoat.serving.fields import OWN_ID, Transaction
-from turncoat.serving.ledger import Given, Ledger
+from turncoat.serving.ledger import Ledger
 from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.stores import Change
 

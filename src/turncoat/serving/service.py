@@ -16,10 +16,11 @@ from turncoat.scoring import Detector
 from turncoat.scoring.state import DetectorState, unpack_state
 from turncoat.serving.access import Door, Pace, load_keys
 from turncoat.serving.answers import Customer, Outcome, Recent
+from turncoat.serving.attempt import Given, Rules, customer_key
 from turncoat.serving.drift import VERDICTS
 from turncoat.serving.fields import Transaction
 from turncoat.serving.keeper import Keeper
-from turncoat.serving.ledger import Given, Ledger, Rules, customer_key
+from turncoat.serving.ledger import Ledger
 from turncoat.serving.line import Line
 from turncoat.serving.metrics import Metrics
 from turncoat.serving.outcomes import report

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from turncoat.errors import ConfigError
-from turncoat.serving.ledger import LATE_POLICIES
+from turncoat.serving.attempt import LATE_POLICIES
 
 MEGABYTE = 1024 * 1024
 
