@@ -11,6 +11,10 @@ class DataError(TurncoatError):
     """The data break a rule."""
 
 
+class StateError(DataError):
+    """What was remembered of a customer or a second party is damaged, or another detector's."""
+
+
 class ConfigError(TurncoatError):
     """A setting breaks a rule."""
 
@@ -25,3 +29,11 @@ class BundleError(TurncoatError):
 
 class StoreError(TurncoatError):
     """The store of beliefs is out of reach, full, damaged, or holds something else."""
+
+
+class DamagedError(StoreError):
+    """One thing in the store is damaged."""
+
+
+class ContentionError(StoreError):
+    """Others write the same records all the time."""

@@ -236,6 +236,10 @@ def test_history_is_newest_first_and_sifted(url: str) -> None:
         assert ids(await store.history("c", id="t1")) == ids(await store.history("e", id="t1", until=1.0)) == ["t1"]
         assert ids(await store.history("c", id="t1", until=0.0)) == ids(await store.history("c", id="")) == []
         assert ids(await store.history("c", limit=1)) == ["t4"]
+        assert await store.write([], [entry("t5", 6, time=2.0, moved=False)])
+        assert ids(await store.history("c", until=2.0)) == ["t5", "t3", "t1"]
+        assert ids(await store.history("c", until=2.0, moved=True)) == ["t3", "t1"]
+        assert ids(await store.history("c", moved=True, limit=1)) == ["t4"]
         assert ids(await store.history("c", limit=0)) == []
 
     using(url, work)

@@ -291,6 +291,56 @@ def test_callers_are_held_to_their_pace(model: Path, monkeypatch: pytest.MonkeyP
     assert int(next(one for one in found if one.status_code == 429).headers["retry-after"]) >= 1
 
 
+def test_lines_of_a_batch_are_held_to_the_pace_too(model: Path) -> None:
+    import time
+
+    lines = b"\n".join(json.dumps({**rows_of("shop")[0], "id": i}).encode() for i in range(30))
+    with client(model, requests_per_second=20.0) as talking:
+        began = time.monotonic()
+        assert len(talking.post("/v1/score/batch", content=lines).text.splitlines()) == 30
+        assert time.monotonic() - began > 0.4  # twenty at once, the others one by one
+
+
+def test_pages_of_others_may_not_use_a_service_without_keys(model: Path) -> None:
+    with client(model) as talking:
+        for origin, status in (
+            ("https://elsewhere.example", 403),
+            ("null", 403),
+            ("http://localhost:8000", 200),
+            ("http://127.0.0.1", 200),
+        ):
+            assert talking.post("/v1/score", json=rows_of("shop")[0], headers={"Origin": origin}).status_code == status
+
+
+def test_a_refusal_before_the_body_ends_the_connection(model: Path, tmp_path: Path) -> None:
+    _, key = new_key("gate", ["score"])
+    (tmp_path / "keys").write_text(f"{key}\n")
+    with client(model, keys=str(tmp_path / "keys")) as talking:
+        assert talking.post("/v1/score", json={}).headers["connection"] == "close"
+        assert talking.post("/nothing", json={}).headers["connection"] == "close"
+
+
+def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from tests.features.cases import SHOP, of_frame, shop_frame
+    from tests.scoring.cases import FEW, model_of, time_split
+    from turncoat import Detector
+    from turncoat.features import Features
+    from turncoat.serving.service import Service
+
+    turned = of_frame(shop_frame(700, 3), replace(SHOP, continuous=("age", "paid"))).transactions
+    other = Detector(Features(least_rows=4, only=FEW), model_of("expected-log")).fit(turned, time_split(turned))
+    other.save(tmp_path / "other")
+    model = bundle("shop", tmp_path)
+    before, after = (Service(Settings(model=str(folder), store="memory://")) for folder in (model, tmp_path / "other"))
+    old = before.keeper.now.form.decode(json.dumps(rows_of("shop")[0]).encode())
+    now = after.keeper.now.form.decode(json.dumps(rows_of("shop")[0]).encode())
+    taken = Service._current(old, after.keeper.now)
+    assert taken.schema is now.schema
+    assert str(taken.row.numbers) == str(now.row.numbers) == str(old.row.numbers[::-1])
+
+
 def test_customers_are_stored_under_pseudonyms(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
     row = {**rows_of("shop")[0], "who": "4111111111111111"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,47 @@ def _records(file: Path) -> dict[str, Any]:
     return {key: unpack_record(key, data) for key, data in rows}
 
 
+def test_a_file_with_other_names_is_another_file(model: Path, tmp_path: Path) -> None:
+    frame = shop_frame(700, 3)
+    frame.write_parquet(tmp_path / "one.parquet")
+    frame.with_columns(pl.col("who") + "x", id=pl.col("id") + 10_000).write_parquet(tmp_path / "other.parquet")
+    for name in ("one", "other"):
+        assert json.loads(turncoat("replay", model, tmp_path / f"{name}.parquet", "--json"))["scored"] == 700
+
+
+def test_files_without_ids_do_not_take_each_others_rows_for_duplicates(tmp_path: Path) -> None:
+    from tests.features.cases import SHOP, of_frame
+    from tests.scoring.cases import FEW, model_of, time_split
+    from turncoat import Detector
+    from turncoat.features import Features
+
+    frame = shop_frame(400, 3).drop("id").sort("at")
+    schema = replace(SHOP, id=None)
+    whole = of_frame(frame, schema).transactions
+    made = Detector(Features(least_rows=4, only=FEW), model_of("point")).fit(whole, time_split(whole))
+    made.save(tmp_path / "detector")
+    found = []
+    for name, part in (("first", frame[:200]), ("second", frame[200:])):
+        part.write_parquet(tmp_path / f"{name}.parquet")
+        found.append(json.loads(turncoat("replay", tmp_path / "detector", tmp_path / f"{name}.parquet", "--json")))
+    assert [one["duplicates"] for one in found] == [0, 0]
+    assert found[0]["scored"] == 200
+
+
+def test_a_fraud_that_a_replayed_file_knew_is_no_news(model: Path, tmp_path: Path) -> None:
+    turncoat("replay", model, history(tmp_path))
+    fraud = shop_frame(700, 3).filter((pl.col("fraud") == 1) & pl.col("shop").is_not_null()).row(0, named=True)
+    genuine = shop_frame(700, 3).filter((pl.col("fraud") == 0) & pl.col("shop").is_not_null()).row(0, named=True)
+    with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
+
+        def told(row: dict[str, Any], label: int) -> Any:
+            return talking.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": label}).json()
+
+        assert not told(fraud, 1)["changed"]
+        assert told(genuine, 1)["entity"] == "fraud reported"
+        assert told(genuine, 0)["entity"] == told(genuine, 1)["entity"] == "unchanged"
+
+
 def test_replay_can_leave_the_log_out_and_customers_unnamed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
     turncoat("replay", model, history(tmp_path), "--no-log", "--pseudonymise")
@@ -134,6 +176,8 @@ def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(model: P
     store = f"sqlite:///{tmp_path}/detector-beliefs.sqlite"
     answers = served_with_outcomes(model, store, flipped=True)
     before = load(model).regimes.mean_rates
+    assert "not saved" in turncoat("recalibrate", model, "--keep", "0", "--delay-days", "0", "--dry-run")
+    assert load(model).calibration_ == 0
     shown = turncoat("recalibrate", model, "--keep", "0", "--delay-days", "0")
     assert "*    1" in shown
     updated = load(model)

@@ -318,20 +318,19 @@ def test_a_new_calibration_counts_scores_anew_and_goes_on_with_the_rest(tmp_path
     for one in (made, late):
         one.add(beliefs, rows, scores)
     doubled = REFERENCE.rescored(REFERENCE.beliefs @ (2 * RATES))
-    made.follow(REFERENCE)
+    assert made.follows(REFERENCE)
     assert made.report().score.verdict == STABLE
-    made.follow(doubled)
+    assert made.follows(doubled)
     assert made.report().score.mean_now is None
     assert made.report().transactions == pytest.approx(1400)
     made.add(beliefs, rows, 2 * scores)
     report = made.report()
     assert report.score.mean_now == pytest.approx(2 * scores.mean())
     assert (report.score.verdict, report.verdict) == (STABLE, STABLE)
-    late.follow(doubled)
+    assert late.follows(doubled)
     late.add(beliefs, rows, 2 * scores)
     assert made.report() == late.report()
-    with pytest.raises(ConfigError, match="another model"):
-        made.follow(replace(REFERENCE, means=REFERENCE.means + 1))
+    assert not made.follows(replace(REFERENCE, means=REFERENCE.means + 1))
     for one in (made, late):
         one.close()
     again = monitor(tmp_path, doubled)  # after a restart

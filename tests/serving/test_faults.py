@@ -246,6 +246,53 @@ def test_slow_clients_are_hung_up_on_and_the_others_served(model: Path) -> None:
         assert b"408" in said[2]
 
 
+def _send_until_hung_up(connection: socket.socket) -> int:
+    for sent in range(2000):
+        try:
+            connection.sendall(b"a" * 10_000)
+        except OSError:
+            return sent
+        time.sleep(0.001)
+    return 2000
+
+
+def test_an_endless_head_is_hung_up_on(model: Path) -> None:
+    with running(model, "memory://") as server:
+        for start in (b"GET /" + b"a" * 1000, b"GET /livez HTTP/1.1\r\nX-Long: " + b"a" * 1000):
+            endless = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+            endless.sendall(start)
+            sent = _send_until_hung_up(endless)
+            endless.close()
+            assert sent < 2000
+        assert server.ask("GET", "/livez")[0] == 200
+
+
+def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> None:
+    with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server:
+        assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 200
+        (tmp_path / "beliefs.sqlite").rename(tmp_path / "elsewhere")
+        status, answer, _ = server.ask("POST", "/v1/score", rows_of("shop")[1])
+        assert (status, answer["error"]["kind"]) == (503, "store")
+        assert server.ask("GET", "/readyz")[0] == 503
+        (tmp_path / "elsewhere").rename(tmp_path / "beliefs.sqlite")
+        assert server.ask("POST", "/v1/score", rows_of("shop")[1])[0] == 200
+
+
+def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:
+    with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite", "--workers", "2") as server:
+        assert server.process is not None
+        server.process.kill()
+        server.process.wait()
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                server.ask("GET", "/livez", timeout=2)
+            except OSError:
+                break
+            assert time.monotonic() < deadline, "a worker goes on without its parent"
+            time.sleep(0.1)
+
+
 def test_a_client_that_does_not_read_its_answers_holds_up_nobody(model: Path) -> None:
     lines = b"\n".join(json.dumps({**row, "id": f"b{row['id']}"}).encode() for row in rows_of("shop")) + b"\n"
     with running(model, "memory://") as server:

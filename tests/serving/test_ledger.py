@@ -15,13 +15,13 @@ import pytest
 from tests.scoring.cases import data_of, detector
 from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
-from turncoat.errors import StoreError
+from turncoat.errors import DamagedError, StoreError
 from turncoat.scoring import DetectorState
 from turncoat.serving.attempt import Given, LateError, Rules, customer_key, entity_key
 from turncoat.serving.fields import FieldError, Transaction, TransactionForm
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.outcomes import report
-from turncoat.serving.records import unpack_record
+from turncoat.serving.records import Record, pack_record, unpack_record
 from turncoat.serving.replaying import raw_time, replay, replayed
 from turncoat.serving.stores import Change, Entry
 from turncoat.serving.stores.memory import MemoryStore
@@ -229,6 +229,43 @@ def test_a_late_transaction_meets_the_second_party_as_it_was_too() -> None:
     assert late["belief"] == pytest.approx(list(expected[-1].belief), abs=1e-12)
 
 
+def test_many_late_ones_all_meet_the_same_belief() -> None:
+    made = detector("shop")
+    one = next(one for one in transactions_of("shop") if one.entity is None)
+    first, last = changed(one, id="first", at=0.0), changed(one, id="last", at=1e6)
+    store = MemoryStore()
+    run(made, [[first, last]], store)
+    late = run(made, [[changed(one, id=f"late {i}", at=5000.0)] for i in range(120)], store)
+    assert {(answer["belief_from"], answer["seen"]) for answer in late} == {("logged", 2)}
+    assert len({tuple(answer["belief"]) for answer in late}) == 1
+
+
+def test_a_late_transaction_does_not_meet_the_second_partys_future() -> None:
+    made, some = detector("handbook"), transactions_of("handbook")
+    form = TransactionForm(made.features_.fitted())
+
+    def at(customer: str, time: float) -> Transaction:
+        sent = json.loads(some[0].sent) | {
+            "CUSTOMER_ID": customer,
+            "TERMINAL_ID": "7",
+            "TX_DATETIME": time,
+            "TRANSACTION_ID": f"{customer}{time}",
+        }
+        return form.decode(json.dumps(sent).encode())
+
+    async def go() -> dict[str, Any]:
+        ledger = Ledger(MemoryStore())
+        await ledger.score(made, [at("a", 10.0), *(at("b", 20.0 + 100 * i) for i in range(30)), at("c", 5000.0), at("d", 12.0)])
+        await report(ledger, made, "a", "a10.0", 1)  # which says of a transaction at 10 what the record is now
+        [late] = await ledger.score(made, [at("c", 15.0)])
+        return told(late)
+
+    late = asyncio.run(go())
+    expected, _ = by_hand(made, [at("a", 10.0), at("c", 15.0)])
+    assert late["entity_from"] == "logged"
+    assert late["probability"] == pytest.approx(expected[-1].probability, abs=1e-12)
+
+
 def test_late_transactions_can_be_applied_or_refused() -> None:
     made = detector("shop")
     some = [one for one in transactions_of("shop") if one.customer == "c3"][:6]
@@ -310,6 +347,51 @@ def test_what_labels_taught_is_rebuilt_too() -> None:
         assert records_of(store)[key].state == records_of(fresh)[key].state
     [untaught] = run(new, [some], MemoryStore())[-1:]
     assert answer["belief"] != untaught["belief"]
+
+
+def test_a_label_that_comes_before_the_next_transaction_is_not_lost_on_a_new_model() -> None:
+    old, new = detector("shop"), detector("shop", "point")
+    some = [one for one in transactions_of("shop") if one.customer == "c1" and one.entity is not None][:4]
+    store, fresh = MemoryStore(), MemoryStore()
+
+    async def go(first: Detector, store: MemoryStore) -> Any:
+        ledger = Ledger(store)
+        await ledger.score(first, some)
+        return await report(ledger, new, "c1", some[-1].id, 1)
+
+    outcome = asyncio.run(go(old, store))
+    asyncio.run(go(new, fresh))
+    assert (outcome.belief, outcome.entity) == ("conditioned", "fraud reported")
+    key = entity_key(str(some[-1].entity))
+    assert records_of(store)[key].state == records_of(fresh)[key].state
+
+
+def test_a_late_one_after_a_new_model_meets_a_rebuilt_belief() -> None:
+    old, new = detector("ieee"), detector("ieee", "point")
+    own = transactions_of("ieee", 300)
+    busiest = max({one.customer for one in own}, key=lambda name: sum(one.customer == name for one in own))
+    own = [one for one in own if one.customer == busiest]
+    store = MemoryStore()
+    run(old, [[*own[:-2], own[-1]]], store)
+    [late] = run(new, [[own[-2]]], store)
+    if own[-2].time < own[-1].time:
+        expected, _ = by_hand(new, own[:-1])
+        assert (late["late"], late["belief_from"]) == (True, "rebuilt")
+        assert late["belief"] == list(expected[-1].belief)
+
+
+def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
+    made, some = detector("shop"), transactions_of("shop", 30)
+    for damage in (b"\xff\xfe", b"\x96\x01\xa1\xff", pack_record(Record(1, made.version_, 0.0, 1, (), b"short"))):
+        store = MemoryStore()
+
+        async def go(store: MemoryStore = store, damage: bytes = damage) -> list[Given | Exception]:
+            assert await store.write([Change(customer_key(some[0].customer), 0, damage)])
+            return await Ledger(store).score(made, some)
+
+        found = asyncio.run(go())
+        for one, given in zip(some, found, strict=True):
+            assert isinstance(given, DamagedError if one.customer == some[0].customer else Given), given
 
 
 def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
+from turncoat import __version__
 from turncoat.cli.comparing import compare, demo, report
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
@@ -36,6 +37,19 @@ app.command()(new_key)
 app.command()(compare)
 app.command()(report)
 app.command()(demo)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"turncoat {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)] = False,
+) -> None:
+    """Sequential fraud detection with hidden Markov models."""
 
 
 def main() -> None:

@@ -149,7 +149,7 @@ async def _replay(detector: Detector, transactions: Transactions, url: str, log:
     opened = open_store(url)
     try:
         ledger = Ledger(opened, Rules(logs=log, n_reasons=0))
-        before = await replayed(ledger, detector, transactions)
+        before = await replayed(ledger, detector, transactions, pseudonyms)
         done: dict[str, Any] = {"scored": 0, "duplicates": 0, "late": 0, "refused": 0, "done_before": before, "first_refusal": None}
         with Progress(console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task("replaying", total=transactions.n_rows, completed=before)
@@ -179,6 +179,7 @@ def recalibrate(
     reported_only: Annotated[
         bool, typer.Option("--reported-only", help="Use only transactions whose outcome was reported, fraud or not.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new fraud shares, and change nothing.")] = False,
     use: Annotated[
         int | None, typer.Option(min=0, help="Switch to an earlier calibration; 0 is the one the model was fitted with.")
     ] = None,
@@ -195,6 +196,8 @@ def recalibrate(
 
     `turncoat recalibrate detector/ --store redis://127.0.0.1:6379/0 --keep 0.5`
 
+    `turncoat recalibrate detector/ --dry-run`
+
     `turncoat recalibrate detector/ --use 0`
     """
     from turncoat import load
@@ -208,6 +211,9 @@ def recalibrate(
         delay = detector.features_.fitted().label_delay if delay_days is None else delay_days * 86400.0
         known = asyncio.run(_known(detector, store or default_store(model), delay, not reported_only))
         updated = detector.recalibrated(known.beliefs, known.labels, known.offsets, known.external, keep=keep)
+        if dry_run:
+            typer.echo(f"{known.n_rows:,} outcomes, {int(known.labels.sum()):,} frauds; not saved\n{updated.regimes.describe()}")
+            return
         save_calibration(model, updated, About(time.time(), known.n_rows, int(known.labels.sum()), keep))
     found = calibrations(model)
     if as_json:
@@ -248,6 +254,8 @@ def new_key(
     from turncoat.serving.access import parse_keys
 
     secret, key = make(name, scopes.split(","))
+    if keys is not None and keys.exists() and name in {one.name for one in parse_keys(keys.read_text(), str(keys))}:
+        raise ConfigError(f"{keys} has a key {name!r} already. Choose another name, or remove its line")
     if keys is None:
         typer.echo(f"the key, to be kept by its owner:  {secret}\nthe line for the keys file:         {key}")
         return
@@ -257,4 +265,5 @@ def new_key(
     from turncoat.storage import replace_file
 
     replace_file(keys, text.encode())
+    keys.chmod(0o600)
     typer.echo(f"the key, to be kept by its owner:  {secret}\nits hash was added to {keys}")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turncoat.data.categories import category_text
-from turncoat.errors import DataError
+from turncoat.errors import StateError
 from turncoat.features import entities, history
 from turncoat.features.live import Records
 from turncoat.features.plan import FeaturePlan
@@ -91,7 +91,7 @@ def _joined(plan: FeaturePlan, records: Sequence[bytes | None], size: int, whose
     header, nothing = plan.fingerprint.to_bytes(_HEADER, "little"), bytes(size - _HEADER)
     for record in records:
         if record is not None and (len(record) != size or record[:_HEADER] != header):
-            raise DataError(
+            raise StateError(
                 f"the {whose}'s state ({len(record)} bytes) was made by other features than these (whose states have {size} bytes). "
                 "Rebuild the states by replaying the history"
             )

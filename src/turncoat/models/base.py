@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.errors import ConfigError, DataError, NotFittedError, StateError
 from turncoat.models.anchors import Anchors
 from turncoat.models.fitting import RESTART_SEED_STEP, FitOptions, FitReport, fit
 from turncoat.models.initialisation import Columns, kmeans_statistics, measure_columns
@@ -407,7 +407,7 @@ def _plain_array(array: Array) -> Array:
 
 def _bad_live_row(status: int, place: int, cells: Array, codes: Array, tables: LiveTables) -> DataError:
     if status == BAD_BELIEF:
-        return DataError("a belief must be probabilities that add up to 1, as an earlier step returned them; None for a new customer")
+        return StateError("a belief must be probabilities that add up to 1, as an earlier step returned them; None for a new customer")
     if status == BAD_CELL:
         return DataError(
             f"continuous column {place}: found {cells[place]}; values must be finite and within {LARGEST_VALUE:g}, NaN if missing"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turncoat.errors import DataError
+from turncoat.errors import StateError
 from turncoat.features import State as FeatureState
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def fingerprint(detector: Detector) -> int:
 def unpack_state(detector: Detector, state: DetectorState) -> Held:
     """The state's parts, if it is one of this detector's."""
     if not isinstance(state, DetectorState):
-        raise DataError(f"a state is a DetectorState, or None for a new customer; found {type(state).__name__}")
+        raise StateError(f"a state is a DetectorState, or None for a new customer; found {type(state).__name__}")
     if state.customer is None:
         return Held(0, None, None, state.entity)
     n_states = detector.model_.n_states
     size = _HEADER.size + 8 * n_states
     if len(state.customer) < size or _HEADER.unpack_from(state.customer)[:2] != (detector.fingerprint_, n_states):
-        raise DataError("this state was made by another detector. Rebuild the states by replaying the history")
+        raise StateError("this state was made by another detector. Rebuild the states by replaying the history")
     belief = np.frombuffer(state.customer, np.float64, n_states, _HEADER.size)
     return Held(_HEADER.unpack_from(state.customer)[2], belief, state.customer[size:] or None, state.entity)
 

@@ -62,7 +62,10 @@ def parse_keys(text: str, source: str) -> list[Key]:
 
 def load_keys(path: Path | None) -> list[Key]:
     """The keys of a file, and those in the environment variable TURNCOAT_API_KEYS (lines, or apart by semicolons)."""
-    keys = parse_keys(os.environ.get(KEYS_VARIABLE, ""), KEYS_VARIABLE)
+    given = os.environ.get(KEYS_VARIABLE, "")
+    keys = parse_keys(given, KEYS_VARIABLE)
+    if given and not keys:
+        raise ConfigError(f"{KEYS_VARIABLE} is set and has no keys. Unset it, or make one with `turncoat new-key NAME --scopes score,read`")
     if path is not None:
         try:
             text = path.read_text()
@@ -102,8 +105,8 @@ class Pace:
     per_second: float
     _left: dict[str, tuple[float, float]] = field(default_factory=dict)  # caller: (requests left, as of when)
 
-    def wait(self, caller: str, n: int = 1) -> float:
-        """Count requests; 0 if they may go ahead, else the seconds until they may."""
+    def wait(self, caller: str) -> float:
+        """Count a request; 0 if it may go ahead, else the seconds until it may."""
         if self.per_second <= 0:
             return 0.0
         now = time.monotonic()
@@ -115,7 +118,7 @@ class Pace:
         if left < 1.0:
             self._left[caller] = (left, now)
             return (1.0 - left) / self.per_second
-        self._left[caller] = (left - n, now)
+        self._left[caller] = (left - 1.0, now)
         return 0.0
 
 

@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from turncoat import __version__
 from turncoat.errors import StoreError, TurncoatError
@@ -31,6 +32,7 @@ from turncoat.serving.service import Service
 from turncoat.serving.settings import Settings
 
 _log = logging.getLogger("turncoat")
+_BEFORE_THE_BODY = (401, 403, 408, 413, 429)  # answers that may be given before the body is read
 _AT_ONCE = 64  # lines of a batch on their way together
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _JSON_HEADERS = [(name.lower().encode(), value.encode()) for name, value in {**_HEADERS, "Content-Type": "application/json"}.items()]
@@ -88,7 +90,7 @@ async def score(request: Request) -> Response:
 async def score_batch(request: Request) -> Response:
     """Score transactions, one JSON object a line; answers come a line each, in order, while lines still arrive."""
     service = _admitted(request, access.SCORE)
-    return Lines(_answer_lines(service, _lines(request, service.settings), _caller(request)))
+    return Lines(_answer_lines(service, Incoming(request, service.settings), _caller(request)))
 
 
 class Lines(Response):
@@ -105,9 +107,10 @@ class Lines(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, then the lines."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for piece in self._pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        with contextlib.suppress(ClientDisconnect):  # who has gone needs no more lines
+            async for piece in self._pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
 
 async def label(request: Request) -> Response:
@@ -174,7 +177,7 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """What was counted, for Prometheus."""
-    service = _admitted(request, access.READ)
+    service = _admitted(request, access.READ, paced=False)
     shared = service.settings.run_folder if service.settings.workers > 1 else None
     return Response(service.metrics.text(shared), headers={**_HEADERS, "Content-Type": CONTENT_TYPE})
 
@@ -217,11 +220,15 @@ def _caller(request: Request) -> str:
     return str(request.scope.get("turncoat.caller", ""))
 
 
-def _admitted(request: Request, scope: str | None) -> Service:
+def _admitted(request: Request, scope: str | None, paced: bool = True) -> Service:
     """The service, if the caller may use it for this."""
     service: Service = request.app.state.service
     caller = request.client.host if request.client is not None else "local"
-    if not service.door.is_open:
+    if service.door.is_open:
+        origin = urlsplit(request.headers.get("origin", "http://localhost")).hostname
+        if origin not in ("localhost", "127.0.0.1", "::1"):  # a page of somebody else's in a browser on this machine
+            raise RequestError(403, "forbidden", f"pages of {origin} may not use a service without keys")
+    else:
         given = request.headers.get("authorization", "")
         secret = given[7:] if given[:7].lower() == "bearer " else request.headers.get("x-api-key")
         key = service.door.caller(secret)
@@ -231,7 +238,7 @@ def _admitted(request: Request, scope: str | None) -> Service:
             raise RequestError(403, "forbidden", f"this key may not {scope}; it may {', '.join(sorted(key.scopes))}")
         caller = key.name
     request.scope["turncoat.caller"] = caller
-    if wait := service.pace.wait(caller):
+    if paced and (wait := service.pace.wait(caller)):
         raise RequestError(429, "too_many", f"more than {service.pace.per_second:g} requests a second", retry_after=wait)
     return service
 
@@ -254,48 +261,76 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def _lines(request: Request, settings: Settings) -> AsyncIterator[bytes | TurncoatError]:
-    """The lines of a body as they come; the last is an error if it goes on too long, or stalls."""
-    rest, n_lines = b"", 0
-    stream = request.stream().__aiter__()
-    while True:
-        try:
-            piece = await asyncio.wait_for(anext(stream), settings.client_seconds)
-        except StopAsyncIteration:
-            break
-        except TimeoutError:
-            yield RequestError(408, "slow", f"nothing came for {settings.client_seconds:g} seconds")
-            return
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            n_lines += 1
-            if n_lines > settings.most_lines:
-                yield RequestError(413, "too_large", f"the batch has more than {settings.most_lines:,} lines")
+class Incoming:
+    """A body that comes piece by piece, and whether its sender is still there."""
+
+    def __init__(self, request: Request, settings: Settings) -> None:
+        """Of a request that nothing was read of yet."""
+        self._receive, self._settings = request.receive, settings
+        self._leaving: asyncio.Task[Message] | None = None  # once all was received, the next that comes is that the client leaves
+
+    async def lines(self) -> AsyncIterator[bytes | TurncoatError]:
+        """The lines as they come; the last is an error if the body goes on too long, or stalls."""
+        most, rest, n_lines = self._settings, b"", 0
+        while self._leaving is None:
+            try:
+                piece = await asyncio.wait_for(self._piece(), most.client_seconds)
+            except TimeoutError:
+                yield RequestError(408, "slow", f"nothing came for {most.client_seconds:g} seconds")
                 return
-            yield line
-        if len(rest) > settings.most_body:
-            yield RequestError(413, "too_large", f"a line is longer than {settings.most_body:,} bytes")
-            return
-    if rest:
-        yield rest
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                n_lines += 1
+                if n_lines > most.most_lines:
+                    yield RequestError(413, "too_large", f"the batch has more than {most.most_lines:,} lines")
+                    return
+                yield line
+            if len(rest) > most.most_body:
+                yield RequestError(413, "too_large", f"a line is longer than {most.most_body:,} bytes")
+                return
+        if rest:
+            yield rest
+
+    async def _piece(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        if not message.get("more_body", False):
+            self._leaving = asyncio.ensure_future(self._receive())
+        return bytes(message.get("body", b""))
+
+    def check_sender(self) -> None:
+        """Raise ClientDisconnect if nobody waits for the answer."""
+        if self._leaving is not None and self._leaving.done():
+            raise ClientDisconnect
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+        if self._leaving is not None:
+            self._leaving.cancel()
 
 
-async def _answer_lines(service: Service, lines: AsyncIterator[bytes | TurncoatError], caller: str) -> AsyncIterator[bytes]:
-    """Answers to lines, in order, a piece for every few."""
+async def _answer_lines(service: Service, incoming: Incoming, caller: str) -> AsyncIterator[bytes]:
+    """Answers to lines, in order, a piece for every few, as long as somebody waits for them."""
     waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]] = []
     number = 0
-    async for line in lines:
-        number += 1
-        if isinstance(line, bytes) and not line.strip():
-            continue
-        waiting.append((number, line if isinstance(line, TurncoatError) else _asked(service, line)))
-        if len(waiting) >= _AT_ONCE:
-            while wait := service.pace.wait(caller, len(waiting)):
+    try:
+        async for line in incoming.lines():
+            number += 1
+            if isinstance(line, bytes) and not line.strip():
+                continue
+            while wait := service.pace.wait(caller):
                 await asyncio.sleep(wait)
+                incoming.check_sender()
+            waiting.append((number, line if isinstance(line, TurncoatError) else _asked(service, line)))
+            if len(waiting) >= _AT_ONCE:
+                yield await _answers(service, waiting)
+                incoming.check_sender()
+                waiting = []
+        if waiting:
             yield await _answers(service, waiting)
-            waiting = []
-    if waiting:
-        yield await _answers(service, waiting)
+    finally:
+        incoming.close()
 
 
 def _asked(service: Service, line: bytes) -> asyncio.Future[Given] | TurncoatError:
@@ -346,16 +381,21 @@ async def _refuse(request: Request, problem: Exception) -> Response:
     headers = {} if retry_after is None else {"Retry-After": str(max(1, round(retry_after)))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if status in _BEFORE_THE_BODY:
+        headers["Connection"] = "close"  # or a client could go on sending what nobody reads
     if isinstance(problem, StoreError):
         _log.error("%s", problem)
     return _json(json_bytes(Refusal(said)), status, headers)
 
 
-async def _refuse_http(_: Request, problem: Exception) -> Response:
+async def _refuse_http(request: Request, problem: Exception) -> Response:
     if not isinstance(problem, HTTPException):
         raise problem
     kind = {404: "not_found", 405: "not_allowed"}.get(problem.status_code, "http")
-    return _json(json_bytes(Refusal(Problem(kind, str(problem.detail)))), problem.status_code, dict(problem.headers or {}))
+    request.app.state.service.metrics.refused.labels(kind).inc()
+    return _json(
+        json_bytes(Refusal(Problem(kind, str(problem.detail)))), problem.status_code, {**(problem.headers or {}), "Connection": "close"}
+    )
 
 
 async def _gone(_: Request, __: Exception) -> Response:

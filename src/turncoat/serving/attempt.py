@@ -7,6 +7,7 @@ and, unless the rules say otherwise, moves nothing; a belief of another model is
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 from numpy.typing import NDArray
 
-from turncoat.errors import DataError, StoreError
+from turncoat.errors import DamagedError, DataError, StateError, StoreError
 from turncoat.features import FeatureRow
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.detector import Step
@@ -149,9 +150,9 @@ class Attempt:
             for place in wave:
                 try:
                     found: _Ready | Given | Exception = await self._prepared(batch[place])
-                except StoreError:
-                    raise
                 except Exception as problem:
+                    if isinstance(problem, StoreError) and not isinstance(problem, DamagedError):
+                        raise
                     found = _refusal(problem)
                 if isinstance(found, _Ready):
                     ready.append((place, found))
@@ -163,7 +164,9 @@ class Attempt:
 
     async def _prepared(self, one: Transaction) -> _Ready | Given | DataError:
         """What a transaction is to be scored with; or the answer it had before, or why it gets none."""
-        customer = await self._held(customer_key(one.customer))
+        if one.schema != self.detector.features_.fitted().schema:
+            return FieldError("the model was replaced by one with other fields while this transaction waited. Send it again")
+        customer = await self.held_record(customer_key(one.customer))
         record = customer.record
         if record is not None and (seen := record.answered(one.id)):
             return await self._again(one, seen)
@@ -172,7 +175,7 @@ class Attempt:
             return earlier
         if late and self.rules.late == REFUSE:
             return LateError(f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds")
-        entity = None if one.entity is None else await self._held(entity_key(one.entity))
+        entity = None if one.entity is None else await self.held_record(entity_key(one.entity))
         stays = late and self.rules.late == KEEP
         before, belief_from = _state(customer), customer.came_from
         if stays:
@@ -258,9 +261,9 @@ class Attempt:
         if entity is not None and one.entity is not None and state is not None:
             parties += ((entity_key(one.entity), entity.expected + entity.n_changes + 1),)
             states += (state.entity or b"",)
-        logged = Logged(
-            self.detector.version_, one.sent, body, states, one.label, score.belief, external, one.label_follows, one.is_replayed
-        )
+        horizons = tuple(max(one.time, _horizon(party)) for party in (customer, entity)[: len(states)])
+        version, follows = self.detector.version_, one.label_follows
+        logged = Logged(version, one.sent, body, states, one.label, score.belief, external, follows, one.is_replayed, horizons)
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
     async def write(self, beside: Sequence[Change]) -> bool:
@@ -272,8 +275,8 @@ class Attempt:
         ]
         return not (changes or beside) or await self.store.write([*changes, *beside], self.entries)
 
-    async def _held(self, key: str) -> _Working:
-        """A party's record, of this model."""
+    async def held_record(self, key: str) -> _Working:
+        """A party's record, made anew if it is another model's."""
         if key not in self.held:
             stored = self.stored.get(key)
             if stored is None:
@@ -317,22 +320,31 @@ class Attempt:
         return state.customer if is_customer else state.entity
 
     async def _met(self, key: str, held: _Working, when: float) -> tuple[bytes | None, str]:
-        """The state that a party had at an earlier moment, and where it is from."""
-        found = [entry for entry in reversed(self.entries) if entry.time <= when and key in dict(entry.parties)]
-        found += await self.store.history(key, until=when, limit=_LOOK_BACK)
-        moves = [entry for entry in found if entry.moved]
-        if moves:
-            logged = unpack_logged(moves[0].content)
-            ours = logged.model == self.detector.version_
-            return (logged.states[list(dict(moves[0].parties)).index(key)], LOGGED) if ours else (_state(held), CURRENT)
-        if held.expected == 0 or await self._knows_the_first(key):
+        """The state that a party had at an earlier moment, of which it may know nothing later; and where it is from."""
+        found = [entry for entry in reversed(self.entries) if entry.moved and entry.time <= when and key in dict(entry.parties)]
+        found += await self.store.history(key, until=when, moved=True, limit=_LOOK_BACK)
+        for entry in found:
+            logged, place = unpack_logged(entry.content), list(dict(entry.parties)).index(key)
+            if logged.horizons[place] > when:
+                continue
+            if logged.model == self.detector.version_:
+                return logged.states[place], LOGGED
+            return await self._rebuilt_until(key, when)
+        if not found and (held.expected == 0 or await self._knows_the_first(key)):
             return None, NEW  # and this one is older still
         return _state(held), CURRENT
 
+    async def _rebuilt_until(self, key: str, when: float) -> tuple[bytes | None, str]:
+        """The state at an earlier moment when another model served."""
+        try:
+            return self._replayed(key, await self.store.history(key, until=when, limit=_REBUILD_FROM)), REBUILT
+        except DataError:  # of another schema
+            return None, RESTARTED
+
     async def _knows_the_first(self, key: str) -> bool:
-        """Whether the log still has a party's first transaction."""
-        everything = await self.store.history(key, limit=_REBUILD_FROM)
-        return bool(everything) and dict(everything[-1].parties)[key] == 1
+        """Whether the log still has a party's first transaction, as far as is looked."""
+        moves = await self.store.history(key, moved=True, limit=_REBUILD_FROM)
+        return bool(moves) and dict(moves[-1].parties)[key] == 1
 
     async def _again(self, one: Transaction, seen: Seen) -> Given:
         """The first answer to a transaction that comes again."""
@@ -353,10 +365,19 @@ class Attempt:
 
 def _refusal(problem: Exception) -> Exception:
     """What is said of a transaction that cannot be scored. What is not the sender's fault is told to the operator."""
+    if isinstance(problem, StateError):
+        return DamagedError(f"what is stored of the customer or the second party is damaged: {problem}")
     if isinstance(problem, DataError):
         return problem if isinstance(problem, FieldError) else FieldError(str(problem))
+    if isinstance(problem, DamagedError):
+        return problem
     _log.error("a transaction could not be scored", exc_info=problem)
     return problem
+
+
+def _horizon(held: _Working | None) -> float:
+    """The latest time that a party's state knows of."""
+    return -math.inf if held is None or held.record is None else held.record.last_time
 
 
 def _state(held: _Working) -> bytes | None:

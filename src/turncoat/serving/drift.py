@@ -115,14 +115,18 @@ class DriftMonitor:
             0.5 ** (len(rows) / self._half_life),
         )
 
-    def follow(self, reference: Reference) -> None:
-        """Compare with the reference of the same model under another calibration: scores are counted anew, the rest goes on."""
+    def follows(self, reference: Reference) -> bool:
+        """Compare with this reference from now on, if it is of the same model: under another calibration scores are counted anew.
+
+        One of another model, or measured on other data, needs a monitor of its own.
+        """
         old, new = _marks(self._reference), _marks(reference)
         if new.features != old.features:
-            raise ConfigError("this is the reference of another model, which needs a monitor of its own")
+            return False
         if new.scores != old.scores:
             self._reference, self._inner_edges = reference, np.ascontiguousarray(reference.edges[1:-1])
             self._shared.restart_scores(new.scores)
+        return True
 
     def report(self, most: int = 5) -> DriftReport:
         """How far all processes' latest transactions are from the reference, with the `most` moved features of each regime."""

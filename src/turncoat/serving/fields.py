@@ -13,7 +13,7 @@ import numpy as np
 from turncoat.data.categories import category_text
 from turncoat.data.rows import Row, packed_numbers, row_customer, row_time
 from turncoat.data.schema import TIME_UNITS, Schema
-from turncoat.errors import DataError
+from turncoat.errors import ConfigError, DataError
 from turncoat.features.plan import FeaturePlan
 from turncoat.serving.pseudonyms import Pseudonyms
 
@@ -37,6 +37,7 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     entity: str | None
     row: Row  # as features take it
     sent: bytes  # as JSON, the customer under the name that is stored
+    schema: Schema
     label_follows: bool = True
     is_replayed: bool = False
     label: int | None = None  # of a replayed transaction, if it is known
@@ -83,17 +84,22 @@ class TransactionForm:
     def __init__(self, plan: FeaturePlan, pseudonyms: Pseudonyms | None = None, label_follows: bool = True) -> None:
         """`label_follows` says whether outcomes will be reported, as in `Features.step`."""
         self.plan, self.pseudonyms, self.label_follows = plan, pseudonyms, label_follows
+        if plan.schema.id is None and OWN_ID in plan.schema.columns:
+            raise ConfigError(f"schema {plan.schema.name!r} has a column {OWN_ID!r} and names no id: name it as `id`, or rename it")
         kinds = _kinds(plan.schema)
         self.id_field = plan.schema.id or OWN_ID
         self.fields = tuple(kinds)
-        self.type = msgspec.defstruct(
-            "Transaction",
-            [(f"f{i}", *kind) for i, kind in enumerate(kinds.values())],
-            rename={f"f{i}": name for i, name in enumerate(kinds)},
-            forbid_unknown_fields=True,
-            omit_defaults=True,
-            gc=False,
-        )
+        try:
+            self.type = msgspec.defstruct(
+                "Transaction",
+                [(f"f{i}", *kind) for i, kind in enumerate(kinds.values())],
+                rename={f"f{i}": name for i, name in enumerate(kinds)},
+                forbid_unknown_fields=True,
+                omit_defaults=True,
+                gc=False,
+            )
+        except ValueError as problem:
+            raise ConfigError(f"schema {plan.schema.name!r} has a column whose name cannot be a field of JSON here: {problem}") from problem
         self._decoder = msgspec.json.Decoder(self.type)
         places, schema = {name: place for place, name in enumerate(kinds)}, plan.schema
         self._numbers = (
@@ -134,7 +140,7 @@ class TransactionForm:
         names, habits = [values[place] for place in self._names], [values[place] for place in self._habits]
         party = entity if self.plan.has_entity else None
         row = Row(time, numbers, names, habits, entity)
-        return Transaction(str(values[self._id]), time, customer, party, row, bytes(body), self.label_follows)
+        return Transaction(str(values[self._id]), time, customer, party, row, bytes(body), schema, self.label_follows)
 
     def _customer_of(self, values: tuple[Any, ...], time: float) -> str:
         schema = self.plan.schema

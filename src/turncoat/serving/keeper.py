@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +75,12 @@ class Keeper:
         """What is in the folder, tried out."""
         detector = load(self._folder)
         plan = detector.features_.fitted()
-        if self._pseudonyms is not None and (shared := set(plan.schema.customer) & {*plan.schema.categorical, *plan.schema.habits}):
-            raise BundleError(f"{self._folder}: {', '.join(sorted(shared))} names customers and is a feature too; it cannot be a pseudonym")
+        if self._pseudonyms is not None and (
+            shared := set(plan.schema.customer) & {*plan.schema.categorical, *plan.schema.habits, plan.schema.entity}
+        ):
+            raise BundleError(
+                f"{self._folder}: {', '.join(sorted(shared))} names customers and something else too; it cannot be a pseudonym"
+            )
         form = TransactionForm(plan, self._pseudonyms, self._settings.labels_follow)
         step = detector.step(None, form.decode(msgspec.json.encode(form.example)).row)  # compiles, and shows that it works
         detector.told(step, n_reasons=self._settings.reasons)
@@ -83,10 +88,10 @@ class Keeper:
 
     def _served(self, detector: Detector, form: TransactionForm, old: Served | None = None) -> Served:
         """A detector with the drift that is measured against it."""
-        if old is not None and old.detector.version_ == detector.version_:
-            drift = old.drift  # what was seen of this model stays
-            drift.follow(detector.fitted().reference)
-        else:
-            folder = Path(self._settings.run_folder) / detector.version_ if self._settings.run_folder else None
-            drift = DriftMonitor(detector.fitted().reference, folder, detector.features_.fitted().continuous)
-        return Served(detector, form, drift)
+        reference = detector.fitted().reference
+        if old is not None and old.drift.follows(reference):
+            return Served(detector, form, old.drift)  # what was seen of this model stays
+        folder = None
+        if self._settings.run_folder:
+            folder = Path(self._settings.run_folder) / f"{detector.version_}-{zlib.crc32(reference.means.tobytes()):08x}"
+        return Served(detector, form, DriftMonitor(reference, folder, detector.features_.fitted().continuous))

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from turncoat.errors import StoreError
+from turncoat.errors import ContentionError
 from turncoat.scoring import Detector
 from turncoat.serving.attempt import Attempt, Given, Rules, keys_of
 from turncoat.serving.fields import Transaction
@@ -40,7 +40,7 @@ class Ledger:
                 if await attempted.write(beside):
                     return given
                 await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE)))
-        raise StoreError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
+        raise ContentionError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
 
     @asynccontextmanager
     async def _turn(self, keys: Sequence[str]) -> AsyncIterator[None]:

@@ -44,7 +44,8 @@ def describe(form: TransactionForm, needs_key: bool) -> dict[str, Any]:
         also: tuple[int, ...] = (),
         parameters: list[dict[str, Any]] | None = None,
     ) -> dict[str, Any]:
-        refusals = (*((401, 403, 429) if scope is not None else ()), *((400, 408, 413) if body is not None else ()), *also)
+        keyed = (401, 403) if needs_key else (403,)  # without keys, pages of others are refused
+        refusals = (*((*keyed, 429) if scope is not None else ()), *((400, 408, 413) if body is not None else ()), *also)
         told: dict[str, Any] = {
             "summary": summary,
             "responses": {"200": {"description": "The answer.", "content": {answered[0]: {"schema": answered[1]}}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from typing import Any
 
@@ -10,7 +11,8 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c2430 }
 h1 { margin-bottom: 0 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #d7dde5; padding-bottom: .3rem }
 code, pre { font: 14px/1.45 ui-monospace, monospace; background: #f3f5f8; border-radius: 4px } code { padding: .1em .3em }
-pre { padding: .8rem; overflow: auto; max-height: 22rem } .verb { color: #fff; background: #30507a; padding: .1em .5em; border-radius: 4px }
+pre { padding: .8rem; overflow: auto; max-height: 22rem }
+.verb { color: #fff; background: #30507a; padding: .1em .5em; border-radius: 4px; font-size: 14px }
 table { border-collapse: collapse } td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top }
 .muted { color: #5b6675 }
 summary { cursor: pointer }
@@ -34,16 +36,21 @@ def page(document: dict[str, Any]) -> str:
 
 
 def _operation(path: str, verb: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
-    parts = [f"<h2><span class='verb'>{verb.upper()}</span> <code>{escape(path)}</code></h2><p>{escape(operation['summary'])}. "]
-    parts.append(f"<span class='muted'>{escape(operation.get('description', 'Needs no key.'))}</span></p>")
+    parts = [f"<h2><span class='verb'>{verb.upper()}</span> <code>{escape(path)}</code></h2><p>{_text(operation['summary'])}. "]
+    parts.append(f"<span class='muted'>{_text(operation.get('description', 'Needs no key.'))}</span></p>")
     for media, body in operation.get("requestBody", {}).get("content", {}).items():
         example = body["example"] if isinstance(body["example"], str) else json.dumps(body["example"], indent=1)
         parts.append(f"<details><summary>Example body ({escape(media)})</summary><pre>{escape(example)}</pre></details>")
     rows = [
-        f"<tr><td><code>{code}</code></td><td>{escape(response['description'])}</td><td class='muted'>{_types(response)}</td></tr>"
+        f"<tr><td><code>{code}</code></td><td>{_text(response['description'])}</td><td class='muted'>{_types(response)}</td></tr>"
         for code, response in operation["responses"].items()
     ]
     return "".join([*parts, "<table>", *rows, "</table>"])
+
+
+def _text(words: str) -> str:
+    """Words, of which those between backticks are code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(words))
 
 
 def _types(response: dict[str, Any]) -> str:

@@ -7,17 +7,27 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+MOST_HEAD_BYTES = 65536
+
 
 class PatientProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which by itself waits for ever."""
 
     head_seconds = 10.0  # of all connections of a process
+    _head_bytes = 0
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in a piece; the head of a request may have so many bytes and no more."""
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if self._patience is not None else 0
+        if self._head_bytes > MOST_HEAD_BYTES:
+            self.transport.close()
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request's head."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from turncoat.errors import StoreError
+from turncoat.errors import DamagedError
 
 FORMAT = 1
 _MOST_AT_ONCE = 4096  # transactions of one moment that are told apart
@@ -44,6 +44,7 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
     external: float | None = None  # the ranker's score
     label_follows: bool = True
     is_replayed: bool = False  # from a file, which the model may have been fitted on
+    horizons: tuple[float, ...] = ()  # the latest time in each of the states
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -60,10 +61,10 @@ def unpack_record(key: str, data: bytes) -> Record:
     """The record of these bytes; a StoreError if they are none that this version can read."""
     try:
         record = _decode_record(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-        raise StoreError(f"the record of {key!r} is damaged ({problem}). Remove it, or restore the store from a copy") from problem
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
+        raise DamagedError(f"the record of {key!r} is damaged ({problem}). Remove it, or restore the store from a copy") from problem
     if record.format != FORMAT:
-        raise StoreError(f"the record of {key!r} has format {record.format}; this Turncoat reads format {FORMAT}. Upgrade Turncoat")
+        raise DamagedError(f"the record of {key!r} has format {record.format}; this Turncoat reads format {FORMAT}. Upgrade Turncoat")
     return record
 
 
@@ -76,8 +77,8 @@ def unpack_logged(content: bytes) -> Logged:
     """The content of a log entry."""
     try:
         return _decode_logged(content)
-    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-        raise StoreError(f"an entry of the log is damaged ({problem}). Restore the store from a copy") from problem
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
+        raise DamagedError(f"an entry of the log is damaged ({problem}). Restore the store from a copy") from problem
 
 
 def joined(ring: tuple[Seen, ...], seen: Seen, n_since: int, size: int) -> tuple[Seen, ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from turncoat.data.rows import read_row
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
+from turncoat.errors import ContentionError
 from turncoat.scoring import Detector
 from turncoat.serving.attempt import Given
 from turncoat.serving.fields import OWN_ID, Transaction
@@ -33,29 +34,32 @@ async def replay(
 
     Labels in the file inform the second parties' records as they do in features of the whole file; they condition no belief.
     """
-    order = _order(transactions)
-    key = f"replay:{_digest(transactions, detector)}"
-    counter, done = await _position(ledger, key)
-    for some in np.split(order[done:], range(_AT_ONCE, len(order) - done, _AT_ONCE)):
-        if not len(some):
-            return
-        done += len(some)
-        beside = Change(key, counter, msgspec.msgpack.encode(done))
-        yield (
-            some,
-            await ledger.score(detector, list(_rows(transactions, some, detector.features_.fitted().has_entity, pseudonyms)), [beside]),
-        )
-        counter += 1
+    order, digest = _order(transactions), _digest(transactions, detector, pseudonyms)
+    counter, done = await _position(ledger, f"replay:{digest}")
+    size, has_entity = _AT_ONCE, detector.features_.fitted().has_entity
+    while done < len(order):
+        some = order[done : done + size]
+        rows = list(_rows(transactions, some, has_entity, pseudonyms, digest))
+        beside = Change(f"replay:{digest}", counter, msgspec.msgpack.encode(done + len(some)))
+        try:
+            given = await ledger.score(detector, rows, [beside])
+        except ContentionError:
+            if size == 1:
+                raise
+            size = max(size // 8, 1)  # fewer meet others less often
+            continue
+        done, counter = done + len(some), counter + 1
+        yield some, given
 
 
 def client_rows(transactions: Transactions, most: int) -> Iterator[Transaction]:
     """The first transactions as they happened, as clients would send them."""
-    return _rows(transactions, _order(transactions)[:most], True, None)
+    return _rows(transactions, _order(transactions)[:most], True, None, "")
 
 
-async def replayed(ledger: Ledger, detector: Detector, transactions: Transactions) -> int:
+async def replayed(ledger: Ledger, detector: Detector, transactions: Transactions, pseudonyms: Pseudonyms | None = None) -> int:
     """How many of the transactions an earlier replay of the same file by the same model has done."""
-    return (await _position(ledger, f"replay:{_digest(transactions, detector)}"))[1]
+    return (await _position(ledger, f"replay:{_digest(transactions, detector, pseudonyms)}"))[1]
 
 
 async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
@@ -63,9 +67,11 @@ async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
     return (0, 0) if stored is None else (stored.counter, msgspec.msgpack.decode(stored.data, type=int))
 
 
-def _digest(transactions: Transactions, detector: Detector) -> str:
-    """Tells this file with this model from others."""
-    digest = hashlib.blake2b(detector.version_.encode(), digest_size=16)
+def _digest(transactions: Transactions, detector: Detector, pseudonyms: Pseudonyms | None) -> str:
+    """Tells this file with this model, and customers under these names, from others."""
+    digest = hashlib.blake2b(f"{detector.version_} {pseudonyms is not None}".encode(), digest_size=16)
+    for names in (transactions.customers.tolist(), *(named.values for named in transactions.names.values())):
+        digest.update(msgspec.msgpack.encode(names))
     for part in (transactions.times, transactions.ids.astype(str), transactions.customer_codes, transactions.places):
         digest.update(np.ascontiguousarray(part).tobytes())
     for column in (*transactions.numbers.values(), *(named.codes for named in transactions.names.values())):
@@ -75,7 +81,7 @@ def _digest(transactions: Transactions, detector: Detector) -> str:
     return digest.hexdigest()
 
 
-def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms: Pseudonyms | None) -> Iterator[Transaction]:
+def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms: Pseudonyms | None, digest: str) -> Iterator[Transaction]:
     """Transactions as a client would send them."""
     schema, places = transactions.schema, transactions.places[some]
     columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
@@ -87,7 +93,10 @@ def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms:
     names = tuple(columns)
     for i, values in enumerate(zip(*columns.values(), strict=True)):
         fields = {name: value for name, value in zip(names, values, strict=True) if value is not None and value == value}
-        time, id, customer = float(transactions.times[some[i]]), str(transactions.ids[some[i]]), keys[i]
+        time, customer = float(transactions.times[some[i]]), keys[i]
+        id = str(transactions.ids[some[i]])
+        if schema.id is None:  # it is only the row's place in this file
+            id = f"{digest[:12]}-{id}"
         fields |= {schema.time: raw_time(schema, time), schema.id or OWN_ID: id}
         if pseudonyms is not None:
             customer = pseudonyms.of(customer)
@@ -95,7 +104,7 @@ def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms:
         row = read_row(schema, fields)._replace(time=time)
         label = None if labels[i] < 0 else int(labels[i])
         entity = row.entity if has_entity else None
-        yield Transaction(id, time, customer, entity, row, msgspec.json.encode(fields), label is not None, True, label)
+        yield Transaction(id, time, customer, entity, row, msgspec.json.encode(fields), schema, label is not None, True, label)
 
 
 def raw_time(schema: Schema, seconds: float) -> float:

@@ -7,8 +7,11 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,12 @@ def serve(settings: Settings) -> None:
     settings.check()
     if not settings.is_loopback and not load_keys(None if settings.keys is None else Path(settings.keys)):
         raise ConfigError(f"host {settings.host} can be reached from other machines: set up API keys (--keys), or serve on 127.0.0.1")
+    try:
+        socket.create_server((settings.host, settings.port)).close()
+    except OSError as problem:
+        raise ConfigError(
+            f"cannot listen on {settings.host}, port {settings.port}: {problem.strerror}. Choose another with --port"
+        ) from problem
     _log_to_stderr()
     if settings.workers == 1:
         app = _prepared(settings)
@@ -53,7 +62,15 @@ def serve(settings: Settings) -> None:
 def worker() -> Starlette:
     """The application of a worker process."""
     _log_to_stderr()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     return _prepared(handed_over())
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its parent is gone, as nobody else would."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _prepared(settings: Settings) -> Starlette:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from turncoat.errors import StoreError, TurncoatError
+from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import Detector
 from turncoat.scoring.state import DetectorState, unpack_state
 from turncoat.serving.access import Door, Pace, load_keys
@@ -19,7 +19,7 @@ from turncoat.serving.answers import Customer, Outcome, Recent
 from turncoat.serving.attempt import Given, Rules, customer_key
 from turncoat.serving.drift import VERDICTS
 from turncoat.serving.fields import Transaction
-from turncoat.serving.keeper import Keeper
+from turncoat.serving.keeper import Keeper, Served
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.line import Line
 from turncoat.serving.metrics import Metrics
@@ -67,6 +67,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(*looking, return_exceptions=True)
             await self.store.close()
+            _log.info("ended; all who waited are answered")
 
     @property
     def detector(self) -> Detector:
@@ -76,7 +77,7 @@ class Service:
     async def _score(self, batch: Sequence[Transaction]) -> list[Given | Exception]:
         served = self.keeper.now
         with self._store_errors_counted():
-            given = await self.ledger.score(served.detector, batch)
+            given = await self.ledger.score(served.detector, [self._current(one, served) for one in batch])
         self.metrics.count(given)
         seen = [one for one in given if isinstance(one, Given) and one.belief is not None and one.row is not None]
         if seen:
@@ -84,6 +85,16 @@ class Service:
             rows = np.array([one.row.continuous for one in seen if one.row is not None])
             served.drift.add(beliefs, rows, np.array([one.probability for one in seen]))
         return given
+
+    @staticmethod
+    def _current(one: Transaction, served: Served) -> Transaction:
+        """A transaction as the model in service reads it, if it was decoded for the one before it."""
+        if one.schema is served.form.plan.schema or one.schema == served.form.plan.schema:
+            return one
+        try:
+            return served.form.decode(one.sent)
+        except DataError:
+            return one  # which the attempt refuses
 
     async def label(self, customer: str, id: str, label: int) -> Outcome:
         """Take in the outcome of a transaction."""
@@ -134,7 +145,8 @@ class Service:
         while self.settings.reload_seconds > 0:
             await asyncio.sleep(self.settings.reload_seconds)
             before = self.keeper.n_failures
-            await self.keeper.look()
+            if await self.keeper.look():
+                self.show_drift()
             self.metrics.reload_errors.inc(self.keeper.n_failures - before)
 
     async def _forget(self) -> None:

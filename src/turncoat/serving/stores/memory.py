@@ -51,11 +51,13 @@ class MemoryStore:
         for key, counter in entry.parties:
             insort(self._parties.setdefault(key, []), (counter, self._last))
 
-    async def history(self, key: str, *, until: float = math.inf, id: str | None = None, limit: int = 100) -> list[Entry]:
+    async def history(
+        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+    ) -> list[Entry]:
         """A party's latest entries, newest first."""
         self._check_open()
         entries = (self._log[number] for _, number in reversed(self._parties.get(key, [])))
-        wanted = (entry for entry in entries if entry.time <= until and id in (None, entry.id))
+        wanted = (entry for entry in entries if entry.time <= until and id in (None, entry.id) and entry.moved >= moved)
         return list(islice(wanted, max(limit, 0)))
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:

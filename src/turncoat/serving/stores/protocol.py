@@ -65,8 +65,13 @@ class BeliefStore(Protocol):
 class ScoreLog(Protocol):
     """What was answered and learnt, for audit, for late transactions and for rebuilding beliefs."""
 
-    async def history(self, key: str, *, until: float = math.inf, id: str | None = None, limit: int = 100) -> list[Entry]:
-        """A party's latest entries, newest write first: those with `time` up to `until`, and of one transaction if `id` is given."""
+    async def history(
+        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+    ) -> list[Entry]:
+        """A party's latest entries, newest write first: those with `time` up to `until`, of one transaction if `id` is given.
+
+        With `moved`, only those that moved beliefs.
+        """
         ...
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:

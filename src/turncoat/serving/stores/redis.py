@@ -75,20 +75,20 @@ return 1
 """
 )
 
-# KEYS: the log, a party's index. ARGV: from and to which member, the latest time, how many entries, the id if one is asked for.
-# Answers how many members were there, and the entries. Members whose entry is gone are removed.
+# KEYS: the log, a party's index. ARGV: from and to which member, the latest time, how many entries, 1 for moves only, the id if one is
+# asked for. Answers how many members were there, and the entries. Members whose entry is gone are removed.
 _HISTORY = (
     _MEMBERS
     + """
 local members = redis.call('ZREVRANGE', KEYS[2], ARGV[1], ARGV[2])
-local latest, limit, id = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local latest, limit, moved, id = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local n_gone, found = 0, {}
 for _, member in ipairs(members) do
   local line = line_of(KEYS[1], member)
   if not line then
     redis.call('ZREM', KEYS[2], member)
     n_gone = n_gone + 1
-  elseif tonumber(line[2][6]) <= latest and (not id or id == line[2][4]) then
+  elseif tonumber(line[2][6]) <= latest and line[2][10] >= moved and (not id or id == line[2][4]) then
     found[#found + 1] = line
     if #found == limit then break end
   end
@@ -176,14 +176,17 @@ class RedisStore:
         async with self._using():
             return bool(await self._run(_WRITE, keys, args))
 
-    async def history(self, key: str, *, until: float = math.inf, id: str | None = None, limit: int = 100) -> list[Entry]:
+    async def history(
+        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+    ) -> list[Entry]:
         """A party's latest entries, newest first."""
         found: list[Entry] = []
         start, n_members = 0, _PAGE
         latest = "1e999" if until == math.inf else repr(float(until))  # which Lua reads as infinity
         async with self._using():
             while n_members == _PAGE and len(found) < limit:
-                args: list[str | int] = [start, start + _PAGE - 1, latest, limit - len(found), *([] if id is None else [id])]
+                args: list[str | int] = [start, start + _PAGE - 1, latest, limit - len(found), int(moved)]
+                args += [] if id is None else [id]
                 n_members, n_gone, lines = await self._run(_HISTORY, [self._log, self._index(key)], args)
                 start += n_members - n_gone
                 found += [_entry(place, dict(zip(flat[::2], flat[1::2], strict=True))) for place, flat in lines]

@@ -46,7 +46,8 @@ _SCHEMA = (
 )
 _COLUMNS = "kind, id, time, at, moved, parties, content, log.place"
 _HISTORY = f"""SELECT {_COLUMNS} FROM log_parties AS party CROSS JOIN log ON log.place = party.place
-    WHERE party.key = ?1 AND time <= ?2 AND (?3 IS NULL OR id = ?3) ORDER BY party.counter DESC, party.place DESC LIMIT ?4"""
+    WHERE party.key = ?1 AND time <= ?2 AND (?3 IS NULL OR id = ?3) AND moved >= ?5
+    ORDER BY party.counter DESC, party.place DESC LIMIT ?4"""
 
 _WHAT_HAPPENED = (
     ("SQLITE_FULL", "the disk is full. Free some space; the store goes on by itself"),
@@ -93,9 +94,11 @@ class SQLiteStore:
         check_write(changes, entries)
         return await self._do(self._writer.write, changes, entries)
 
-    async def history(self, key: str, *, until: float = math.inf, id: str | None = None, limit: int = 100) -> list[Entry]:
+    async def history(
+        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+    ) -> list[Entry]:
         """A party's latest entries, newest first."""
-        return self._opened(self._reader).entries(_HISTORY, (key, until, id, max(limit, 0)))
+        return self._opened(self._reader).entries(_HISTORY, (key, until, id, max(limit, 0), moved))
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
         """The log from after a place."""
@@ -138,6 +141,8 @@ class _File:
         self._path = path
         with self._problems():
             self._db = self._opened(synchronous)
+            there = os.stat(path)
+            self._identity = there.st_dev, there.st_ino
 
     def _opened(self, synchronous: str) -> sqlite3.Connection:
         _create_private(self._path)
@@ -169,8 +174,18 @@ class _File:
                 f"the store {self._path} has version {version}; this Turncoat knows versions up to {_VERSION}. Upgrade Turncoat"
             )
 
+    def _check_place(self) -> None:
+        """Refuse to go on with a file that was removed or replaced: what is written to it would be lost."""
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != self._identity:
+            raise StoreError(f"the store {self._path} was removed or replaced while in use. Put it back, or restart")
+
     def read(self, keys: Sequence[str]) -> dict[str, Stored]:
         with self._problems():
+            self._check_place()
             if len(keys) <= _KEYS_AT_ONCE:
                 return dict(self._select(keys))
             with self._transaction("DEFERRED"):  # several statements, one moment
@@ -183,6 +198,8 @@ class _File:
 
     def write(self, changes: Sequence[Change], entries: Sequence[Entry]) -> bool:
         contents = [packed(entry.content) for entry in entries]  # before the file is locked
+        with self._problems():
+            self._check_place()
         with self._problems(), self._transaction("IMMEDIATE"):
             if not self._swapped(changes):
                 self._db.execute("ROLLBACK")
