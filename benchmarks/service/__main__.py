@@ -42,6 +42,7 @@ ROWS, QUICK_ROWS, STATES = 20_000, 4_000, 8
 CONNECTIONS, REQUESTS, QUICK_REQUESTS = 32, 8_000, 1_500
 CUSTOMERS, QUICK_CUSTOMERS = 100_000, 5_000
 MUST, AIM = 0.4, 0.7
+MOST_REFUSED = 0.01  # share of answers that a store that stalled may cost; the table says how many
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,10 @@ def loaded(port: int, folder: Path, first: int, last: int, connections: int = CO
         str(last),
     ]
     found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=600).stdout)
-    if set(found["statuses"]) != {"200"}:
+    answered, total = found["statuses"].get("200", 0), sum(found["statuses"].values())
+    if answered < (1 - MOST_REFUSED) * total:
         raise RuntimeError(f"answers other than 200: {found['statuses']}")
+    found["refused"] = total - answered
     return found
 
 
@@ -244,14 +247,15 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
         "The constant stack is the same server and route reading the same bodies and answering as many bytes; the decoding one also "
         "decodes and checks the body with msgspec, as the service does. Neither scores or stores.",
         "",
-        "| tier | store | workers | scored / s | p50 ms | p99 ms | constant / s | ratio | decoding / s | ratio | CPU µs (constant) | MB |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| tier | store | workers | scored / s | p50 ms | p99 ms | constant / s | ratio | decoding / s | ratio "
+        "| CPU µs (constant) | MB | 503s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in told["table"]:
         lines.append(
             f"| {row['tier']} | {row['store']} | {row['workers']} | {row['per_second']:,.0f} | {row['p50_ms']:.1f} | {row['p99_ms']:.1f} "
             f"| {row['constant_per_second']:,.0f} | {row['ratio']:.2f} | {row['decoding_per_second']:,.0f} | {row['decoding_ratio']:.2f} "
-            f"| {row['cpu_us']:.0f} ({row['constant_cpu_us']:.0f}) | {row['resident_mb']:.0f} |"
+            f"| {row['cpu_us']:.0f} ({row['constant_cpu_us']:.0f}) | {row['resident_mb']:.0f} | {row['refused']} |"
         )
     key = next(row for row in told["table"] if (row["tier"], row["store"], row["workers"]) == ("variational", "sqlite FULL", 1))
     for name, ratio in (("the constant stack", key["ratio"]), ("the decoding one", key["decoding_ratio"])):
