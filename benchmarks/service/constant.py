@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turncoat import load
-from turncoat.serving.app import read_body
+from turncoat.serving.bodies import read_body
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.server import server_options
 from turncoat.serving.settings import Settings

@@ -1,4 +1,4 @@
-"""The service over HTTP: every route, and what each kind of error looks like."""
+"""The service over HTTP: every route, who is let in, and how answers and refusals are sent."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from turncoat import __version__
 from turncoat.errors import StoreError, TurncoatError
 from turncoat.serving import access
 from turncoat.serving.answers import Problem, Refusal, json_bytes
-from turncoat.serving.attempt import Given, LateError
-from turncoat.serving.fields import FieldError, MalformedError, decode_label
-from turncoat.serving.line import OverloadedError
+from turncoat.serving.attempt import Given
+from turncoat.serving.bodies import Incoming, read_body
+from turncoat.serving.fields import decode_label
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.openapi import describe
-from turncoat.serving.outcomes import UnknownTransactionError
 from turncoat.serving.page import page
+from turncoat.serving.refusals import RequestError, problem_of
 from turncoat.serving.service import Service
 from turncoat.serving.settings import Settings
 
@@ -36,15 +36,6 @@ _BEFORE_THE_BODY = (401, 403, 408, 413, 429)  # answers that may be given before
 _AT_ONCE = 64  # lines of a batch on their way together
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _JSON_HEADERS = [(name.lower().encode(), value.encode()) for name, value in {**_HEADERS, "Content-Type": "application/json"}.items()]
-
-
-class RequestError(TurncoatError):
-    """A request that is refused for what it is, not for what it says."""
-
-    def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None) -> None:
-        """With the status to answer."""
-        super().__init__(message)
-        self.status, self.kind, self.retry_after = status, kind, retry_after
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -243,73 +234,6 @@ def _admitted(request: Request, scope: str | None, paced: bool = True) -> Servic
     return service
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
-    """The whole body, if it is neither too long nor too slow."""
-    most = settings.most_body
-    if int(request.headers.get("content-length", "0")) > most:
-        raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
-    pieces, size = [], 0
-    try:
-        async with asyncio.timeout(settings.client_seconds):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > most:
-                    raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
-                pieces.append(piece)
-    except TimeoutError:
-        raise RequestError(408, "slow", f"the body took longer than {settings.client_seconds:g} seconds") from None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-class Incoming:
-    """A body that comes piece by piece, and whether its sender is still there."""
-
-    def __init__(self, request: Request, settings: Settings) -> None:
-        """Of a request that nothing was read of yet."""
-        self._receive, self._settings = request.receive, settings
-        self._leaving: asyncio.Task[Message] | None = None  # once all was received, the next that comes is that the client leaves
-
-    async def lines(self) -> AsyncIterator[bytes | TurncoatError]:
-        """The lines as they come; the last is an error if the body goes on too long, or stalls."""
-        most, rest, n_lines = self._settings, b"", 0
-        while self._leaving is None:
-            try:
-                piece = await asyncio.wait_for(self._piece(), most.client_seconds)
-            except TimeoutError:
-                yield RequestError(408, "slow", f"nothing came for {most.client_seconds:g} seconds")
-                return
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                n_lines += 1
-                if n_lines > most.most_lines:
-                    yield RequestError(413, "too_large", f"the batch has more than {most.most_lines:,} lines")
-                    return
-                yield line
-            if len(rest) > most.most_body:
-                yield RequestError(413, "too_large", f"a line is longer than {most.most_body:,} bytes")
-                return
-        if rest:
-            yield rest
-
-    async def _piece(self) -> bytes:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        if not message.get("more_body", False):
-            self._leaving = asyncio.ensure_future(self._receive())
-        return bytes(message.get("body", b""))
-
-    def check_sender(self) -> None:
-        """Raise ClientDisconnect if nobody waits for the answer."""
-        if self._leaving is not None and self._leaving.done():
-            raise ClientDisconnect
-
-    def close(self) -> None:
-        """Nothing more is wanted."""
-        if self._leaving is not None:
-            self._leaving.cancel()
-
-
 async def _answer_lines(service: Service, incoming: Incoming, caller: str) -> AsyncIterator[bytes]:
     """Answers to lines, in order, a piece for every few, as long as somebody waits for them."""
     waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]] = []
@@ -350,33 +274,14 @@ async def _answers(service: Service, waiting: list[tuple[int, asyncio.Future[Giv
                 raise one
             pieces.append((await one).body)
         except Exception as problem:
-            said = _problem(problem)[1]
+            said = problem_of(problem)[1]
             service.metrics.refused.labels(said.kind).inc()
             pieces.append(json_bytes(Refusal(said, line=number)))
     return b"\n".join([*pieces, b""])
 
 
-def _problem(problem: Exception) -> tuple[int, Problem, float | None]:
-    """Status, what is sent, and after how many seconds it makes sense to try again."""
-    if isinstance(problem, RequestError):
-        return problem.status, Problem(problem.kind, str(problem)), problem.retry_after
-    if isinstance(problem, MalformedError):
-        return 400, Problem("malformed", str(problem)), None
-    if isinstance(problem, LateError):
-        return 409, Problem("late", str(problem)), None
-    if isinstance(problem, FieldError):
-        return 422, Problem("invalid", str(problem), problem.field), None
-    if isinstance(problem, UnknownTransactionError):
-        return 404, Problem("not_found", str(problem)), None
-    if isinstance(problem, StoreError | OverloadedError):
-        return 503, Problem("store" if isinstance(problem, StoreError) else "overloaded", str(problem)), 1.0
-    if isinstance(problem, TurncoatError):
-        return 422, Problem("invalid", str(problem)), None
-    return 500, Problem("internal", "an internal error, which is in the server's log"), None
-
-
 async def _refuse(request: Request, problem: Exception) -> Response:
-    status, said, retry_after = _problem(problem)
+    status, said, retry_after = problem_of(problem)
     request.app.state.service.metrics.refused.labels(said.kind).inc()
     headers = {} if retry_after is None else {"Retry-After": str(max(1, round(retry_after)))}
     if status == 401:

@@ -17,6 +17,14 @@ _ATTEMPTS = 100
 _LONGEST_PAUSE = 0.02  # seconds between two tries
 
 
+async def attempts() -> AsyncIterator[None]:
+    """Tries at a write that others may be faster at; a ContentionError if they always are."""
+    for attempt in range(_ATTEMPTS):
+        yield
+        await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE)))
+    raise ContentionError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
+
+
 class Ledger:
     """Keeps a store's beliefs, by one detector at a time."""
 
@@ -34,13 +42,12 @@ class Ledger:
         """
         keys = list(dict.fromkeys(key for one in batch for key in keys_of(one)))
         async with self._turn(keys):
-            for attempt in range(_ATTEMPTS):
+            async for _ in attempts():
                 attempted = Attempt(self.store, self.rules, detector, await self.store.read(keys))
                 given = await attempted.take(batch)
                 if await attempted.write(beside):
-                    return given
-                await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE)))
-        raise ContentionError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
+                    break
+        return given
 
     @asynccontextmanager
     async def _turn(self, keys: Sequence[str]) -> AsyncIterator[None]:

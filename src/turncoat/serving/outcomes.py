@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from dataclasses import dataclass
 
 import msgspec
 
-from turncoat.errors import ContentionError, DataError
+from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.answers import Outcome
 from turncoat.serving.attempt import Attempt, customer_key
-from turncoat.serving.ledger import Ledger
+from turncoat.serving.ledger import Ledger, attempts
 from turncoat.serving.records import Logged, Record, pack_logged, pack_record, unpack_logged
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Store
 
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
-_ATTEMPTS = 100
 
 
 class UnknownTransactionError(DataError):
@@ -41,7 +38,7 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
     first stays.
     """
     key = customer_key(customer)
-    for attempt in range(_ATTEMPTS):
+    async for _ in attempts():
         found = await _find(ledger.store, key, customer, id)
         keys = [party for party, _ in found.entry.parties]
         if found.label == label:
@@ -73,9 +70,8 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
         entry = Entry(LABEL, id, found.entry.time, time.time(), parties, key in changed, pack_logged(logged))
         if await ledger.store.write(writes, [entry]):
             entity = None if len(keys) == 1 else REPORTED if set(keys[1:]) & set(changed) else UNCHANGED
-            return Outcome(id, customer, label, True, CONDITIONED if key in changed else UNCHANGED, entity)
-        await asyncio.sleep(random.uniform(0.0, min(0.001 * attempt, 0.02)))
-    raise ContentionError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later")
+            break
+    return Outcome(id, customer, label, True, CONDITIONED if key in changed else UNCHANGED, entity)
 
 
 async def _find(store: Store, key: str, customer: str, id: str) -> _Found:

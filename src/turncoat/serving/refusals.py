@@ -1,0 +1,38 @@
+"""Why there is no answer: every kind of failure as a status, and as what is sent."""
+
+from __future__ import annotations
+
+from turncoat.errors import StoreError, TurncoatError
+from turncoat.serving.answers import Problem
+from turncoat.serving.attempt import LateError
+from turncoat.serving.fields import FieldError, MalformedError
+from turncoat.serving.line import OverloadedError
+from turncoat.serving.outcomes import UnknownTransactionError
+
+
+class RequestError(TurncoatError):
+    """A request that is refused for what it is, not for what it says."""
+
+    def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None) -> None:
+        """With the status to answer."""
+        super().__init__(message)
+        self.status, self.kind, self.retry_after = status, kind, retry_after
+
+
+def problem_of(problem: Exception) -> tuple[int, Problem, float | None]:
+    """Status, what is sent, and after how many seconds it makes sense to try again."""
+    if isinstance(problem, RequestError):
+        return problem.status, Problem(problem.kind, str(problem)), problem.retry_after
+    if isinstance(problem, MalformedError):
+        return 400, Problem("malformed", str(problem)), None
+    if isinstance(problem, LateError):
+        return 409, Problem("late", str(problem)), None
+    if isinstance(problem, FieldError):
+        return 422, Problem("invalid", str(problem), problem.field), None
+    if isinstance(problem, UnknownTransactionError):
+        return 404, Problem("not_found", str(problem)), None
+    if isinstance(problem, StoreError | OverloadedError):
+        return 503, Problem("store" if isinstance(problem, StoreError) else "overloaded", str(problem)), 1.0
+    if isinstance(problem, TurncoatError):
+        return 422, Problem("invalid", str(problem)), None
+    return 500, Problem("internal", "an internal error, which is in the server's log"), None
