@@ -264,6 +264,7 @@ def test_a_late_transaction_does_not_meet_the_second_partys_future() -> None:
     expected, _ = by_hand(made, [at("a", 10.0), at("c", 15.0)])
     assert late["entity_from"] == "logged"
     assert late["probability"] == pytest.approx(expected[-1].probability, abs=1e-12)
+    assert [(why["text"], why["log_odds"]) for why in late["reasons"]] == [(why.text, why.log_odds) for why in expected[-1].reasons]
 
 
 def test_late_transactions_can_be_applied_or_refused() -> None:
