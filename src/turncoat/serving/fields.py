@@ -75,7 +75,7 @@ def decode_label(body: bytes) -> LabelBody:
     except msgspec.ValidationError as problem:
         raise FieldError(str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise MalformedError(f"the body is not a JSON object: {problem}") from None
+        raise MalformedError(f"the body is not JSON: {problem}") from None
 
 
 class TransactionForm:
@@ -118,7 +118,7 @@ class TransactionForm:
         except msgspec.ValidationError as problem:
             raise self._explained(str(problem)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            raise MalformedError(f"the body is not a JSON object: {problem}") from None
+            raise MalformedError(f"the body is not JSON: {problem}") from None
         values = msgspec.structs.astuple(found)
         schema = self.plan.schema
         try:

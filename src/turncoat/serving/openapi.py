@@ -16,7 +16,7 @@ _JSON, _LINES, _TEXT = "application/json", "application/x-ndjson", "text/plain"
 _REFUSALS = {
     400: "The body is not JSON.",
     401: "No valid API key.",
-    403: "The key lacks the scope.",
+    403: "The key lacks the scope; or, without keys, the request is for a page of another site.",
     404: "There is no such thing.",
     408: "The body came too slowly.",
     409: "The transaction is late, and the service refuses such.",

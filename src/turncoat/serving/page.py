@@ -13,7 +13,8 @@ h1 { margin-bottom: 0 } h2 { margin-top: 2.2rem; border-bottom: 1px solid #d7dde
 code, pre { font: 14px/1.45 ui-monospace, monospace; background: #f3f5f8; border-radius: 4px } code { padding: .1em .3em }
 pre { padding: .8rem; overflow: auto; max-height: 22rem }
 .verb { color: #fff; background: #30507a; padding: .1em .5em; border-radius: 4px; font-size: 14px }
-table { border-collapse: collapse } td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top }
+table { border-collapse: collapse; width: 100% }
+td:nth-child(2) { width: 70% } td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top }
 .muted { color: #5b6675 }
 summary { cursor: pointer }
 """
