@@ -205,3 +205,14 @@ def test_progress_is_shown_when_wanted(capsys: pytest.CaptureFixture[str]) -> No
     assert "Training the encoder" in capsys.readouterr().err
     trained(epochs=1)
     assert capsys.readouterr().err == ""
+
+
+def test_what_another_library_made_of_the_threads_does_not_matter() -> None:
+    first = trained()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert_same(first, trained())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

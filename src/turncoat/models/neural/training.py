@@ -5,6 +5,7 @@ On a CPU a training is a function of panel, settings and torch's number of threa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.progress import training_progress
 from turncoat.models.neural.trained import Array, TrainedEncoder, TrainingReport, TrainingSettings
 from turncoat.models.neural.validation import split_rows
+from turncoat.numerics.engine import available_threads
 from turncoat.panel import Panel
 
 _VALIDATION_ROWS = 8192  # at once
@@ -166,15 +168,23 @@ def chosen_device(wanted: str) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def _usual_threads() -> int:
+    """As many as the user allows OpenMP, or as there are processors."""
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    return int(allowed) if allowed.isdigit() and int(allowed) > 0 else available_threads()
+
+
 @contextmanager
 def deterministic(device: torch.device, n_threads: int | None) -> Iterator[None]:
-    """Inside, a CPU computes the same bits every time; torch's own settings are put back afterwards."""
+    """Inside, a CPU computes the same bits every time; torch's own settings are put back afterwards.
+
+    The number of threads is part of that: what is there by chance may have been set by any library in the meantime.
+    """
     strict, only_warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
-    if n_threads is not None:
-        torch.set_num_threads(n_threads)
+    torch.set_num_threads(_usual_threads() if n_threads is None else n_threads)
     try:
         yield
     finally:
