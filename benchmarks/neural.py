@@ -72,7 +72,7 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
     cells, codes = panel.continuous[rows].astype(np.float32), panel.categorical[rows].astype(np.int64)
     model = NeuralVariationalHMM(STATES, encoder=folded, n_restarts=1, max_iter=5, progress=False).fit(panel)
     belief = np.full(STATES, 1 / STATES)
-    before = model.log_predicted(belief)
+    before = model.log_predicted(belief)[None]
 
     def eager(i: int) -> object:
         with torch.inference_mode():
@@ -83,7 +83,7 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
         "eager_us": eager,
         "folded_us": lambda i: folded.encode_row(cells[i], codes[i]),
         "step_us": lambda i: model.step(belief, cells[i], codes[i]),
-        "reasons_us": lambda i: model.contrast(0, before, cells[i], codes[i]),
+        "reasons_us": lambda i: model.contrasts(0, before, cells[i : i + 1], codes[i : i + 1]),
     }
     found = {"largest_difference": float(np.abs(latents - folded.encode(cells, codes)).max())}
     threads = torch.get_num_threads()

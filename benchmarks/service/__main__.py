@@ -33,9 +33,10 @@ from turncoat.data import read
 from turncoat.data.simulators import tables
 from turncoat.features import Features
 from turncoat.serving.fields import TransactionForm
+from turncoat.serving.ledger import Ledger
 from turncoat.serving.records import FORMAT, Record, Seen, pack_record
 from turncoat.serving.replaying import client_rows
-from turncoat.serving.stores import Change, open_store
+from turncoat.serving.stores import Change, Group, open_store
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROWS, QUICK_ROWS, STATES = 20_000, 4_000, 8
@@ -64,13 +65,13 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
         model = NeuralVariationalHMM(STATES, latent_dim=64, epochs=2, **quick)
         Detector(Features(), model, supervision="anchored").fit(transactions).save(folder / "neural")
     bodies = [one.sent for one in client_rows(transactions, n_requests)]
-    form = TransactionForm(detector.features_.fitted())
-    answer = detector.score_one(None, form.decode(bodies[0]).row)[1]
+    form = TransactionForm(detector)
+    given = asyncio.run(Ledger(open_store("memory://")).score(detector, [form.decode(bodies[0])]))[0]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     (folder / "requests").write_bytes(msgspec.msgpack.encode([head.format(len(body)).encode() + body for body in bodies]))
     plan = detector.features_.fitted()
     columns = {"continuous": len(plan.continuous), "categorical": len(plan.categorical), "rows": n_rows}
-    return {**columns, "body_bytes": sum(map(len, bodies)) // len(bodies), "answer_bytes": len(msgspec.json.encode(answer))}
+    return {**columns, "body_bytes": sum(map(len, bodies)) // len(bodies), "answer_bytes": len(given.body)}
 
 
 def _free_port() -> int:
@@ -187,8 +188,8 @@ def memory(place: Place, n_customers: int) -> dict[str, float]:
     from turncoat import load
 
     detector = load(place.folder / "variational")
-    form = TransactionForm(detector.features_.fitted())
-    state = detector.step(None, form.decode(msgspec.json.encode(form.example)).row).state.customer or b""
+    form = TransactionForm(detector)
+    state = detector.score_one(None, form.decode(msgspec.json.encode(form.example)).row)[0].customer or b""
     ring = tuple(Seen(f"{i:012d}", 0.0123) for i in range(16))
     data = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring, state))
     first = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring[:1], state))
@@ -197,7 +198,7 @@ def memory(place: Place, n_customers: int) -> dict[str, float]:
     async def fill(url: str) -> None:
         store = open_store(url)
         for start in range(0, n_customers, 500):
-            await store.write([Change(f"c:{i:010d}", 0, data) for i in range(start, min(start + 500, n_customers))])
+            await store.write([Group([Change(f"c:{i:010d}", 0, data)]) for i in range(start, min(start + 500, n_customers))])
         await store.close()
 
     file = place.folder / "memory.sqlite"

@@ -16,7 +16,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turncoat import load
-from turncoat.serving.bodies import read_body
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.server import server_options
 from turncoat.serving.settings import Settings
@@ -26,12 +25,11 @@ _BYTES, _MODEL = "TURNCOAT_BENCHMARK_BYTES", "TURNCOAT_BENCHMARK_MODEL"
 
 def app() -> Starlette:
     answer = b'{"probability":"' + b"0" * int(os.environ[_BYTES]) + b'"}'
-    settings = Settings(model="", store="memory://")
     model = os.environ.get(_MODEL)
-    decode = TransactionForm(load(model).features_.fitted()).decode if model else None
+    decode = TransactionForm(load(model)).decode if model else None
 
     async def score(request: Request) -> Response:
-        body = await read_body(request, settings)
+        body = await request.body()
         if decode is not None:
             decode(body)
         return Response(answer, media_type="application/json")

@@ -88,6 +88,73 @@ def test_live_step(name: str) -> None:
         held = fast[2]
 
 
+@every_case
+def test_live_steps_go_on_from_each_other(name: str) -> None:
+    """Rows of three customers mixed, against one step after the other."""
+    problem = draw(CASES[name], "float64")
+    tables, n_rows = live.live_tables(problem.terms), min(8, len(problem.continuous))
+    cells, codes = problem.continuous[:n_rows].astype(np.float64), problem.categorical[:n_rows].astype(np.int64)
+    k = tables.n_states
+    beliefs, known = np.zeros((n_rows, k)), np.zeros(n_rows, bool)
+    beliefs[1:2], known[1:2] = 1 / k, True  # the second customer was seen before
+    held = {0: np.empty(0), 1: np.full(k, 1 / k), 2: np.empty(0)}
+    latest: dict[int, int] = {}
+    previous = np.full(n_rows, -1)
+    expected = []
+    for i in range(n_rows):
+        customer = i % 3 if i < 6 else 1
+        previous[i], latest[customer] = latest.get(customer, -1), i
+        before, held[customer] = held[customer], plain.live_step(held[customer], cells[i], codes[i], tables, 1e30)[2]
+        expected.append((before, held[customer]))
+    status, _, _, updated = live.live_steps(beliefs, known, previous, cells, codes, tables, 1e30)
+    assert status == live.FINE
+    for i, (before, after) in enumerate(expected):
+        assert known[i] == (len(before) > 0)
+        np.testing.assert_allclose(updated[i], after, rtol=1e-8, atol=1e-300)
+        np.testing.assert_allclose(beliefs[i], before if len(before) else np.zeros(k), rtol=1e-8, atol=1e-300)
+
+
+@every_case
+def test_live_contrasts(name: str) -> None:
+    problem = draw(CASES[name], "float64")
+    rows, codes = problem.continuous.astype(np.float64), problem.categorical.astype(np.int64)
+    rng = np.random.default_rng(0)
+    for terms in (problem.terms, problem.terms.tempered(3.0)):
+        before = rng.normal(0, 3, (len(rows), terms.n_states))
+        pieces = plain.row_pieces(rows, codes, *terms.tables)
+        for state in {0, terms.n_states - 1}:
+            status, _, _, rivals, of_cells, of_codes = live.live_contrasts(state, before, rows, codes, live.live_tables(terms), 1e30)
+            assert status == live.FINE
+            if terms.n_states == 1:
+                continue
+            for i, (cells, names) in enumerate(zip(*pieces, strict=True)):
+                rival, by_cells, by_codes, _ = plain.contrast(state, before[i], cells, names, np.zeros(terms.n_states))
+                assert rivals[i] == rival
+                np.testing.assert_allclose(of_cells[i], by_cells, rtol=1e-9, atol=1e-9)
+                np.testing.assert_allclose(of_codes[i], by_codes, rtol=1e-12, atol=1e-12)
+
+
+def test_live_contrasts_name_the_bad_cell() -> None:
+    problem = draw(CASES["mixed"], "float64")
+    tables = live.live_tables(problem.terms)
+    before, cells, codes = np.zeros((3, 5)), np.zeros((3, 18)), np.zeros((3, 13), np.int64)
+    cells[1, 7] = np.inf
+    assert live.live_contrasts(0, before, cells, codes, tables, 1e30)[:3] == (live.BAD_CELL, 1, 7)
+    cells[1, 7], codes[2, 11] = 0.0, 3
+    assert live.live_contrasts(0, before, cells, codes, tables, 1e30)[:3] == (live.BAD_CODE, 2, 11)
+
+
+@every_case
+def test_log_predicted_rows(name: str) -> None:
+    terms = draw(CASES[name], "float64").terms
+    beliefs = np.random.default_rng(0).dirichlet(np.ones(terms.n_states), 4)
+    known = np.array([True, False, True, True])
+    found = live.log_predicted_rows(beliefs, known, terms.log_initial, terms.log_transition)
+    for i in range(4):
+        expected = plain.log_predicted(beliefs[i], terms.log_transition) if known[i] else terms.log_initial
+        np.testing.assert_allclose(found[i], expected, rtol=1e-13)
+
+
 def test_live_step_names_the_bad_cell() -> None:
     problem = draw(CASES["mixed"], "float64")
     tables = live.live_tables(problem.terms)

@@ -19,9 +19,9 @@ from turncoat import ConfigError, DataError, Detector
 from turncoat.data.schema import Schema
 from turncoat.features import FeatureRow, Features
 from turncoat.features.plan import FeaturePlan
-from turncoat.models.base import Contrast
+from turncoat.models.base import Contrasts
 from turncoat.scoring import DetectorState, Score
-from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Decomposition, Reason, Sources, reasons
+from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Reason, Sources, reasons
 from turncoat.scoring.wording import Wording
 
 from .cases import EVERY, data_of, detector, forward, log_terms, model_of, replayed, time_split
@@ -121,6 +121,19 @@ def plan_of(name: str) -> FeaturePlan:
     return PLANS[name]().fitted()
 
 
+def made_of(history: float, cells: Any, codes: Any, average: float = 0.0) -> Contrasts:
+    """Of one row."""
+    terms = (np.array([cells], np.float64), np.array([codes], np.float64))
+    return Contrasts(0, np.array([1]), np.array([history]), *terms, np.array([average]))
+
+
+def named(made: Contrasts, sources: Sources, most: int | None = None) -> tuple[Reason, ...]:
+    """Reasons of one row whose words are the sources' names."""
+    words = [lambda _, name=name: f"{name}!" for name in sources.names]
+    (found,) = reasons(made, sources, words, [FeatureRow(made.cells[0], made.codes[0])], most)
+    return found
+
+
 @pytest.mark.parametrize("name", list(PLANS))
 def test_every_feature_has_one_source_and_none_is_lost(name: str) -> None:
     plan = plan_of(name)
@@ -129,15 +142,15 @@ def test_every_feature_has_one_source_and_none_is_lost(name: str) -> None:
     assert len(of_continuous) == len(plan.continuous)
     assert len(of_categorical) == len(plan.categorical)
     rng = np.random.default_rng(0)
-    made = Decomposition(0, 1, 0.25, rng.normal(size=len(plan.continuous)), rng.normal(size=len(plan.categorical)))
-    found = reasons(made, sources, lambda sources: {source: source for source in sources})
-    assert math.fsum(reason.log_odds for reason in found) == pytest.approx(made.log_odds, abs=1e-9)
+    made = made_of(0.25, rng.normal(size=len(plan.continuous)), rng.normal(size=len(plan.categorical)))
+    found = named(made, sources)
+    assert math.fsum(reason.log_odds for reason in found) == pytest.approx(made.log_odds[0], abs=1e-9)
     by_source = {reason.source: reason.log_odds for reason in found}
     assert len(by_source) == len(found)
     for source, log_odds in by_source.items():
-        terms = [t for s, t in zip(of_continuous, made.continuous, strict=True) if s == source]
-        terms += [t for s, t in zip(of_categorical, made.categorical, strict=True) if s == source]
-        assert log_odds == pytest.approx(math.fsum(terms) + (made.history if source == HISTORY else 0.0))
+        terms = [t for s, t in zip(of_continuous, made.cells[0], strict=True) if s == source]
+        terms += [t for s, t in zip(of_categorical, made.codes[0], strict=True) if s == source]
+        assert log_odds == pytest.approx(math.fsum(terms) + (0.25 if source == HISTORY else 0.0))
 
 
 def test_features_go_where_a_person_would_look_for_them() -> None:
@@ -158,21 +171,21 @@ def test_features_go_where_a_person_would_look_for_them() -> None:
 
 
 def test_the_strongest_come_first_and_the_rest_are_counted() -> None:
-    made = Decomposition(0, 1, -3.0, np.array([1.0, -5.0, 0.5]), np.array([0.25]))
+    made = made_of(-3.0, [1.0, -5.0, 0.5], [0.25])
     names = Sources(("a", "b", "a"), ("c",))
-    every = reasons(made, names, lambda sources: {source: f"{source}!" for source in sources})
+    every = named(made, names)
     assert [(r.source, r.log_odds) for r in every] == [("b", -5.0), (HISTORY, -3.0), ("a", 1.5), ("c", 0.25)]
-    few = reasons(made, names, lambda sources: {source: f"{source}!" for source in sources}, 2)
+    few = named(made, names, 2)
     assert [r.source for r in few] == ["b", HISTORY, OTHERS]
     assert few[-1].log_odds == 1.75
     assert "2 other" in few[-1].text
     assert str(Reason("b", "b!", 1.94)) == "b!: +1.9"
 
 
-def plain_reasons(made: Decomposition, sources: Sources, most: int | None) -> list[tuple[str, float]]:
+def plain_reasons(made: Contrasts, sources: Sources, most: int | None) -> list[tuple[str, float]]:
     """Every source in a dictionary, all of them sorted."""
-    totals = {HISTORY: made.history} | ({AVERAGE: made.average} if made.average else {})
-    for names, terms in ((sources.continuous, made.continuous), (sources.categorical, made.categorical)):
+    totals = {HISTORY: float(made.history[0])} | ({AVERAGE: float(made.rest[0])} if made.rest[0] else {})
+    for names, terms in ((sources.continuous, made.cells[0]), (sources.categorical, made.codes[0])):
         for name, term in zip(names, terms.tolist(), strict=True):
             totals[name] = totals.get(name, 0.0) + term
     ranked = sorted(totals.items(), key=lambda item: (-abs(item[1]), item[0]))
@@ -196,21 +209,23 @@ def test_the_strongest_are_those_of_a_whole_sort(
 ) -> None:
     history, average = others
     sources = Sources(tuple(name for name, _ in numbers), tuple(name for name, _ in codes))
-    made = Decomposition(0, 1, history, *(np.array([term for _, term in part], np.float64) for part in (numbers, codes)), average)
-    found = reasons(made, sources, lambda names: {name: name for name in names}, most)
+    made = made_of(history, *([term for _, term in part] for part in (numbers, codes)), average)
+    found = named(made, sources, most)
     expected = plain_reasons(made, sources, most)
     assert [reason.text if reason.source == OTHERS else reason.source for reason in found] == [name for name, _ in expected]
     np.testing.assert_allclose([reason.log_odds for reason in found], [term for _, term in expected], rtol=0, atol=1e-12)
 
 
-def test_the_rival_is_the_strongest_other_state() -> None:
-    scores = np.log([0.1, 0.6, 0.3])
-    for state, rival in ((0, 1), (1, 2), (2, 1)):
-        found = Decomposition.of(scores, Contrast.of(state, scores, np.zeros((3, 1)), np.zeros((3, 0)), np.zeros(3)))
-        assert found.rival == rival
-        assert found.log_odds == pytest.approx(scores[state] - scores[rival])
-    cells = np.array([[0.0], [-9.0], [1.0]])
-    assert Contrast.of(0, scores, cells, np.zeros((3, 0)), np.zeros(3)).rival == 2
+def test_rows_do_not_mix() -> None:
+    rng = np.random.default_rng(1)
+    sources = Sources(tuple("abcab"), tuple("cd"))
+    cells, codes, history, rest = rng.normal(size=(6, 5)), rng.normal(size=(6, 2)), rng.normal(size=6), np.arange(6) % 2.0
+    words = [lambda row, name=name: f"{name} {row.continuous[0]}" for name in sources.names]
+    together = Contrasts(0, np.ones(6, np.int64), history, cells, codes, rest)
+    found = reasons(together, sources, words, map(FeatureRow, cells, codes), 3)
+    for i, of_row in enumerate(found):
+        alone = Contrasts(0, np.array([1]), history[i : i + 1], cells[i : i + 1], codes[i : i + 1], rest[i : i + 1])
+        assert reasons(alone, sources, words, [FeatureRow(cells[i], codes[i])], 3) == [of_row]
 
 
 # ---------------------------------------------------------------------------------------------------- words
@@ -306,7 +321,7 @@ def test_a_column_that_never_varied_is_only_called_missing_where_it_is() -> None
     wording = Wording(features.fitted())
     for value, text in ((40.0, "age"), (None, "age missing")):
         _, row = features.step(None, data.rows[0] | {"age": value})
-        assert wording.texts(row, ["age"])["age"] == text
+        assert dict(zip(wording.sources.names, wording.words, strict=True))["age"](row) == text
 
 
 anything = st.one_of(st.none(), st.floats(allow_infinity=False), st.sampled_from([1e300, -1e300, 1e15, -0.0, 5e-324, 0]))
@@ -349,11 +364,10 @@ def test_no_feature_row_is_too_strange_for_words(name: str, data: st.DataObject)
     continuous = data.draw(st.lists(cells, min_size=len(plan.continuous), max_size=len(plan.continuous)))
     codes = [data.draw(st.integers(-1, size - 1)) for size in plan.n_categories]
     wording = Wording(plan)
-    sources = sorted({*wording.sources.continuous, *wording.sources.categorical})
     with np.errstate(over="ignore"):
-        texts = wording.texts(FeatureRow(np.array(continuous, np.float32), np.array(codes, np.int16)), sources)
-    assert set(texts) == set(sources)
-    assert all(isinstance(text, str) and text for text in texts.values())
+        texts = [words(FeatureRow(np.array(continuous, np.float32), np.array(codes, np.int16))) for words in wording.words]
+    assert len(texts) == len(wording.sources.names)
+    assert all(isinstance(text, str) and text for text in texts)
 
 
 def test_columns_named_like_facts_keep_their_terms() -> None:

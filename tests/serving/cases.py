@@ -36,14 +36,14 @@ def _json_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def transactions_of(name: str = "shop", n: int | None = None, made: Detector | None = None) -> list[Transaction]:
     """The same, decoded."""
-    form = TransactionForm((made or detector(name)).features_.fitted())
+    form = TransactionForm(made or detector(name))
     return [form.decode(json.dumps(row).encode()) for row in rows_of(name)[:n]]
 
 
 def changed(one: Transaction, **fields: Any) -> Transaction:
     """The same transaction with other fields."""
     sent = json.loads(one.sent) | fields
-    return TransactionForm(detector("shop").features_.fitted()).decode(json.dumps(sent).encode())
+    return TransactionForm(detector("shop")).decode(json.dumps(sent).encode())
 
 
 @cache

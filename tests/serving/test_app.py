@@ -34,7 +34,7 @@ def error(response: Any) -> tuple[int, str, str | None]:
 
 def test_one_by_one_and_in_a_batch_answers_are_the_librarys(model: Path) -> None:
     rows, made = rows_of("shop")[:60], detector("shop")
-    form = TransactionForm(made.features_.fitted())
+    form = TransactionForm(made)
     scores, _ = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
     expected = [score.probability for score in scores]
     with client(model) as talking:
@@ -94,6 +94,8 @@ def test_a_customer_is_remembered(model: Path) -> None:
         ({"at": None}, "at"),
         ({"at": "yesterday"}, "at"),
         ({"at": 1e300}, "at"),
+        ({"at": rows_of("shop")[-1]["at"] * 1000}, "at"),  # milliseconds
+        ({"at": "2026-11-15 12:00:00"}, "at"),  # of a file with seconds since its own beginning
         ({"who": None}, "who"),
         ({"who": ""}, "who"),
         ({"who": "x" * 300}, "who"),

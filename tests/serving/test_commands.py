@@ -21,10 +21,9 @@ from turncoat import TurncoatError, load
 from turncoat.cli import app
 from turncoat.scoring.calibrations import calibrations
 from turncoat.serving.access import Door, load_keys
-from turncoat.serving.attempt import customer_key
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.recalibrating import known_outcomes
-from turncoat.serving.records import unpack_record
+from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.stores import open_store
 
 

@@ -30,10 +30,9 @@ from tests.serving.process import Server, exchange, running
 from tests.serving.redis_server import RedisServer
 from tests.serving.test_ledger import by_hand
 from turncoat.scoring import DetectorState
-from turncoat.serving.attempt import customer_key, entity_key
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.ledger import Ledger
-from turncoat.serving.records import Record, unpack_record
+from turncoat.serving.records import Record, customer_key, entity_key, unpack_record
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.memory import MemoryStore
 
@@ -133,7 +132,7 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
     finally:
         server.kill()
     made = detector("shop")
-    form = TransactionForm(made.features_.fitted())
+    form = TransactionForm(made)
     for customer, rows in own.items():
         _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
         key = customer_key(customer)
@@ -188,7 +187,7 @@ def test_a_redis_that_goes_away_means_503_and_then_all_is_well(model: Path, tmp_
     assert set(refused) == {30}
     assert "turncoat_store_errors_total 0.0" not in text
     made = detector("shop")
-    form = TransactionForm(made.features_.fitted())
+    form = TransactionForm(made)
     _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
     found = records(f"{redis_server.url}?prefix={tmp_path.name}", list(states))
     assert {key: record.state for key, record in found.items()} == states
@@ -227,6 +226,26 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(model: Pa
             latest[answer["customer"]] = answer
     for customer, record in records(url, [customer_key(name) for name in latest]).items():
         assert record.last_time == latest[customer[2:]]["time"]
+
+
+def test_a_slow_batch_does_not_keep_it_from_stopping(model: Path) -> None:
+    """Lines that wait for their pace when the server is told to stop are not scored, and their sender is told."""
+    rows = rows_of("shop")[:200]
+    with running(model, "memory://", "--rate-limit", "5") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("POST", "/v1/score/batch", b"\n".join(json.dumps(row).encode() for row in rows))
+        time.sleep(0.5)
+        assert server.process is not None
+        server.process.terminate()
+        answers = [json.loads(line) for line in connection.getresponse().read().splitlines()]
+        connection.close()
+        assert server.process.wait(20) == 0
+        server.process = None
+        said = server.log.read_text()
+    assert 0 < len(answers) < 50
+    assert all("probability" in answer for answer in answers[:-1])
+    assert (answers[-1]["error"]["kind"], answers[-1]["line"]) == ("overloaded", len(answers))
+    assert "Traceback" not in said
 
 
 # ------------------------------------------------------------------------------------------------ clients
@@ -419,13 +438,13 @@ def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(model
     assert 0.03 * n_rows < counts["late"] < 0.07 * n_rows
     assert f"turncoat_scores_total {float(n_rows + counts['late'])}" in text
     made = detector("shop")
-    form = TransactionForm(made.features_.fitted())
+    form = TransactionForm(made)
     found = records(store, [customer_key(name) for name in own])
     worst = 0.0
     for name, rows in own.items():
         state: DetectorState | None = None
         for row in rows:
-            state = made.step(state, form.decode(json.dumps(row).encode()).row).state
+            state, _ = made.score_one(state, form.decode(json.dumps(row).encode()).row, n_reasons=0)
         assert state is not None
         assert state.customer is not None
         worst = max(worst, distance(found[customer_key(name)].state, state.customer))

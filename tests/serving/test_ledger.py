@@ -6,24 +6,26 @@ import asyncio
 import json
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.scoring.cases import data_of, detector
 from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
 from turncoat.errors import DamagedError, StoreError
 from turncoat.scoring import DetectorState
-from turncoat.serving.attempt import Given, LateError, Rules, customer_key, entity_key
+from turncoat.serving.attempt import Given, LateError, Rules
 from turncoat.serving.fields import FieldError, Transaction, TransactionForm
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.outcomes import report
-from turncoat.serving.records import Record, pack_record, unpack_record
+from turncoat.serving.records import Record, customer_key, entity_key, pack_record, unpack_record
 from turncoat.serving.replaying import raw_time, replay, replayed
-from turncoat.serving.stores import Change, Entry
+from turncoat.serving.stores import Change, Group
 from turncoat.serving.stores.memory import MemoryStore
 
 replace = msgspec.structs.replace
@@ -82,14 +84,32 @@ def test_the_ledger_gives_what_the_library_gives_whatever_the_batches(name: str,
     assert {one["belief_from"] for one in answers} == {"new", "stored"}
 
 
+@pytest.mark.parametrize("late", ["keep", "apply"])
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_it_does_not_matter_who_comes_together(late: str, data: st.DataObject) -> None:
+    """Any order, with late ones, some sent again and some known to be fraud: a batch gives what one after the other gives."""
+    made, some = detector("shop"), transactions_of("shop", 60)
+    busy = [one for one in some if one.customer in {"c1", "c2", "c3", "c4"}]
+    mixed = data.draw(st.lists(st.sampled_from(busy), min_size=2, max_size=25))
+    frauds = data.draw(st.sets(st.sampled_from([one.id for one in busy]), max_size=4))
+    sent = [replace(one, label=1) if one.id in frauds else one for one in mixed]
+    cut = data.draw(st.integers(0, len(sent)))
+    stores = MemoryStore(), MemoryStore()
+    together = run(made, [sent[:cut], sent[cut:]], stores[0], late=late)
+    alone = run(made, [[one] for one in sent], stores[1], late=late)
+    assert together == alone
+    assert records_of(stores[0]) == records_of(stores[1])
+
+
 @pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
 def test_a_replay_gives_the_filtered_scores_of_the_batch(name: str) -> None:
     made, whole = detector(name), data_of(name).transactions
 
     async def go() -> np.ndarray:
         found = np.full(whole.n_rows, np.nan)
-        async for rows, given in replay(Ledger(MemoryStore(), Rules(n_reasons=0)), made, whole):
-            found[rows] = [told(one)["probability"] for one in given]
+        async for rows, answers in replay(Ledger(MemoryStore(), Rules(n_reasons=0)), made, whole):
+            found[rows] = [told(one)["probability"] for one in answers]
         return found
 
     assert np.abs(asyncio.run(go()) - made.score(whole).probability).max() < 1e-14
@@ -242,13 +262,13 @@ def test_many_late_ones_all_meet_the_same_belief() -> None:
 
 def test_a_late_transaction_does_not_meet_the_second_partys_future() -> None:
     made, some = detector("handbook"), transactions_of("handbook")
-    form = TransactionForm(made.features_.fitted())
+    form = TransactionForm(made)
 
     def at(customer: str, time: float) -> Transaction:
         sent = json.loads(some[0].sent) | {
             "CUSTOMER_ID": customer,
             "TERMINAL_ID": "7",
-            "TX_DATETIME": time,
+            "TX_DATETIME": made.fitted().times[0] + time,
             "TRANSACTION_ID": f"{customer}{time}",
         }
         return form.decode(json.dumps(sent).encode())
@@ -387,12 +407,12 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
         store = MemoryStore()
 
         async def go(store: MemoryStore = store, damage: bytes = damage) -> list[Given | Exception]:
-            assert await store.write([Change(customer_key(some[0].customer), 0, damage)])
+            assert await store.write([Group([Change(customer_key(some[0].customer), 0, damage)])])
             return await Ledger(store).score(made, some)
 
         found = asyncio.run(go())
-        for one, given in zip(some, found, strict=True):
-            assert isinstance(given, DamagedError if one.customer == some[0].customer else Given), given
+        for one, answer in zip(some, found, strict=True):
+            assert isinstance(answer, DamagedError if one.customer == some[0].customer else Given), answer
 
 
 def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
@@ -403,7 +423,7 @@ def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
     async def go() -> list[Given | Exception]:
         ledger = Ledger(store)
         other = detector("shop")
-        form = TransactionForm(other.features_.fitted())
+        form = TransactionForm(other)
         await ledger.score(other, [form.decode(json.dumps({"id": "1", "who": some[0].customer, "at": 5.0}).encode())])
         return await ledger.score(made, some)
 
@@ -420,10 +440,10 @@ def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(probl
     made, some = copy(detector("shop")), transactions_of("shop", 10)
     steps = made.steps
 
-    def fails_at_the_fifth(states: Any, rows: Any, follows: Any) -> Any:
+    def fails_at_the_fifth(states: Any, rows: Any, *more: Any) -> Any:
         if any(row is some[4].row for row in rows):
             raise problem
-        return steps(states, rows, follows)
+        return steps(states, rows, *more)
 
     made.steps = fails_at_the_fifth
 
@@ -448,11 +468,11 @@ class Contested(MemoryStore):
         super().__init__()
         self.times, self.rival, self.made = times, rival, made
 
-    async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
+    async def write(self, groups: Sequence[Group]) -> list[bool]:
         if self.times > 0:
             self.times -= 1
             await Ledger(self).score(self.made, [replace(self.rival, id=f"rival {self.times}")])
-        return await super().write(changes, entries)
+        return await super().write(groups)
 
 
 def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
@@ -461,12 +481,12 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
     class Once(Contested):
         busy = False
 
-        async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
+        async def write(self, groups: Sequence[Group]) -> list[bool]:
             if self.busy:
-                return await MemoryStore.write(self, changes, entries)
+                return await MemoryStore.write(self, groups)
             self.busy = True
             try:
-                return await super().write(changes, entries)
+                return await super().write(groups)
             finally:
                 self.busy = False
 
@@ -475,9 +495,29 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
     assert answer["seen"] == 4
     assert asyncio.run(count(store)) == 4
 
+    class Busy(MemoryStore):
+        """Somebody else has one of the customers in hand for a while."""
+
+        tries = 0
+        sizes: ClassVar[list[int]] = []
+
+        async def write(self, groups: Sequence[Group]) -> list[bool]:
+            self.tries += 1
+            self.sizes.append(sum(len(group.entries) for group in groups))
+            theirs = [any(change.key == one.keys[0] for change in group.changes) and self.tries < 4 for group in groups]
+            written = iter(await super().write([group for group, wait in zip(groups, theirs, strict=True) if not wait]))
+            return [False if wait else next(written) for wait in theirs]
+
+    lonely = [replace(other, entity=None) for other in transactions_of("shop", 30)]
+    theirs = sum(other.customer == one.customer for other in lonely)
+    store = Busy()
+    answers = run(made, [lonely], store)
+    assert store.sizes == [30, theirs, theirs, theirs]  # who is not in the way of others is not tried again
+    assert [answer["probability"] for answer in answers] == [score.probability for score in by_hand(made, lonely)[0]]
+
     class Hopeless(MemoryStore):
-        async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
-            return False
+        async def write(self, groups: Sequence[Group]) -> list[bool]:
+            return [False] * len(groups)
 
     with pytest.raises(StoreError, match="in a row"):
         run(made, [[one]], Hopeless())

@@ -12,12 +12,12 @@ import pytest
 from tests.scoring.cases import detector
 from tests.serving.cases import transactions_of
 from tests.serving.test_ledger import by_hand, told
-from turncoat.serving.attempt import Given, customer_key
+from turncoat.serving.attempt import Given
 from turncoat.serving.fields import Transaction
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.line import Line, OverloadedError
-from turncoat.serving.records import unpack_record
-from turncoat.serving.stores import Change, Entry
+from turncoat.serving.records import customer_key, unpack_record
+from turncoat.serving.stores import Group
 from turncoat.serving.stores.memory import MemoryStore
 
 SOME = transactions_of("shop", 60)
@@ -88,13 +88,13 @@ class Slow(MemoryStore):
         super().__init__()
         self.under_way = self.most = self.n = 0
 
-    async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
+    async def write(self, groups: Sequence[Group]) -> list[bool]:
         self.n += 1
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(0.02 if self.n == 1 else 0.001)
         self.under_way -= 1
-        return await super().write(changes, entries)
+        return await super().write(groups)
 
 
 def test_batches_that_share_a_record_take_turns_and_others_overlap() -> None:

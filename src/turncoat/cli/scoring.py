@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -97,7 +96,7 @@ def explain(
     shown = last if last and transaction is None and not as_json else None
     path = detector.explain(transactions, customer, transaction, shown)
     if as_json:
-        typer.echo(json.dumps([{"id": str(name), **asdict(one)} for name, one in path]))
+        typer.echo(json.dumps([{"id": str(name), **one._asdict()} for name, one in path]))
         return
     console = Console(soft_wrap=True, highlight=False)
     told = "filtered; what adds to the log odds of the fraud regime against its strongest rival"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Self
+from itertools import chain
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +22,7 @@ from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_r
 from turncoat.features.live import LiveRows, take_rows
 from turncoat.features.plan import MOST_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales
-from turncoat.features.state import State, customer_bytes, entity_bytes, pack, spelled_hash, unpack
+from turncoat.features.state import State, customer_bytes, entity_bytes, pack, spelled_hashes, unpack
 from turncoat.features.vocabulary import Vocabulary, codes_of
 from turncoat.panel import Panel
 
@@ -32,8 +33,7 @@ FLAGS = ("distinct", "all", "none")
 _SAMPLE_ROWS = 200_000  # evenly spaced fit rows that scales and missing patterns are taken from
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureRow:
+class FeatureRow(NamedTuple):
     """One row as a model's `step` takes it."""
 
     continuous: Array  # [D] float32
@@ -201,20 +201,26 @@ class Features(BaseEstimator):  # type: ignore[misc]
         states, continuous, categorical = self.steps([state or State()], [given], [label_follows])
         return states[0], FeatureRow(continuous[0], categorical[0])
 
-    def steps(self, states: Sequence[State], rows: Sequence[Row], label_follows: Sequence[bool]) -> tuple[Sequence[State], Array, Array]:
-        """`step` for transactions of different customers and second parties: the records after them, features [N, D] and [N, J]."""
+    def steps(
+        self, states: Sequence[State], rows: Sequence[Row], label_follows: Sequence[bool], previous: Array | None = None
+    ) -> tuple[Sequence[State], Array, Array]:
+        """`step` for transactions in order: the records after each, features [N, D] and [N, J].
+
+        Where some are of one customer, or of one second party, `previous` [N, 2] names the transaction before each of them, whose records
+        it goes on from; its own state there is not looked at. -1 is none.
+        """
         plan = self.fitted()
         continuous = np.empty((len(rows), len(plan.continuous)), np.float32)
         categorical = np.empty((len(rows), len(plan.every_categorical)), plan.code_type)
-        n_names = len(plan.vocabularies)
-        if n_names:
-            categorical[:, :n_names] = [codes_of(plan.vocabularies, row.names) for row in rows]
+        if n_names := len(plan.vocabularies):
+            categorical[:, :n_names] = codes_of(plan.vocabularies, (row.names for row in rows))
         given = LiveRows(
             cells=np.array([row.numbers for row in rows]).reshape(len(rows), plan.n_raw),
-            hashes=np.array([[spelled_hash(value) for value in row.habits] for row in rows], np.uint32).reshape(len(rows), -1),
+            hashes=np.array(spelled_hashes([*chain.from_iterable(row.habits for row in rows)]), np.uint32).reshape(len(rows), -1),
             times=np.array([row.time for row in rows]),
             label_follows=np.array(label_follows, dtype=bool),
             has_entity=np.array([row.entity is not None for row in rows], dtype=bool),
+            previous=np.full((len(rows), 2), -1) if previous is None else previous,
         )
         records = unpack(plan, states if plan.engineered else [State()] * len(states))
         take_rows(given, records, plan.live_layout, continuous, categorical)

@@ -1,4 +1,4 @@
-"""Rows of different parties, live: features and records of each in one compiled pass, by the functions that whole files go through."""
+"""Rows in order, live: features and records of each in one compiled pass, by the functions that whole files go through."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class LiveRows(NamedTuple):
     times: Array  # [N]
     label_follows: Array  # [N] bool
     has_entity: Array  # [N] bool: whether the row names a second party
+    previous: Array  # [N, 2] the earlier row of the same customer, and of the same second party; -1 where there is none
 
 
 class Records(NamedTuple):
-    """The records of the rows' parties, which are advanced in place."""
+    """The records of the rows' parties, which are advanced in place; those of a party with a previous row are that row's."""
 
     numbers: Array  # [N, 21]
     marks: Array  # [N, words] uint32
@@ -44,7 +45,7 @@ class Records(NamedTuple):
 
 @compiled_exactly
 def take_rows(rows: LiveRows, records: Records, layout: LiveLayout, continuous: Array, categorical: Array) -> None:
-    """Write the features of every row, given the records of its parties, and let it join those. No party may be in two rows."""
+    """Write the features of every row, given the records of its parties, and let it join those."""
     facts, codes = np.empty(layout.n_facts), np.empty(layout.n_fact_codes, np.int8)
     n_own_codes = 1 + 2 * rows.hashes.shape[1]
     for i in range(len(rows.times)):
@@ -54,6 +55,12 @@ def take_rows(rows: LiveRows, records: Records, layout: LiveLayout, continuous: 
         n_missing += flag_names(categorical[i], layout.n_names, layout.flagged[0], layout.flagged[1])
         if layout.n_facts == 0:
             continue
+        customer, entity = rows.previous[i]
+        if customer >= 0:
+            records.numbers[i], records.marks[i] = records.numbers[customer], records.marks[customer]
+        if entity >= 0:
+            records.entity_numbers[i], records.entity_marks[i] = records.entity_numbers[entity], records.entity_marks[entity]
+            records.entity_risk[i] = records.entity_risk[entity]
         amount = cells[layout.amount_place] if layout.amount_place >= 0 else math.nan
         missing = float(n_missing)
         advance(records.numbers[i], records.marks[i], time, amount, missing, names, facts[:_OWN], codes[:n_own_codes])

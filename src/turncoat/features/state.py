@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ Array = NDArray[Any]
 _HEADER = 8  # the fingerprint of the features, and four bytes so that the numbers are aligned
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The running records behind one transaction. A live service keeps them by customer and by entity, and pairs them here."""
 
     customer: bytes | None = None  # None is a customer not seen before
@@ -35,12 +33,12 @@ def name_hash(text: str | None) -> int:
     return 0 if text is None else zlib.crc32(text.encode("utf-8", "surrogatepass")) or 1
 
 
-def spelled_hash(value: Any) -> int:
-    """The hash of a name however it is spelled."""
+def spelled_hashes(values: Sequence[Any]) -> list[int]:
+    """The hashes of names however they are spelled."""
     try:
-        return _remembered_hash(value)
+        return list(map(_remembered_hash, values))
     except TypeError:  # a value that no dictionary takes
-        return name_hash(category_text(value))
+        return [name_hash(category_text(value)) for value in values]
 
 
 @lru_cache(65536, typed=True)  # True equals 1, and is not spelled like it
@@ -65,12 +63,12 @@ def unpack(plan: FeaturePlan, states: Sequence[State]) -> Records:
     """The records of N states as arrays, free to be changed; those of parties not seen before are all zeros."""
     n, words = len(history.NUMBERS), history.habit_words(len(plan.schema.habits))
     own = _joined(plan, [state.customer for state in states], customer_bytes(plan), "customer")
-    numbers, marks = own[:, : 8 * n].copy().view(np.float64), own[:, 8 * n :].copy().view(np.uint32)
+    numbers, marks = own[:, _HEADER : _HEADER + 8 * n].copy().view(np.float64), own[:, _HEADER + 8 * n :].copy().view(np.uint32)
     if not plan.has_entity:
         nothing = np.empty((len(states), 0))
         return Records(numbers, marks, nothing, nothing.astype(np.uint32), nothing)
     words = history.habit_words(len(plan.entity_names))
-    theirs = _joined(plan, [state.entity for state in states], entity_bytes(plan), "entity")
+    theirs = _joined(plan, [state.entity for state in states], entity_bytes(plan), "entity")[:, _HEADER:]
     risk_at = 8 * n + 4 * words
     parts = theirs[:, : 8 * n], theirs[:, 8 * n : risk_at], theirs[:, risk_at:]
     return Records(numbers, marks, *(part.copy().view(kind) for part, kind in zip(parts, (np.float64, np.uint32, np.float64), strict=True)))
@@ -87,21 +85,26 @@ def pack(plan: FeaturePlan, records: Records, states: Sequence[State], has_entit
 
 
 def _joined(plan: FeaturePlan, records: Sequence[bytes | None], size: int, whose: str) -> Array:
-    """Records [N, bytes] without their headers."""
-    header, nothing = plan.fingerprint.to_bytes(_HEADER, "little"), bytes(size - _HEADER)
-    for record in records:
-        if record is not None and (len(record) != size or record[:_HEADER] != header):
-            raise StateError(
-                f"the {whose}'s state ({len(record)} bytes) was made by other features than these (whose states have {size} bytes). "
-                "Rebuild the states by replaying the history"
-            )
-    content = b"".join(nothing if record is None else record[_HEADER:] for record in records)
-    return np.frombuffer(content, np.uint8).reshape(len(records), size - _HEADER)
+    """Records [N, bytes]."""
+    header = plan.fingerprint.to_bytes(_HEADER, "little")
+    nothing = header + bytes(size - _HEADER)
+    found = [nothing if record is None else record for record in records]
+    joined = np.frombuffer(b"".join(found), np.uint8)
+    if (
+        set(map(len, found)) == {size}
+        and (joined[: len(found) * size].reshape(-1, size)[:, :_HEADER] == np.frombuffer(header, np.uint8)).all()
+    ):
+        return joined.reshape(len(found), size)
+    wrong = next(record for record in found if len(record) != size or record[:_HEADER] != header)
+    raise StateError(
+        f"the {whose}'s state ({len(wrong)} bytes) was made by other features than these (whose states have {size} bytes). "
+        "Rebuild the states by replaying the history"
+    )
 
 
 def _apart(plan: FeaturePlan, *parts: Array) -> list[bytes]:
     """Records of N rows of arrays."""
-    header = plan.fingerprint.to_bytes(_HEADER, "little")
-    content = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+    header = np.frombuffer(plan.fingerprint.to_bytes(_HEADER, "little") * len(parts[0]), np.uint8).reshape(len(parts[0]), _HEADER)
+    content = np.concatenate([header, *(part.view(np.uint8) for part in parts)], axis=1)
     size, joined = content.shape[1], content.tobytes()
-    return [header + joined[i * size : (i + 1) * size] for i in range(len(content))]
+    return [joined[start : start + size] for start in range(0, len(joined), size)]

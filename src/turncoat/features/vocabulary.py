@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -17,7 +17,6 @@ from turncoat.data.categories import Named, category_text
 Array = NDArray[Any]
 
 _ODD = -2  # not found as it is
-_TRUTHS = frozenset((bool, np.bool_))
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
@@ -43,12 +42,15 @@ class Vocabulary:
 
     @cached_property
     def known(self) -> dict[Any, int]:
-        """Code of every known name, also of its number where the name is one, and of None."""
+        """Code of every known name, also of its number where the name is one, and of None.
+
+        Of 0 and 1 only the names: the numbers equal False and True, which are spelled otherwise.
+        """
         codes: dict[Any, int] = {None: -1}
         for code, names in [(len(self.frequent), self.rare), *((code, (name,)) for code, name in enumerate(self.frequent))]:
             for name in names:
                 codes[name] = code
-                if _WHOLE.fullmatch(name):
+                if _WHOLE.fullmatch(name) and name not in ("0", "1"):
                     codes[int(name)] = code
         return codes
 
@@ -63,14 +65,17 @@ class Vocabulary:
         return codes
 
 
-def codes_of(vocabularies: Sequence[Vocabulary], values: Sequence[Any]) -> list[int]:
-    """`Vocabulary.code` of each value; most are found as they are, without spelling them first."""
-    try:
-        codes = list(map(dict.get, [v.known for v in vocabularies], values, repeat(_ODD)))
-    except TypeError:  # a value that no dictionary takes
-        codes = [_ODD] * len(values)
-    if not _TRUTHS.isdisjoint(map(type, values)):  # True equals 1, and is not spelled like it
-        codes = [_ODD if type(value) in _TRUTHS else code for value, code in zip(values, codes, strict=True)]
-    if _ODD in codes:
-        codes = [v.code(value) if code == _ODD else code for v, value, code in zip(vocabularies, values, codes, strict=True)]
-    return codes
+def codes_of(vocabularies: Sequence[Vocabulary], rows: Iterable[Sequence[Any]]) -> list[list[int]]:
+    """`Vocabulary.code` of each value of each row; most are found as they are, without spelling them first."""
+    known = [vocabulary.known for vocabulary in vocabularies]
+    found = []
+    for values in rows:
+        try:
+            codes = list(map(dict.get, known, values, repeat(_ODD)))
+        except TypeError:  # a value that no dictionary takes
+            codes = [_ODD] * len(values)
+        while _ODD in codes:
+            odd = codes.index(_ODD)
+            codes[odd] = vocabularies[odd].code(values[odd])
+        found.append(codes)
+    return found

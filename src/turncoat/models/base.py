@@ -23,8 +23,17 @@ from turncoat.models.settings import Rule, check_settings, number, one_of, or_no
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
-from turncoat.numerics.compiled import compiled
-from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, FINE, LiveTables, live_step, live_steps, live_tables, log_predicted
+from turncoat.numerics.live import (
+    BAD_BELIEF,
+    BAD_CELL,
+    FINE,
+    LiveTables,
+    live_contrasts,
+    live_step,
+    live_steps,
+    live_tables,
+    log_predicted_rows,
+)
 from turncoat.numerics.structures import Observations, Potentials
 from turncoat.panel import LARGEST_VALUE, Panel
 
@@ -42,31 +51,20 @@ class Posteriors:
     log_likelihood: Array
 
 
-class Contrast(NamedTuple):
-    """What a row adds to the log odds of a state against its strongest rival."""
+class Contrasts(NamedTuple):
+    """What the log odds of a state against each row's strongest rival are made of."""
 
     state: int
-    rival: int
-    cells: Array  # [D]
-    codes: Array  # [J]
-    rest: float
+    rivals: Array  # [N]
+    history: Array  # [N] what was believed before the row
+    cells: Array  # [N, D]
+    codes: Array  # [N, J]
+    rest: Array  # [N]
 
-    @classmethod
-    def of(cls, state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array) -> Contrast:
-        """From the log belief before the row [K] and its `pieces` [K, D], [K, J] and [K]."""
-        rival, of_cells, of_codes = _against_rival(state, log_predicted, cells, codes, rest)
-        return cls(state, rival, of_cells, of_codes, float(rest[state] - rest[rival]))
-
-
-@compiled
-def _against_rival(state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array) -> tuple[int, Array, Array]:
-    """The strongest other state, and what each cell [D] and each code [J] adds to the log odds against it."""
-    rival, best = 0, -np.inf
-    for k in range(len(rest)):
-        score = log_predicted[k] + cells[k].sum() + codes[k].sum() + rest[k]
-        if k != state and score > best:
-            rival, best = k, score
-    return rival, cells[state] - cells[rival], codes[state] - codes[rival]
+    @property
+    def log_odds(self) -> Array:
+        """The sums of all terms [N]."""
+        return np.asarray(self.history + self.cells.sum(axis=1) + self.codes.sum(axis=1) + self.rest)
 
 
 class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
@@ -182,10 +180,16 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical))
         return cells, names, np.zeros(cells.shape[:2])
 
-    def contrast(self, state: int, log_predicted: Array, continuous_row: ArrayLike, categorical_row: ArrayLike) -> Contrast:
-        """Of one row: `pieces` of a state against its strongest rival, given the log belief before the row [K]."""
-        cells, names, rest = self.pieces(np.asarray(continuous_row)[None], np.asarray(categorical_row)[None])
-        return Contrast.of(state, log_predicted, cells[0], names[0], rest[0])
+    def contrasts(self, state: int, log_predicted: Array, continuous: Array, categorical: Array) -> Contrasts:
+        """Of N rows: `pieces` of a state against its strongest rival, given the log beliefs before the rows [N, K]."""
+        tables, _ = self._live_tables()
+        cells, codes = continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C")
+        status, row, place, rivals, of_cells, of_codes = live_contrasts(state, log_predicted, cells, codes, tables, LARGEST_VALUE)
+        if status != FINE:
+            raise _bad_live_row(status, place, cells[row], codes[row], tables)
+        rows = np.arange(len(rivals))
+        history = log_predicted[:, state] - log_predicted[rows, rivals]
+        return Contrasts(state, rivals, history, of_cells, of_codes, np.zeros(len(rivals)))
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of N rows under every state, at the temperature in use [N, K]."""
@@ -221,10 +225,14 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def log_predicted(self, belief: ArrayLike | None) -> Array:
         """Log of the unnormalised belief [K] before a row, given the belief after the one before it (None for a new customer)."""
+        held = np.zeros((1, self.n_states)) if belief is None else np.array(belief, np.float64)[None]
+        predicted: Array = self.log_predictions(held, np.array([belief is not None]))[0]
+        return predicted
+
+    def log_predictions(self, beliefs: Array, known: Array) -> Array:
+        """`log_predicted` before N rows, given beliefs [N, K], of which those not `known` [N] are of new customers."""
         terms = self._terms()
-        if belief is None:
-            return _plain_array(terms.log_initial)
-        return log_predicted(_plain_array(np.asarray(belief, np.float64)), _plain_array(terms.log_transition))
+        return log_predicted_rows(beliefs, known, _plain_array(terms.log_initial), _plain_array(terms.log_transition))
 
     def bic(self, panel: Panel) -> float:
         """Bayesian information criterion, lower is better: -2 log L + p log N.
@@ -265,11 +273,15 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
             raise _bad_live_row(status, place, cells, codes, tables)
         return updated
 
-    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array) -> Array:
-        """`step` for rows [N, D] and [N, J] of different customers: beliefs [N, K], where those not `known` [N] are of new customers."""
+    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array) -> Array:
+        """`step` for rows [N, D] and [N, J] in order: beliefs [N, K] after them.
+
+        A row goes on from row `previous` [N], if that is not -1; else from `beliefs` [N, K], where those not `known` [N] are of new
+        customers. What each row went on from is put into these two.
+        """
         tables, _ = self._live_tables()
         cells, codes = continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C")
-        status, row, place, updated = live_steps(beliefs, known, cells, codes, tables, LARGEST_VALUE)
+        status, row, place, updated = live_steps(beliefs, known, previous, cells, codes, tables, LARGEST_VALUE)
         if status != FINE:
             raise _bad_live_row(status, place, cells[row], codes[row], tables)
         return updated

@@ -91,28 +91,10 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
             return BAD_BELIEF, 0, belief, math.nan
     work = np.zeros(padded + 2 * width)  # the row, what each state makes of it, where the chain is expected
     scores, predicted = work[padded : padded + width], work[padded + width :]
-    n_bad = n_missing = 0
-    for d in range(layout[_COLUMNS]):
-        work[d] = cells[d]
-        n_bad += abs(cells[d]) > largest_value
-        n_missing += cells[d] != cells[d]
-    if n_bad > 0:
-        for d in range(layout[_COLUMNS]):
-            if abs(cells[d]) > largest_value:
-                return BAD_CELL, d, belief, math.nan
-    for base in range(0, width, 8):
-        even = odd = splat(0.0, load8(work, (padded,)))
-        for j in range(codes.shape[0]):
-            code, first = codes[j], layout[_BOUNDS + j]
-            if code < -1 or code >= layout[_BOUNDS + j + 1] - first:
-                return BAD_CODE, j, belief, math.nan
-            if code >= 0:
-                even, odd = odd, add(even, load8(numbers, (layout[_LEVELS_AT] + (first + code) * width + base,)))
-        store(scores, (base,), add(even, odd))
-    top = -math.inf
-    for k in range(n_states):
-        scores[k] += _cells_log_density(work, numbers, layout, k, n_missing > 0)
-        top = max(top, scores[k])
+    status, place = _score_row(cells, codes, numbers, layout, largest_value, work[:padded], scores)
+    if status != FINE:
+        return status, place, belief, math.nan
+    top = scores[:n_states].max()
     _predict(belief, numbers, width, predicted[:n_states])
     updated = np.empty(n_states)
     evidence = 0.0
@@ -127,20 +109,103 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
 
 
 @compiled
-def live_steps(
-    beliefs: Array, known: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
-) -> tuple[int, int, int, Array]:
-    """`live_step` for rows of different customers: new beliefs [N, K], of which those that are not `known` start anew.
+def _score_row(
+    cells: Array, codes: Array, numbers: Array, layout: Array, largest_value: float, row: Array, scores: Array
+) -> tuple[int, int]:
+    """Put a row's cells into a padded one, and its log density under every state into scores; or say which cell or code is bad."""
+    n_bad = n_missing = 0
+    for d in range(layout[_COLUMNS]):
+        row[d] = cells[d]
+        n_bad += abs(cells[d]) > largest_value
+        n_missing += cells[d] != cells[d]
+    if n_bad > 0:
+        for d in range(layout[_COLUMNS]):
+            if abs(cells[d]) > largest_value:
+                return BAD_CELL, d
+    width = layout[_WIDTH]
+    for base in range(0, width, 8):
+        even = odd = splat(0.0, load8(numbers, (0,)))
+        for j in range(codes.shape[0]):
+            code, first = codes[j], layout[_BOUNDS + j]
+            if code < -1 or code >= layout[_BOUNDS + j + 1] - first:
+                return BAD_CODE, j
+            if code >= 0:
+                even, odd = odd, add(even, load8(numbers, (layout[_LEVELS_AT] + (first + code) * width + base,)))
+        store(scores, (base,), add(even, odd))
+    for k in range(layout[_STATES]):
+        scores[k] += _cells_log_density(row, numbers, layout, k, n_missing > 0)
+    return FINE, 0
 
-    Returns (status, row, place, beliefs); a bad cell, code or belief is reported by its row and place.
+
+@compiled
+def live_steps(
+    beliefs: Array, known: Array, previous: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+) -> tuple[int, int, int, Array]:
+    """`live_step` for N rows in order: new beliefs [N, K].
+
+    Row i goes on from the new belief of row `previous[i]` where that is not -1, which is then put into `beliefs` and `known`; else from
+    `beliefs[i]`, or anew if that is not `known`. Returns (status, row, place, beliefs); a bad cell, code or belief is reported by its row
+    and place.
     """
     updated = np.empty_like(beliefs)
     for i in range(len(beliefs)):
+        if previous[i] >= 0:
+            beliefs[i] = updated[previous[i]]
+            known[i] = True
         status, place, belief, _ = live_step(beliefs[i] if known[i] else beliefs[i, :0], cells[i], codes[i], tables, largest_value)
         if status != FINE:
             return status, i, place, updated
         updated[i] = belief
     return FINE, 0, 0, updated
+
+
+@compiled
+def live_contrasts(
+    state: int, log_predicted: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+) -> tuple[int, int, int, Array, Array, Array]:
+    """What N rows add to the log odds of a state against each row's strongest rival, given the log beliefs before them [N, K].
+
+    Returns (status, row, place, rivals [N], what each cell adds [N, D], what each code adds [N, J]); missing ones add nothing. A bad cell
+    or code is reported by its row and place.
+    """
+    numbers, layout = tables.numbers, tables.layout
+    n_states, width, padded, n_columns = layout[_STATES], layout[_WIDTH], layout[_PADDED], layout[_COLUMNS]
+    rivals = np.zeros(len(cells), np.int64)
+    of_cells, of_codes = np.zeros((len(cells), n_columns)), np.zeros((len(cells), codes.shape[1]))
+    row, scores = np.zeros(padded), np.zeros(width)
+    for i in range(len(cells)):
+        status, place = _score_row(cells[i], codes[i], numbers, layout, largest_value, row, scores)
+        if status != FINE:
+            return status, i, place, rivals, of_cells, of_codes
+        rival, best = 0 if state != 0 else n_states - 1, -math.inf
+        for k in range(n_states):
+            if k != state and log_predicted[i, k] + scores[k] > best:
+                rival, best = k, log_predicted[i, k] + scores[k]
+        rivals[i] = rival
+        _add_cells(row, numbers, layout, state, 1.0, of_cells[i])
+        _add_cells(row, numbers, layout, rival, -1.0, of_cells[i])
+        for j in range(codes.shape[1]):
+            if codes[i, j] >= 0:
+                at = layout[_LEVELS_AT] + (layout[_BOUNDS + j] + codes[i, j]) * width
+                of_codes[i, j] = numbers[at + state] - numbers[at + rival]
+    return FINE, 0, 0, rivals, of_cells, of_codes
+
+
+@compiled
+def _add_cells(row: Array, numbers: Array, layout: Array, k: int, sign: float, out: Array) -> None:
+    """Add, or take away, what each cell [D] of a padded row adds to the log density under state k."""
+    at, table = layout[_COLUMNS_AT] + k * layout[_PADDED], layout[_STATES] * layout[_PADDED]
+    scales, places = numbers[at : at + len(out)], numbers[at + table : at + table + len(out)]
+    constants = numbers[at + 2 * table : at + 2 * table + len(out)]
+    if layout[_STUDENT]:
+        halves, shares = numbers[at + 3 * table : at + 3 * table + len(out)], numbers[at + 4 * table : at + 4 * table + len(out)]
+        for d in range(len(out)):
+            away = row[d] * scales[d] - places[d]
+            out[d] += sign * (constants[d] - halves[d] * math.log1p(away * away * shares[d])) if away == away else 0.0
+    else:
+        for d in range(len(out)):
+            away = row[d] * scales[d] - places[d]
+            out[d] += sign * (constants[d] - 0.5 * (away * away)) if away == away else 0.0
 
 
 @compiled
@@ -166,6 +231,18 @@ def log_predicted(belief: Array, log_transition: Array) -> Array:
             if low > -math.inf:
                 top += math.log1p(math.exp(low - top))
             expected[j] = top
+    return expected
+
+
+@compiled_exactly
+def log_predicted_rows(beliefs: Array, known: Array, log_initial: Array, log_transition: Array) -> Array:
+    """`log_predicted` for N beliefs [N, K]; where none is `known`, the beginning of the chain."""
+    expected = np.empty_like(beliefs)
+    for i in range(len(beliefs)):
+        if known[i]:
+            expected[i] = log_predicted(beliefs[i], log_transition)
+        else:
+            expected[i] = log_initial
     return expected
 
 

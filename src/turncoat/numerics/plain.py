@@ -174,6 +174,16 @@ def log_predicted(belief: Array, log_transition: Array) -> Array:
         return np.asarray(np.logaddexp.reduce(np.log(belief)[:, None] + log_transition, axis=0))
 
 
+def contrast(state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array) -> tuple[int, Array, Array, float]:
+    """What a row adds to the log odds of a state against its strongest rival: the rival, and shares of cells, codes and the rest.
+
+    From the log belief before the row [K] and what each cell [K, D], each code [K, J] and the rest [K] add under every state.
+    """
+    scores = log_predicted + cells.sum(axis=1) + codes.sum(axis=1) + rest
+    rival = max((k for k in range(len(scores)) if k != state), key=lambda k: scores[k])
+    return rival, cells[state] - cells[rival], codes[state] - codes[rival], float(rest[state] - rest[rival])
+
+
 def row_pieces(rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array) -> tuple[Array, Array]:
     """What each cell and each code adds to log b(k), [N, K, D] and [N, K, J], as in `coding.row_pieces`."""
     means, scales, constants, *student = columns

@@ -28,7 +28,7 @@ from turncoat.scoring.scores import MODES
 from turncoat.scoring.versions import digest
 from turncoat.storage import Array, Format
 
-DETECTOR = Format("detector", version=4)
+DETECTOR = Format("detector", version=5)
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
 _RANKER_BYTES = "ranker.booster"
 _KINDS: dict[type, str] = {ColumnRanker: "column", XGBoostRanker: "xgboost", HeadRanker: "head"}
@@ -48,6 +48,7 @@ def save_detector(detector: Detector, folder: str | os.PathLike[str]) -> None:
         arrays |= {f"regimes.{name}.{key}": value for key, value in tensors.items()}
     content["reference"], tensors = pack(parts.reference)
     arrays |= {f"reference.{key}": value for key, value in tensors.items()}
+    content["times"] = parts.times
     content["model_version"] = detector.version_
     content["ranker"], content["ranker_version"] = None, ""
     if parts.ranker is not None and parts.ranked is not None:
@@ -79,7 +80,8 @@ def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Dete
         in_sample = regimes.pop("in_sample")
         reference = unpack(Reference, content["reference"], below("reference", arrays))
         ranker, ranked = _ranker(content["ranker"], arrays, features, model)
-        detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), reference, ranker, ranked)
+        first, last = map(float, content["times"])
+        detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), reference, (first, last), ranker, ranked)
         detector.calibration_ = 0
         detector.check()
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:

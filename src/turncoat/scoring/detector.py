@@ -1,6 +1,6 @@
 """The detector: features, model, regimes and calibration as one thing that scores transactions and says why.
 
-Every score, batch or live, ends in `_judge`: a belief over regimes becomes a probability with its variance.
+Every score, batch or live, ends in `judge`: a belief over regimes becomes a probability with its variance.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
+from turncoat.scoring.live import Steps, taken, told
 from turncoat.scoring.ranker import RegimeRanker
 from turncoat.scoring.rankers import Ranker, as_ranker
-from turncoat.scoring.reasons import Decomposition, Reason, reasons
+from turncoat.scoring.reasons import Reason, reasons
 from turncoat.scoring.recalibration import filtered_scores, recalibrated_parts
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
-from turncoat.scoring.scores import KINDS, MODES, Score, Scores, beta_interval, entropies, mixed_rates
-from turncoat.scoring.state import DetectorState, fingerprint, pack_state, unpack_state
+from turncoat.scoring.scores import KINDS, MODES, Score, Scores, mixed_rates
+from turncoat.scoring.state import DetectorState, fingerprint, pack_states, unpack_state
 from turncoat.scoring.supervision import Anchoring, known_labels, label_likelihoods
 from turncoat.scoring.temperature import choose_temperature
 from turncoat.scoring.versions import model_version
@@ -55,20 +56,9 @@ class Parts:
     in_sample: Regimes  # measured on the fit part, to be shown beside them
     temporal_share: float  # how far the beliefs are from those of the same model without transitions; calibration, filtered
     reference: Reference  # what drift is measured from; calibration, filtered
+    times: tuple[float, float]  # the first and the last of the calibration part, in seconds
     ranker: Ranker | None = None
     ranked: Mapping[str, RegimeRanker] | None = None  # by mode
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One transaction taken in live."""
-
-    state: DetectorState  # what is remembered after it
-    row: FeatureRow
-    before: Array | None  # [K] the belief before it
-    belief: Array  # [K] and after it
-    seen: int  # transactions of the customer so far
-    external: float | None  # the ranker's score
 
 
 class Detector(BaseEstimator):  # type: ignore[misc]
@@ -127,6 +117,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             in_sample=self._regimes(self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered"),
             temporal_share=self._temporal_share(held_out, places, beliefs["filtered"]),
             reference=Reference.measure(own["filtered"], held_out.continuous[places], scores),
+            times=(float(part.times.min()), float(part.times.max())),
         )
         self.calibration_ = 0
         return self
@@ -189,6 +180,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             if shapes != ((k,), (k,), (2 * k, 2 * k)) or not finite or not 0 < ranked.spread < np.inf:
                 raise ValueError("the ranker's regimes are not the model's")
         parts.reference.check(k, len(plan.continuous), parts.ranked is not None)
+        if not -np.inf < parts.times[0] <= parts.times[1] < np.inf:
+            raise ValueError(f"calibration from {parts.times[0]} to {parts.times[1]} seconds cannot be")
         if parts.ranker is not None:
             as_ranker(parts.ranker.given, self.features_, self.model_)
 
@@ -274,7 +267,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             if value not in allowed:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
         belief = self._beliefs(panel, mode, known)
-        probability, variance = self._judge(belief, mode, external)
+        probability, variance = self.judge(belief, mode, external)
         lengths = np.diff(panel.offsets)
         return Scores(
             mode=mode,
@@ -303,7 +296,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         beliefs: Array = without / without.sum(axis=1, keepdims=True)
         return beliefs
 
-    def _judge(self, belief: Array, mode: str, external: Array | None) -> tuple[Array, Array]:
+    def judge(self, belief: Array, mode: str, external: Array | None) -> tuple[Array, Array]:
         """Probability of fraud and its variance, from beliefs [N, K] and, with a ranker, its scores [N]."""
         parts = self.fitted()
         if parts.ranked is not None:
@@ -329,73 +322,39 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
         `label_follows` is as in `Features.step`.
         """
-        step = self.step(state, transaction, label_follows=label_follows)
-        return step.state, self.told(step, level=level, n_reasons=n_reasons)
-
-    def step(self, state: DetectorState | None, transaction: Mapping[str, Any] | Row, *, label_follows: bool = True) -> Step:
-        """One transaction, live: what is remembered after it and everything its score is made of, which `told` makes."""
         self.fitted()
         held = state or DetectorState()
         unpack_state(self, held)  # a state of another detector is refused before the row is
         given = transaction if isinstance(transaction, Row) else read_row(self.features_.fitted().schema, transaction)
-        return self.steps([held], [given], [label_follows])[0]
+        steps = self.steps([held], [given], [label_follows])
+        return steps.states[0], self.told(steps, level=level, n_reasons=n_reasons)[0]
 
-    def steps(self, states: Sequence[DetectorState], rows: Sequence[Row], label_follows: Sequence[bool]) -> list[Step]:
-        """`step` for transactions of different customers and second parties, which is faster than one by one."""
-        ranker = self.fitted().ranker
-        held = [unpack_state(self, state) for state in states]
-        before = [FeatureState(one.features, one.entity) for one in held]
-        after, continuous, categorical = self.features_.steps(before, rows, label_follows)
-        known = np.array([one.belief is not None for one in held])
-        beliefs = np.zeros((len(held), self.model_.n_states))
-        for i, one in enumerate(held):
-            if one.belief is not None:
-                beliefs[i] = one.belief
-        found = self.model_.steps(beliefs, known, continuous, categorical)
-        made = []
-        for i, one in enumerate(held):
-            row = FeatureRow(continuous[i], categorical[i])
-            external = None if ranker is None else ranker.of_row(rows[i], row)
-            made.append(Step(pack_state(self, found[i], one.seen + 1, after[i]), row, one.belief, found[i], one.seen + 1, external))
-        return made
+    def steps(
+        self, states: Sequence[DetectorState], rows: Sequence[Row], label_follows: Sequence[bool], previous: Array | None = None
+    ) -> Steps:
+        """Several transactions, live and in order, which is faster than one by one: what is remembered after each, and more for `told`.
 
-    def told(self, step: Step, *, level: float = 0.9, n_reasons: int = 8) -> Score:
-        """The score of a step, with the strongest reasons and the rest as one; with `n_reasons=0`, none."""
-        return self.told_all([step], level=level, n_reasons=n_reasons)[0]
+        Where some are of one customer, or of one second party, `previous` [N, 2] names the transaction before each of them, whose state it
+        goes on from; its own there is not looked at. -1 is none.
+        """
+        return taken(self, states, rows, label_follows, np.full((len(rows), 2), -1) if previous is None else previous)
 
-    def told_all(self, steps: Sequence[Step], *, level: float = 0.9, n_reasons: int = 8) -> list[Score]:
-        """`told` for several steps."""
-        if not 0 < level < 1:
-            raise ConfigError(f"level is {level!r}; it must be above 0 and below 1, as 0.9")
-        beliefs = np.array([step.belief for step in steps])
-        external = None if self.fitted().ranker is None else np.array([step.external for step in steps])
-        probability, variance = self._judge(beliefs, "filtered", external)
-        columns = (probability, *beta_interval(probability, variance, level), entropies(beliefs), beliefs.argmax(axis=1), beliefs)
-        fraud_state = self.regimes.fraud_state
-        return [
-            Score(
-                probability=mean,
-                interval=(low, high),
-                raw=belief[fraud_state],
-                belief=tuple(belief),
-                entropy=entropy,
-                seen=step.seen,
-                regime=regime,
-                reasons=self._reasons(step.before, step.row, n_reasons) if n_reasons else (),
-            )
-            for step, mean, low, high, entropy, regime, belief in zip(steps, *(column.tolist() for column in columns), strict=True)
-        ]
+    def told(self, steps: Steps, *, level: float = 0.9, n_reasons: int = 8) -> list[Score]:
+        """The scores of transactions that were taken in."""
+        return told(self, steps, level, n_reasons)
 
-    def _decomposed(self, belief: Array | None, row: FeatureRow) -> Decomposition:
-        """The log odds of the fraud regime against its strongest rival after the row, given the belief before it."""
-        before = self.model_.log_predicted(belief)
-        return Decomposition.of(before, self.model_.contrast(self.regimes.fraud_state, before, row.continuous, row.categorical))
+    def reasons(
+        self, before: Array, known: Array, continuous: Array, categorical: Array, most: int | None = None
+    ) -> Sequence[tuple[Reason, ...]]:
+        """Why each of N rows was scored as it was, given the beliefs before them [N, K] and where there was one [N].
 
-    def _reasons(self, belief: Array | None, row: FeatureRow, most: int | None = None) -> tuple[Reason, ...]:
+        The log odds of the fraud regime against its strongest rival, taken apart.
+        """
         if self.model_.n_states == 1:
-            return ()
+            return [()] * len(before)
+        contrasts = self.model_.contrasts(self.regimes.fraud_state, self.model_.log_predictions(before, known), continuous, categorical)
         wording = self._wording
-        return reasons(self._decomposed(belief, row), wording.sources, lambda sources: wording.texts(row, sources), most)
+        return reasons(contrasts, wording.sources, wording.words, map(FeatureRow, continuous, categorical), most)
 
     @cached_property
     def _wording(self) -> Wording:
@@ -419,18 +378,30 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         external = None if parts.ranker is None else parts.ranker.of_transactions(transactions.take(own), panel)
         scores = self.score_panel(panel, external=external)
         low, high = scores.interval()
-        path = []
-        for i in range(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows):
-            if transaction is None or str(scores.ids[i]) == str(transaction):
-                row = FeatureRow(panel.continuous[i], panel.categorical[i])
-                why = self._reasons(None if i == 0 else scores.belief[i - 1], row)
-                belief = tuple(scores.belief[i].tolist())
-                interval = (float(low[i]), float(high[i]))
-                entropy = float(scores.entropy[i])
-                regime = int(scores.regime[i])
-                score = Score(float(scores.probability[i]), interval, float(scores.raw[i]), belief, entropy, i + 1, regime, why)
-                path.append((scores.ids[i], score))
-        return path
+        asked = [
+            i
+            for i in range(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
+            if transaction is None or str(scores.ids[i]) == str(transaction)
+        ]
+        before = np.roll(scores.belief, 1, axis=0)[asked]  # of which the first is not known
+        known = np.array(asked, dtype=np.int64) > 0
+        why = self.reasons(before, known, panel.continuous[asked], panel.categorical[asked])
+        return [
+            (
+                scores.ids[i],
+                Score(
+                    probability=float(scores.probability[i]),
+                    interval=(float(low[i]), float(high[i])),
+                    raw=float(scores.raw[i]),
+                    belief=tuple(scores.belief[i].tolist()),
+                    entropy=float(scores.entropy[i]),
+                    seen=i + 1,
+                    regime=int(scores.regime[i]),
+                    reasons=reason,
+                ),
+            )
+            for i, reason in zip(asked, why, strict=True)
+        ]
 
     def condition(self, state: DetectorState, label: int) -> DetectorState:
         """What is remembered once the label of the customer's latest transaction is known."""
@@ -440,7 +411,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if label not in (0, 1):
             raise DataError(f"the label is {label!r}, and must be 0 or 1")
         belief = held.belief * self._label_likelihoods[int(label)]
-        return pack_state(self, belief / belief.sum(), held.seen, FeatureState(held.features, held.entity))
+        return pack_states(self, (belief / belief.sum())[None], [held.seen], [FeatureState(held.features, held.entity)])[0]
 
     def report_fraud(self, state: DetectorState, time: float) -> DetectorState:
         """What is remembered once it is known that the entity's transaction at `time` (seconds) was fraud."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 from turncoat.data.rows import Row
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError
-from turncoat.features import FeatureRow, Features
+from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.panel import Panel
 
 Array = NDArray[Any]
+
+_FEW_ROWS = 1000  # which take longer to share out among threads than to do
 
 
 class Ranker(Protocol):
@@ -31,8 +34,8 @@ class Ranker(Protocol):
         """Scores [N] of transactions, whose features are the panel's rows, or those of its rows at `places`."""
         ...
 
-    def of_row(self, given: Row, row: FeatureRow) -> float:
-        """The score of one transaction, as it was given and as features."""
+    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+        """Scores [N] of live transactions, as they were given and as features [N, D] and [N, J]."""
         ...
 
 
@@ -52,9 +55,9 @@ class ColumnRanker:
         """The column's values."""
         return transactions.column(self.column)
 
-    def of_row(self, given: Row, row: FeatureRow) -> float:
-        """The row's value."""
-        return float(given.numbers[self.place])
+    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+        """The rows' values."""
+        return np.array([row.numbers[self.place] for row in given])
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +76,16 @@ class XGBoostRanker:
         rows = slice(None) if places is None else places
         return self._margins(panel.continuous[rows], panel.categorical[rows])
 
-    def of_row(self, given: Row, row: FeatureRow) -> float:
-        """Log odds of one row."""
-        return float(self._margins(row.continuous[None], row.categorical[None])[0])
+    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+        """Log odds of live rows."""
+        return self._margins(continuous, categorical)
 
     def _margins(self, continuous: Array, categorical: Array) -> Array:
         from xgboost import DMatrix
 
         best = self.booster.attr("best_iteration")  # of a fit that was stopped early
         margins: Array = self.booster.predict(
-            DMatrix(ranker_columns(continuous, categorical), nthread=1 if len(continuous) == 1 else None),
+            DMatrix(ranker_columns(continuous, categorical), nthread=1 if len(continuous) < _FEW_ROWS else None),
             output_margin=True,
             validate_features=False,  # names, if it was fitted on a frame
             iteration_range=(0, 0 if best is None else int(best) + 1),
@@ -106,9 +109,9 @@ class HeadRanker:
         rows = slice(None) if places is None else places
         return self.encoder.head_score(panel.continuous[rows], panel.categorical[rows])
 
-    def of_row(self, given: Row, row: FeatureRow) -> float:
-        """Log odds of one row."""
-        return float(self.encoder.head_of(self.encoder.encode_row(row.continuous, row.categorical)))
+    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+        """Log odds of live rows."""
+        return np.array([float(self.encoder.head_of(self.encoder.encode_row(*row))) for row in zip(continuous, categorical, strict=True)])
 
 
 def ranker_columns(continuous: Array, categorical: Array) -> Array:

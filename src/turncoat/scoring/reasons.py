@@ -7,7 +7,7 @@ there is one more for what an average transaction, with no names, would add.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from turncoat.models.base import Contrast
+from turncoat.features import FeatureRow
+from turncoat.models.base import Contrasts
 from turncoat.numerics.compiled import compiled_exactly
 
 Array = NDArray[Any]
@@ -33,29 +34,6 @@ class Reason(NamedTuple):
     def __str__(self) -> str:
         """`amount 6.2x this customer's usual: +1.9`."""
         return f"{self.text}: {self.log_odds:+.1f}"
-
-
-@dataclass(frozen=True, eq=False)
-class Decomposition:
-    """The log odds of one state against another, feature by feature."""
-
-    state: int
-    rival: int
-    history: float
-    continuous: Array  # [D]
-    categorical: Array  # [J]
-    average: float = 0.0
-
-    @property
-    def log_odds(self) -> float:
-        """The sum of all terms."""
-        return float(self.history + self.continuous.sum() + self.categorical.sum() + self.average)
-
-    @classmethod
-    def of(cls, log_predicted: Array, row: Contrast) -> Decomposition:
-        """From the log belief before the row [K] and what the row adds."""
-        history = float(log_predicted[row.state] - log_predicted[row.rival])
-        return cls(row.state, row.rival, history, row.cells, row.codes, row.rest)
 
 
 @dataclass(frozen=True)
@@ -77,53 +55,64 @@ class Sources:
         return np.array([places[name] for name in (HISTORY, AVERAGE, *self.continuous, *self.categorical)], dtype=np.int64)
 
 
-def reasons(
-    decomposition: Decomposition, sources: Sources, words: Callable[[Sequence[str]], Mapping[str, str]], most: int | None = None
-) -> tuple[Reason, ...]:
-    """The terms, those of one source added up, the strongest first; all but the `most` strongest as one.
+Words = Callable[[FeatureRow], str]  # what a row has in one source
 
-    `words` says what a row has in some of the sources.
+
+def reasons(
+    contrasts: Contrasts, sources: Sources, words: Sequence[Words], rows: Iterable[FeatureRow], most: int | None = None
+) -> list[tuple[Reason, ...]]:
+    """Of every row: the terms, those of one source added up, the strongest first; all but the `most` strongest as one.
+
+    `words` are those of the sources, in the order of their names.
     """
-    d, names = decomposition, sources.names
+    c, names = contrasts, sources.names
     wanted = len(names) if most is None else min(max(most, 0), len(names))
-    shown, totals, n_others, others = _strongest(d.history, d.average, d.continuous, d.categorical, sources.places, len(names), wanted)
-    told = [names[place] for place in shown.tolist()]
-    texts = {HISTORY: "history", AVERAGE: "where the encoder starts: all average, nothing named", **words(told)}
-    found = [Reason(source, texts[source], total) for source, total in zip(told, totals.tolist(), strict=True)]
-    if n_others:
-        found.append(Reason(OTHERS, f"{n_others} other facts together", others))
-    return tuple(found)
+    found = []
+    columns = _strongest(c.history, c.rest, c.cells, c.codes, sources.places, len(names), wanted)
+    for row, shown, totals, n_shown, n_others, others in zip(rows, *(column.tolist() for column in columns), strict=True):
+        told = [Reason(names[place], words[place](row), total) for place, total in zip(shown[:n_shown], totals, strict=False)]
+        if n_others:
+            told.append(Reason(OTHERS, f"{n_others} other facts together", others))
+        found.append(tuple(told))
+    return found
 
 
 @compiled_exactly
 def _strongest(
-    history: float, average: float, continuous: Array, categorical: Array, places: Array, n_sources: int, most: int
-) -> tuple[Array, Array, int, float]:
-    """The places and totals of the strongest sources, the largest first and equal ones by place; the number of others and their sum.
+    history: Array, average: Array, continuous: Array, categorical: Array, places: Array, n_sources: int, most: int
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Of N rows: the places and totals of the strongest sources, and how many; the number of others and their sum.
 
-    The average transaction is a source only where it adds something.
+    The largest come first and equal ones by place. The average transaction is a source only where it adds something.
     """
-    totals = np.zeros(n_sources)
-    totals[places[0]] += history
-    totals[places[1]] += average
-    for d in range(len(continuous)):
-        totals[places[2 + d]] += continuous[d]
-    for j in range(len(categorical)):
-        totals[places[2 + len(continuous) + j]] += categorical[j]
-    shown = np.empty(most, np.int64)
-    n_shown, n_others, others = 0, 0, 0.0
-    for source in range(n_sources):
-        if source == places[1] and average == 0.0:
-            continue
-        at = n_shown
-        while at > 0 and abs(totals[source]) > abs(totals[shown[at - 1]]):
-            at -= 1
-        if n_shown == most:  # one of them has no place
-            n_others += 1
-            others += totals[source if at == most else shown[most - 1]]
-        n_shown = min(n_shown + 1, most)
-        for place in range(n_shown - 1, at, -1):
-            shown[place] = shown[place - 1]
-        if at < most:
-            shown[at] = source
-    return shown[:n_shown], totals[shown[:n_shown]], n_others, others
+    n_rows = len(history)
+    shown, shown_totals = np.zeros((n_rows, most), np.int64), np.zeros((n_rows, most))
+    n_shown, n_others, others = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), np.zeros(n_rows)
+    totals = np.empty(n_sources)
+    for i in range(n_rows):
+        totals[:] = 0.0
+        totals[places[0]] += history[i]
+        totals[places[1]] += average[i]
+        for d in range(continuous.shape[1]):
+            totals[places[2 + d]] += continuous[i, d]
+        for j in range(categorical.shape[1]):
+            totals[places[2 + continuous.shape[1] + j]] += categorical[i, j]
+        best, n = shown[i], 0
+        for source in range(n_sources):
+            if source == places[1] and average[i] == 0.0:
+                continue
+            at = n
+            while at > 0 and abs(totals[source]) > abs(totals[best[at - 1]]):
+                at -= 1
+            if n == most:  # one of them has no place
+                n_others[i] += 1
+                others[i] += totals[source if at == most else best[most - 1]]
+            n = min(n + 1, most)
+            for place in range(n - 1, at, -1):
+                best[place] = best[place - 1]
+            if at < most:
+                best[at] = source
+        for place in range(n):
+            shown_totals[i, place] = totals[best[place]]
+        n_shown[i] = n
+    return shown, shown_totals, n_shown, n_others, others

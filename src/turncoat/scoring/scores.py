@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,8 +21,7 @@ KINDS = ("corrected", "raw")
 _SMALLEST_VARIANCE = 1e-16  # with which a Beta distribution can still be computed
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """One transaction."""
 
     probability: float  # of fraud

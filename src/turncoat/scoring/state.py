@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,7 @@ Array = NDArray[Any]
 _HEADER = struct.Struct("<IIQ")  # fingerprint, number of regimes, transactions seen
 
 
-@dataclass(frozen=True)
-class DetectorState:
+class DetectorState(NamedTuple):
     """The records behind one transaction, as bytes of a fixed size; a service keeps them by customer and by entity."""
 
     customer: bytes | None = None  # None is a customer not seen before
@@ -50,21 +50,38 @@ def fingerprint(detector: Detector) -> int:
     return crc
 
 
+def unpack_states(detector: Detector, states: Sequence[DetectorState]) -> tuple[list[int], Array, NDArray[np.bool_], list[FeatureState]]:
+    """Of N states, if they are this detector's: transactions seen, beliefs [N, K], whether there is one [N], and the features' states."""
+    n_states = detector.model_.n_states
+    start, end, mark, nothing = _HEADER.size, _HEADER.size + 8 * n_states, (detector.fingerprint_, n_states), bytes(8 * n_states)
+    seen, beliefs, features = [], [], []
+    for customer, entity in states:
+        if customer is None:
+            seen.append(0)
+            beliefs.append(nothing)
+            features.append(FeatureState(None, entity))
+            continue
+        if len(customer) < end or (header := _HEADER.unpack_from(customer))[:2] != mark:
+            raise StateError("this state was made by another detector. Rebuild the states by replaying the history")
+        seen.append(header[2])
+        beliefs.append(customer[start:end])
+        features.append(FeatureState(customer[end:] or None, entity))
+    held = np.frombuffer(bytearray(b"".join(beliefs)), np.float64).reshape(len(states), n_states)
+    return seen, held, np.array([belief is not nothing for belief in beliefs], dtype=np.bool_), features
+
+
 def unpack_state(detector: Detector, state: DetectorState) -> Held:
-    """The state's parts, if it is one of this detector's."""
+    """One state's parts."""
     if not isinstance(state, DetectorState):
         raise StateError(f"a state is a DetectorState, or None for a new customer; found {type(state).__name__}")
-    if state.customer is None:
-        return Held(0, None, None, state.entity)
-    n_states = detector.model_.n_states
-    size = _HEADER.size + 8 * n_states
-    if len(state.customer) < size or _HEADER.unpack_from(state.customer)[:2] != (detector.fingerprint_, n_states):
-        raise StateError("this state was made by another detector. Rebuild the states by replaying the history")
-    belief = np.frombuffer(state.customer, np.float64, n_states, _HEADER.size)
-    return Held(_HEADER.unpack_from(state.customer)[2], belief, state.customer[size:] or None, state.entity)
+    (seen,), beliefs, (known,), (features,) = unpack_states(detector, [state])
+    return Held(seen, beliefs[0] if known else None, *features)
 
 
-def pack_state(detector: Detector, belief: Array, seen: int, features: FeatureState) -> DetectorState:
-    """A state of these parts."""
-    header = _HEADER.pack(detector.fingerprint_, len(belief), seen)
-    return DetectorState(header + np.asarray(belief, np.float64).tobytes() + (features.customer or b""), features.entity)
+def pack_states(detector: Detector, beliefs: Array, seen: Sequence[int], features: Sequence[FeatureState]) -> list[DetectorState]:
+    """N states of these parts."""
+    mark, size, joined = (detector.fingerprint_, beliefs.shape[1]), 8 * beliefs.shape[1], beliefs.tobytes()
+    return [
+        DetectorState(b"".join((_HEADER.pack(*mark, n), joined[i * size : (i + 1) * size], customer or b"")), entity)
+        for i, (n, (customer, entity)) in enumerate(zip(seen, features, strict=True))
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from turncoat.features.features import FeatureRow
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.vocabulary import Vocabulary
-from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Sources
+from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Sources, Words
 
 Array = NDArray[Any]
 
@@ -31,6 +31,7 @@ _FACTS = {
     GAPS: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
+_OF_NO_COLUMN = {HISTORY: "history", AVERAGE: "where the encoder starts: all average, nothing named"}
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, AVERAGE))
 
@@ -71,25 +72,22 @@ class Wording:
         plan, source_of = self.plan, self._source_of
         return Sources(tuple(source_of[name] for name in plan.continuous), tuple(source_of[name] for name in plan.categorical))
 
-    def texts(self, row: FeatureRow, sources: Sequence[str]) -> dict[str, str]:
-        """What the row has in some of the sources; only what they need of it is looked at."""
-        told = _Told(self._numbers, self._codes, row)
-        return {source: self._words[source](told) for source in sources if source in self._words}
-
     @cached_property
-    def _words(self) -> Mapping[str, Callable[[_Told], str]]:
-        """What says what a row has in each source."""
-        return {source: self._words_of(source) for source in {*self.sources.continuous, *self.sources.categorical}}
+    def words(self) -> tuple[Words, ...]:
+        """What says what a row has in each source, in the order of the sources' names; only what it needs of a row is looked at."""
+        return tuple(map(self._words_of, self.sources.names))
 
-    def _words_of(self, source: str) -> Callable[[_Told], str]:
+    def _words_of(self, source: str) -> Words:
+        if source in _OF_NO_COLUMN:
+            return lambda _: _OF_NO_COLUMN[source]
         schema, column = self.plan.schema, self._column_of.get(source)
         if column is None:
             return partial(self._fact, source)
-        words: Callable[[_Told], str] = partial(self._name, column)
+        words = self._name(column)
         if column in schema.continuous and column != schema.amount:
             number = self._numbers.get(column)
-            words = partial(_absent_or_not, column) if number is None else partial(_number, column, number)
-        return partial(_entity, words) if self.plan.has_entity and column == schema.entity else words
+            words = partial(self._absent_or_not, column) if number is None else number.words(column)
+        return partial(self._entity, words) if self.plan.has_entity and column == schema.entity else words
 
     @cached_property
     def _numbers(self) -> Mapping[str, _Number]:
@@ -107,34 +105,62 @@ class Wording:
     def _vocabularies(self) -> Mapping[str, Vocabulary]:
         return dict(zip(self.plan.schema.categorical, self.plan.vocabularies, strict=True))
 
-    def _fact(self, source: str, told: _Told) -> str:
-        if source == AMOUNT:
-            return _amount(told.number(str(self.plan.schema.amount)), told.number("amount_to_mean"))
-        if source == PACE:
-            return _pace(told.number("since_last"), told.number("count_day"))
-        if source == HOUR:
-            return _hour(told.number("hour_cos"), told.number("hour_sin"), told.number("hour_habit"))
-        if source == WEEKDAY:
-            return _weekday(told.code("weekday")) + _fit(told.number("weekday_habit"))
-        if source == GAPS:
-            return _gaps(told.number("n_missing"))
-        return "first transaction of this customer" if told.code("is_first") else "not the first transaction"
+    def _number(self, row: FeatureRow, name: str) -> float:
+        """A continuous feature on its own scale; NaN if missing, or if there is none of this name."""
+        number = self._numbers.get(name)
+        return math.nan if number is None else number.of(row)
 
-    def _name(self, column: str, told: _Told) -> str:
-        text = column
-        vocabulary = self._vocabularies.get(column)
-        if vocabulary is not None and column in self._codes:
-            code, n_known = told.code(column), len(vocabulary.frequent)
-            text = (
-                f"{column} missing"
-                if code < 0
-                else f"{column} {vocabulary.frequent[code]}"
-                if code < n_known
-                else f"{column} {'of a rare kind' if code == n_known else 'never seen before'}"
-            )
-        if told.code(f"new_{column}") == 1:
-            return f"{text}, new for this customer"
-        return f"{text}, not as last time" if told.code(f"changed_{column}") == 1 else text
+    def _code(self, row: FeatureRow, name: str) -> int:
+        """The code of a categorical feature; -1 if missing, or if there is none of this name."""
+        place = self._codes.get(name)
+        return -1 if place is None else int(row.categorical.item(place))
+
+    def _fact(self, source: str, row: FeatureRow) -> str:
+        number, code = partial(self._number, row), partial(self._code, row)
+        if source == AMOUNT:
+            return _amount(number(str(self.plan.schema.amount)), number("amount_to_mean"))
+        if source == PACE:
+            return _pace(number("since_last"), number("count_day"))
+        if source == HOUR:
+            return _hour(number("hour_cos"), number("hour_sin"), number("hour_habit"))
+        if source == WEEKDAY:
+            return _weekday(code("weekday")) + _fit(number("weekday_habit"))
+        if source == GAPS:
+            return _gaps(number("n_missing"))
+        return "first transaction of this customer" if code("is_first") else "not the first transaction"
+
+    def _name(self, column: str) -> Words:
+        """What says which name a row has in a column, and whether that is news."""
+        vocabulary, place = self._vocabularies.get(column), self._codes.get(column)
+        texts = None
+        if vocabulary is not None and place is not None:
+            names = (*vocabulary.frequent, "of a rare kind", "never seen before", "missing")  # the last has code -1
+            texts = tuple(f"{column} {name}" for name in names)
+        news = [(self._codes[name], text) for name, text in self._news(column) if name in self._codes]
+
+        def words(row: FeatureRow) -> str:
+            text = column if texts is None or place is None else texts[row.categorical.item(place)]
+            for flag, more in news:
+                if row.categorical.item(flag) == 1:
+                    return text + more
+            return text
+
+        return words
+
+    @staticmethod
+    def _news(column: str) -> tuple[tuple[str, str], ...]:
+        return (f"new_{column}", ", new for this customer"), (f"changed_{column}", ", not as last time")
+
+    def _absent_or_not(self, column: str, row: FeatureRow) -> str:
+        """Of a column that does not vary, so that only its absence is a feature."""
+        return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
+
+    def _entity(self, words: Words, row: FeatureRow) -> str:
+        """What is said of the second party, and what is known of it."""
+        risk, log_ratio = self._number(row, "entity_risk_month"), self._number(row, "entity_amount_to_mean")
+        known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
+        ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
+        return words(row) + known + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")
 
 
 class _Number(NamedTuple):
@@ -147,8 +173,8 @@ class _Number(NamedTuple):
 
     def of(self, row: FeatureRow) -> float:
         """What a row has there, on its own scale, to the precision of float32."""
-        _, unit, centre, spread = self
-        value: float = row.continuous.item(self.place) * spread + centre
+        place, unit, centre, spread = self
+        value: float = row.continuous.item(place) * spread + centre
         if not unit > 0:
             return value
         try:
@@ -156,37 +182,17 @@ class _Number(NamedTuple):
         except OverflowError:
             return math.copysign(math.inf, value)
 
-    def rounded(self, value: float) -> float:
-        """A number without the digits that its place in a float32 row has made up."""
-        return 0.0 if abs(value) < 1e-5 * (self.unit or self.spread + abs(self.centre)) else value
+    def words(self, column: str) -> Words:
+        """What says what a row has there. Digits that its place in a float32 row has made up are left out."""
+        least, of = 1e-5 * (self.unit or self.spread + abs(self.centre)), self.of
 
+        def words(row: FeatureRow) -> str:
+            value = of(row)
+            if value != value:
+                return f"{column} missing"
+            return f"{column} 0" if -least < value < least else f"{column} {value:.5g}"
 
-class _Told(NamedTuple):
-    """A row whose features are asked for by name."""
-
-    numbers: Mapping[str, _Number]
-    codes: Mapping[str, int]
-    row: FeatureRow
-
-    def number(self, name: str) -> float:
-        """A continuous feature on its own scale; NaN if missing, or if there is none of this name."""
-        number = self.numbers.get(name)
-        return math.nan if number is None else number.of(self.row)
-
-    def code(self, name: str) -> int:
-        """The code of a categorical feature; -1 if missing, or if there is none of this name."""
-        place = self.codes.get(name)
-        return -1 if place is None else int(self.row.categorical.item(place))
-
-
-def _number(column: str, number: _Number, told: _Told) -> str:
-    value = number.of(told.row)
-    return f"{column} missing" if math.isnan(value) else f"{column} {number.rounded(value):.5g}"
-
-
-def _absent_or_not(column: str, told: _Told) -> str:
-    """Of a column that does not vary, so that only its absence is a feature."""
-    return f"{column} missing" if told.code(f"no_{column}") == 1 else column
+        return words
 
 
 def _amount(amount: float, log_ratio: float) -> str:
@@ -226,12 +232,3 @@ def _fit(agreement: float) -> str:
     if math.isnan(agreement):
         return ""
     return ", usual for this customer" if agreement > 0.5 else ", unusual for this customer" if agreement < -0.2 else ""
-
-
-def _entity(words: Callable[[_Told], str], told: _Told) -> str:
-    """What is said of the second party, and what is known of it."""
-    text = words(told)
-    risk, log_ratio = told.number("entity_risk_month"), told.number("entity_amount_to_mean")
-    known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
-    ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
-    return text + known + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")

@@ -11,15 +11,15 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import starmap
+from typing import NamedTuple
 
 import msgspec
-from numpy.typing import NDArray
+import numpy as np
 
 from turncoat.errors import DamagedError, DataError, StateError, StoreError
-from turncoat.features import FeatureRow
 from turncoat.scoring import Detector, DetectorState
-from turncoat.scoring.detector import Step
+from turncoat.scoring.live import Steps
 from turncoat.scoring.scores import Score
 from turncoat.serving.answers import (
     CURRENT,
@@ -35,10 +35,19 @@ from turncoat.serving.answers import (
     repeated,
 )
 from turncoat.serving.fields import FieldError, Transaction
-from turncoat.serving.records import FORMAT, Logged, Record, Seen, joined, pack_logged, pack_record, unpack_logged, unpack_record
-from turncoat.serving.stores import SCORE, Change, Entry, Store, Stored
-
-Array = NDArray[Any]
+from turncoat.serving.records import (
+    FORMAT,
+    Logged,
+    Record,
+    Seen,
+    customer_key,
+    joined,
+    pack_logged,
+    pack_record,
+    unpack_logged,
+    unpack_record,
+)
+from turncoat.serving.stores import SCORE, Change, Entry, Group, Store, Stored
 
 _log = logging.getLogger("turncoat")
 
@@ -71,23 +80,8 @@ class Given(NamedTuple):
     late: bool = False
     duplicate: bool = False
     age: float | None = None  # seconds since the belief's last transaction
-    belief: Array | None = None
-    row: FeatureRow | None = None
-
-
-def customer_key(customer: str) -> str:
-    """Where a customer's record is."""
-    return f"c:{customer}"
-
-
-def entity_key(entity: str) -> str:
-    """Where a second party's record is."""
-    return f"e:{entity}"
-
-
-def keys_of(one: Transaction) -> tuple[str, ...]:
-    """Where the records of a transaction's parties are."""
-    return (customer_key(one.customer),) if one.entity is None else (customer_key(one.customer), entity_key(one.entity))
+    steps: Steps | None = None  # what it was scored in, unless it was not
+    place: int = 0  # in there
 
 
 @dataclass(slots=True)
@@ -116,18 +110,51 @@ class _Ready(NamedTuple):
     entity_from: str | None
     late: bool
     stays: bool  # whether beliefs stay as they are
+    previous: tuple[int, int] = (-1, -1)  # places in its wave of those that left the customer and the entity as it finds them
 
 
-def _next_wave(batch: Sequence[Transaction], left: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Of the transactions left, those that none before them shares a party with; and the others."""
-    wave: list[int] = []
-    later: list[int] = []
-    taken: set[str] = set()
-    for place in left:
-        keys = keys_of(batch[place])
-        (later if taken.intersection(keys) else wave).append(place)
-        taken.update(keys)
-    return wave, later
+class _Wave:
+    """Transactions scored together, in order. One of a party goes on from what the one before it in the wave left."""
+
+    def __init__(self) -> None:
+        self.ready: list[_Ready] = []
+        self.places: list[int] = []  # in the batch
+        self._latest: dict[str, int] = {}  # place in the wave of a party's latest transaction that moves it
+        self._times: dict[str, float] = {}  # of these
+        self._ids: set[tuple[str, str]] = set()  # customers and ids
+        self._closed: set[str] = set()  # parties of which no more can be taken: one of them has to wait for this wave to be over
+
+    def is_closed_to(self, one: Transaction) -> bool:
+        """Whether a transaction has to wait, and so have those that come after it."""
+        return not self._closed.isdisjoint(one.keys)
+
+    def close_to(self, one: Transaction) -> None:
+        """Let a transaction wait for this wave to be over."""
+        self._closed.update(one.keys)
+
+    def takes(self, place: int, ready: _Ready) -> bool:
+        """Let a transaction join, unless what it is scored with depends on the outcome of others here in any other way than going on."""
+        one, (key, *others) = ready.one, ready.one.keys
+        before = self._latest.get(key, -1)
+        beside = self._latest.get(others[0], -1) if others else -1
+        if (key, one.id) in self._ids or (before >= 0 and one.time < self._times[key]) or (ready.stays and max(before, beside) >= 0):
+            return False
+        if max(before, beside) >= 0:
+            state = DetectorState(None if before >= 0 else ready.state.customer, None if beside >= 0 else ready.state.entity)
+            belief_from = STORED if before >= 0 else ready.belief_from
+            entity_from = STORED if beside >= 0 else ready.entity_from
+            ready = ready._replace(state=state, belief_from=belief_from, entity_from=entity_from, previous=(before, beside))
+        self._ids.add((key, one.id))
+        if not ready.stays:
+            self._latest[key] = len(self.ready)
+            self._times[key] = max(one.time, self._times.get(key, one.time), _horizon(ready.customer))
+            if others:
+                self._latest[others[0]] = len(self.ready)
+                if one.label == 1:  # which is told to the second party once it is scored
+                    self._closed.add(others[0])
+        self.ready.append(ready)
+        self.places.append(place)
+        return True
 
 
 class Attempt:
@@ -137,6 +164,7 @@ class Attempt:
         """With the records as they were read."""
         self.store, self.rules, self.detector, self.stored = store, rules, detector, stored
         self.now = time.time()
+        self._schema = detector.features_.fitted().schema
         self.held: dict[str, _Working] = {}
         self.entries: list[Entry] = []
 
@@ -145,28 +173,33 @@ class Attempt:
         given: list[Given | Exception | None] = [None] * len(batch)
         left = list(range(len(batch)))
         while left:
-            wave, left = _next_wave(batch, left)
-            ready: list[tuple[int, _Ready]] = []
-            for place in wave:
-                try:
-                    found: _Ready | Given | Exception = await self._prepared(batch[place])
-                except Exception as problem:
-                    if isinstance(problem, StoreError) and not isinstance(problem, DamagedError):
-                        raise
-                    found = _refusal(problem)
-                if isinstance(found, _Ready):
-                    ready.append((place, found))
-                else:
+            wave, waiting = _Wave(), []
+            for place in left:
+                found = None if wave.is_closed_to(batch[place]) else await self._found(batch[place])
+                if found is not None and not isinstance(found, _Ready):
                     given[place] = found
-            for (place, _), one in zip(ready, self._scored([one for _, one in ready]), strict=True):
+                elif found is None or not wave.takes(place, found):
+                    wave.close_to(batch[place])
+                    waiting.append(place)
+            for place, one in zip(wave.places, await self._scored(wave.ready), strict=True):
                 given[place] = one
+            left = waiting
         return [one for one in given if one is not None]
 
-    async def _prepared(self, one: Transaction) -> _Ready | Given | DataError:
+    async def _found(self, one: Transaction) -> _Ready | Given | Exception:
         """What a transaction is to be scored with; or the answer it had before, or why it gets none."""
-        if one.schema != self.detector.features_.fitted().schema:
+        try:
+            return await self._prepared(one)
+        except Exception as problem:
+            if isinstance(problem, StoreError) and not isinstance(problem, DamagedError):
+                raise
+            return _refusal(problem)
+
+    async def _prepared(self, one: Transaction) -> _Ready | Given | DataError:
+        if one.schema is not self._schema and one.schema != self._schema:
             return FieldError("the model was replaced by one with other fields while this transaction waited. Send it again")
-        customer = await self.held_record(customer_key(one.customer))
+        key = one.keys[0]
+        customer = self.held.get(key) or await self.held_record(key)
         record = customer.record
         if record is not None and (seen := record.answered(one.id)):
             return await self._again(one, seen)
@@ -175,70 +208,77 @@ class Attempt:
             return earlier
         if late and self.rules.late == REFUSE:
             return LateError(f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds")
-        entity = None if one.entity is None else await self.held_record(entity_key(one.entity))
+        entity = None if one.entity is None else await self.held_record(one.keys[1])
         stays = late and self.rules.late == KEEP
         before, belief_from = _state(customer), customer.came_from
         if stays:
-            before, belief_from = await self._met(customer_key(one.customer), customer, one.time)
+            before, belief_from = await self._met(key, customer, one.time)
         beside, entity_from = None, None
-        if entity is not None and one.entity is not None:
+        if entity is not None:
             beside, entity_from = _state(entity), entity.came_from
             if stays and entity.record is not None and one.time < entity.record.last_time:
-                beside, entity_from = await self._met(entity_key(one.entity), entity, one.time)
+                beside, entity_from = await self._met(one.keys[1], entity, one.time)
         return _Ready(one, customer, entity, DetectorState(before, beside), belief_from, entity_from, late, stays)
 
-    def _scored(self, ready: Sequence[_Ready]) -> list[Given | Exception]:
-        """Answers to transactions of different parties."""
+    async def _scored(self, ready: Sequence[_Ready]) -> list[Given | Exception]:
+        """Answers to the transactions of a wave."""
         if not ready:
             return []
-        follows = [each.one.label_follows for each in ready]
+        ones, states = [each.one for each in ready], [each.state for each in ready]
         try:
-            steps = self.detector.steps([each.state for each in ready], [each.one.row for each in ready], follows)
-            scores = self.detector.told_all(steps, n_reasons=self.rules.n_reasons)
+            previous = np.array([each.previous for each in ready], dtype=np.int64)
+            steps = self.detector.steps(states, [one.row for one in ones], [one.label_follows for one in ones], previous)
+            scores = self.detector.told(steps, n_reasons=self.rules.n_reasons)
         except Exception as problem:
-            if len(ready) > 1:  # so that one that cannot be scored is no reason to refuse the others
-                return [given for each in ready for given in self._scored([each])]
-            return [_refusal(problem)]
+            if len(ready) == 1:
+                return [_refusal(problem)]
+            return [await self._alone(one) for one in ones]  # so that one that cannot be scored is no reason to refuse the others
         given: list[Given | Exception] = []
-        for each in zip(ready, steps, scores, strict=True):
+        for place, (each, score) in enumerate(zip(ready, scores, strict=True)):
             try:
-                given.append(self._taken(*each))
-            except Exception as problem:
-                given.append(_refusal(problem))
+                given.append(self._taken(each, steps, place, score))
+            except Exception as problem:  # those after it may have gone on from it
+                return [*given, _refusal(problem), *[await self._alone(one) for one in ones[place + 1 :]]]
         return given
 
-    def _taken(self, ready: _Ready, step: Step, score: Score) -> Given:
+    async def _alone(self, one: Transaction) -> Given | Exception:
+        """The answer to a transaction in a wave of its own."""
+        found = await self._found(one)
+        return (await self._scored([found]))[0] if isinstance(found, _Ready) else found
+
+    def _taken(self, ready: _Ready, steps: Steps, place: int, score: Score) -> Given:
         """The answer to a scored transaction, which joins the records and the log."""
-        one, record = ready.one, ready.customer.record
-        state = step.state
+        one, record, state = ready.one, ready.customer.record, steps.states[place]
         if one.label == 1 and state.entity is not None:
             state = self.detector.report_fraud(state, one.time)
-        answer = Answer(
-            id=one.id,
-            customer=one.customer,
-            time=one.time,
-            probability=score.probability,
-            interval=score.interval,
-            raw_membership=score.raw,
-            regime=score.regime,
-            belief=score.belief,
-            entropy=score.entropy,
-            seen=score.seen,
-            late=ready.late,
-            duplicate=False,
-            belief_from=ready.belief_from,
-            entity_from=ready.entity_from,
-            model=self.detector.version_,
-            calibration=self.detector.calibration_,
-            reasons=tuple(Why(*reason) for reason in score.reasons),
+        body = json_bytes(
+            Answer(
+                one.id,
+                one.customer,
+                one.time,
+                score.probability,
+                score.interval,
+                score.raw,
+                score.regime,
+                score.belief,
+                score.entropy,
+                score.seen,
+                ready.late,
+                False,
+                ready.belief_from,
+                ready.entity_from,
+                self.detector.version_,
+                self.detector.calibration_,
+                tuple(starmap(Why, score.reasons)),
+            )
         )
-        body = json_bytes(answer)
         after = None if ready.stays else state
         if self.rules.logs:
-            self.entries.append(self._entry(ready, after, body, score, step.external))
+            external = None if steps.external is None else float(steps.external[place])
+            self.entries.append(self._entry(ready, after, body, score, external))
         self._change(ready, after, Seen(one.id, score.probability))
         age = None if record is None else one.time - record.last_time
-        return Given(body, score.probability, late=ready.late, age=age, belief=step.belief, row=step.row)
+        return Given(body, score.probability, ready.late, False, age, steps, place)
 
     def _change(self, ready: _Ready, state: DetectorState | None, seen: Seen) -> None:
         """Put a transaction into the records; without a state only the fact that it was answered."""
@@ -256,24 +296,41 @@ class Attempt:
     def _entry(self, ready: _Ready, state: DetectorState | None, body: bytes, score: Score, external: float | None) -> Entry:
         """The log entry of a transaction that is about to change the records; without a state, of one that moves no belief."""
         one, customer, entity = ready.one, ready.customer, ready.entity
-        parties: tuple[tuple[str, int], ...] = ((customer_key(one.customer), customer.expected + customer.n_changes + 1),)
-        states: tuple[bytes, ...] = () if state is None else (state.customer or b"",)
-        if entity is not None and one.entity is not None and state is not None:
-            parties += ((entity_key(one.entity), entity.expected + entity.n_changes + 1),)
-            states += (state.entity or b"",)
-        horizons = tuple(max(one.time, _horizon(party)) for party in (customer, entity)[: len(states)])
+        parties: tuple[tuple[str, int], ...] = ((one.keys[0], customer.expected + customer.n_changes + 1),)
+        states: tuple[bytes, ...] = ()
+        horizons: tuple[float, ...] = ()
+        if state is not None:
+            states, horizons = (state.customer or b"",), (max(one.time, _horizon(customer)),)
+            if entity is not None:
+                parties += ((one.keys[1], entity.expected + entity.n_changes + 1),)
+                states += (state.entity or b"",)
+                horizons += (max(one.time, _horizon(entity)),)
         version, follows = self.detector.version_, one.label_follows
         logged = Logged(version, one.sent, body, states, one.label, score.belief, external, follows, one.is_replayed, horizons)
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
-    async def write(self, beside: Sequence[Change]) -> bool:
-        """Put everything in place, unless somebody else wrote one of the records since."""
-        changes = [
-            Change(key, held.expected, pack_record(held.record), held.n_changes)
+    async def write(self, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> list[bool]:
+        """Put into place what the transactions of a batch changed; of each, whether that was done.
+
+        Transactions whose parties are linked stand or fall together: nothing of them is written if somebody else wrote one of their
+        records since. So do all, if there are records to be written `beside` them.
+        """
+        changes = {
+            key: Change(key, held.expected, pack_record(held.record), held.n_changes)
             for key, held in self.held.items()
             if held.n_changes and held.record is not None
-        ]
-        return not (changes or beside) or await self.store.write([*changes, *beside], self.entries)
+        }
+        if beside:
+            return await self.store.write([Group([*changes.values(), *beside], self.entries)]) * len(batch)
+        roots = _linked(batch)
+        of_root: dict[str, tuple[list[Change], list[Entry]]] = {roots[key]: ([], []) for key in changes}
+        for key, change in changes.items():
+            of_root[roots[key]][0].append(change)
+        for entry in self.entries:
+            of_root[roots[entry.parties[0][0]]][1].append(entry)
+        written = await self.store.write([Group(*group) for group in of_root.values()]) if of_root else []
+        was_written = dict(zip(of_root, written, strict=True))
+        return [was_written.get(roots[one.keys[0]], True) for one in batch]
 
     async def held_record(self, key: str) -> _Working:
         """A party's record, made anew if it is another model's."""
@@ -303,7 +360,7 @@ class Attempt:
         """
         detector, schema = self.detector, self.detector.features_.fitted().schema
         is_customer = key == customer_key(key[2:])
-        state = DetectorState()
+        state: DetectorState = DetectorState()
         for entry in reversed(history):
             logged = unpack_logged(entry.content)
             is_score = entry.kind == SCORE
@@ -311,7 +368,7 @@ class Attempt:
                 row = msgspec.json.decode(logged.sent)
                 if is_customer:
                     row.pop(schema.entity, None)
-                after = detector.step(state, row, label_follows=logged.label_follows).state
+                after, _ = detector.score_one(state, row, n_reasons=0, label_follows=logged.label_follows)
                 state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
             if is_customer and not is_score and entry.moved and state.customer is not None:
                 state = detector.condition(state, int(logged.label or 0))
@@ -349,7 +406,7 @@ class Attempt:
     async def _again(self, one: Transaction, seen: Seen) -> Given:
         """The first answer to a transaction that comes again."""
         for entry in reversed(self.entries):
-            if entry.id == one.id and entry.parties[0][0] == customer_key(one.customer):
+            if entry.id == one.id and entry.parties[0][0] == one.keys[0]:
                 return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
         return await self._logged_answer(one) or Given(
             json_bytes(Remembered(one.id, one.customer, seen.probability)), seen.probability, duplicate=True
@@ -357,10 +414,26 @@ class Attempt:
 
     async def _logged_answer(self, one: Transaction) -> Given | None:
         """The answer in the log, if it has one."""
-        for entry in await self.store.history(customer_key(one.customer), id=one.id):
+        for entry in await self.store.history(one.keys[0], id=one.id):
             if entry.kind == SCORE:
                 return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
         return None
+
+
+def _linked(batch: Sequence[Transaction]) -> dict[str, str]:
+    """For the record of every party, one that stands for all that transactions link it to."""
+    above: dict[str, str] = {}
+
+    def top(key: str) -> str:
+        while (higher := above.setdefault(key, key)) != key:
+            key = higher
+        return key
+
+    for one in batch:
+        first, *others = map(top, one.keys)
+        for other in others:
+            above[other] = first
+    return {key: top(key) for key in above}
 
 
 def _refusal(problem: Exception) -> Exception:

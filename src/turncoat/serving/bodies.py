@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive
 
 from turncoat.errors import TurncoatError
 from turncoat.serving.refusals import RequestError
 from turncoat.serving.settings import Settings
 
+Head = Mapping[bytes, bytes]  # of a request: names in lower case, and values
 
-async def read_body(request: Request, settings: Settings) -> bytes:
-    """The whole body, if it is neither too long nor too slow."""
+
+async def read_body(receive: Receive, head: Head, settings: Settings) -> bytes:
+    """The whole body, if it is neither too long nor too slow. Who sends nothing of it is hung up on by the protocol."""
     most = settings.most_body
-    if int(request.headers.get("content-length", "0")) > most:
+    if int(head.get(b"content-length", b"0")) > most:
         raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
-    pieces, size = [], 0
-    try:
-        async with asyncio.timeout(settings.client_seconds):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > most:
-                    raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
-                pieces.append(piece)
-    except TimeoutError:
-        raise RequestError(408, "slow", f"the body took longer than {settings.client_seconds:g} seconds") from None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    body, more = await _piece(receive)
+    if more:
+        try:
+            async with asyncio.timeout(settings.client_seconds):
+                pieces, size = [body], len(body)
+                while more and size <= most:
+                    piece, more = await _piece(receive)
+                    pieces.append(piece)
+                    size += len(piece)
+        except TimeoutError:
+            raise RequestError(408, "slow", f"the body took longer than {settings.client_seconds:g} seconds") from None
+        body = b"".join(pieces)
+    if len(body) > most:
+        raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
+    return body
+
+
+async def _piece(receive: Receive) -> tuple[bytes, bool]:
+    """The next piece of a body, and whether more are to come."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
 
 
 class Incoming:
     """A body that comes piece by piece, and whether its sender is still there."""
 
-    def __init__(self, request: Request, settings: Settings) -> None:
+    def __init__(self, receive: Receive, settings: Settings) -> None:
         """Of a request that nothing was read of yet."""
-        self._receive, self._settings = request.receive, settings
+        self._receive, self._settings = receive, settings
         self._leaving: asyncio.Task[Message] | None = None  # once all was received, the next that comes is that the client leaves
 
     async def lines(self) -> AsyncIterator[bytes | TurncoatError]:
@@ -62,12 +76,10 @@ class Incoming:
             yield rest
 
     async def _piece(self) -> bytes:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        if not message.get("more_body", False):
+        piece, more = await _piece(self._receive)
+        if not more:
             self._leaving = asyncio.ensure_future(self._receive())
-        return bytes(message.get("body", b""))
+        return piece
 
     def check_sender(self) -> None:
         """Raise ClientDisconnect if nobody waits for the answer."""

@@ -30,6 +30,7 @@ _MOST_FILES = 1024
 _WORDS = 2  # before the sums: what the features are compared with, and what the scores are
 _WORD = 8
 _SUM_TOLERANCE = 1e-3
+_LEAST_WEIGHT = 1e-9  # of a state in a row that is worth adding to the state's sums
 
 
 class Marks(NamedTuple):
@@ -77,6 +78,8 @@ def add_rows(sums: Array, beliefs: Array, rows: Array, probabilities: Array, inn
         sums[1 + place] += 1.0
         for k in range(n_states):
             weight = beliefs[r, k]
+            if weight < _LEAST_WEIGHT:
+                continue
             sums[MOST_BINS + 1 + k] += weight
             start = first + k * n_columns
             mass, firsts, squares = sums[start : start + n_columns], sums[start + step :], sums[start + 2 * step :]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,12 +16,13 @@ from turncoat.data.categories import category_text
 from turncoat.data.rows import Row, packed_numbers, row_customer, row_time
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
-from turncoat.features.plan import FeaturePlan
+from turncoat.scoring import Detector
 from turncoat.serving.pseudonyms import Pseudonyms
+from turncoat.serving.records import keys_of
 
 LONGEST_KEY, LONGEST_NAME = 256, 10_000  # characters
 OWN_ID = "transaction_id"  # what a transaction's id is called where the schema names no column for it
-_EXAMPLE_TIME = 200 * 86400.0 + 43200.0  # noon of some day
+_FURTHEST = 20 * 365.25 * 86400.0  # seconds from the calibration part; what is further has a wrong unit or a wrong zero
 
 _Key = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)]
 _Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
@@ -41,6 +44,11 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     label_follows: bool = True
     is_replayed: bool = False
     label: int | None = None  # of a replayed transaction, if it is known
+    keys: tuple[str, ...] = ()  # of its parties' records, the customer's first; whatever is given
+
+    def __post_init__(self) -> None:
+        """Name the records once."""
+        msgspec.structs.force_setattr(self, "keys", keys_of(self.customer, self.entity))
 
 
 class FieldError(DataError):
@@ -79,11 +87,13 @@ def decode_label(body: bytes) -> LabelBody:
 
 
 class TransactionForm:
-    """Decodes transactions of one schema."""
+    """Decodes transactions for one detector."""
 
-    def __init__(self, plan: FeaturePlan, pseudonyms: Pseudonyms | None = None, label_follows: bool = True) -> None:
+    def __init__(self, detector: Detector, pseudonyms: Pseudonyms | None = None, label_follows: bool = True) -> None:
         """`label_follows` says whether outcomes will be reported, as in `Features.step`."""
-        self.plan, self.pseudonyms, self.label_follows = plan, pseudonyms, label_follows
+        self.plan, self.pseudonyms, self.label_follows = detector.features_.fitted(), pseudonyms, label_follows
+        plan, self.times = self.plan, detector.fitted().times
+        self._earliest, self._latest = self.times[0] - _FURTHEST, self.times[1] + _FURTHEST
         if plan.schema.id is None and OWN_ID in plan.schema.columns:
             raise ConfigError(f"schema {plan.schema.name!r} has a column {OWN_ID!r} and names no id: name it as `id`, or rename it")
         kinds = _kinds(plan.schema)
@@ -105,8 +115,8 @@ class TransactionForm:
         self._numbers = (
             slice(places[schema.continuous[0]], places[schema.continuous[0]] + len(schema.continuous)) if schema.continuous else slice(0)
         )
-        self._names = tuple(places[column] for column in schema.categorical)
-        self._habits = tuple(places[column] for column in schema.habits)
+        self._names = _getter([places[column] for column in schema.categorical])
+        self._habits = _getter([places[column] for column in schema.habits])
         self._entity = None if schema.entity is None else places[schema.entity]
         self._id, self._time = places[self.id_field], places[schema.time]
         self._customer = tuple(places[column] for column in schema.customer)
@@ -126,6 +136,12 @@ class TransactionForm:
             customer = self._customer_of(values, time)
         except DataError as problem:
             raise FieldError(str(problem)) from None
+        if not self._earliest <= time <= self._latest:
+            raise FieldError(
+                f"{values[self._time]!r} is more than 20 years from the times that the model was calibrated with, {self.times[0]:.0f} to "
+                f"{self.times[1]:.0f} seconds. Give it in the same unit, from the same zero",
+                schema.time,
+            )
         if self.pseudonyms is not None:
             customer = self.pseudonyms.of(customer)
             for place in self._customer:
@@ -137,9 +153,8 @@ class TransactionForm:
         numbers = packed_numbers(len(schema.continuous), values[self._numbers])
         if numbers is None:  # some are null
             numbers = np.array([math.nan if value is None else value for value in values[self._numbers]], dtype=np.float64)
-        names, habits = [values[place] for place in self._names], [values[place] for place in self._habits]
         party = entity if self.plan.has_entity else None
-        row = Row(time, numbers, names, habits, entity)
+        row = Row(time, numbers, self._names(values), self._habits(values), entity)
         return Transaction(str(values[self._id]), time, customer, party, row, bytes(body), schema, self.label_follows)
 
     def _customer_of(self, values: tuple[Any, ...], time: float) -> str:
@@ -163,7 +178,7 @@ class TransactionForm:
         plan, schema = self.plan, self.plan.schema
         example: dict[str, Any] = {self.id_field: "example-1"}
         example |= dict.fromkeys(schema.customer, "example")
-        example[schema.time] = _EXAMPLE_TIME / TIME_UNITS[schema.time_unit]
+        example[schema.time] = math.ceil(self.times[1]) / TIME_UNITS[schema.time_unit]
         if schema.customer_age is not None:
             example[schema.customer_age] = 100.0
         scales = plan.scales
@@ -177,6 +192,13 @@ class TransactionForm:
         if schema.entity is not None:
             example.setdefault(schema.entity, "example")
         return example
+
+
+def _getter(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What takes the values at these places, by the fastest way there is."""
+    if len(places) < 2:
+        return lambda values: tuple(values[place] for place in places)
+    return itemgetter(*places)
 
 
 def _kinds(schema: Schema) -> dict[str, tuple[Any, Any]]:

@@ -81,9 +81,9 @@ class Keeper:
             raise BundleError(
                 f"{self._folder}: {', '.join(sorted(shared))} names customers and something else too; it cannot be a pseudonym"
             )
-        form = TransactionForm(plan, self._pseudonyms, self._settings.labels_follow)
-        step = detector.step(None, form.decode(msgspec.json.encode(form.example)).row)  # compiles, and shows that it works
-        detector.told(step, n_reasons=self._settings.reasons)
+        form = TransactionForm(detector, self._pseudonyms, self._settings.labels_follow)
+        example = form.decode(msgspec.json.encode(form.example)).row
+        detector.score_one(None, example, n_reasons=self._settings.reasons)  # compiles, and shows that it works
         return detector, form
 
     def _served(self, detector: Detector, form: TransactionForm, old: Served | None = None) -> Served:

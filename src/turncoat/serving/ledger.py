@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from turncoat.errors import ContentionError
 from turncoat.scoring import Detector
-from turncoat.serving.attempt import Attempt, Given, Rules, keys_of
+from turncoat.serving.attempt import Attempt, Given, Rules
 from turncoat.serving.fields import Transaction
 from turncoat.serving.stores import Change, Store
 
@@ -40,14 +40,18 @@ class Ledger:
         Batches may overlap: one that shares a record with an earlier one waits for it. `beside` are records of the caller's to be written
         in the same instant.
         """
-        keys = list(dict.fromkeys(key for one in batch for key in keys_of(one)))
-        async with self._turn(keys):
+        given: dict[int, Given | Exception] = {}
+        async with self._turn(_keys(batch)):
             async for _ in attempts():
-                attempted = Attempt(self.store, self.rules, detector, await self.store.read(keys))
-                given = await attempted.take(batch)
-                if await attempted.write(beside):
+                left = [place for place in range(len(batch)) if place not in given]
+                tried = [batch[place] for place in left]
+                attempted = Attempt(self.store, self.rules, detector, await self.store.read(_keys(tried)))
+                found = await attempted.take(tried)
+                written = await attempted.write(tried, beside)
+                given |= {place: one for place, one, is_written in zip(left, found, written, strict=True) if is_written}
+                if len(given) == len(batch):
                     break
-        return given
+        return [given[place] for place in range(len(batch))]
 
     @asynccontextmanager
     async def _turn(self, keys: Sequence[str]) -> AsyncIterator[None]:
@@ -63,3 +67,8 @@ class Ledger:
             for key in keys:
                 del self._busy[key]
             done.set_result(None)
+
+
+def _keys(batch: Sequence[Transaction]) -> list[str]:
+    """Where the records of all parties are, each once."""
+    return list(dict.fromkeys(key for one in batch for key in one.keys))

@@ -11,6 +11,7 @@ from turncoat.serving.attempt import Given
 from turncoat.serving.fields import Transaction
 
 _LANES = 2  # while one batch is being written, the next is scored
+_FEW = 8  # transactions that are not worth a batch of their own
 
 Work = Callable[[Sequence[Transaction]], Awaitable[list[Given | Exception]]]
 
@@ -28,6 +29,7 @@ class Line:
         self._waiting: deque[tuple[Transaction, asyncio.Future[Given]]] = deque()
         self._something = asyncio.Event()
         self._ending = False
+        self._n_busy = 0  # lanes at work
 
     def __len__(self) -> int:
         """How many wait."""
@@ -49,18 +51,38 @@ class Line:
     async def _lane(self) -> None:
         while not (self._ending and not self._waiting):
             await self._something.wait()
+            await self._gathered()
             if self._waiting:
                 await self._next()
             elif not self._ending:
                 self._something.clear()
+
+    async def _gathered(self) -> None:
+        """Let join who is at the door: as long as every turn of the loop brings somebody, it is worth another."""
+        before = -1
+        while before < len(self._waiting) < self._most_at_once:
+            before = len(self._waiting)
+            await asyncio.sleep(0)
 
     def end(self) -> None:
         """Take no more; `run` ends once all who wait have their answer."""
         self._ending = True
         self._something.set()
 
+    def _share(self) -> int:
+        """How many to take: all that wait, or half of them if the other lane is free to score those while these are written."""
+        all_of_them = min(len(self._waiting), self._most_at_once)
+        return all_of_them if self._n_busy else max(-(-all_of_them // 2), min(all_of_them, _FEW))
+
     async def _next(self) -> None:
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most_at_once))]
+        batch = [self._waiting.popleft() for _ in range(self._share())]
+        self._n_busy += 1
+        try:
+            await self._answer(batch)
+        finally:
+            self._n_busy -= 1
+
+    async def _answer(self, batch: list[tuple[Transaction, asyncio.Future[Given]]]) -> None:
         batch = [(one, answer) for one, answer in batch if not answer.done()]  # whose client has not gone
         try:
             given = await self._work([one for one, _ in batch]) if batch else []

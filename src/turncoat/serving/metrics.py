@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
@@ -12,6 +14,19 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _AGES = (60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0, 30 * 86400.0, 90 * 86400.0)
 _SCORES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+
+
+class _Histogram(Histogram):
+    """One that takes in several values at a time, which costs little more than one."""
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """As `observe` of each."""
+        if not values:
+            return
+        self._sum.inc(math.fsum(values))
+        places = [bisect_left(self._upper_bounds, value) for value in values]
+        for place in set(places):
+            self._buckets[place].inc(places.count(place))
 
 
 class Metrics:
@@ -27,12 +42,14 @@ class Metrics:
         self.labels = Counter("turncoat_labels", "Outcomes reported.", ["label"], registry=registry)
         self.store_errors = Counter("turncoat_store_errors", "Times the store could not be read or written.", registry=registry)
         self.reload_errors = Counter("turncoat_reload_errors", "New models that were not taken up.", registry=registry)
-        self.duration = Histogram("turncoat_score_duration_seconds", "From request to answer.", buckets=_SECONDS, registry=registry)
-        self.batch = Histogram("turncoat_batch_size", "Transactions written together.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry)
-        self.ages = Histogram(
+        self.duration = _Histogram("turncoat_score_duration_seconds", "From request to answer.", buckets=_SECONDS, registry=registry)
+        self.batch = _Histogram(
+            "turncoat_batch_size", "Transactions written together.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry
+        )
+        self.ages = _Histogram(
             "turncoat_belief_age_seconds", "From a customer's last transaction to this one.", buckets=_AGES, registry=registry
         )
-        self.probability = Histogram(
+        self.probability = _Histogram(
             "turncoat_score_probability", "Probabilities of fraud that were answered.", buckets=_SCORES, registry=registry
         )
         self.score_drift = Gauge(
@@ -56,18 +73,13 @@ class Metrics:
     def count(self, given: Sequence[Given | Exception]) -> None:
         """Count a batch that was answered."""
         self.batch.observe(len(given))
-        for one in given:
-            if not isinstance(one, Given):
-                continue
-            if one.duplicate:
-                self.duplicates.inc()
-            else:
-                self.scores.inc()
-                self.probability.observe(one.probability)
-                if one.late:
-                    self.late.inc()
-                elif one.age is not None:
-                    self.ages.observe(one.age)
+        answered = [one for one in given if isinstance(one, Given)]
+        scored = [one for one in answered if not one.duplicate]
+        self.duplicates.inc(len(answered) - len(scored))
+        self.scores.inc(len(scored))
+        self.probability.observe_all([one.probability for one in scored])
+        self.late.inc(sum(one.late for one in scored))
+        self.ages.observe_all([one.age for one in scored if one.age is not None and not one.late])
 
     def text(self, shared_folder: str | None) -> bytes:
         """For Prometheus; of all the processes that share a folder."""

@@ -10,10 +10,10 @@ import msgspec
 from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.answers import Outcome
-from turncoat.serving.attempt import Attempt, customer_key
+from turncoat.serving.attempt import Attempt
 from turncoat.serving.ledger import Ledger, attempts
-from turncoat.serving.records import Logged, Record, pack_logged, pack_record, unpack_logged
-from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Store
+from turncoat.serving.records import Logged, Record, customer_key, pack_logged, pack_record, unpack_logged
+from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store
 
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
 
@@ -68,7 +68,8 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
         )
         parties = tuple((party, stored[party].counter + 1) for party in after)
         entry = Entry(LABEL, id, found.entry.time, time.time(), parties, key in changed, pack_logged(logged))
-        if await ledger.store.write(writes, [entry]):
+        (written,) = await ledger.store.write([Group(writes, [entry])])
+        if written:
             entity = None if len(keys) == 1 else REPORTED if set(keys[1:]) & set(changed) else UNCHANGED
             break
     return Outcome(id, customer, label, True, CONDITIONED if key in changed else UNCHANGED, entity)

@@ -1,4 +1,4 @@
-"""HTTP with a limit to patience: a client that does not finish the head of its request in time is hung up on."""
+"""HTTP with a limit to patience: a client that does not finish the head of its request, or begin with the body, in time is hung up on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEAD_BYTES = 65536
+ENDING = "turncoat.ending"  # in the scope of a request once the server is ending
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -30,14 +31,26 @@ class PatientProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Begin to wait for the rest of a request's head."""
+        """Begin to wait for the rest of a request's head, and the first of its body."""
         super().on_message_begin()
         self._wait()
 
-    def on_headers_complete(self) -> None:
-        """The head is there."""
+    def on_body(self, body: bytes) -> None:
+        """The head is there, and some of the body, whose rest its reader waits for."""
         self._stop_waiting()
-        super().on_headers_complete()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All is there."""
+        self._stop_waiting()
+        super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """The server is ending: the request under way may be answered, and is told."""
+        if self.cycle is not None:
+            scope: Any = self.cycle.scope
+            scope[ENDING] = True
+        super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""

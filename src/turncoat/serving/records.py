@@ -10,6 +10,21 @@ FORMAT = 1
 _MOST_AT_ONCE = 4096  # transactions of one moment that are told apart
 
 
+def customer_key(customer: str) -> str:
+    """Where a customer's record is."""
+    return f"c:{customer}"
+
+
+def entity_key(entity: str) -> str:
+    """Where a second party's record is."""
+    return f"e:{entity}"
+
+
+def keys_of(customer: str, entity: str | None) -> tuple[str, ...]:
+    """Where the records of a transaction's parties are: the customer's first, then the second party's if there is one."""
+    return (customer_key(customer),) if entity is None else (customer_key(customer), entity_key(entity))
+
+
 class Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A transaction already answered."""
 

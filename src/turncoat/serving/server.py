@@ -94,6 +94,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "access_log": False,  # paths hold customers' names
         "log_level": "warning",
         "server_header": False,
+        "proxy_headers": False,
         "limit_concurrency": settings.most_connections,
         "timeout_graceful_shutdown": _DRAIN_SECONDS,
     }

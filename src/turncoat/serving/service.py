@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from turncoat.scoring import Detector
 from turncoat.scoring.state import DetectorState, unpack_state
 from turncoat.serving.access import Door, Pace, load_keys
 from turncoat.serving.answers import Customer, Outcome, Recent
-from turncoat.serving.attempt import Given, Rules, customer_key
+from turncoat.serving.attempt import Given, Rules
 from turncoat.serving.drift import VERDICTS
 from turncoat.serving.fields import Transaction
 from turncoat.serving.keeper import Keeper, Served
@@ -25,7 +27,7 @@ from turncoat.serving.line import Line
 from turncoat.serving.metrics import Metrics
 from turncoat.serving.outcomes import report
 from turncoat.serving.pseudonyms import Pseudonyms
-from turncoat.serving.records import unpack_record
+from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.settings import Settings
 from turncoat.serving.stores import open_store
 
@@ -79,11 +81,11 @@ class Service:
         with self._store_errors_counted():
             given = await self.ledger.score(served.detector, [self._current(one, served) for one in batch])
         self.metrics.count(given)
-        seen = [one for one in given if isinstance(one, Given) and one.belief is not None and one.row is not None]
-        if seen:
-            beliefs = np.array([one.belief for one in seen])
-            rows = np.array([one.row.continuous for one in seen if one.row is not None])
-            served.drift.add(beliefs, rows, np.array([one.probability for one in seen]))
+        scored = [one for one in given if isinstance(one, Given) and one.steps is not None]
+        for steps, some in itertools.groupby(scored, attrgetter("steps")):
+            places, probabilities = zip(*((one.place, one.probability) for one in some), strict=True)
+            rows = list(places)
+            served.drift.add(steps.beliefs[rows], steps.continuous[rows], np.array(probabilities))
         return given
 
     @staticmethod

@@ -11,13 +11,13 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from turncoat.models.base import Contrast
 from turncoat.models.neural import attribution
 from turncoat.models.neural.attribution import _gelu, _panels, _Path, _product, attributed, attributed_odds
 from turncoat.models.neural.encoder import new_encoder
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.trained import TrainedEncoder
+from turncoat.numerics import plain
 
 MEANS = np.random.default_rng(0).normal(size=(3, 5))
 
@@ -178,8 +178,8 @@ def test_kernels_give_what_plain_numpy_gives(n_continuous: int, n_categories: tu
     cells[1:2] = np.nan
     codes = np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
     given = attributed(encoder, emission, cells, codes)[:2]
-    for ours, plain in zip(given, plain_given(encoder, emission, cells, codes, steps=16), strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=1e-9, atol=1e-10)
+    for ours, wanted in zip(given, plain_given(encoder, emission, cells, codes, steps=16), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-10)
 
 
 @SHAPES
@@ -191,11 +191,11 @@ def test_odds_are_given_what_their_two_states_are_given(n_continuous: int, n_cat
     for state in (0, 1, 2, 0, 1, 2):
         cells, codes = rng.normal(0, 3, n_continuous), np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
         before = rng.normal(0, 5, 3)
-        whole = Contrast.of(state, before, *attributed(encoder, emission, cells, codes))
-        found = Contrast(state, *attributed_odds(encoder, emission, cells, codes, state, before))
-        assert found.rival == whole.rival
-        rivals.add((state, found.rival))
-        for ours, wanted in zip(found[2:], whole[2:], strict=True):
+        whole = plain.contrast(state, before, *attributed(encoder, emission, cells, codes))
+        found = attributed_odds(encoder, emission, cells, codes, state, before)
+        assert found[0] == whole[0]
+        rivals.add((state, found[0]))
+        for ours, wanted in zip(found[1:], whole[1:], strict=True):
             np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-10)
     assert len(rivals) > 3
 
@@ -208,10 +208,10 @@ def test_steps_are_doubled_until_every_state_is_complete() -> None:
         return -np.log1p(sharp * (latents[:, None, :] - 0.3 * MEANS) ** 2)
 
     cells, codes, before = np.random.default_rng(6).normal(0, 3, 6), np.array([1, 2]), np.array([0.0, 50.0, -50.0])
-    whole = Contrast.of(0, before, *attributed(encoder, steep, cells, codes))
-    found = Contrast(0, *attributed_odds(encoder, steep, cells, codes, 0, before))
-    assert found.rival == whole.rival == 1
-    np.testing.assert_allclose(found.cells, whole.cells, rtol=1e-9, atol=1e-10)
+    whole = plain.contrast(0, before, *attributed(encoder, steep, cells, codes))
+    found = attributed_odds(encoder, steep, cells, codes, 0, before)
+    assert found[0] == whole[0] == 1
+    np.testing.assert_allclose(found[1], whole[1], rtol=1e-9, atol=1e-10)
     path = _Path(encoder, cells, codes)
     assert len(path.walked(steep).weight) > 16
     assert len(path.walked(lambda latents: steep(latents)[:, :2]).weight) == 16

@@ -10,9 +10,9 @@ from sklearn.base import clone
 
 from tests.models.neural.panels import FIT, hidden_rule_panel, mixed_panel
 from turncoat import Anchors, ConfigError, DataError, NotFittedError, Panel, Prior, VariationalHMM
-from turncoat.models.base import Contrast
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM, latent_prior
+from turncoat.numerics import plain
 
 torch = pytest.importorskip("torch")
 
@@ -82,28 +82,34 @@ def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHM
 
 
 @pytest.mark.parametrize("settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}, {"dropout_draws": 4}])
-def test_a_contrast_is_the_difference_of_pieces(model: NeuralVariationalHMM, settings: dict[str, Any]) -> None:
+def test_contrasts_are_differences_of_pieces(model: NeuralVariationalHMM, settings: dict[str, Any]) -> None:
     other = NeuralVariationalHMM.from_params(model.params_, encoder=model.encoder_, **settings)
     cells, codes, rest = other.pieces(PANEL.continuous[:9], PANEL.categorical[:9])
-    before = other.log_predicted([0.2, 0.5, 0.3])
-    for n in range(9):
-        wanted = Contrast.of(n % 3, before, cells[n], codes[n], rest[n])
-        found = other.contrast(n % 3, before, PANEL.continuous[n], PANEL.categorical[n])
-        assert found[:2] == wanted[:2]
-        for ours, theirs in zip(found[2:], wanted[2:], strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10)
+    beliefs = np.random.default_rng(0).dirichlet(np.ones(3), 9)
+    before = other.log_predictions(beliefs, np.arange(9) != 4)
+    np.testing.assert_allclose(before[4], other.log_predicted(None))
+    np.testing.assert_allclose(before[5], other.log_predicted(beliefs[5]))
+    for state in range(3):
+        found = other.contrasts(state, before, PANEL.continuous[:9], PANEL.categorical[:9])
+        for n in range(9):
+            rival, *wanted = plain.contrast(state, before[n], cells[n], codes[n], rest[n])
+            assert (found.state, found.rivals[n]) == (state, rival)
+            assert found.history[n] == pytest.approx(before[n, state] - before[n, rival])
+            for ours, theirs in zip((found.cells[n], found.codes[n], found.rest[n]), wanted, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(found.log_odds, found.history + found.cells.sum(1) + found.codes.sum(1) + found.rest)
 
 
-def test_a_contrast_refuses_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
-    before, cells, codes = model.log_predicted(None), PANEL.continuous[0], PANEL.categorical[0]
+def test_contrasts_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
+    before, cells, codes = model.log_predicted(None)[None], PANEL.continuous[:1], PANEL.categorical[:1]
     with pytest.raises(DataError, match="code 9"):
-        model.contrast(0, before, cells, np.full_like(codes, 9))
+        model.contrasts(0, before, cells, np.full_like(codes, 9))
     with pytest.raises(DataError, match="finite"):
-        model.contrast(0, before, np.full_like(cells, np.inf), codes)
+        model.contrasts(0, before, np.full_like(cells, np.inf), codes)
     with pytest.raises(DataError, match="columns"):
-        model.contrast(0, before, cells[:2], codes)
+        model.contrasts(0, before, cells[:, :2], codes)
     with pytest.raises(NotFittedError):
-        NeuralVariationalHMM(2).contrast(0, before, cells, codes)
+        NeuralVariationalHMM(2).contrasts(0, before, cells, codes)
 
 
 def test_head(model: NeuralVariationalHMM) -> None:

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from turncoat.errors import ConfigError
 from turncoat.models.anchors import Anchors
-from turncoat.models.base import Contrast
+from turncoat.models.base import Contrasts
 from turncoat.models.initialisation import Columns
 from turncoat.models.neural.attribution import Emission, attributed, attributed_odds
 from turncoat.models.neural.extra import torch_training
@@ -233,10 +233,14 @@ class NeuralVariationalHMM(VariationalHMM):
         cells, codes = (np.empty(0) if row is None else np.asarray(row) for row in (continuous_row, categorical_row))
         return live_belief(self.log_predicted(belief), self.log_emission(cells[None], codes[None].astype(np.int64))[0])
 
-    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array) -> Array:
-        """`step` for rows of different customers."""
-        held = [belief if is_known else None for belief, is_known in zip(beliefs, known.tolist(), strict=True)]
-        return np.array([self.step(*row) for row in zip(held, continuous, categorical, strict=True)])
+    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array) -> Array:
+        """`step` for rows in order, as in `VariationalHMM`."""
+        updated = np.empty_like(beliefs)
+        for i, before in enumerate(previous.tolist()):
+            if before >= 0:
+                beliefs[i], known[i] = updated[before], True
+            updated[i] = self.step(beliefs[i] if known[i] else None, continuous[i], categorical[i])
+        return updated
 
     def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
         """What each cell and code of N rows adds to the log emission of every state, by integrated gradients; and an average row's."""
@@ -248,12 +252,17 @@ class NeuralVariationalHMM(VariationalHMM):
             of_cells[n], of_codes[n], rest[n] = attributed(self.encoder_, self._emission_along(cells[n], codes[n]), cells[n], codes[n])
         return of_cells, of_codes, rest
 
-    def contrast(self, state: int, log_predicted: Array, continuous_row: ArrayLike, categorical_row: ArrayLike) -> Contrast:
-        """Likewise of one row for the log odds of a state against its strongest rival."""
+    def contrasts(self, state: int, log_predicted: Array, continuous: Array, categorical: Array) -> Contrasts:
+        """Likewise of N rows for the log odds of a state against its strongest rival."""
         self._fitted()
-        cells, codes = self.encoder_.checked_row(continuous_row, categorical_row)
-        found = attributed_odds(self.encoder_, self._emission_along(cells, codes), cells, codes, state, log_predicted)
-        return Contrast(state, *found)
+        cells, codes = self.encoder_.checked_rows(continuous, categorical)
+        rivals, rest = np.zeros(len(cells), np.int64), np.zeros(len(cells))
+        of_cells, of_codes = np.zeros(cells.shape), np.zeros(codes.shape)
+        for i, before in enumerate(log_predicted):
+            emission = self._emission_along(cells[i], codes[i])
+            rivals[i], of_cells[i], of_codes[i], rest[i] = attributed_odds(self.encoder_, emission, cells[i], codes[i], state, before)
+        history = log_predicted[:, state] - log_predicted[np.arange(len(rivals)), rivals]
+        return Contrasts(state, rivals, history, of_cells, of_codes, rest)
 
     def _emission_along(self, cells: Array, codes: Array) -> Emission:
         """What latents on the way to one row add to the log emission, with the row's own variances all along."""

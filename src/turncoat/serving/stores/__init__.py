@@ -6,10 +6,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from turncoat.errors import ConfigError
 from turncoat.serving.stores.memory import MemoryStore
-from turncoat.serving.stores.protocol import LABEL, SCORE, BeliefStore, Change, Entry, ScoreLog, Store, Stored
+from turncoat.serving.stores.protocol import LABEL, SCORE, BeliefStore, Change, Entry, Group, ScoreLog, Store, Stored
 from turncoat.serving.stores.sqlite import SQLiteStore
 
-__all__ = ["LABEL", "SCORE", "BeliefStore", "Change", "Entry", "ScoreLog", "Store", "Stored", "open_store"]
+__all__ = ["LABEL", "SCORE", "BeliefStore", "Change", "Entry", "Group", "ScoreLog", "Store", "Stored", "open_store"]
 
 _FORMS = (
     "memory://, sqlite:///relative/path.sqlite, sqlite:////absolute/path.sqlite (with ?synchronous=FULL, NORMAL or OFF), "

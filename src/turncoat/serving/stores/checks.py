@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from turncoat.serving.stores.protocol import Change, Entry
+from turncoat.serving.stores.protocol import Change, Entry, Group
 
 
-def check_write(changes: Sequence[Change], entries: Sequence[Entry]) -> None:
+def check_write(groups: Sequence[Group]) -> None:
     """A ValueError for what no store could write or find again."""
-    _distinct((change.key for change in changes), "a write")
-    for change in changes:
-        if change.expected < 0 or change.steps < 1:
-            raise ValueError(
-                f"the counter of {change.key!r} must be at 0 or more and rise: it is to go from {change.expected} by {change.steps}"
-            )
-    for entry in entries:
-        _distinct((key for key, _ in entry.parties), f"the entry of transaction {entry.id!r}")
-        if not math.isfinite(entry.at) or math.isnan(entry.time):
-            raise ValueError(f"the entry of transaction {entry.id!r} must say when, in seconds: time is {entry.time}, at is {entry.at}")
+    n_changes, keys = 0, set()
+    for changes, entries in groups:
+        n_changes += len(changes)
+        for change in changes:
+            key, expected, _, steps = change
+            keys.add(key)
+            if expected < 0 or steps < 1:
+                raise _no_rise(change)
+        for entry in entries:
+            _, id, time, at, parties, _, _, _ = entry
+            if not -math.inf < at < math.inf or time != time:
+                raise _no_moment(entry)
+            if len(parties) > 1:
+                _check_distinct([key for key, _ in parties], "the entry of transaction " + repr(id))
+    if len(keys) < n_changes:
+        _check_distinct([change.key for group in groups for change in group.changes], "a write")
 
 
-def _distinct(keys: Iterable[str], where: str) -> None:
-    seen = set()
-    for key in keys:
-        if key in seen:
-            raise ValueError(f"the key {key!r} is in {where} twice; once is the most")
-        seen.add(key)
+def _no_rise(change: Change) -> ValueError:
+    return ValueError(f"the counter of {change.key!r} must be at 0 or more and rise: it is to go from {change.expected} by {change.steps}")
+
+
+def _no_moment(entry: Entry) -> ValueError:
+    return ValueError(f"the entry of transaction {entry.id!r} must say when, in seconds: time is {entry.time}, at is {entry.at}")
+
+
+def _check_distinct(keys: Sequence[str], where: str) -> None:
+    if len(set(keys)) < len(keys):
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise ValueError(f"the key {twice!r} is in {where} twice; once is the most")
 
 
 def place_number(after: str) -> int:

@@ -6,12 +6,11 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from turncoat.errors import StoreError
 from turncoat.serving.stores.checks import check_write, place_number
-from turncoat.serving.stores.protocol import Change, Entry, Stored
+from turncoat.serving.stores.protocol import Entry, Group, Stored
 
 
 class MemoryStore:
@@ -29,15 +28,18 @@ class MemoryStore:
         self._check_open()
         return {key: self._records[key] for key in keys if key in self._records}
 
-    async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
-        """All of it, or nothing and False if a counter is not as expected."""
+    async def write(self, groups: Sequence[Group]) -> list[bool]:
+        """Each group, or nothing of it if a counter is not as expected."""
         self._check_open()
-        check_write(changes, entries)
-        if any(self._counter(change.key) != change.expected for change in changes):
+        check_write(groups)
+        return [self._written(group) for group in groups]
+
+    def _written(self, group: Group) -> bool:
+        if any(self._counter(change.key) != change.expected for change in group.changes):
             return False
-        for change in changes:
+        for change in group.changes:
             self._records[change.key] = Stored(change.expected + change.steps, change.data)
-        for entry in entries:
+        for entry in group.entries:
             self._append(entry)
         return True
 
@@ -47,7 +49,7 @@ class MemoryStore:
 
     def _append(self, entry: Entry) -> None:
         self._last += 1
-        self._log[self._last] = replace(entry, place=str(self._last))
+        self._log[self._last] = entry._replace(place=str(self._last))
         for key, counter in entry.parties:
             insort(self._parties.setdefault(key, []), (counter, self._last))
 

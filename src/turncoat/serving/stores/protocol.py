@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 SCORE, LABEL = "score", "label"
@@ -26,8 +25,7 @@ class Change(NamedTuple):
     steps: int = 1  # one for every log entry that the record gets with this write
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of the log: an answer or a label, under every record it belongs to."""
 
     kind: str  # SCORE or LABEL
@@ -42,6 +40,13 @@ class Entry:
     place: str = ""  # in the log, given by the store: what `log` can go on from
 
 
+class Group(NamedTuple):
+    """What is written whole or not at all."""
+
+    changes: Sequence[Change]
+    entries: Sequence[Entry] = ()
+
+
 class BeliefStore(Protocol):
     """Records by key. Safe with several processes on one store."""
 
@@ -49,11 +54,12 @@ class BeliefStore(Protocol):
         """The records that are there, as of one moment. A StoreError if the store cannot be reached."""
         ...
 
-    async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
-        """Write all the records and log entries and say True; or, if the counter of any record is not as expected, nothing and say False.
+    async def write(self, groups: Sequence[Group]) -> list[bool]:
+        """Write each group, all its records and log entries, or nothing of it if the counter of any of its records is not as expected.
 
-        Once it says True they last as long as the store's setting promises. A StoreError if it failed, and then nothing was written, unless
-        the answer was lost on the way.
+        Says for each which. Groups share no record; their entries come into the log in the groups' order. All that is written is written
+        in one instant, and lasts from then on as the store's setting promises. A StoreError if it failed, and then nothing was written,
+        unless the answer was lost on the way.
         """
         ...
 

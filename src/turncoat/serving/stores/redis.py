@@ -23,7 +23,7 @@ from redis.exceptions import NoScriptError, RedisError
 from turncoat.errors import StoreError
 from turncoat.serving.stores.checks import check_write
 from turncoat.serving.stores.packing import packed, unpacked
-from turncoat.serving.stores.protocol import Change, Entry, Stored
+from turncoat.serving.stores.protocol import Entry, Group, Stored
 
 PASSWORD, USERNAME = "TURNCOAT_REDIS_PASSWORD", "TURNCOAT_REDIS_USERNAME"
 
@@ -47,31 +47,49 @@ local function line_of(log, member)
 end
 """
 
-# KEYS: the log, the index by `at`, a record for each change, an index for each party of each entry.
-# ARGV: how many changes; for each what it must begin with and its new value; for each entry how many fields and these.
+# KEYS: the log, the index by `at`; for each group a record for each change, an index for each party of each entry.
+# ARGV: for each group how many changes, how many entries and how many parties these have; for each change what it must begin with and its
+# new value; for each entry how many fields and these. Answers for each group 1 if it was written, 0 if not.
 _WRITE = (
     _MEMBERS
     + """
-local n = tonumber(ARGV[1])
-for i = 1, n do
-  if redis.call('GETRANGE', KEYS[2 + i], 0, 7) ~= ARGV[2 * i] then return 0 end
+local groups, a, k = {}, 1, 3
+while a <= #ARGV do
+  local n, n_entries, n_parties = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local group = {n = n, n_entries = n_entries, arg = a + 3, key = k, taken = 1}
+  for i = 0, n - 1 do
+    if redis.call('GETRANGE', KEYS[k + i], 0, 7) ~= ARGV[a + 3 + 2 * i] then group.taken = 0 end
+  end
+  for i = k + n, k + n + n_parties - 1 do redis.call('ZCARD', KEYS[i]) end
+  a, k = a + 3 + 2 * n, k + n + n_parties
+  for _ = 1, n_entries do a = a + 1 + tonumber(ARGV[a]) end
+  groups[#groups + 1] = group
 end
 redis.call('XLEN', KEYS[1])
-for i = n + 3, #KEYS do redis.call('ZCARD', KEYS[i]) end
 redis.call('ZCARD', KEYS[2])
-for i = 1, n do redis.call('SET', KEYS[2 + i], ARGV[2 * i + 1]) end
-local a, k = 2 * n + 2, n + 3
-while a <= #ARGV do
-  local n_fields = tonumber(ARGV[a])
-  local member = member_of(redis.call('XADD', KEYS[1], '*', unpack(ARGV, a + 1, a + n_fields)))
-  redis.call('ZADD', KEYS[2], ARGV[a + 8], member)
-  for i = 16, n_fields, 4 do
-    redis.call('ZADD', KEYS[k], ARGV[a + i], member)
-    k = k + 1
+local function write(group)
+  a, k = group.arg, group.key
+  for _ = 1, group.n do
+    redis.call('SET', KEYS[k], ARGV[a + 1])
+    a, k = a + 2, k + 1
   end
-  a = a + n_fields + 1
+  for _ = 1, group.n_entries do
+    local n_fields = tonumber(ARGV[a])
+    local member = member_of(redis.call('XADD', KEYS[1], '*', unpack(ARGV, a + 1, a + n_fields)))
+    redis.call('ZADD', KEYS[2], ARGV[a + 8], member)
+    for i = 16, n_fields, 4 do
+      redis.call('ZADD', KEYS[k], ARGV[a + i], member)
+      k = k + 1
+    end
+    a = a + n_fields + 1
+  end
 end
-return 1
+local answers = {}
+for i, group in ipairs(groups) do
+  if group.taken == 1 then write(group) end
+  answers[i] = group.taken
+end
+return answers
 """
 )
 
@@ -162,19 +180,21 @@ class RedisStore:
             values = await self._call("MGET", *map(self._record, keys)) if keys else []
         return {key: self._stored(key, value) for key, value in zip(keys, values, strict=True) if value is not None}
 
-    async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
-        """All of it, or nothing and False if a counter is not as expected."""
-        check_write(changes, entries)
-        keys = [self._log, self._times, *(self._record(change.key) for change in changes)]
-        args: list[bytes | int] = [len(changes)]
-        for change in changes:
-            args += [_counter(change.expected) if change.expected else b"", _counter(change.expected + change.steps) + change.data]
-        for entry in entries:
-            fields = _fields(entry)
-            args += [len(fields), *fields]
-            keys += [self._index(key) for key, _ in entry.parties]
+    async def write(self, groups: Sequence[Group]) -> list[bool]:
+        """Each group, or nothing of it if a counter is not as expected."""
+        check_write(groups)
+        keys, args = [self._log, self._times], list[bytes | int]()
+        for changes, entries in groups:
+            args += [len(changes), len(entries), sum(len(entry.parties) for entry in entries)]
+            keys += [self._record(change.key) for change in changes]
+            for change in changes:
+                args += [_counter(change.expected) if change.expected else b"", _counter(change.expected + change.steps) + change.data]
+            for entry in entries:
+                fields = _fields(entry)
+                args += [len(fields), *fields]
+                keys += [self._index(key) for key, _ in entry.parties]
         async with self._using():
-            return bool(await self._run(_WRITE, keys, args))
+            return [taken == 1 for taken in await self._run(_WRITE, keys, args)]
 
     async def history(
         self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100

@@ -1,4 +1,8 @@
-"""Beliefs in one SQLite file, which several processes on one machine may share."""
+"""Beliefs in one SQLite file, which several processes on one machine may share.
+
+Python's lock is let go and taken again around every step of every SQLite statement, and a thread that waits for it while another computes
+waits for milliseconds. So a write of any usual size is one statement with one step.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,18 @@ import math
 import os
 import sqlite3
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import closing, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import msgspec
-
 from turncoat.errors import ConfigError, StoreError
 from turncoat.serving.stores.checks import check_write, place_number
-from turncoat.serving.stores.packing import packed, unpacked
-from turncoat.serving.stores.protocol import Change, Entry, Stored
+from turncoat.serving.stores.protocol import Entry, Group, Stored
+from turncoat.serving.stores.segments import POSITION_BITS, Segment, cut, pack
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,27 +30,58 @@ T = TypeVar("T")
 SYNCHRONOUS = ("FULL", "NORMAL", "OFF")
 
 _APPLICATION = 0x5443_4253  # "TCBS" in the file's header
-_VERSION = 1
+_VERSION = 2
 _PATIENCE = 5.0  # seconds for which another process may hold the file
-_PAGE = 8192  # bytes: with SQLite's usual 4096, an entry of a few KB leaves half of its pages empty
+_PAGE = 4096  # bytes
+_CHECKPOINT = 4000  # pages in the write-ahead log: those that were written several times by then go into the file once
 _KEYS_AT_ONCE = 500  # SQLite may be built with a limit of 999 parameters
+_ROWS_AT_ONCE = 64  # likewise
+_STATEMENTS = 256  # kept ready: a read and a batch of every usual size, and some more
 _FORGOTTEN_AT_ONCE = 200  # entries, so that writes need not wait for long
 
 _SCHEMA = (
-    "CREATE TABLE records (key TEXT PRIMARY KEY, counter INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE records (key TEXT PRIMARY KEY NOT NULL, counter INTEGER NOT NULL, data BLOB NOT NULL)",
     """CREATE TABLE log (
-        place INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, time REAL NOT NULL, at REAL NOT NULL,
-        moved INTEGER NOT NULL, parties TEXT NOT NULL, content BLOB NOT NULL
-    )""",
+        segment INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, contents BLOB NOT NULL, heads BLOB NOT NULL
+    )""",  # heads come last, so that SQLite follows all pages of the contents on the way to them, and notices damage there
     "CREATE INDEX log_at ON log (at)",
-    "CREATE TABLE log_parties (key TEXT, counter INTEGER, place INTEGER, PRIMARY KEY (key, counter, place)) WITHOUT ROWID",
+    """CREATE TABLE log_parties (
+        key TEXT NOT NULL, counter INTEGER NOT NULL, place INTEGER NOT NULL, time REAL NOT NULL, id TEXT NOT NULL, moved INTEGER NOT NULL,
+        PRIMARY KEY (key, counter, place)
+    ) WITHOUT ROWID""",
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_VERSION}",
 )
-_COLUMNS = "kind, id, time, at, moved, parties, content, log.place"
-_HISTORY = f"""SELECT {_COLUMNS} FROM log_parties AS party CROSS JOIN log ON log.place = party.place
-    WHERE party.key = ?1 AND time <= ?2 AND (?3 IS NULL OR id = ?3) AND moved >= ?5
-    ORDER BY party.counter DESC, party.place DESC LIMIT ?4"""
+
+# What is inserted into these views happens to the tables, in one step for any number of rows. A row of a batch has a record, a segment
+# of the log and an entry of the index by party, or any of these (the others are NULL). A record that is not at its counter ends the
+# whole statement. A statement is a transaction of its own, if it is in no other.
+_BATCH_COLUMNS = "key, expected, counter, data, at, contents, heads, party, party_counter, position, time, id, moved"
+_DOORS = (
+    f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {name}' for name in _BATCH_COLUMNS.split(', '))}",
+    f"""CREATE TEMP TRIGGER batch_row INSTEAD OF INSERT ON batch BEGIN
+        INSERT INTO records SELECT NEW.key, NEW.counter, NEW.data WHERE NEW.expected = 0;
+        UPDATE records SET counter = NEW.counter, data = NEW.data WHERE key = NEW.key AND counter = NEW.expected;
+        SELECT RAISE(ABORT, 'a record is not at its counter') WHERE NEW.expected > 0 AND changes() = 0;
+        INSERT INTO log (at, contents, heads) SELECT NEW.at, NEW.contents, NEW.heads WHERE NEW.heads IS NOT NULL;
+        INSERT INTO log_parties SELECT NEW.party, NEW.party_counter, (SELECT max(segment) FROM log) << {POSITION_BITS} | NEW.position,
+            NEW.time, NEW.id, NEW.moved WHERE NEW.party IS NOT NULL;
+    END""",
+    "CREATE TEMP VIEW removal AS SELECT NULL AS key, NULL AS counter, NULL AS place",
+    """CREATE TEMP TRIGGER removal_row INSTEAD OF INSERT ON removal BEGIN
+        DELETE FROM log_parties WHERE key = NEW.key AND counter = NEW.counter AND place = NEW.place;
+    END""",
+)
+_N_COLUMNS = {"batch": 13, "removal": 3}
+_NONE = Stored(0, b"")  # a record that is not there
+_NO_CHANGE, _NO_SEGMENT, _NO_PARTY, _NOT_LOGGED = (None,) * 4, (None,) * 3, (None,) * 6, (None,) * 9
+
+_HISTORY = f"""SELECT segment, contents, heads FROM log WHERE segment IN (
+    SELECT place >> {POSITION_BITS} FROM (
+        SELECT place FROM log_parties WHERE key = ?1 AND time <= ?2 AND (?3 IS NULL OR id = ?3) AND moved >= ?4
+        ORDER BY counter DESC, place DESC LIMIT ?5
+    )
+)"""
 
 _WHAT_HAPPENED = (
     ("SQLITE_FULL", "the disk is full. Free some space; the store goes on by itself"),
@@ -58,9 +92,6 @@ _WHAT_HAPPENED = (
     ("SQLITE_CORRUPT", "the file is damaged. Restore it from a copy"),
     ("SQLITE_NOTADB", "the file is damaged, or no SQLite file at all. Nothing in it was changed; restore it, or give another path"),
 )
-
-_parties_text = msgspec.json.Encoder().encode
-_parties_of = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 
 class SQLiteStore:
@@ -89,21 +120,20 @@ class SQLiteStore:
         """The records that are there."""
         return self._opened(self._reader).read(keys)
 
-    async def write(self, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
-        """All of it, or nothing and False if a counter is not as expected."""
-        check_write(changes, entries)
-        return await self._do(self._writer.write, changes, entries)
+    async def write(self, groups: Sequence[Group]) -> list[bool]:
+        """Each group, or nothing of it if a counter is not as expected."""
+        check_write(groups)
+        return await self._do(self._writer.write, groups)
 
     async def history(
         self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
     ) -> list[Entry]:
         """A party's latest entries, newest first."""
-        return self._opened(self._reader).entries(_HISTORY, (key, until, id, max(limit, 0), moved))
+        return self._opened(self._reader).history(key, until, id, moved, max(limit, 0))
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
         """The log from after a place."""
-        sql = f"SELECT {_COLUMNS} FROM log WHERE place > ? ORDER BY place LIMIT ?"
-        return self._opened(self._reader).entries(sql, (place_number(after), max(limit, 0)))
+        return self._opened(self._reader).log(place_number(after), max(limit, 0))
 
     async def forget(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries, some at a time."""
@@ -146,7 +176,7 @@ class _File:
 
     def _opened(self, synchronous: str) -> sqlite3.Connection:
         _create_private(self._path)
-        db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS)
         try:
             db.execute(f"PRAGMA page_size = {_PAGE}")  # of a file that is still to be made
             self._identify(db)
@@ -154,6 +184,10 @@ class _File:
             db.execute(f"PRAGMA synchronous = {synchronous}")
             db.execute("PRAGMA cache_size = -32768")  # KB
             db.execute("PRAGMA journal_size_limit = 67108864")
+            db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
+            db.execute("PRAGMA temp_store = MEMORY")
+            for statement in _DOORS:
+                db.execute(statement)
         except BaseException:
             db.close()
             raise
@@ -169,7 +203,13 @@ class _File:
             db.execute("COMMIT")
         if _pragma(db, "application_id") != _APPLICATION:
             raise StoreError(f"the file {self._path} is not a store of Turncoat's. Nothing in it was changed; give another path")
-        if (version := _pragma(db, "user_version")) > _VERSION:
+        version = _pragma(db, "user_version")
+        if version < _VERSION:
+            raise StoreError(
+                f"the store {self._path} has version {version}; this Turncoat reads version {_VERSION} only. Nothing in it was changed; "
+                "give another path, for a new store, and fill it from your own books with `turncoat replay`"
+            )
+        if version > _VERSION:
             raise StoreError(
                 f"the store {self._path} has version {version}; this Turncoat knows versions up to {_VERSION}. Upgrade Turncoat"
             )
@@ -187,66 +227,128 @@ class _File:
         with self._problems():
             self._check_place()
             if len(keys) <= _KEYS_AT_ONCE:
-                return dict(self._select(keys))
+                return self._records(keys)
             with self._transaction("DEFERRED"):  # several statements, one moment
-                return dict(pair for i in range(0, len(keys), _KEYS_AT_ONCE) for pair in self._select(keys[i : i + _KEYS_AT_ONCE]))
+                return self._records(keys)
 
-    def _select(self, keys: Sequence[str]) -> Iterator[tuple[str, Stored]]:
-        marks = ",".join("?" * len(keys))
-        for key, counter, data in self._db.execute(f"SELECT key, counter, data FROM records WHERE key IN ({marks})", keys):
-            yield key, Stored(counter, data)
+    def _records(self, keys: Sequence[str]) -> dict[str, Stored]:
+        held: dict[str, Stored] = {}
+        for i in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[i : i + _KEYS_AT_ONCE]
+            sql = f"SELECT key, counter, data FROM records WHERE key IN ({','.join('?' * len(some))})"
+            held |= {key: Stored(counter, data) for key, counter, data in self._db.execute(sql, some)}
+        return held
 
-    def write(self, changes: Sequence[Change], entries: Sequence[Entry]) -> bool:
-        contents = [packed(entry.content) for entry in entries]  # before the file is locked
+    def write(self, groups: Sequence[Group]) -> list[bool]:
         with self._problems():
             self._check_place()
-        with self._problems(), self._transaction("IMMEDIATE"):
-            if not self._swapped(changes):
-                self._db.execute("ROLLBACK")
-                return False
-            if entries:
-                self._append(entries, contents)
-            return True
+            try:
+                self._put(_batch(groups))
+            except sqlite3.IntegrityError:  # and rolled back: somebody else wrote one of the records
+                return self._put_some(groups)
+            return [True] * len(groups)
 
-    def _swapped(self, changes: Sequence[Change]) -> bool:
-        """Whether every record was at its counter, and is now at the next. If not, some may have been written."""
-        news = [(change.key, change.steps, change.data) for change in changes if change.expected == 0]
-        olds = [(change.steps, change.data, change.key, change.expected) for change in changes if change.expected]
-        return (self._count("INSERT INTO records VALUES (?, ?, ?) ON CONFLICT DO NOTHING", news) == len(news)) and self._count(
-            "UPDATE records SET counter = counter + ?, data = ? WHERE key = ? AND counter = ?", olds
-        ) == len(olds)
+    def _put(self, values: Sequence[Any]) -> None:
+        """Write a batch, all or nothing. What is no more than one statement needs no transaction around it."""
+        several = len(values) > _N_COLUMNS["batch"] * _ROWS_AT_ONCE and not self._db.in_transaction
+        with self._transaction("IMMEDIATE") if several else nullcontext():
+            self._insert("batch", values)
 
-    def _count(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Run a statement for each row; how many records it changed."""
-        return self._db.executemany(sql, rows).rowcount if rows else 0
+    def _insert(self, view: str, values: Sequence[Any]) -> None:
+        """Rows, of which all the values are given one after another."""
+        at_once = _N_COLUMNS[view] * _ROWS_AT_ONCE
+        for i in range(0, len(values), at_once):
+            some = values[i : i + at_once]
+            # Unlike `execute` it does not ask for the last row's number, for which Python's lock would be let go once more.
+            self._db.executemany(_inserting(view, len(some) // _N_COLUMNS[view]), (some,))
 
-    def _append(self, entries: Sequence[Entry], contents: Sequence[bytes]) -> None:
-        (last,) = self._db.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'log'").fetchone()
-        places = range((last or 0) + 1, (last or 0) + 1 + len(entries))
-        rows = (
-            (place, e.kind, e.id, e.time, e.at, e.moved, _parties_text(e.parties).decode(), content)
-            for place, e, content in zip(places, entries, contents, strict=True)
-        )
-        self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        parties = [(key, counter, place) for place, entry in zip(places, entries, strict=True) for key, counter in entry.parties]
-        self._db.executemany("INSERT INTO log_parties VALUES (?, ?, ?)", parties)
+    def _put_some(self, groups: Sequence[Group]) -> list[bool]:
+        """Write those groups whose records are at their counters; which these are."""
+        with self._transaction("IMMEDIATE"):
+            held = self._records([change.key for group in groups for change in group.changes])
+            fit = [all(held.get(change.key, _NONE).counter == change.expected for change in group.changes) for group in groups]
+            self._put(_batch([group for group, fits in zip(groups, fit, strict=True) if fits]))
+            return fit
 
-    def entries(self, sql: str, args: tuple[Any, ...]) -> list[Entry]:
+    def history(self, key: str, until: float, id: str | None, moved: bool, limit: int) -> list[Entry]:
+        found: list[tuple[int, Entry]] = []
         with self._problems():
-            return [_entry(row) for row in self._db.execute(sql, args)]
+            for row in self._rows(_HISTORY, (key, until, id, moved, limit)):
+                with _sound(row[0]):
+                    segment = Segment.read(*row)
+                    counters = {
+                        position: counter
+                        for position, head in segment.present()
+                        for party, counter in head.parties
+                        if party == key and head.time <= until and id in (None, head.id) and head.moved >= moved
+                    }
+                    found += zip(counters.values(), segment.entries(list(counters)), strict=True)
+        found.sort(key=lambda one: (one[0], int(one[1].place)), reverse=True)
+        return [entry for _, entry in found[:limit]]
+
+    def log(self, after: int, limit: int) -> list[Entry]:
+        found: list[Entry] = []
+        with self._problems():
+            sql = "SELECT segment, contents, heads FROM log WHERE segment >= ? ORDER BY segment"
+            for row in self._rows(sql, (after >> POSITION_BITS,)):
+                if len(found) >= limit:
+                    break
+                with _sound(row[0]):
+                    segment = Segment.read(*row)
+                    positions = [position for position, _ in segment.present() if segment.place(position) > after]
+                    found += segment.entries(positions[: limit - len(found)])
+        return found
+
+    def _rows(self, sql: str, args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        """Row by row; who leaves early holds no row of the file open."""
+        with closing(self._db.execute(sql, args)) as rows:
+            yield from rows
 
     def forget(self, before: float, limit: int) -> int:
         with self._problems(), self._transaction("IMMEDIATE"):
-            found = self._db.execute("SELECT place, parties FROM log WHERE at < ? ORDER BY at, place LIMIT ?", (before, limit)).fetchall()
-            parties = [(key, counter, place) for place, text in found for key, counter in _parties_of(text)]
-            self._db.executemany("DELETE FROM log_parties WHERE key = ? AND counter = ? AND place = ?", parties)
-            self._db.executemany("DELETE FROM log WHERE place = ?", ((place,) for place, _ in found))
-            return len(found)
+            segments, oldest = self._oldest(before, limit)
+            positions: dict[int, set[int]] = {}
+            for _, number, position in oldest:
+                positions.setdefault(number, set()).add(position)
+            for number, gone in positions.items():
+                self._remove(segments[number], gone)
+            return len(oldest)
+
+    def _oldest(self, before: float, limit: int) -> tuple[dict[int, Segment], list[tuple[float, int, int]]]:
+        """When the oldest entries were written, in which segments and positions; and these segments, without contents."""
+        segments: dict[int, Segment] = {}
+        found: list[tuple[float, int, int]] = []
+        for number, at, heads in self._rows("SELECT segment, at, heads FROM log WHERE at < ? ORDER BY at, segment", (before,)):
+            if bisect_left(found, (at, number)) >= limit:  # all that follows is younger
+                break
+            with _sound(number):
+                segments[number] = Segment.read(number, b"", heads)
+            found += [(head.at, number, position) for position, head in segments[number].present() if head.at < before]
+            found.sort()
+        return segments, found[:limit]
+
+    def _remove(self, segment: Segment, positions: set[int]) -> None:
+        """Take entries out of a segment, and the segment away if none is left."""
+        gone = [
+            value
+            for position, head in segment.present()
+            for party, counter in head.parties
+            if position in positions
+            for value in (party, counter, segment.place(position))
+        ]
+        self._insert("removal", gone)
+        if len(positions) == len(list(segment.present())):
+            self._db.execute("DELETE FROM log WHERE segment = ?", (segment.number,))
+        else:
+            (contents,) = self._db.execute("SELECT contents FROM log WHERE segment = ?", (segment.number,)).fetchone()
+            with _sound(segment.number):
+                rest = segment._replace(contents=contents).without(positions)
+            self._db.execute("UPDATE log SET at = ?, contents = ?, heads = ? WHERE segment = ?", (*rest, segment.number))
 
     def close(self) -> None:
         with self._problems():
             try:
-                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                self._db.execute("PRAGMA main.wal_checkpoint(PASSIVE)")
             finally:
                 self._db.close()
 
@@ -311,9 +413,43 @@ class _DamageError(Exception):
     """Something in the file that no store put there."""
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
-    kind, id, when, at, moved, parties, content, place = row
+@contextmanager
+def _sound(number: int) -> Iterator[None]:
+    """While a segment of the log is unpacked."""
     try:
-        return Entry(kind, id, when, at, _parties_of(parties), bool(moved), unpacked(content), str(place))
+        yield
     except (TypeError, ValueError) as problem:
-        raise _DamageError(f"entry {place} of the log: {problem}") from problem
+        raise _DamageError(f"segment {number} of the log: {problem}") from problem
+
+
+@cache
+def _inserting(view: str, n: int) -> str:
+    """SQL for n rows."""
+    row = f"({', '.join('?' * _N_COLUMNS[view])})"
+    return f"INSERT INTO {view} VALUES {', '.join([row] * n)}"
+
+
+def _batch(groups: Sequence[Group]) -> list[Any]:
+    """All values of all rows, one after another."""
+    changes: list[tuple[Any, ...]] = [
+        (key, expected, expected + steps, data) for group in groups for key, expected, data, steps in group.changes
+    ]
+    logged = [row for entries in cut([entry for group in groups for entry in group.entries]) for row in _log_rows(entries)]
+    changes += [_NO_CHANGE] * (len(logged) - len(changes))
+    logged += [_NOT_LOGGED] * (len(changes) - len(logged))
+    values: list[Any] = []
+    for change, line in zip(changes, logged, strict=True):
+        values += change
+        values += line
+    return values
+
+
+def _log_rows(entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
+    """A segment, in the first row, and the parties of its entries."""
+    parties: list[tuple[Any, ...]] = [
+        (key, counter, position, time, id, moved)
+        for position, (_, id, time, _, entry_parties, moved, _, _) in enumerate(entries)
+        for key, counter in entry_parties
+    ]
+    first, *others = parties or [_NO_PARTY]
+    return [(*pack(entries), *first), *((*_NO_SEGMENT, *party) for party in others)]
