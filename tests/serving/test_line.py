@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.scoring.cases import detector
 from tests.serving.cases import transactions_of
 from tests.serving.test_ledger import by_hand, told
+from turncoat.errors import StoreError
 from turncoat.serving.attempt import Given
 from turncoat.serving.fields import Transaction
 from turncoat.serving.ledger import Ledger
@@ -97,22 +98,81 @@ class Slow(MemoryStore):
         return await super().write(groups)
 
 
-def test_batches_that_share_a_record_take_turns_and_others_overlap() -> None:
-    made = detector("shop")
+def test_the_next_batch_is_scored_while_one_is_written_and_written_after_it() -> None:
     own = [one for one in transactions_of("shop") if one.customer == "c1"][:9]
+    made, events = copy(detector("shop")), []
 
-    async def go(batches: Sequence[Sequence[Transaction]]) -> tuple[Slow, list[Any]]:
-        store = Slow()
+    class Noted(Slow):
+        async def write(self, groups: Sequence[Group]) -> list[bool]:
+            events.append("write")
+            written = await super().write(groups)
+            events.append("written")
+            return written
+
+    def steps(*args: Any) -> Any:
+        events.append("score")
+        return detector("shop").steps(*args)
+
+    made.steps = steps
+
+    async def go() -> tuple[Slow, list[Any]]:
+        store = Noted()
         ledger = Ledger(store)
-        found = await asyncio.gather(*(ledger.score(made, batch) for batch in batches))
+        found = await asyncio.gather(*(ledger.score(made, batch) for batch in (own[:3], own[3:6], own[6:])))
         return store, [told(one) for batch in found for one in batch]
 
-    store, answers = asyncio.run(go([own[:3], own[3:6], own[6:]]))
-    scores, states = by_hand(made, own)
+    store, answers = asyncio.run(go())
+    scores, states = by_hand(detector("shop"), own)
+    assert events == ["score", "write", "score", "score", "written", "write", "written", "write", "written"]
     assert store.most == 1
     assert [one["probability"] for one in answers] == [score.probability for score in scores]
     record = asyncio.run(store.read([customer_key("c1")]))[customer_key("c1")]
     assert unpack_record("c1", record.data).state == states[customer_key("c1")]
-    lonely = [msgspec.structs.replace(own[0], customer=f"lonely{i}", entity=None) for i in range(3)]
-    store, _ = asyncio.run(go([[one] for one in lonely]))
-    assert store.most == 3
+
+
+@pytest.mark.parametrize("most_known", [0, 100])
+@pytest.mark.parametrize("fails", ["a rival", "the store"])
+def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, most_known: int) -> None:
+    """Somebody else takes the counter that the first batch would have had; the second, which expects it, must not go ahead."""
+    made = detector("shop")
+    own = [one for one in transactions_of("shop") if one.customer == "c1"][:6]
+
+    class Beaten(MemoryStore):
+        n = 0
+
+        async def write(self, groups: Sequence[Group]) -> list[bool]:
+            self.n += 1
+            if self.n == 2:
+                await asyncio.sleep(0.01)  # in which the next batch is scored
+                if fails == "the store":
+                    raise StoreError("gone")
+                await Ledger(self).score(made, [own[1]])
+            return await super().write(groups)
+
+    async def go() -> tuple[MemoryStore, list[Any]]:
+        store = Beaten()
+        ledger = Ledger(store, most_known=most_known)
+        await ledger.score(made, [own[0]])
+        found = await asyncio.gather(*(ledger.score(made, [one]) for one in (own[2], own[3])), return_exceptions=True)
+        rest = await ledger.score(made, own[4:])
+        return store, [*found, rest]
+
+    store, (first, second, rest) = asyncio.run(go())
+    record = unpack_record("c1", asyncio.run(store.read([customer_key("c1")]))[customer_key("c1")].data)
+    if fails == "the store":
+        assert isinstance(first, StoreError)
+        counted = [own[0], own[3], *own[4:]]
+    else:
+        assert not isinstance(first, BaseException)
+        counted = own
+    assert not isinstance(second, BaseException)
+    assert not isinstance(rest, BaseException)
+    assert {seen.id for seen in record.ring} == {one.id for one in counted}
+    assert len(record.ring) == len(counted)
+    assert told(rest[-1])["seen"] == len([one for one in counted if told_late(one, first, second) is False])
+
+
+def told_late(one: Transaction, *answered: Any) -> bool:
+    """Whether a transaction came after a later one and so moved nothing."""
+    given = [told(each) for answers in answered if not isinstance(answers, BaseException) for each in answers]
+    return any(answer["id"] == one.id and answer["late"] for answer in given)

@@ -6,6 +6,7 @@ and, unless the rules say otherwise, moves nothing; a belief of another model is
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -35,6 +36,7 @@ from turncoat.serving.answers import (
     repeated,
 )
 from turncoat.serving.fields import FieldError, Transaction
+from turncoat.serving.known import Known
 from turncoat.serving.records import (
     FORMAT,
     Logged,
@@ -160,9 +162,11 @@ class _Wave:
 class Attempt:
     """One try at a batch: nothing of it is anywhere else until `write`."""
 
-    def __init__(self, store: Store, rules: Rules, detector: Detector, stored: Mapping[str, Stored]) -> None:
-        """With the records as they were read."""
-        self.store, self.rules, self.detector, self.stored = store, rules, detector, stored
+    def __init__(
+        self, store: Store, rules: Rules, detector: Detector, stored: Mapping[str, Stored], known: Mapping[str, Known] | None = None
+    ) -> None:
+        """With the records as they were read, and those that are known without reading."""
+        self.store, self.rules, self.detector, self.stored, self.known = store, rules, detector, stored, known or {}
         self.now = time.time()
         self._schema = detector.features_.fitted().schema
         self.held: dict[str, _Working] = {}
@@ -309,45 +313,65 @@ class Attempt:
         logged = Logged(version, one.sent, body, states, one.label, score.belief, external, follows, one.is_replayed, horizons)
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
-    async def write(self, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> list[bool]:
-        """Put into place what the transactions of a batch changed; of each, whether that was done.
+    async def write(self, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> set[str]:
+        """Put into place what the transactions of a batch changed; the keys of the parties for whom that could not be done.
 
         Transactions whose parties are linked stand or fall together: nothing of them is written if somebody else wrote one of their
-        records since. So do all, if there are records to be written `beside` them.
+        records since, or if one that they build on was not written. So do all, if there are records to be written `beside` them.
         """
         changes = {
             key: Change(key, held.expected, pack_record(held.record), held.n_changes)
             for key, held in self.held.items()
             if held.n_changes and held.record is not None
         }
-        if beside:
-            return await self.store.write([Group([*changes.values(), *beside], self.entries)]) * len(batch)
-        roots = _linked(batch)
-        of_root: dict[str, tuple[list[Change], list[Entry]]] = {roots[key]: ([], []) for key in changes}
+        roots = dict.fromkeys(self.held, "") if beside else _linked(batch)
+        lost = {roots[key] for key, known in self.known.items() if known.is_lost}
+        groups: dict[str, tuple[list[Change], list[Entry]]] = {roots[key]: ([], []) for key in changes if roots[key] not in lost}
         for key, change in changes.items():
-            of_root[roots[key]][0].append(change)
+            if roots[key] not in lost:
+                groups[roots[key]][0].append(change)
         for entry in self.entries:
-            of_root[roots[entry.parties[0][0]]][1].append(entry)
-        written = await self.store.write([Group(*group) for group in of_root.values()]) if of_root else []
-        was_written = dict(zip(of_root, written, strict=True))
-        return [was_written.get(roots[one.keys[0]], True) for one in batch]
+            if roots[entry.parties[0][0]] not in lost:
+                groups[roots[entry.parties[0][0]]][1].append(entry)
+        if beside and not lost:
+            groups.setdefault("", ([], []))[0].extend(beside)
+        written = await self.store.write([Group(*group) for group in groups.values()]) if groups else []
+        lost |= {root for root, is_written in zip(groups, written, strict=True) if not is_written}
+        return {key for key, root in roots.items() if root in lost}
 
     async def held_record(self, key: str) -> _Working:
         """A party's record, made anew if it is another model's."""
         if key not in self.held:
-            stored = self.stored.get(key)
-            if stored is None:
-                self.held[key] = _Working(0, None, NEW)
-            else:
-                record = unpack_record(key, stored.data)
-                ours = record.model == self.detector.version_
-                self.held[key] = _Working(stored.counter, record, STORED) if ours else await self._rebuilt(key, stored.counter, record)
+            self.held[key] = await self._first_held(key)
         return self.held[key]
+
+    async def _first_held(self, key: str) -> _Working:
+        if known := self.known.get(key):
+            counter, record = known.counter, known.record
+        elif stored := self.stored.get(key):
+            counter, record = stored.counter, unpack_record(key, stored.data)
+        else:
+            return _Working(0, None, NEW)
+        return _Working(counter, record, STORED) if record.model == self.detector.version_ else await self._rebuilt(key, counter, record)
+
+    async def _history(
+        self, key: str, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+    ) -> list[Entry]:
+        """What is logged of a party, also of a batch that is still being written."""
+        known = self.known.get(key)
+        if known is not None and known.writing is not None:
+            await asyncio.shield(known.writing)
+        return await self.store.history(key, until=until, id=id, moved=moved, limit=limit)
+
+    @property
+    def made(self) -> dict[str, tuple[int, Record]]:
+        """The records that are to be written, and their counters then."""
+        return {key: (held.expected + held.n_changes, held.record) for key, held in self.held.items() if held.n_changes and held.record}
 
     async def _rebuilt(self, key: str, counter: int, record: Record) -> _Working:
         """A record of another model, made anew of what is logged of it; or a new one, where nothing is that this model can read."""
         try:
-            packed = self._replayed(key, await self.store.history(key, limit=_REBUILD_FROM))
+            packed = self._replayed(key, await self._history(key, limit=_REBUILD_FROM))
         except DataError:  # of another schema
             packed = None
         renewed = msgspec.structs.replace(record, model=self.detector.version_, state=packed or b"")
@@ -379,7 +403,7 @@ class Attempt:
     async def _met(self, key: str, held: _Working, when: float) -> tuple[bytes | None, str]:
         """The state that a party had at an earlier moment, of which it may know nothing later; and where it is from."""
         found = [entry for entry in reversed(self.entries) if entry.moved and entry.time <= when and key in dict(entry.parties)]
-        found += await self.store.history(key, until=when, moved=True, limit=_LOOK_BACK)
+        found += await self._history(key, until=when, moved=True, limit=_LOOK_BACK)
         for entry in found:
             logged, place = unpack_logged(entry.content), list(dict(entry.parties)).index(key)
             if logged.horizons[place] > when:
@@ -394,13 +418,13 @@ class Attempt:
     async def _rebuilt_until(self, key: str, when: float) -> tuple[bytes | None, str]:
         """The state at an earlier moment when another model served."""
         try:
-            return self._replayed(key, await self.store.history(key, until=when, limit=_REBUILD_FROM)), REBUILT
+            return self._replayed(key, await self._history(key, until=when, limit=_REBUILD_FROM)), REBUILT
         except DataError:  # of another schema
             return None, RESTARTED
 
     async def _knows_the_first(self, key: str) -> bool:
         """Whether the log still has a party's first transaction, as far as is looked."""
-        moves = await self.store.history(key, moved=True, limit=_REBUILD_FROM)
+        moves = await self._history(key, moved=True, limit=_REBUILD_FROM)
         return bool(moves) and dict(moves[-1].parties)[key] == 1
 
     async def _again(self, one: Transaction, seen: Seen) -> Given:
@@ -414,7 +438,7 @@ class Attempt:
 
     async def _logged_answer(self, one: Transaction) -> Given | None:
         """The answer in the log, if it has one."""
-        for entry in await self.store.history(one.keys[0], id=one.id):
+        for entry in await self._history(one.keys[0], id=one.id):
             if entry.kind == SCORE:
                 return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
         return None

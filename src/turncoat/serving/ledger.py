@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 
-from turncoat.errors import ContentionError
+from turncoat.errors import ContentionError, StoreError
 from turncoat.scoring import Detector
 from turncoat.serving.attempt import Attempt, Given, Rules
 from turncoat.serving.fields import Transaction
+from turncoat.serving.known import Known, KnownRecords
 from turncoat.serving.stores import Change, Store
 
 _ATTEMPTS = 100
@@ -28,47 +28,59 @@ async def attempts() -> AsyncIterator[None]:
 class Ledger:
     """Keeps a store's beliefs, by one detector at a time."""
 
-    def __init__(self, store: Store, rules: Rules | None = None) -> None:
-        """The store belongs to the caller."""
+    def __init__(self, store: Store, rules: Rules | None = None, most_known: int = 0) -> None:
+        """The store belongs to the caller. `most_known` records are remembered, where nobody else writes them all the time."""
         self.store, self.rules = store, rules or Rules()
-        self._order = asyncio.Lock()
-        self._busy: dict[str, asyncio.Future[None]] = {}  # records of batches under way, and when they are done
+        self._known = KnownRecords(most_known)
+        self._scoring, self._writing = asyncio.Lock(), asyncio.Lock()
 
     async def score(self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> list[Given | Exception]:
-        """Answers in order, of which none is given before all are written; a refused transaction changes nothing.
+        """Answers in order, of which none is given before it is written; a refused transaction changes nothing.
 
-        Batches may overlap: one that shares a record with an earlier one waits for it. `beside` are records of the caller's to be written
-        in the same instant.
+        Batches may overlap: while one is written the next is scored, with what the first will leave. `beside` are records of the caller's
+        to be written in the same instant.
         """
         given: dict[int, Given | Exception] = {}
-        async with self._turn(_keys(batch)):
-            async for _ in attempts():
-                left = [place for place in range(len(batch)) if place not in given]
-                tried = [batch[place] for place in left]
-                attempted = Attempt(self.store, self.rules, detector, await self.store.read(_keys(tried)))
-                found = await attempted.take(tried)
-                written = await attempted.write(tried, beside)
-                given |= {place: one for place, one, is_written in zip(left, found, written, strict=True) if is_written}
-                if len(given) == len(batch):
-                    break
+        async for _ in attempts():
+            left = [place for place in range(len(batch)) if place not in given]
+            tried = [batch[place] for place in left]
+            async with self._scoring:
+                attempted, found = await self._scored(detector, tried)
+                done = asyncio.get_running_loop().create_future()
+                made = {key: Known(*record, done) for key, record in attempted.made.items()}
+                self._known.add(made)
+            lost = await self._written(attempted, tried, beside, made, done)
+            given |= {place: one for place, one, each in zip(left, found, tried, strict=True) if each.keys[0] not in lost}
+            if len(given) == len(batch):
+                break
         return [given[place] for place in range(len(batch))]
 
-    @asynccontextmanager
-    async def _turn(self, keys: Sequence[str]) -> AsyncIterator[None]:
-        """Records for oneself, as far as this process goes, in the order they were asked for."""
-        async with self._order:
-            while waiting := {self._busy[key] for key in keys if key in self._busy}:
-                await asyncio.wait(waiting)
-            done = asyncio.get_running_loop().create_future()
-            self._busy |= dict.fromkeys(keys, done)
+    async def _scored(self, detector: Detector, batch: Sequence[Transaction]) -> tuple[Attempt, list[Given | Exception]]:
+        """A try at a batch, with the records that are known and, of the others, those that are stored."""
+        keys = dict.fromkeys(key for one in batch for key in one.keys)
+        known = self._known.of(keys)
+        others = [key for key in keys if key not in known]
+        stored = await self.store.read(others) if others else {}
+        attempted = Attempt(self.store, self.rules, detector, stored, known)
+        return attempted, await attempted.take(batch)
+
+    async def _written(
+        self,
+        attempted: Attempt,
+        batch: Sequence[Transaction],
+        beside: Sequence[Change],
+        made: Mapping[str, Known],
+        done: asyncio.Future[None],
+    ) -> set[str]:
+        """Write what was tried, after those who were before it; the keys of the parties for whom that could not be done."""
+        lost: set[str] = set(made)
         try:
-            yield
+            async with self._writing:
+                lost = await attempted.write(batch, beside)
+        except StoreError:
+            self._known.forget()
+            raise
         finally:
-            for key in keys:
-                del self._busy[key]
+            self._known.settle(made, lost & made.keys())
             done.set_result(None)
-
-
-def _keys(batch: Sequence[Transaction]) -> list[str]:
-    """Where the records of all parties are, each once."""
-    return list(dict.fromkeys(key for one in batch for key in one.keys))
+        return lost

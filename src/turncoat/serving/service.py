@@ -34,6 +34,7 @@ from turncoat.serving.stores import open_store
 _log = logging.getLogger("turncoat")
 _RETENTION_SECONDS = 60.0  # between two removals of old log entries
 _DRIFT_SECONDS = 10.0  # between two looks at drift for the metrics
+_KNOWN_RECORDS = 4096  # remembered by a service that is alone with its store
 _READY_SECONDS = 2.0  # that the store may take to show that it is there
 DAY = 86400.0
 
@@ -51,7 +52,7 @@ class Service:
         self.metrics = Metrics()
         rules = Rules(settings.late, settings.ring, settings.reasons, settings.labels_condition)
         self.store = open_store(settings.store)
-        self.ledger = Ledger(self.store, rules)
+        self.ledger = Ledger(self.store, rules, _KNOWN_RECORDS if settings.workers == 1 else 0)
         self._shown: tuple[str, str] | None = None  # model and calibration in the metrics
         self.line = Line(self._score, most_waiting=settings.most_waiting)
 

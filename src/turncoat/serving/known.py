@@ -1,0 +1,58 @@
+"""Records as this process left them: what is being written, so that the next batch need not wait for it, and what was written lately."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from turncoat.serving.records import Record
+
+
+class Known:
+    """A record as a batch left it. It holds once the batch is written, and is nothing if that fails."""
+
+    __slots__ = ("counter", "is_lost", "record", "writing")
+
+    def __init__(self, counter: int, record: Record, writing: asyncio.Future[None]) -> None:
+        """`writing` ends when it is known what became of the write."""
+        self.counter, self.record = counter, record
+        self.writing: asyncio.Future[None] | None = writing  # None once it is written
+        self.is_lost = False
+
+
+class KnownRecords:
+    """The latest of them. Compare-and-set finds out whoever builds on one that others have changed since."""
+
+    def __init__(self, most: int) -> None:
+        """Of those that are written, `most` are kept: none where other processes write the same records all the time."""
+        self._most = most
+        self._records: dict[str, Known] = {}  # the longest unused first
+
+    def of(self, keys: Iterable[str]) -> dict[str, Known]:
+        """Those that are known."""
+        records = self._records
+        found = {key: known for key in keys if (known := records.pop(key, None)) is not None}
+        records |= found
+        return found
+
+    def add(self, made: Mapping[str, Known]) -> None:
+        """Take in what a batch that is about to be written has made."""
+        for key, known in made.items():
+            self._records.pop(key, None)
+            self._records[key] = known
+
+    def settle(self, made: Mapping[str, Known], lost: Iterable[str]) -> None:
+        """What a batch has made is written, but for some of the keys."""
+        for key in lost:
+            made[key].is_lost = True
+        for key, known in made.items():
+            known.writing = None
+            if (known.is_lost or not self._most) and self._records.get(key) is known:
+                del self._records[key]
+        for key in list(self._records)[: max(len(self._records) - self._most, 0)]:
+            if self._records[key].writing is None:
+                del self._records[key]
+
+    def forget(self) -> None:
+        """Start anew: the store may not have what it had."""
+        self._records.clear()
