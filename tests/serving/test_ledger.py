@@ -19,7 +19,8 @@ from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
 from turncoat.errors import DamagedError, StoreError
 from turncoat.scoring import DetectorState
-from turncoat.serving.attempt import Given, LateError, Rules
+from turncoat.serving.answers import Given
+from turncoat.serving.attempt import LateError, Rules
 from turncoat.serving.fields import FieldError, Transaction, TransactionForm
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.outcomes import report

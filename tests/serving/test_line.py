@@ -13,7 +13,7 @@ from tests.scoring.cases import detector
 from tests.serving.cases import transactions_of
 from tests.serving.test_ledger import by_hand, told
 from turncoat.errors import StoreError
-from turncoat.serving.attempt import Given
+from turncoat.serving.answers import Given
 from turncoat.serving.fields import Transaction
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.line import Line, OverloadedError

@@ -140,7 +140,8 @@ def replay(
 
 
 async def _replay(detector: Detector, transactions: Transactions, url: str, log: bool, pseudonyms: Pseudonyms | None) -> dict[str, Any]:
-    from turncoat.serving.attempt import Given, Rules
+    from turncoat.serving.answers import Given
+    from turncoat.serving.attempt import Rules
     from turncoat.serving.ledger import Ledger
     from turncoat.serving.replaying import replay as run
     from turncoat.serving.replaying import replayed

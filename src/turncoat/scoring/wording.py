@@ -175,24 +175,30 @@ class _Number(NamedTuple):
         """What a row has there, on its own scale, to the precision of float32."""
         place, unit, centre, spread = self
         value: float = row.continuous.item(place) * spread + centre
-        if not unit > 0:
-            return value
-        try:
-            return math.copysign(unit * math.expm1(abs(value)), value)
-        except OverflowError:
-            return math.copysign(math.inf, value)
+        return _grown(value, unit) if unit > 0 else value
 
     def words(self, column: str) -> Words:
         """What says what a row has there. Digits that its place in a float32 row has made up are left out."""
-        least, of = 1e-5 * (self.unit or self.spread + abs(self.centre)), self.of
+        place, unit, centre, spread = self
+        least = 1e-5 * (unit or spread + abs(centre))
 
         def words(row: FeatureRow) -> str:
-            value = of(row)
+            value = row.continuous.item(place) * spread + centre
             if value != value:
                 return f"{column} missing"
+            if unit > 0:
+                value = _grown(value, unit)
             return f"{column} 0" if -least < value < least else f"{column} {value:.5g}"
 
         return words
+
+
+def _grown(value: float, unit: float) -> float:
+    """A number of which the signed logarithm, in units, is the value."""
+    try:
+        return math.copysign(unit * math.expm1(abs(value)), value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def _amount(amount: float, log_ratio: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+
+from turncoat.scoring.live import Steps
 
 # Where the belief came from that a transaction was scored with.
 NEW = "new"  # the customer's first transaction
@@ -43,6 +45,18 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     model: str
     calibration: int
     reasons: tuple[Why, ...]
+
+
+class Given(NamedTuple):
+    """An answer, and what is to be counted of it."""
+
+    body: bytes
+    probability: float
+    late: bool = False
+    duplicate: bool = False
+    age: float | None = None  # seconds since the belief's last transaction
+    steps: Steps | None = None  # what it was scored in, unless it was not
+    place: int = 0  # in there
 
 
 class Remembered(msgspec.Struct, frozen=True):

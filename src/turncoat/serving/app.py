@@ -20,8 +20,7 @@ from starlette.types import Receive, Scope, Send
 from turncoat import __version__
 from turncoat.errors import StoreError, TurncoatError
 from turncoat.serving import access
-from turncoat.serving.answers import Problem, Refusal, json_bytes
-from turncoat.serving.attempt import Given
+from turncoat.serving.answers import Given, Problem, Refusal, json_bytes
 from turncoat.serving.bodies import Head, Incoming, read_body
 from turncoat.serving.fields import decode_label
 from turncoat.serving.line import OverloadedError

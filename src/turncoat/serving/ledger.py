@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from turncoat.errors import ContentionError, StoreError
 from turncoat.scoring import Detector
-from turncoat.serving.attempt import Attempt, Given, Rules
+from turncoat.serving.answers import Given
+from turncoat.serving.attempt import Attempt, Rules
 from turncoat.serving.fields import Transaction
 from turncoat.serving.known import Known, KnownRecords
 from turncoat.serving.stores import Change, Store

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from turncoat.errors import TurncoatError
-from turncoat.serving.attempt import Given
+from turncoat.serving.answers import Given
 from turncoat.serving.fields import Transaction
 
 _LANES = 2  # while one batch is being written, the next is scored

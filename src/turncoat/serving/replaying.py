@@ -16,7 +16,7 @@ from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ContentionError
 from turncoat.scoring import Detector
-from turncoat.serving.attempt import Given
+from turncoat.serving.answers import Given
 from turncoat.serving.fields import OWN_ID, Transaction
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.pseudonyms import Pseudonyms

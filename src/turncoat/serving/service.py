@@ -17,8 +17,8 @@ from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import Detector
 from turncoat.scoring.state import DetectorState, unpack_state
 from turncoat.serving.access import Door, Pace, load_keys
-from turncoat.serving.answers import Customer, Outcome, Recent
-from turncoat.serving.attempt import Given, Rules
+from turncoat.serving.answers import Customer, Given, Outcome, Recent
+from turncoat.serving.attempt import Rules
 from turncoat.serving.drift import VERDICTS
 from turncoat.serving.fields import Transaction
 from turncoat.serving.keeper import Keeper, Served

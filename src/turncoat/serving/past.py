@@ -1,0 +1,104 @@
+"""What the log knows: answers that were given, beliefs as they were, and what makes them anew for another model."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from turncoat.errors import DataError
+from turncoat.scoring import Detector, DetectorState
+from turncoat.serving.answers import CURRENT, LOGGED, NEW, REBUILT, RESTARTED, Given, Remembered, json_bytes, repeated
+from turncoat.serving.fields import Transaction
+from turncoat.serving.known import Known
+from turncoat.serving.records import Seen, customer_key, unpack_logged
+from turncoat.serving.stores import SCORE, Entry, Store
+from turncoat.serving.waves import Working
+
+_REBUILD_FROM = 500  # of a party's latest logged transactions
+_LOOK_BACK = 50  # log entries in which the belief that a late transaction would have met is looked for
+
+
+class Past:
+    """The log as an attempt sees it: what is stored, what is still being written, and what the attempt itself will add."""
+
+    def __init__(self, store: Store, detector: Detector, known: Mapping[str, Known], entries: Sequence[Entry]) -> None:
+        """`known` are records that others may still be writing, `entries` the attempt's own so far."""
+        self._store, self._detector, self._known, self._entries = store, detector, known, entries
+
+    async def _history(
+        self, key: str, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+    ) -> list[Entry]:
+        """What is stored of a party once nobody in this process is writing it any more."""
+        known = self._known.get(key)
+        if known is not None and known.writing is not None:
+            await asyncio.shield(known.writing)
+        return await self._store.history(key, until=until, id=id, moved=moved, limit=limit)
+
+    async def answer(self, one: Transaction) -> Given | None:
+        """The answer that was given to a transaction, if it is in the log."""
+        for entry in await self._history(one.keys[0], id=one.id):
+            if entry.kind == SCORE:
+                return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
+        return None
+
+    async def answer_again(self, one: Transaction, seen: Seen) -> Given:
+        """The first answer to a transaction that comes again; of one that is no longer in the log, what the record has of it."""
+        for entry in reversed(self._entries):
+            if entry.id == one.id and entry.parties[0][0] == one.keys[0]:
+                return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
+        remembered = Given(json_bytes(Remembered(one.id, one.customer, seen.probability)), seen.probability, duplicate=True)
+        return await self.answer(one) or remembered
+
+    async def met(self, key: str, held: Working, when: float) -> tuple[bytes | None, str]:
+        """The state that a party had at an earlier moment, of which it may know nothing later; and where it is from."""
+        found = [entry for entry in reversed(self._entries) if entry.moved and entry.time <= when and key in dict(entry.parties)]
+        found += await self._history(key, until=when, moved=True, limit=_LOOK_BACK)
+        for entry in found:
+            logged, place = unpack_logged(entry.content), list(dict(entry.parties)).index(key)
+            if logged.horizons[place] > when:
+                continue
+            if logged.model == self._detector.version_:
+                return logged.states[place], LOGGED
+            return await self.rebuilt(key, when)
+        if not found and (held.expected == 0 or await self._knows_the_first(key)):
+            return None, NEW  # and this one is older still
+        return held.state, CURRENT
+
+    async def rebuilt(self, key: str, until: float = math.inf) -> tuple[bytes | None, str]:
+        """The state of a party as this model would have it; none where nothing is logged that it can read."""
+        try:
+            state = self._replayed(key, await self._history(key, until=until, limit=_REBUILD_FROM))
+        except DataError:  # of another schema
+            state = None
+        return state, RESTARTED if state is None else REBUILT
+
+    async def _knows_the_first(self, key: str) -> bool:
+        """Whether the log still has a party's first transaction, as far as is looked."""
+        moves = await self._history(key, moved=True, limit=_REBUILD_FROM)
+        return bool(moves) and dict(moves[-1].parties)[key] == 1
+
+    def _replayed(self, key: str, history: Sequence[Entry]) -> bytes | None:
+        """A party's state after the transactions and labels that moved it, given the newest first.
+
+        What the second party was like at each of a customer's transactions is not known any more, and left out as missing.
+        """
+        detector, schema = self._detector, self._detector.features_.fitted().schema
+        is_customer = key == customer_key(key[2:])
+        state: DetectorState = DetectorState()
+        for entry in reversed(history):
+            logged = unpack_logged(entry.content)
+            is_score = entry.kind == SCORE
+            if is_score and entry.moved:
+                row = msgspec.json.decode(logged.sent)
+                if is_customer:
+                    row.pop(schema.entity, None)
+                after, _ = detector.score_one(state, row, n_reasons=0, label_follows=logged.label_follows)
+                state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
+            if is_customer and not is_score and entry.moved and state.customer is not None:
+                state = detector.condition(state, int(logged.label or 0))
+            if not is_customer and logged.label == 1 and state.entity is not None:
+                state = detector.report_fraud(state, entry.time)
+        return state.customer if is_customer else state.entity
