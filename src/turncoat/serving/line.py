@@ -11,6 +11,7 @@ from turncoat.serving.answers import Given
 from turncoat.serving.fields import Transaction
 
 _LANES = 2  # while one batch is being written, the next is scored
+_IDLE_TURNS = 2  # of the loop, after which nobody else is at the door
 _FEW = 8  # transactions that are not worth a batch of their own
 
 Work = Callable[[Sequence[Transaction]], Awaitable[list[Given | Exception]]]
@@ -58,9 +59,10 @@ class Line:
                 self._something.clear()
 
     async def _gathered(self) -> None:
-        """Let join who is at the door: as long as every turn of the loop brings somebody, it is worth another."""
-        before = -1
-        while before < len(self._waiting) < self._most_at_once:
+        """Let join who is at the door: as long as turns of the loop bring somebody, another is worth it."""
+        before, n_idle = 0, 0
+        while n_idle < _IDLE_TURNS and len(self._waiting) < self._most_at_once:
+            n_idle = 0 if len(self._waiting) > before else n_idle + 1
             before = len(self._waiting)
             await asyncio.sleep(0)
 
