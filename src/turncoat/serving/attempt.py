@@ -214,7 +214,7 @@ class Attempt:
             for key, held in self.held.items()
             if held.n_changes and held.record is not None
         }
-        roots = dict.fromkeys(self.held, "") if beside else _linked(batch)
+        roots = dict.fromkeys((key for one in batch for key in one.keys), "") if beside else _linked(batch)
         lost = {roots[key] for key, known in self.known.items() if known.is_lost}
         groups: dict[str, tuple[list[Change], list[Entry]]] = {roots[key]: ([], []) for key in changes if roots[key] not in lost}
         for key, change in changes.items():

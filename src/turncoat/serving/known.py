@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from turncoat.serving.records import Record
 
@@ -49,7 +50,7 @@ class KnownRecords:
             known.writing = None
             if (known.is_lost or not self._most) and self._records.get(key) is known:
                 del self._records[key]
-        for key in list(self._records)[: max(len(self._records) - self._most, 0)]:
+        for key in list(islice(self._records, max(len(self._records) - self._most, 0))):
             if self._records[key].writing is None:
                 del self._records[key]
 
