@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from turncoat.serving import known
 from turncoat.serving.known import Known, KnownRecords
 from turncoat.serving.records import FORMAT, Record
 
@@ -34,7 +35,7 @@ def test_what_is_being_written_is_known_and_then_as_much_as_is_asked_for(most: i
         assert list(records.of("a")) == ["a"]  # which makes it the latest used
         records.settle(first, [])
         assert set(records.of("abc")) == ({"c", "a"} if most else set())
-        assert not any(known.is_lost or known.writing for known in first.values())
+        assert not any(one.is_lost or one.writing for one in first.values())
 
     in_loop(work)
 
@@ -66,6 +67,22 @@ def test_the_end_of_one_write_does_not_forget_the_next(most: int) -> None:
         assert records.of("a") == (second if most else {})
         records.forget()
         assert records.of("a") == {}
+
+    in_loop(work)
+
+
+def test_what_was_written_is_remembered_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        records, now = KnownRecords(9), 100.0
+        monkeypatch.setattr(known.time, "monotonic", lambda: now)
+        written, waiting = made("a", "b"), made("c")
+        records.add(written)
+        records.add(waiting)
+        records.settle(written, [])
+        now += known.REMEMBERED_SECONDS / 2
+        assert set(records.of("ac")) == {"a", "c"}
+        now += known.REMEMBERED_SECONDS
+        assert set(records.of("abc")) == {"c"}  # which is still being written
 
     in_loop(work)
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from turncoat.serving.records import Record
 
 
+# Seconds for which a written record is remembered. Counters start anew when a customer is erased, and a record that was remembered from before
+# could meet the very counter that it expects, if others have brought it there: who erases waits for longer than this.
+REMEMBERED_SECONDS = 1.0
+
+
 class Known:
     """A record as a batch left it. It holds once the batch is written, and is nothing if that fails."""
 
-    __slots__ = ("counter", "is_lost", "record", "writing")
+    __slots__ = ("counter", "is_lost", "record", "until", "writing")
 
     def __init__(self, counter: int, record: Record, writing: asyncio.Future[None]) -> None:
         """`writing` ends when it is known what became of the write."""
         self.counter, self.record = counter, record
         self.writing: asyncio.Future[None] | None = writing  # None once it is written
         self.is_lost = False
+        self.until = math.inf  # when it is to be forgotten
 
 
 class KnownRecords:
@@ -31,8 +39,8 @@ class KnownRecords:
 
     def of(self, keys: Iterable[str]) -> dict[str, Known]:
         """Those that are known."""
-        records = self._records
-        found = {key: known for key in keys if (known := records.pop(key, None)) is not None}
+        records, now = self._records, time.monotonic()
+        found = {key: known for key in keys if (known := records.pop(key, None)) is not None and known.until >= now}
         records |= found
         return found
 
@@ -46,8 +54,9 @@ class KnownRecords:
         """What a batch has made is written, but for some of the keys."""
         for key in lost:
             made[key].is_lost = True
+        until = time.monotonic() + REMEMBERED_SECONDS
         for key, known in made.items():
-            known.writing = None
+            known.writing, known.until = None, until
             if (known.is_lost or not self._most) and self._records.get(key) is known:
                 del self._records[key]
         for key in list(islice(self._records, max(len(self._records) - self._most, 0))):
