@@ -10,8 +10,8 @@ from itertools import islice
 
 from turncoat.serving.records import Record
 
-# For which a written record is remembered. Counters start anew when a customer is erased, and a record remembered from before could meet the
-# very counter that it expects, if others have brought it there: who erases waits for longer than this.
+# For which a written record is remembered. Counters start anew when a customer is erased, and a record remembered from before could meet
+# the very counter that it expects, if others have brought it there: who erases waits for longer than this.
 REMEMBERED_SECONDS = 1.0
 
 
