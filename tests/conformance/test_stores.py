@@ -23,6 +23,7 @@ import pytest
 from tests.serving.redis_server import RedisServer, running_redis
 from turncoat.errors import ConfigError, StoreError
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store, Stored, open_store
+from turncoat.serving.stores import redis as redis_store
 from turncoat.serving.stores import sqlite as sqlite_store
 
 T = TypeVar("T")
@@ -453,6 +454,151 @@ def test_many_are_forgotten_up_to_a_limit(url: str) -> None:
     using(url, work)
 
 
+@every_store
+def test_a_party_is_erased_and_the_others_stay(url: str) -> None:
+    async def work(store: Store) -> None:
+        both = (("c", 1), ("e", 1))
+        assert await put(store, [Change(key, 0, key.encode()) for key in "cde"], [entry("both", parties=both, content=b"1" * 600)])
+        assert await put(store, [Change("c", 1, b"c2")], [entry("other", 2, "e"), entry("label", 2, kind=LABEL), entry("own", 3)])
+        assert await put(store, [], [entry("last", 4), entry("d", 1, "d"), entry("nobody's", parties=())])
+        left = [one for one in await store.log() if "c" not in dict(one.parties)]
+        assert await store.erase("c") == 4
+        assert dict(await store.read(["c", "d", "e"])) == {"d": Stored(1, b"d"), "e": Stored(1, b"e")}
+        assert await store.log() == left
+        assert ids(left) == ["other", "d", "nobody's"]
+        assert [ids(await store.history(key)) for key in "cde"] == [[], ["d"], ["other"]]
+        assert await store.erase("c") == await store.erase("never there") == 0
+        assert await store.log(left[0].place) == left[1:]
+        assert await store.forget(1.0) == 3
+
+    using(url, work)
+
+
+@every_store
+def test_an_erased_party_is_new_to_those_who_knew_it(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [Change("c", 0, b"", steps=7)], [entry("old", 7)])
+        await store.erase("c")
+        assert not await put(store, [Change("c", 7, b"from memory"), Change("e", 0, b"")], [entry("stale", 8)])
+        assert dict(await store.read(["c", "e"])) == {}
+        assert await put(store, [Change("c", 0, b"anew")], [entry("new")])
+        assert dict(await store.read(["c"])) == {"c": Stored(1, b"anew")}
+        assert ids(await store.history("c")) == ids(await store.log()) == ["new"]
+
+    using(url, work)
+
+
+@every_store
+def test_a_record_without_a_log_is_erased_and_a_log_without_a_record(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [Change("c", 0, b"")], [entry("t", key="d")])
+        assert (await store.erase("c"), await store.erase("d")) == (0, 1)
+        assert dict(await store.read(["c"])) == {}
+        assert await store.log() == []
+
+    using(url, work)
+
+
+@every_store
+def test_many_entries_are_erased_from_among_many(url: str) -> None:
+    async def work(store: Store) -> None:
+        n = 1300
+        written = [
+            entry(f"t{i}", parties=(("c" if i % 3 else "d", i + 1), (f"e{i % 2}", i + 1)), content=b"%d;" % i * 50, at=float(i))
+            for i in range(n)
+        ]
+        for i in range(0, n, 100):
+            assert await put(store, [Change("c", i, b"", steps=100)], written[i : i + 100])
+        left = [one for one in await store.log(limit=n) if one.parties[0][0] == "d"]
+        assert await store.erase("c") == n - len(left)
+        found = await store.log(limit=n)
+        assert found == left
+        assert [one._replace(place="") for one in found] == written[::3]
+        assert await store.history("d", limit=n) == left[::-1]
+        assert await store.history("e1", limit=n) == left[1::2][::-1]
+        assert dict(await store.read(["c"])) == {}
+        assert await store.forget(99.5, limit=n) == 34
+
+    using(url, work)
+
+
+@every_store
+def test_a_party_of_any_name_is_erased(url: str) -> None:
+    async def work(store: Store) -> None:
+        entries = [entry(f"t{i}", 1, key) for i, key in enumerate(ODD_KEYS)]
+        assert await put(store, [Change(key, 0, b"") for key in ODD_KEYS], entries)
+        for i, key in enumerate(ODD_KEYS):
+            assert await store.erase(key) == 1
+            assert sorted(await store.read(ODD_KEYS)) == sorted(ODD_KEYS[i + 1 :])
+            assert ids(await store.log()) == ids(entries[i + 1 :])
+
+    using(url, work)
+
+
+@every_lasting_store
+def test_an_erasure_that_was_cut_off_is_finished_by_another(url: str) -> None:
+    async def work(store: Store) -> None:
+        n = 900
+        assert await put(store, [Change("c", 0, b"", steps=n)], [entry(f"t{i}", i + 1, content=b"x" * 300) for i in range(n)])
+        other: Any = open_store(url)
+        name = "_do" if url.startswith("sqlite") else "_run"
+        step, turns = getattr(other, name), itertools.count()
+
+        async def cut_off(*args: Any) -> Any:
+            if next(turns) == 2:
+                raise StoreError("cut off")
+            return await step(*args)
+
+        setattr(other, name, cut_off)
+        with pytest.raises(StoreError, match="cut off"):
+            await other.erase("c")
+        await other.close()
+        left = await store.history("c", limit=n)
+        assert 0 < len(left) < n
+        assert ids(left) == [f"t{i}" for i in range(n - 1, n - 1 - len(left), -1)]  # the latest
+        assert dict(await store.read(["c"])) == {"c": Stored(n, b"")}
+        assert await store.erase("c") == len(left)
+        assert await store.log() == []
+        assert dict(await store.read(["c"])) == {}
+
+    using(url, work)
+
+
+@every_lasting_store
+def test_a_record_goes_together_with_its_last_entries(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one handle erases, another goes on writing. What is there of the party is always of one piece."""
+    for module in (sqlite_store, redis_store):
+        monkeypatch.setattr(module, "_REMOVED_AT_ONCE", 5)
+
+    async def write_on(store: Store) -> int:
+        n_anew = 0
+        for i in range(400):
+            held = (await store.read(["c"])).get("c", Stored(0, b""))
+            if await put(store, [Change("c", held.counter, b"")], [entry(f"t{i}", held.counter + 1)]):
+                n_anew += held.counter == 0
+            await asyncio.sleep(0)
+        return n_anew
+
+    async def work(store: Store) -> None:
+        other = open_store(url)
+        try:
+            assert await put(store, [Change("c", 0, b"", steps=50)], [entry(f"old{i}", i + 1) for i in range(50)])
+            writing, removed = asyncio.create_task(write_on(store)), 0
+            while not writing.done():
+                removed += await other.erase("c")
+            assert await writing > 1
+        finally:
+            await other.close()
+        held = (await store.read(["c"])).get("c", Stored(0, b""))
+        left = await store.history("c", limit=1000)
+        assert [one.parties for one in left] == [(("c", counter),) for counter in range(held.counter, 0, -1)]
+        assert removed >= 50
+        await store.erase("c")
+        assert await store.log() == []
+
+    using(url, work)
+
+
 @every_lasting_store
 def test_it_behaves_as_the_store_in_memory(url: str) -> None:
     """Whatever is done to both, both say the same."""
@@ -494,6 +640,9 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
             if draw.random() < 0.1:
                 limit = draw.randint(1, 20)
                 assert await store.forget(i - 20, limit) == await model.forget(i - 20, limit)
+            if draw.random() < 0.05:
+                counters[key] = 0
+                assert await store.erase(key) == await model.erase(key)
             assert dict(await store.read(sorted(counters))) == dict(await model.read(sorted(counters)))
         assert 10 < n_mixed < 200
 
@@ -607,7 +756,14 @@ def test_a_closed_store_refuses(url: str) -> None:
         assert await put(store, [Change("a", 0, b"")])
         await store.close()
         await store.close()
-        for use in (store.read(["a"]), put(store, [Change("a", 1, b"")]), store.history("a"), store.log(), store.forget(0.0)):
+        for use in (
+            store.read(["a"]),
+            put(store, [Change("a", 1, b"")]),
+            store.history("a"),
+            store.log(),
+            store.forget(0.0),
+            store.erase("a"),
+        ):
             with pytest.raises(StoreError, match="is closed"):
                 await use
 
@@ -937,6 +1093,102 @@ def test_sqlite_keeps_no_index_of_what_is_forgotten(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
+def bytes_of(path: Path) -> bytes:
+    """All that is in the file and in those beside it."""
+    return b"".join(file.read_bytes() for file in path.parent.iterdir())
+
+
+@pytest.fixture
+def careless_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SQLite that does not overwrite what it removes, unless told to. Some builds do."""
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+        db = connect(*args, **options)
+        db.execute("PRAGMA secure_delete = OFF")
+        return db
+
+    monkeypatch.setattr(sqlite_store.sqlite3, "connect", connected)
+
+
+@pytest.mark.usefixtures("careless_sqlite")
+def test_sqlite_has_no_byte_left_of_what_is_erased(path: Path) -> None:
+    noise = random.Random("hers").randbytes(8000)  # which is kept as it is
+    marks = [b"c:Wanda", b"wandas-", *(noise[i : i + 16] for i in range(0, len(noise), 500))]
+
+    async def work(store: Store) -> None:
+        others = [entry(f"t{i}", i + 1, "c:Eve", content=random.Random(i).randbytes(900)) for i in range(40)]
+        hers = [entry(f"wandas-{i}", parties=(("c:Wanda", i + 1), ("e", i + 1)), content=noise[1000 * i :][:1000]) for i in range(8)]
+        mixed = [one for i in range(8) for one in (*others[5 * i : 5 * i + 5], hers[i])]
+        for i in range(6):  # records that grow, and pages that fill up
+            assert await put(store, [Change("c:Wanda", i, b"wandas-" * 9 * i), Change("e", i, b"")], mixed[8 * i : 8 * i + 8])
+            if i == 3:
+                await in_its_thread(store, "PRAGMA wal_checkpoint(TRUNCATE)")  # some in the file, some in the write-ahead log
+        assert await put(store, [], [entry("wandas-alone", 9, "c:Wanda", content=noise)])
+        before = bytes_of(path)
+        assert all(mark in before for mark in marks)
+        assert await store.erase("c:Wanda") == 9
+        after = bytes_of(path)
+        assert [mark for mark in marks if mark in after] == []
+        assert [one._replace(place="") for one in await store.log()] == others
+        assert await in_its_thread(store, "PRAGMA integrity_check") == [("ok",)]
+
+    using(f"sqlite:///{path}", work)
+
+
+def test_sqlite_made_anew_has_no_byte_of_what_was_erased(path: Path) -> None:
+    """Where SQLite splits pages it leaves copies of some cells in their empty middle; VACUUM leaves them out."""
+
+    async def work(store: Store) -> None:
+        draw = random.Random(0)
+        for i in range(100):
+            changes = [Change(f"c:cust{k:02d}", i, b"cust%02d" % k * draw.choice([1, 30, 300])) for k in range(60)]
+            entries = [entry(f"{change.key[2:]}-{i}", i + 1, change.key, at=float(i)) for change in changes]
+            assert await put(store, changes, entries)
+        assert await store.forget(90.0) == 5400
+        for k in range(30):
+            assert await store.erase(f"c:cust{k:02d}") == 10
+        await in_its_thread(store, "VACUUM")
+        await in_its_thread(store, "PRAGMA wal_checkpoint(TRUNCATE)")
+        after = bytes_of(path)
+        assert [b"cust%02d" % k in after for k in range(60)] == [False] * 30 + [True] * 30
+
+    using(f"sqlite:///{path}", work)
+
+
+def test_sqlite_erases_though_somebody_reads_all_the_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "_READERS_PATIENCE", 0.01)
+
+    async def work(store: Store) -> None:
+        assert await put(store, [Change("c:Wanda", 0, b"")], [entry("t", key="c:Wanda")])
+        reader = sqlite3.connect(path, isolation_level=None)
+        try:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM log").fetchone() == (1,)
+            assert await store.erase("c:Wanda") == 1
+            assert dict(await store.read(["c:Wanda"])) == {}
+            reader.execute("COMMIT")
+        finally:
+            reader.close()
+        assert await store.erase("c:Wanda") == 0
+        assert b"Wanda" not in bytes_of(path)
+        assert await in_its_thread(store, "PRAGMA busy_timeout") == [(5000,)]
+
+    using(f"sqlite:///{path}", work)
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM log", "UPDATE log SET heads = x'91c0'", "UPDATE log SET heads = x'07'"])
+def test_sqlite_says_so_when_an_entry_to_be_erased_is_not_there(path: Path, damage: str) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [Change("c", 0, b"")], [entry()])
+        await in_its_thread(store, damage)
+        with pytest.raises(StoreError, match="the file is damaged"):
+            await store.erase("c")
+        assert len(await store.read(["c"])) == 1
+
+    using(f"sqlite:///{path}", work)
+
+
 def test_sqlite_unpacks_little_to_find_an_entry(path: Path) -> None:
     """Segments are bounded, whatever is written at once; an entry larger than that is alone."""
     large = random.Random(0).randbytes(700_000)
@@ -1068,6 +1320,39 @@ def test_redis_keeps_no_index_of_what_is_forgotten(redis_server: RedisServer, re
     using(redis_url, work)
 
 
+def test_redis_keeps_no_index_of_what_is_erased(redis_server: RedisServer, redis_url: str) -> None:
+    prefix = redis_url.rpartition("=")[2]
+
+    async def work(store: Store) -> None:
+        both = [(("c", i), ("e", i)) for i in range(1, 251)]
+        assert await put(store, [Change("c", 0, b""), Change("e", 0, b"")], [entry(f"t{i}", parties=one) for i, one in enumerate(both)])
+        for one in (await store.log())[50:180]:
+            redis_server.command("XDEL", f"{prefix}:log", one.place)  # somebody trimmed it
+        assert await store.erase("c") == 120
+        assert keys_of(redis_server, redis_url) == {b"r:e", b"h:e", b"log"}
+        assert await store.history("e") == []  # and what pointed to trimmed entries is gone
+        assert keys_of(redis_server, redis_url) == {b"r:e", b"log"}
+
+    using(redis_url, work)
+
+
+def test_redis_erases_nothing_where_a_key_is_taken(redis_server: RedisServer, redis_url: str) -> None:
+    prefix = redis_url.rpartition("=")[2]
+
+    async def work(store: Store) -> None:
+        assert await put(store, [Change("c", 0, b"")], [entry(parties=(("c", 1), ("e", 1)))])
+        for name in ("log", "at", "h:c", "h:e"):
+            redis_server.command("RENAME", f"{prefix}:{name}", f"{prefix}:aside")
+            redis_server.command("SET", f"{prefix}:{name}", "something else")
+            with pytest.raises(StoreError, match="wrong kind of value"):
+                await store.erase("c")
+            redis_server.command("RENAME", f"{prefix}:aside", f"{prefix}:{name}")
+        assert len(await store.read(["c"])) == len(await store.history("c")) == len(await store.history("e")) == 1
+        assert await store.erase("c") == 1
+
+    using(redis_url, work)
+
+
 def test_redis_skips_entries_that_somebody_trimmed(redis_server: RedisServer, redis_url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [], [entry(f"t{i}", i) for i in range(1, 351)])
@@ -1108,7 +1393,8 @@ def test_redis_goes_on_when_the_server_is_back(redis_server: RedisServer, redis_
         assert await put(store, [Change("a", 0, b"1")], [entry()])
         assert len(await asyncio.gather(*(store.read(["a"]) for _ in range(5)))) == 5  # several connections that will break
         redis_server.stop()
-        for use in (store.read(["a"]), put(store, [Change("a", 1, b"2")]), store.history("c"), store.log(), store.forget(1.0)):
+        uses = [store.read(["a"]), put(store, [Change("a", 1, b"2")]), store.history("c"), store.log(), store.forget(1.0), store.erase("c")]
+        for use in uses:
             with pytest.raises(StoreError, match=f"127.0.0.1:{redis_server.port}"):
                 await asyncio.wait_for(use, 10)
         redis_server.start()

@@ -73,10 +73,21 @@ class MemoryStore:
         """Remove the oldest entries."""
         self._check_open()
         old = heapq.nsmallest(limit, ((entry.at, number) for number, entry in self._log.items() if entry.at < before))
-        for _, number in old:
+        self._remove([number for _, number in old])
+        return len(old)
+
+    async def erase(self, key: str) -> int:
+        """Remove a party's record and entries."""
+        self._check_open()
+        numbers = [number for _, number in self._parties.get(key, [])]
+        self._remove(numbers)
+        self._records.pop(key, None)
+        return len(numbers)
+
+    def _remove(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             for key, counter in self._log.pop(number).parties:
                 self._unlist(key, counter, number)
-        return len(old)
 
     def _unlist(self, key: str, counter: int, number: int) -> None:
         listed = self._parties[key]

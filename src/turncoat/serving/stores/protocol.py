@@ -91,3 +91,11 @@ class ScoreLog(Protocol):
 
 class Store(BeliefStore, ScoreLog, Protocol):
     """Both, written together."""
+
+    async def erase(self, key: str) -> int:
+        """Remove a party's record and all entries that belong to it, also from the histories of other parties; says how many entries.
+
+        Other parties' records stay. Entries go some at a time, the record in the same instant as the last of them: till then it is as it
+        was, so what a service writes meanwhile goes too, and who was cut off finds the rest again.
+        """
+        ...

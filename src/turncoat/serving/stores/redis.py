@@ -31,7 +31,7 @@ _TIMEOUT = 2.0  # seconds for an answer
 _N_CONNECTIONS = 16
 _COUNTER = 8  # bytes before a record's data
 _PAGE = 100  # index members looked at in one call of the script
-_FORGOTTEN_AT_ONCE = 100  # entries, so that others need not wait for long
+_REMOVED_AT_ONCE = 100  # entries, so that others need not wait for long
 _PLACE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
 
 # A script runs alone, and an error half way would leave what it did so far. So each looks at everything before it changes anything.
@@ -44,6 +44,20 @@ end
 local function line_of(log, member)
   local id = member:gsub('%-0+(%d)', '-%1')
   return redis.call('XRANGE', log, id, id)[1]
+end
+"""
+
+# Takes out an entry, if it is there, and what points to it. Answers how many went.
+_REMOVE = """
+local function remove(log, times, indices, member)
+  local line, n_removed = line_of(log, member), 0
+  if line then
+    for i = 14, #line[2], 4 do redis.call('ZCARD', indices .. line[2][i]) end
+    for i = 14, #line[2], 4 do redis.call('ZREM', indices .. line[2][i], member) end
+    n_removed = redis.call('XDEL', log, line[1])
+  end
+  redis.call('ZREM', times, member)
+  return n_removed
 end
 """
 
@@ -118,17 +132,30 @@ return {#members, n_gone, found}
 # KEYS: the log, the index by `at`. ARGV: the moment, how many, what the parties' indices begin with. Answers how many it saw and removed.
 _FORGET = (
     _MEMBERS
+    + _REMOVE
     + """
 local members = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. ARGV[1], 'LIMIT', 0, ARGV[2])
 local n_removed = 0
+for _, member in ipairs(members) do n_removed = n_removed + remove(KEYS[1], KEYS[2], ARGV[3], member) end
+return {#members, n_removed}
+"""
+)
+
+# KEYS: the log, the index by `at`, a party's index, its record. ARGV: how many, what the parties' indices begin with. Answers how many it
+# saw and removed. Where it saw fewer than it might, there are no more, and the record goes.
+_ERASE = (
+    _MEMBERS
+    + _REMOVE
+    + """
+local members = redis.call('ZRANGE', KEYS[3], 0, ARGV[1] - 1)
+redis.call('XLEN', KEYS[1])
+redis.call('ZCARD', KEYS[2])
+local n_removed = 0
 for _, member in ipairs(members) do
-  local line = line_of(KEYS[1], member)
-  if line then
-    for i = 14, #line[2], 4 do redis.call('ZREM', ARGV[3] .. line[2][i], member) end
-    n_removed = n_removed + redis.call('XDEL', KEYS[1], line[1])
-  end
-  redis.call('ZREM', KEYS[2], member)
+  n_removed = n_removed + remove(KEYS[1], KEYS[2], ARGV[2], member)
+  redis.call('ZREM', KEYS[3], member)
 end
+if #members < tonumber(ARGV[1]) then redis.call('DEL', KEYS[4]) end
 return {#members, n_removed}
 """
 )
@@ -225,11 +252,21 @@ class RedisStore:
         removed = 0
         async with self._using():
             while removed < limit:
-                wanted = min(limit - removed, _FORGOTTEN_AT_ONCE)
+                wanted = min(limit - removed, _REMOVED_AT_ONCE)
                 seen, n = await self._run(_FORGET, [self._log, self._times], [repr(float(before)), wanted, self._index("")])
                 removed += n
                 if seen < wanted:
                     break
+        return removed
+
+    async def erase(self, key: str) -> int:
+        """Remove a party's entries, some at a time, and its record with the last of them."""
+        removed, seen = 0, _REMOVED_AT_ONCE
+        keys = [self._log, self._times, self._index(key), self._record(key)]
+        async with self._using():
+            while seen == _REMOVED_AT_ONCE:
+                seen, n = await self._run(_ERASE, keys, [_REMOVED_AT_ONCE, self._index("")])
+                removed += n
         return removed
 
     async def close(self) -> None:

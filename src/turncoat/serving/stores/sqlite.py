@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import cache, partial
@@ -32,12 +32,13 @@ SYNCHRONOUS = ("FULL", "NORMAL", "OFF")
 _APPLICATION = 0x5443_4253  # "TCBS" in the file's header
 _VERSION = 2
 _PATIENCE = 5.0  # seconds for which another process may hold the file
+_READERS_PATIENCE = 0.5  # seconds for which those who read may keep the write-ahead log: others cannot write meanwhile
 _PAGE = 4096  # bytes
 _CHECKPOINT = 4000  # pages in the write-ahead log: those that were written several times by then go into the file once
 _KEYS_AT_ONCE = 500  # SQLite may be built with a limit of 999 parameters
 _ROWS_AT_ONCE = 64  # likewise
 _STATEMENTS = 256  # kept ready: a read and a batch of every usual size, and some more
-_FORGOTTEN_AT_ONCE = 200  # entries, so that writes need not wait for long
+_REMOVED_AT_ONCE = 200  # entries, so that writes need not wait for long
 
 _SCHEMA = (
     "CREATE TABLE records (key TEXT PRIMARY KEY NOT NULL, counter INTEGER NOT NULL, data BLOB NOT NULL)",
@@ -139,11 +140,20 @@ class SQLiteStore:
         """Remove the oldest entries, some at a time."""
         removed = 0
         while removed < limit:
-            wanted = min(limit - removed, _FORGOTTEN_AT_ONCE)
+            wanted = min(limit - removed, _REMOVED_AT_ONCE)
             n = await self._do(self._writer.forget, before, wanted)
             removed += n
             if n < wanted:
                 break
+        return removed
+
+    async def erase(self, key: str) -> int:
+        """Remove a party's entries, some at a time, and its record with the last of them. Their bytes are overwritten."""
+        removed, n = 0, _REMOVED_AT_ONCE
+        while n == _REMOVED_AT_ONCE:
+            n = await self._do(self._writer.erase, key, _REMOVED_AT_ONCE)
+            removed += n
+        await self._do(self._writer.empty_wal)
         return removed
 
     async def close(self) -> None:
@@ -186,6 +196,8 @@ class _File:
             db.execute("PRAGMA journal_size_limit = 67108864")
             db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
             db.execute("PRAGMA temp_store = MEMORY")
+            # Overwrite what is removed. To do so only while a customer is erased would leave what was moved or replaced before.
+            db.execute("PRAGMA secure_delete = ON")
             for statement in _DOORS:
                 db.execute(statement)
         except BaseException:
@@ -307,12 +319,42 @@ class _File:
     def forget(self, before: float, limit: int) -> int:
         with self._problems(), self._transaction("IMMEDIATE"):
             segments, oldest = self._oldest(before, limit)
-            positions: dict[int, set[int]] = {}
-            for _, number, position in oldest:
-                positions.setdefault(number, set()).add(position)
-            for number, gone in positions.items():
+            for number, gone in _by_segment((number, position) for _, number, position in oldest).items():
                 self._remove(segments[number], gone)
             return len(oldest)
+
+    def erase(self, key: str, limit: int) -> int:
+        """Remove a party's oldest entries and, if there are less than the limit, its record."""
+        with self._problems():
+            self._check_place()
+            with self._transaction("IMMEDIATE"):
+                sql = "SELECT place FROM log_parties WHERE key = ? ORDER BY counter, place LIMIT ?"
+                places = [place for (place,) in self._db.execute(sql, (key, limit)).fetchall()]
+                for number, gone in _by_segment(divmod(place, 1 << POSITION_BITS) for place in places).items():
+                    self._remove(self._with_entries(number, gone), gone)
+                if len(places) < limit:
+                    self._db.execute("DELETE FROM records WHERE key = ?", (key,))
+                return len(places)
+
+    def _with_entries(self, number: int, positions: set[int]) -> Segment:
+        """A segment, without contents, that has entries at these positions, as the index says."""
+        row = self._db.execute("SELECT heads FROM log WHERE segment = ?", (number,)).fetchone()
+        if row is None:
+            raise _DamageError(f"segment {number} of the log is missing")
+        with _sound(number):
+            segment = Segment.read(number, b"", *row)
+            if not positions <= {position for position, _ in segment.present()}:
+                raise ValueError("an entry is missing")
+        return segment
+
+    def empty_wal(self) -> None:
+        """Put what is in the write-ahead log into the file, and nothing in its place, unless others read from it all the while."""
+        with self._problems():
+            self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _READERS_PATIENCE)}")
+            try:
+                self._db.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _PATIENCE)}")
 
     def _oldest(self, before: float, limit: int) -> tuple[dict[int, Segment], list[tuple[float, int, int]]]:
         """When the oldest entries were written, in which segments and positions; and these segments, without contents."""
@@ -420,6 +462,14 @@ def _sound(number: int) -> Iterator[None]:
         yield
     except (TypeError, ValueError) as problem:
         raise _DamageError(f"segment {number} of the log: {problem}") from problem
+
+
+def _by_segment(places: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """The positions in each segment."""
+    positions: dict[int, set[int]] = {}
+    for number, position in places:
+        positions.setdefault(number, set()).add(position)
+    return positions
 
 
 @cache
