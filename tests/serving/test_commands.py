@@ -1,4 +1,4 @@
-"""The commands around the service, as users type them: replay, recalibrate, new-key."""
+"""The commands around the service, as users type them: replay, recalibrate, erase, new-key."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from turncoat.cli import app
 from turncoat.scoring.calibrations import calibrations
 from turncoat.serving.access import Door, load_keys
 from turncoat.serving.ledger import Ledger
+from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.recalibrating import known_outcomes
 from turncoat.serving.records import customer_key, unpack_record
-from turncoat.serving.stores import open_store
+from turncoat.serving.stores import Entry, open_store
 
 
 @pytest.fixture
@@ -253,6 +254,104 @@ def test_recalibration_needs_outcomes(model: Path, tmp_path: Path) -> None:
     assert load(model).calibration_ == 0
 
 
+# ------------------------------------------------------------------------------------------------ erasing
+
+
+def entries_of(file: Path) -> dict[str, list[Entry]]:
+    """A store's log by customer."""
+
+    async def read() -> list[Entry]:
+        opened = open_store(f"sqlite:///{file}")
+        try:
+            return await opened.log(limit=10**6)
+        finally:
+            await opened.close()
+
+    found: dict[str, list[Entry]] = {}
+    for entry in asyncio.run(read()):
+        found.setdefault(entry.parties[0][0], []).append(entry)
+    return found
+
+
+def test_erased_customers_are_gone_and_the_others_as_they_were(model: Path, tmp_path: Path) -> None:
+    turncoat("replay", model, history(tmp_path))
+    file = tmp_path / "detector-beliefs.sqlite"
+    records, entries = _records(file), entries_of(file)
+    said = turncoat("erase", "c0", "c7", "nobody", "c0", "--store", f"sqlite:///{file}", "--yes")
+    gone = {key: len(entries.pop(key)) for key in ("c:c0", "c:c7")}
+    assert said.splitlines() == [
+        f"c0: the record and {gone['c:c0']} log entries erased",
+        f"c7: the record and {gone['c:c7']} log entries erased",
+        "nobody: nothing was stored",
+    ]
+    assert entries_of(file) == entries
+    assert _records(file) == {key: record for key, record in records.items() if key not in gone}
+
+
+def test_who_was_never_there_cannot_be_erased(model: Path, tmp_path: Path) -> None:
+    turncoat("replay", model, history(tmp_path))
+    file = tmp_path / "detector-beliefs.sqlite"
+    before = _records(file)
+    found = CliRunner().invoke(app, ["erase", "nobody", "c", "--store", f"sqlite:///{file}", "--yes"])
+    assert found.exit_code == 1
+    assert f"{file} has nothing of nobody, c. Give names as answers show them, or --pseudonymise" in found.stderr
+    assert _records(file) == before
+    with pytest.raises(TurncoatError, match="no ://"):
+        turncoat("erase", "c0", "--store", str(file), "--yes")
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_erasing_is_asked_about(model: Path, tmp_path: Path, answer: str, code: int) -> None:
+    turncoat("replay", model, history(tmp_path))
+    file = tmp_path / "detector-beliefs.sqlite"
+    found = CliRunner().invoke(app, ["erase", "c0", "c7", "--store", f"sqlite:///{file}"], input=answer)
+    assert f"Erase c0, c7 from sqlite:///{file} for ever?" in found.stderr
+    assert found.exit_code == code
+    assert ("c:c0" in _records(file)) == ("c:c0" in entries_of(file)) == (code == 1)
+
+
+def test_a_pseudonym_is_erased_by_the_name_or_as_it_is(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
+    turncoat("replay", model, history(tmp_path), "--pseudonymise")
+    file = tmp_path / "detector-beliefs.sqlite"
+    store = f"sqlite:///{file}"
+    stored = [Pseudonyms.from_environment().of(name) for name in ("c0", "c7")]
+    assert CliRunner().invoke(app, ["erase", "c0", "--store", store, "--yes"]).exit_code == 1
+    assert turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes").startswith("c0: the record and ")
+    assert turncoat("erase", stored[1], "--store", store, "--yes").startswith(f"{stored[1]}: the record and ")
+    assert not {customer_key(name) for name in stored} & (_records(file).keys() | entries_of(file).keys())
+    monkeypatch.delenv("TURNCOAT_PSEUDONYM_KEY")
+    with pytest.raises(TurncoatError, match="TURNCOAT_PSEUDONYM_KEY"):
+        turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes")
+
+
+def test_a_running_service_meets_an_erased_customer_anew(model: Path, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/beliefs.sqlite"
+    rows = [row for row in rows_of("shop") if row["who"] == "c0"]
+    with client(model, store) as talking:
+        for row in rows[:5]:
+            assert talking.post("/v1/score", json=row).status_code == 200
+        assert turncoat("erase", "c0", "--store", store, "--yes") == "c0: the record and 5 log entries erased\n"
+        assert talking.get("/v1/customers/c0").status_code == 404
+        assert talking.post("/v1/labels", json={"id": rows[0]["id"], "customer": "c0", "label": 1}).status_code == 404
+        answer = talking.post("/v1/score", json=rows[5]).json()
+        assert (answer["belief_from"], answer["seen"], answer["late"]) == ("new", 1, False)
+        assert talking.get("/v1/customers/c0").json()["seen"] == 1
+
+
+def test_an_erased_customer_can_be_replayed(model: Path, tmp_path: Path) -> None:
+    turncoat("replay", model, history(tmp_path))
+    file = tmp_path / "detector-beliefs.sqlite"
+    before = _records(file)["c:c0"]
+    turncoat("erase", "c0", "--store", f"sqlite:///{file}", "--yes")
+    theirs = shop_frame(700, 3).filter(pl.col("who") == "c0")
+    theirs.write_parquet(tmp_path / "theirs.parquet")
+    found = json.loads(turncoat("replay", model, tmp_path / "theirs.parquet", "--json"))
+    assert (found["scored"], found["late"], found["duplicates"]) == (theirs.height, 0, 0)
+    after = _records(file)["c:c0"]
+    assert (after.last_time, [seen.id for seen in after.ring]) == (before.last_time, [seen.id for seen in before.ring])
+
+
 # ------------------------------------------------------------------------------------------------ keys
 
 
@@ -274,7 +373,7 @@ def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:
 
 
 def test_every_command_has_examples() -> None:
-    for command in ("serve", "replay", "recalibrate", "new-key"):
+    for command in ("serve", "replay", "recalibrate", "erase", "new-key"):
         assert "Examples" in turncoat(command, "--help")
 
 

@@ -14,7 +14,7 @@ from turncoat.cli.comparing import compare, demo, report
 from turncoat.cli.fitting import fit
 from turncoat.cli.initialising import init
 from turncoat.cli.scoring import explain, score
-from turncoat.cli.serving import new_key, recalibrate, replay, serve
+from turncoat.cli.serving import erase, new_key, recalibrate, replay, serve
 from turncoat.cli.simulating import simulate
 from turncoat.errors import TurncoatError
 
@@ -33,6 +33,7 @@ app.command()(explain)
 app.command()(serve)
 app.command()(replay)
 app.command()(recalibrate)
+app.command()(erase)
 app.command()(new_key)
 app.command()(compare)
 app.command()(report)

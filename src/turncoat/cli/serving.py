@@ -1,4 +1,4 @@
-"""`turncoat serve`, `replay`, `recalibrate` and `new-key`: a fitted detector at work."""
+"""`turncoat serve`, `replay`, `recalibrate`, `erase` and `new-key`: a fitted detector at work."""
 
 from __future__ import annotations
 
@@ -234,6 +234,60 @@ async def _known(detector: Detector, url: str, delay: float, unreported: bool) -
     opened = open_store(url)
     try:
         return await known_outcomes(opened, detector, time.time(), delay, unreported)
+    finally:
+        await opened.close()
+
+
+def erase(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Customers, as answers show them.")],
+    store: Annotated[str, typer.Option(help="Where the service keeps them: `sqlite:///FILE` or `redis://HOST:PORT/DB`.")],
+    pseudonymise: Annotated[
+        bool, typer.Option("--pseudonymise", help="As in `turncoat serve`: they are stored by a hash keyed with TURNCOAT_PSEUDONYM_KEY.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove customers from a store: their records, and every log entry that they are in. That cannot be undone.
+
+    A service may go on with the store meanwhile; these customers are new to it then. An erasure that was stopped is finished by a second.
+
+    Examples:
+
+    `turncoat erase c17 --store sqlite:///detector-beliefs.sqlite`
+
+    `turncoat erase c17 c18 --store redis://127.0.0.1:6379/0 --pseudonymise --yes`
+    """
+    from turncoat.serving.pseudonyms import Pseudonyms
+
+    pseudonyms = Pseudonyms.from_environment() if pseudonymise else None
+    stored_as = {name: name if pseudonyms is None else pseudonyms.of(name) for name in names}
+    if not yes:
+        typer.confirm(f"Erase {', '.join(stored_as)} from {store} for ever?", abort=True, err=True)
+    if not asyncio.run(_erase(stored_as, store)):
+        hint = (
+            "Give names as answers show them"
+            if pseudonymise
+            else "Give names as answers show them, or --pseudonymise if the service has it"
+        )
+        typer.echo(f"turncoat: the store {store} has nothing of {', '.join(stored_as)}. {hint}", err=True)
+        raise typer.Exit(1)
+
+
+async def _erase(stored_as: dict[str, str], url: str) -> int:
+    """How many customers something was stored of."""
+    from turncoat.serving.erasing import erase_customer
+    from turncoat.serving.stores import open_store
+
+    n_found = 0
+    opened = open_store(url)
+    try:
+        for name, stored in stored_as.items():
+            had_record, n_entries = await erase_customer(opened, stored)
+            if had_record or n_entries:
+                n_found += 1
+                typer.echo(f"{name}: {'the record' if had_record else 'no record'} and {n_entries:,} log entries erased")
+            else:
+                typer.echo(f"{name}: nothing was stored")
+        return n_found
     finally:
         await opened.close()
 
