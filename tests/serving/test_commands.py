@@ -339,6 +339,18 @@ def test_a_running_service_meets_an_erased_customer_anew(model: Path, tmp_path: 
         assert talking.get("/v1/customers/c0").json()["seen"] == 1
 
 
+def test_a_running_service_forgets_what_it_remembers_of_an_erased_customer(model: Path, tmp_path: Path) -> None:
+    """Or it would write it again, where others have written the record exactly as many times since."""
+    store = f"sqlite:///{tmp_path}/beliefs.sqlite"
+    row = rows_of("shop")[0]
+    with client(model, store) as talking:
+        assert talking.post("/v1/score", json=row).json()["seen"] == 1
+        assert talking.post("/v1/score", json=row).json()["duplicate"]
+        turncoat("erase", row["who"], "--store", store, "--yes")
+        again = talking.post("/v1/score", json=row).json()
+        assert (again["duplicate"], again["seen"], again["belief_from"]) == (False, 1, "new")
+
+
 def test_an_erased_customer_can_be_replayed(model: Path, tmp_path: Path) -> None:
     turncoat("replay", model, history(tmp_path))
     file = tmp_path / "detector-beliefs.sqlite"

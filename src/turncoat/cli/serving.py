@@ -274,7 +274,7 @@ def erase(
 
 async def _erase(stored_as: dict[str, str], url: str) -> int:
     """How many customers something was stored of."""
-    from turncoat.serving.erasing import erase_customer
+    from turncoat.serving.erasing import erase_customer, forgotten
     from turncoat.serving.stores import open_store
 
     n_found = 0
@@ -287,6 +287,7 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
                 typer.echo(f"{name}: {'the record' if had_record else 'no record'} and {n_entries:,} log entries erased")
             else:
                 typer.echo(f"{name}: nothing was stored")
+        await forgotten()
         return n_found
     finally:
         await opened.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
+from turncoat.serving.known import REMEMBERED_SECONDS
 from turncoat.serving.records import customer_key
 from turncoat.serving.stores import Store
 
@@ -13,6 +15,11 @@ class Erased(NamedTuple):
 
     had_record: bool
     n_entries: int  # of the log
+
+
+async def forgotten() -> None:
+    """Wait until a service that runs on the store remembers nothing of a customer who was erased."""
+    await asyncio.sleep(1.5 * REMEMBERED_SECONDS)
 
 
 async def erase_customer(store: Store, customer: str) -> Erased:
