@@ -393,3 +393,12 @@ def test_a_file_of_another_schema_is_refused(model: Path, tmp_path: Path) -> Non
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     with pytest.raises(TurncoatError, match="schema"):
         turncoat("replay", model, tmp_path / "other.parquet")
+
+
+@pytest.mark.parametrize("store", ["sqlite:///{}/typo.sqlite", "memory://"])
+def test_what_looks_into_a_store_makes_none(model: Path, tmp_path: Path, store: str) -> None:
+    url = store.format(tmp_path)
+    for command in (["erase", "c1", "--yes"], ["recalibrate", model, "--dry-run"]):
+        with pytest.raises(TurncoatError, match="Name the one that the service uses"):
+            turncoat(*command, "--store", url)
+    assert not (tmp_path / "typo.sqlite").exists()

@@ -231,7 +231,7 @@ async def _known(detector: Detector, url: str, delay: float, unreported: bool) -
     from turncoat.serving.recalibrating import known_outcomes
     from turncoat.serving.stores import open_store
 
-    opened = open_store(url)
+    opened = open_store(url, must_exist=True)
     try:
         return await known_outcomes(opened, detector, time.time(), delay, unreported)
     finally:
@@ -278,7 +278,7 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
     from turncoat.serving.stores import open_store
 
     n_found = 0
-    opened = open_store(url)
+    opened = open_store(url, must_exist=True)
     try:
         for name, stored in stored_as.items():
             had_record, n_entries = await erase_customer(opened, stored)

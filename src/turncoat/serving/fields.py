@@ -83,7 +83,7 @@ def decode_label(body: bytes) -> LabelBody:
     except msgspec.ValidationError as problem:
         raise FieldError(str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise MalformedError(f"the body is not JSON: {problem}") from None
+        raise MalformedError(f"not JSON: {problem}") from None
 
 
 class TransactionForm:
@@ -128,7 +128,7 @@ class TransactionForm:
         except msgspec.ValidationError as problem:
             raise self._explained(str(problem)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            raise MalformedError(f"the body is not JSON: {problem}") from None
+            raise MalformedError(f"not JSON: {problem}") from None
         values = msgspec.structs.astuple(found)
         schema = self.plan.schema
         try:
