@@ -306,6 +306,7 @@ def test_lines_of_a_batch_are_held_to_the_pace_too(model: Path) -> None:
 def test_pages_of_others_may_not_use_a_service_without_keys(model: Path) -> None:
     with client(model) as talking:
         for origin, status in (
+            ("http://[x", 403),
             ("https://elsewhere.example", 403),
             ("null", 403),
             ("http://localhost:8000", 200),

@@ -297,6 +297,18 @@ def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> Non
         assert server.ask("POST", "/v1/score", rows_of("shop")[1])[0] == 200
 
 
+def test_requests_sent_ahead_are_all_answered(model: Path) -> None:
+    """More of them than the head of one may have bytes."""
+    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
+        request = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 3000 + b"\r\n\r\n"
+        ahead.sendall(request * 50)
+        answered = b""
+        while answered.count(b"HTTP/1.1 200 OK") < 50:
+            piece = ahead.recv(65536)
+            assert piece, f"hung up on after {answered.count(b'HTTP/1.1 200 OK')} answers"
+            answered += piece
+
+
 def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:
     with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite", "--workers", "2") as server:
         assert server.process is not None

@@ -166,6 +166,34 @@ def test_the_same_transaction_again_gets_the_first_answer_and_changes_nothing(to
     assert asyncio.run(count(store)) == len(some)
 
 
+@pytest.mark.parametrize("late", ["keep", "apply", "refuse"])
+def test_a_duplicate_is_known_in_its_own_batch_however_long_ago_it_was_there(late: str) -> None:
+    own = [changed(transactions_of("shop", 1)[0], id=f"t{i}", at=1000.0 * i) for i in range(22)]
+    store = MemoryStore()
+    answers = run(detector("shop"), [[*own, own[0]]], store, late=late)
+    assert answers[-1] == {**answers[0], "duplicate": True}
+    assert asyncio.run(count(store)) == 22
+
+
+def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> None:
+    """A store that comes back without what it had: what is sent again must count again."""
+    made, some = detector("shop"), [one for one in transactions_of("shop") if one.customer == "c1"][:3]
+
+    async def go() -> list[list[dict[str, Any]]]:
+        store = MemoryStore()
+        ledger = Ledger(store, most_known=100)
+        first = await ledger.score(made, some)
+        for key in some[0].keys:
+            await store.erase(key)
+        again = await ledger.score(made, [some[0]])
+        rest = await ledger.score(made, some[1:])
+        return [[told(one) for one in given] for given in (first, again, rest)]
+
+    first, again, rest = asyncio.run(go())
+    assert [answer["duplicate"] for answer in (*again, *rest)] == [False] * 3
+    assert [answer["seen"] for answer in (*again, *rest)] == [answer["seen"] for answer in first] == [1, 2, 3]
+
+
 async def count(store: MemoryStore) -> int:
     return len(await store.log(limit=10**6))
 

@@ -230,8 +230,8 @@ def _admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Ser
     head: Head = dict(scope["headers"])
     caller = scope["client"][0] if scope.get("client") else "local"
     if service.door.is_open:
-        if b"origin" in head and (origin := urlsplit(head[b"origin"].decode("latin-1")).hostname) not in _THIS_MACHINE:
-            raise RequestError(403, "forbidden", f"pages of {origin} may not use a service without keys")  # in a browser here
+        if b"origin" in head and _host(head[b"origin"]) not in _THIS_MACHINE:  # a page of somebody else's in a browser here
+            raise RequestError(403, "forbidden", f"pages of {_host(head[b'origin'])} may not use a service without keys")
     else:
         given = head.get(b"authorization", b"")
         secret = given[7:] if given[:7].lower() == b"bearer " else head.get(b"x-api-key", b"")
@@ -244,6 +244,14 @@ def _admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Ser
     if paced and (wait := service.pace.wait(caller)):
         raise RequestError(429, "too_many", f"more than {service.pace.per_second:g} requests a second", retry_after=wait)
     return service, head, caller
+
+
+def _host(origin: bytes) -> str | None:
+    """The name of the machine that a page came from; None if it has none."""
+    try:
+        return urlsplit(origin.decode("latin-1")).hostname
+    except ValueError:
+        return None
 
 
 async def _answer_lines(service: Service, incoming: Incoming, caller: str, scope: Scope) -> AsyncIterator[bytes]:
@@ -269,6 +277,9 @@ async def _answer_lines(service: Service, incoming: Incoming, caller: str, scope
             yield await _answers(service, waiting)
     finally:
         incoming.close()
+        for _, one in waiting:  # of whom nobody wants the answer any more
+            if isinstance(one, asyncio.Future) and not one.cancel() and not one.cancelled():
+                one.exception()
 
 
 async def _paced(service: Service, incoming: Incoming, caller: str, scope: Scope) -> bool:

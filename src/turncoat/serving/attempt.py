@@ -225,9 +225,16 @@ class Attempt:
                 groups[roots[entry.parties[0][0]]][1].append(entry)
         if beside and not lost:
             groups.setdefault("", ([], []))[0].extend(beside)
+        found_out = lost | groups.keys()
+        lost |= {roots[key] for key in await self._outdated([key for key in self.known if roots[key] not in found_out])}
         written = await self.store.write([Group(*group) for group in groups.values()]) if groups else []
         lost |= {root for root, is_written in zip(groups, written, strict=True) if not is_written}
         return {key for key, root in roots.items() if root in lost}
+
+    async def _outdated(self, keys: Sequence[str]) -> list[str]:
+        """Of records that were known and are not written, those that the store has otherwise: nothing else would find that out."""
+        stored = await self.store.read(keys) if keys else {}
+        return [key for key in keys if key not in stored or stored[key].counter != self.known[key].counter]
 
     async def held_record(self, key: str) -> Working:
         """A party's record, made anew if it is another model's."""

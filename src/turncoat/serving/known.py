@@ -62,6 +62,12 @@ class KnownRecords:
             if self._records[key].writing is None:
                 del self._records[key]
 
+    def drop(self, keys: Iterable[str]) -> None:
+        """Read these anew, unless they are being written."""
+        for key in keys:
+            if (known := self._records.get(key)) is not None and known.writing is None:
+                del self._records[key]
+
     def forget(self) -> None:
         """Start anew: the store may not have what it had."""
         self._records.clear()

@@ -61,9 +61,13 @@ class Ledger:
         keys = dict.fromkeys(key for one in batch for key in one.keys)
         known = self._known.of(keys)
         others = [key for key in keys if key not in known]
-        stored = await self.store.read(others) if others else {}
-        attempted = Attempt(self.store, self.rules, detector, stored, known)
-        return attempted, await attempted.take(batch)
+        try:
+            stored = await self.store.read(others) if others else {}
+            attempted = Attempt(self.store, self.rules, detector, stored, known)
+            return attempted, await attempted.take(batch)
+        except StoreError:
+            self._known.forget()
+            raise
 
     async def _written(
         self,
@@ -84,4 +88,5 @@ class Ledger:
         finally:
             self._known.settle(made, lost & made.keys())
             done.set_result(None)
+        self._known.drop(lost)
         return lost

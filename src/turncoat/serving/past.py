@@ -39,16 +39,14 @@ class Past:
 
     async def answer(self, one: Transaction) -> Given | None:
         """The answer that was given to a transaction, if it is in the log."""
-        for entry in await self._history(one.keys[0], id=one.id):
+        own = (entry for entry in reversed(self._entries) if entry.id == one.id and entry.parties[0][0] == one.keys[0])
+        for entry in (*own, *await self._history(one.keys[0], id=one.id)):
             if entry.kind == SCORE:
                 return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
         return None
 
     async def answer_again(self, one: Transaction, seen: Seen) -> Given:
         """The first answer to a transaction that comes again; of one that is no longer in the log, what the record has of it."""
-        for entry in reversed(self._entries):
-            if entry.id == one.id and entry.parties[0][0] == one.keys[0]:
-                return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
         remembered = Given(json_bytes(Remembered(one.id, one.customer, seen.probability)), seen.probability, duplicate=True)
         return await self.answer(one) or remembered
 

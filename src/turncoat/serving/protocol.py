@@ -16,6 +16,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     head_seconds = 10.0  # of all connections of a process
     _head_bytes = 0
+    _began = False  # whether a request begins in the piece at hand
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -25,14 +26,19 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in a piece; the head of a request may have so many bytes and no more."""
+        self._began = False
         super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if self._patience is not None else 0
+        if self._patience is None:
+            self._head_bytes = 0
+        elif not self._began:  # what came before the beginning of this head is another request's
+            self._head_bytes += len(data)
         if self._head_bytes > MOST_HEAD_BYTES:
             self.transport.close()
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request's head, and the first of its body."""
         super().on_message_begin()
+        self._began, self._head_bytes = True, 0
         self._wait()
 
     def on_body(self, body: bytes) -> None:
