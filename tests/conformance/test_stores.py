@@ -22,7 +22,7 @@ import pytest
 
 from tests.serving.redis_server import RedisServer, running_redis
 from turncoat.errors import ConfigError, StoreError
-from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store, Stored, open_store
+from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store, Stored, open_store, sqlite_file
 from turncoat.serving.stores import redis as redis_store
 from turncoat.serving.stores import sqlite as sqlite_store
 
@@ -894,8 +894,8 @@ def test_sqlite_files_are_private(path: Path) -> None:
 
 def test_sqlite_does_not_mind_if_another_process_made_the_file_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(path, 3)
-    is_empty, first = sqlite_store._is_empty, iter([True])
-    monkeypatch.setattr(sqlite_store, "_is_empty", lambda db: next(first, False) or is_empty(db))
+    is_empty, first = sqlite_file._is_empty, iter([True])
+    monkeypatch.setattr(sqlite_file, "_is_empty", lambda db: next(first, False) or is_empty(db))
     assert len(using(f"sqlite:///{path}", lambda store: store.read(["k0", "k1", "k2"]))) == 3
 
 
@@ -1034,7 +1034,7 @@ def test_sqlite_goes_on_when_a_full_disk_has_space_again(path: Path) -> None:
 
 
 def test_sqlite_says_so_when_another_process_does_not_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite_file, "_PATIENCE", 0.05)
 
     async def work(store: Store) -> None:
         other = sqlite3.connect(path, isolation_level=None)
@@ -1108,7 +1108,7 @@ def careless_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
         db.execute("PRAGMA secure_delete = OFF")
         return db
 
-    monkeypatch.setattr(sqlite_store.sqlite3, "connect", connected)
+    monkeypatch.setattr(sqlite_file.sqlite3, "connect", connected)
 
 
 @pytest.mark.usefixtures("careless_sqlite")
@@ -1157,7 +1157,7 @@ def test_sqlite_made_anew_has_no_byte_of_what_was_erased(path: Path) -> None:
 
 
 def test_sqlite_erases_though_somebody_reads_all_the_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "_READERS_PATIENCE", 0.01)
+    monkeypatch.setattr(sqlite_file, "_READERS_PATIENCE", 0.01)
 
     async def work(store: Store) -> None:
         assert await put(store, [Change("c:Wanda", 0, b"")], [entry("t", key="c:Wanda")])
