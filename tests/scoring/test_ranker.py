@@ -252,6 +252,16 @@ def test_a_ranked_detector_scores_live_as_in_batch(ranker: str) -> None:
     assert live[0].reasons
 
 
+def test_a_row_alone_is_judged_as_among_others() -> None:
+    made, data = ranked_detector("column"), scored_shop()
+    ranked, belief = made.parts_.ranked["filtered"], made.score(data.transactions).belief
+    external = data.transactions.column("mine")
+    together = ranked.predict(external, belief)
+    for i in range(len(belief)):
+        alone = ranked.predict(external[i : i + 1], belief[i : i + 1])
+        assert (alone[0][0], alone[1][0]) == (together[0][i], together[1][i])
+
+
 @RANKERS
 @pytest.mark.parametrize("mode", ["filtered", "smoothed"])
 def test_the_scores_are_those_of_the_regime_ranker(ranker: str, mode: str) -> None:

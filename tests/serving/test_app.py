@@ -224,7 +224,9 @@ def test_labels_of_unknown_transactions_and_bad_labels_are_refused(model: Path) 
         customer, id = rows_of("shop")[0]["who"], rows_of("shop")[0]["id"]
         assert error(talking.post("/v1/labels", json={"id": "?", "customer": customer, "label": 1}))[:2] == (404, "not_found")
         assert error(talking.post("/v1/labels", json={"id": id, "customer": "?", "label": 1}))[:2] == (404, "not_found")
-        assert error(talking.post("/v1/labels", json={"id": id, "customer": customer, "label": 2})) == (422, "invalid", "label")
+        refused = talking.post("/v1/labels", json={"id": id, "customer": customer, "label": 2})
+        assert error(refused) == (422, "invalid", "label")
+        assert refused.json()["error"]["message"] == "`label` must be 1 for fraud or 0 for genuine"
         assert error(talking.post("/v1/labels", json={"id": id, "customer": customer})) == (422, "invalid", "label")
 
 

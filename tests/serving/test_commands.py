@@ -242,7 +242,7 @@ def test_recalibration_leaves_replayed_history_out(model: Path, tmp_path: Path) 
             talking.post("/v1/score", json=row)
         body = {"id": "live0", "customer": rows_of("shop")[-1]["who"], "label": 1}
         assert talking.post("/v1/labels", json=body).json()["changed"]
-    turncoat("recalibrate", model, "--delay-days", "0")
+    assert "1 frauds and 2 genuine" in CliRunner().invoke(app, ["recalibrate", str(model), "--delay-days", "0"]).stderr
     assert [(one.n_rows, one.n_frauds) for one in calibrations(model)][1:] == [(3, 1)]
 
 

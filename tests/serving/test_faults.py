@@ -248,6 +248,34 @@ def test_a_slow_batch_does_not_keep_it_from_stopping(model: Path) -> None:
     assert "Traceback" not in said
 
 
+def test_a_batch_that_goes_on_coming_does_not_keep_it_from_stopping(model: Path) -> None:
+    lines = [json.dumps(row).encode() + b"\n" for row in rows_of("shop")[:200]]
+    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
+        sending.sendall(b"POST /v1/score/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert server.process is not None
+        with contextlib.suppress(OSError):
+            for number, line in enumerate(lines):
+                if number == 20:
+                    server.process.terminate()
+                sending.sendall(line)
+                time.sleep(0.05)
+        assert server.process.wait(10) == 0
+        server.process = None
+        answers = [json.loads(line) for line in _received(sending) if line.startswith(b"{")]
+    assert 20 <= len(answers) < 60
+    assert all("probability" in answer for answer in answers[:-1])
+    assert (answers[-1]["error"]["kind"], answers[-1]["line"]) == ("overloaded", len(answers))
+
+
+def _received(sending: socket.socket) -> list[bytes]:
+    """The lines of all that was sent back."""
+    found = b""
+    with contextlib.suppress(OSError):
+        while piece := sending.recv(65536):
+            found += piece
+    return found.splitlines()
+
+
 # ------------------------------------------------------------------------------------------------ clients
 
 

@@ -544,6 +544,16 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
     assert store.sizes == [30, theirs, theirs, theirs]  # who is not in the way of others is not tried again
     assert [answer["probability"] for answer in answers] == [score.probability for score in by_hand(made, lonely)[0]]
 
+    class Failing(Busy):
+        async def write(self, groups: Sequence[Group]) -> list[bool]:
+            if self.tries:
+                raise StoreError("gone")
+            return await super().write(groups)
+
+    found = asyncio.run(Ledger(Failing()).score(made, lonely))
+    assert [isinstance(given, StoreError) for given in found] == [other.customer == one.customer for other in lonely]
+    assert 0 < theirs < len(lonely)  # what was written is answered, though the rest cannot be
+
     class Hopeless(MemoryStore):
         async def write(self, groups: Sequence[Group]) -> list[bool]:
             return [False] * len(groups)

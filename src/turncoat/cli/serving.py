@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from turncoat.data.transactions import Transactions
     from turncoat.serving.pseudonyms import Pseudonyms
 
+_FEW_OUTCOMES = 10  # of one kind, with which a recalibration is worth a second look
 _STORE_HELP = "`sqlite:///FILE`, `redis://HOST:PORT/DB` or `memory://`; by default the SQLite file MODEL-beliefs.sqlite."
 
 
@@ -61,7 +62,7 @@ def serve(
     pseudonymise: Annotated[
         bool, typer.Option("--pseudonymise", help="Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY.")
     ] = False,
-    reasons: Annotated[int, typer.Option(min=0, help="Reasons in an answer.")] = 8,
+    reasons: Annotated[int, typer.Option(min=0, help="Strongest reasons in an answer; the rest come as one.")] = 4,
     retention_days: Annotated[float, typer.Option(min=0, help="How long the log is kept; 0 for ever.")] = 30.0,
     rate_limit: Annotated[float, typer.Option(min=0, help="Requests a second of each caller; 0 is no limit.")] = 0.0,
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of one transaction.")] = 1024 * 1024,
@@ -212,10 +213,17 @@ def recalibrate(
         delay = detector.features_.fitted().label_delay if delay_days is None else delay_days * 86400.0
         known = asyncio.run(_known(detector, store or default_store(model), delay, not reported_only))
         updated = detector.recalibrated(known.beliefs, known.labels, known.offsets, known.external, keep=keep)
+        n_frauds = int(known.labels.sum())
+        if min(n_frauds, known.n_rows - n_frauds) < _FEW_OUTCOMES:
+            typer.echo(
+                f"note: {n_frauds:,} frauds and {known.n_rows - n_frauds:,} genuine transactions say little of either kind. Look at the "
+                "intervals, and see `--reported-only` and `--delay-days` for what counts",
+                err=True,
+            )
         if dry_run:
-            typer.echo(f"{known.n_rows:,} outcomes, {int(known.labels.sum()):,} frauds; not saved\n{updated.regimes.describe()}")
+            typer.echo(f"{known.n_rows:,} outcomes, {n_frauds:,} frauds; not saved\n{updated.regimes.describe()}")
             return
-        save_calibration(model, updated, About(time.time(), known.n_rows, int(known.labels.sum()), keep))
+        save_calibration(model, updated, About(time.time(), known.n_rows, n_frauds, keep))
     found = calibrations(model)
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found]))

@@ -315,7 +315,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         transaction: Mapping[str, Any] | Row,
         *,
         level: float = 0.9,
-        n_reasons: int = 8,
+        n_reasons: int = 4,
         label_follows: bool = True,
     ) -> tuple[DetectorState, Score]:
         """One transaction, live: what is remembered after it, and its score with the strongest reasons and the rest as one.
@@ -339,7 +339,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """
         return taken(self, states, rows, label_follows, np.full((len(rows), 2), -1) if previous is None else previous)
 
-    def told(self, steps: Steps, *, level: float = 0.9, n_reasons: int = 8) -> list[Score]:
+    def told(self, steps: Steps, *, level: float = 0.9, n_reasons: int = 4) -> list[Score]:
         """The scores of transactions that were taken in."""
         return told(self, steps, level, n_reasons)
 

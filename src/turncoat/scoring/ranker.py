@@ -15,6 +15,7 @@ from scipy.special import expit, log_expit
 
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring.regimes import check_keep
+from turncoat.scoring.scores import variances
 
 Array = NDArray[Any]
 
@@ -77,7 +78,7 @@ class RegimeRanker:
         within = expit(self.intercepts + z[:, None] * self.slopes)
         steep = belief * within * (1 - within)  # by which the probability moves with each intercept
         moves = np.stack([steep, steep * z[:, None]], axis=2).reshape(len(z), -1)
-        return (belief * within).sum(axis=1), np.maximum(((moves @ self.covariance) * moves).sum(axis=1), 0.0)
+        return (belief * within).sum(axis=1), variances(moves, self.covariance)
 
 
 def _solved(

@@ -100,17 +100,25 @@ def entropies(belief: Array) -> Array:
 @compiled_exactly
 def mixed_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Array]:
     """The mean and the variance of a fraud share of which each regime has its own, from beliefs [N, K] in the regimes."""
-    n_states = len(rates)
-    mean, variance = np.zeros(len(belief)), np.zeros(len(belief))
+    mean = np.zeros(len(belief))
     for n in range(len(belief)):
-        for k in range(n_states):
+        for k in range(len(rates)):
             mean[n] += belief[n, k] * rates[k]
+    return mean, variances(belief, covariance)
+
+
+@compiled_exactly
+def variances(weights: Array, covariance: Array) -> Array:
+    """The variance of a weighted sum, for each row of weights [N, K]; the same for a row alone as among others, unlike BLAS."""
+    variance = np.zeros(len(weights))
+    for n in range(len(weights)):
+        for k in range(weights.shape[1]):
             of_pairs = 0.0
-            for j in range(n_states):
-                of_pairs += belief[n, j] * covariance[j, k]
-            variance[n] += of_pairs * belief[n, k]
+            for j in range(weights.shape[1]):
+                of_pairs += weights[n, j] * covariance[j, k]
+            variance[n] += of_pairs * weights[n, k]
         variance[n] = max(variance[n], 0.0)
-    return mean, variance
+    return variance
 
 
 def beta_interval(mean: Array, variance: Array, level: float) -> tuple[Array, Array]:

@@ -263,7 +263,7 @@ async def _answer_lines(service: Service, incoming: Incoming, caller: str, scope
             number += 1
             if isinstance(line, bytes) and not line.strip():
                 continue
-            if not await _paced(service, incoming, caller, scope):
+            if (ENDING in scope and not incoming.is_whole) or not await _paced(service, incoming, caller, scope):
                 waiting.append(
                     (number, OverloadedError("the service is ending: this line and those after it are not scored. Send them again"))
                 )

@@ -43,7 +43,7 @@ class Rules:
 
     late: str = KEEP  # whether a late transaction moves the belief: no (keep), yes as if it came now (apply), or is refused
     ring: int = 16  # recent transactions remembered in a customer's record
-    n_reasons: int = 8
+    n_reasons: int = 4  # the strongest; the others together are one more
     conditions: bool = True  # whether the label of a customer's latest transaction conditions the belief
     logs: bool = True  # whether answers are logged
 

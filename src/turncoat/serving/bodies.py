@@ -56,7 +56,7 @@ class Incoming:
     async def lines(self) -> AsyncIterator[bytes | TurncoatError]:
         """The lines as they come; the last is an error if the body goes on too long, or stalls."""
         most, rest, n_lines = self._settings, b"", 0
-        while self._leaving is None:
+        while not self.is_whole:
             try:
                 piece = await asyncio.wait_for(self._piece(), most.client_seconds)
             except TimeoutError:
@@ -80,6 +80,11 @@ class Incoming:
         if not more:
             self._leaving = asyncio.ensure_future(self._receive())
         return piece
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the body is here."""
+        return self._leaving is not None
 
     def check_sender(self) -> None:
         """Raise ClientDisconnect if nobody waits for the answer."""

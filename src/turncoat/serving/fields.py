@@ -81,7 +81,8 @@ def decode_label(body: bytes) -> LabelBody:
     try:
         return _label_decoder.decode(body)
     except msgspec.ValidationError as problem:
-        raise FieldError(str(problem)) from None
+        found = FieldError(str(problem))
+        raise FieldError("`label` must be 1 for fraud or 0 for genuine", "label") if found.field == "label" else found from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise MalformedError(f"not JSON: {problem}") from None
 

@@ -42,19 +42,29 @@ class Ledger:
         to be written in the same instant.
         """
         given: dict[int, Given | Exception] = {}
-        async for _ in attempts():
-            left = [place for place in range(len(batch)) if place not in given]
-            tried = [batch[place] for place in left]
-            async with self._scoring:
-                attempted, found = await self._scored(detector, tried)
-                done = asyncio.get_running_loop().create_future()
-                made = {key: Known(*record, done) for key, record in attempted.made.items()}
-                self._known.add(made)
-            lost = await self._written(attempted, tried, beside, made, done)
-            given |= {place: one for place, one, each in zip(left, found, tried, strict=True) if each.keys[0] not in lost}
-            if len(given) == len(batch):
-                break
+        try:
+            async for _ in attempts():
+                left = [place for place in range(len(batch)) if place not in given]
+                found, lost = await self._tried(detector, [batch[place] for place in left], beside)
+                given |= {place: one for place, one in zip(left, found, strict=True) if batch[place].keys[0] not in lost}
+                if len(given) == len(batch):
+                    break
+        except StoreError as problem:
+            if not given:
+                raise
+            given = dict.fromkeys(range(len(batch)), problem) | given  # those that are written have their answer all the same
         return [given[place] for place in range(len(batch))]
+
+    async def _tried(
+        self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change]
+    ) -> tuple[list[Given | Exception], set[str]]:
+        """Answers in order, and the keys of the parties for whom they do not count: nothing was written for those."""
+        async with self._scoring:
+            attempted, found = await self._scored(detector, batch)
+            done = asyncio.get_running_loop().create_future()
+            made = {key: Known(*record, done) for key, record in attempted.made.items()}
+            self._known.add(made)
+        return found, await self._written(attempted, batch, beside, made, done)
 
     async def _scored(self, detector: Detector, batch: Sequence[Transaction]) -> tuple[Attempt, list[Given | Exception]]:
         """A try at a batch, with the records that are known and, of the others, those that are stored."""

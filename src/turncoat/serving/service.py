@@ -82,6 +82,7 @@ class Service:
         with self._store_errors_counted():
             given = await self.ledger.score(served.detector, [self._current(one, served) for one in batch])
         self.metrics.count(given)
+        self.metrics.store_errors.inc(any(isinstance(one, StoreError) for one in given))
         scored = [one for one in given if isinstance(one, Given) and one.steps is not None]
         for steps, some in itertools.groupby(scored, attrgetter("steps")):
             places, probabilities = zip(*((one.place, one.probability) for one in some), strict=True)

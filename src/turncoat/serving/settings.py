@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     labels_follow: bool = True  # whether outcomes are reported to /v1/labels: what is not, counts as genuine once its label is due
     labels_condition: bool = True
     pseudonymise: bool = False
-    reasons: int = 8
+    reasons: int = 4
     ring: int = 16
     retention_days: float = 30.0  # of the log
     most_body: int = MEGABYTE  # bytes of one transaction

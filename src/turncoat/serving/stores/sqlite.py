@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 from turncoat.errors import ConfigError, StoreError
 from turncoat.serving.stores.checks import check_write, place_number
 from turncoat.serving.stores.protocol import Entry, Group, Stored
-from turncoat.serving.stores.sqlite_file import SQLiteFile
+from turncoat.serving.stores.sqlite_file import SQLiteFile, rows_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,22 +47,22 @@ class SQLiteStore:
 
     async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
         """The records that are there."""
-        return self._opened(self._reader).read(keys)
+        return self._checked().read(keys)
 
     async def write(self, groups: Sequence[Group]) -> list[bool]:
         """Each group, or nothing of it if a counter is not as expected."""
         check_write(groups)
-        return await self._do(self._writer.write, groups)
+        return await self._do(self._writer.write, groups, rows_of(groups))
 
     async def history(
         self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
     ) -> list[Entry]:
         """A party's latest entries, newest first."""
-        return self._opened(self._reader).history(key, until, id, moved, max(limit, 0))
+        return self._checked().history(key, until, id, moved, max(limit, 0))
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
         """The log from after a place."""
-        return self._opened(self._reader).log(place_number(after), max(limit, 0))
+        return self._checked().log(place_number(after), max(limit, 0))
 
     async def forget(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries, some at a time."""
@@ -92,11 +92,13 @@ class SQLiteStore:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
             self._thread.shutdown()
 
-    def _opened(self, file: SQLiteFile) -> SQLiteFile:
+    def _checked(self) -> SQLiteFile:
+        """The connection that reads, if the store is open and its file still in its place."""
         if self._closed:
             raise StoreError(f"the store {self._path} is closed; open it again")
-        return file
+        self._reader.check_place()
+        return self._reader
 
     async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        self._opened(self._writer)
+        self._checked()
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))

@@ -1,7 +1,7 @@
 """One connection to a SQLite file of beliefs: its tables, and what is read from and written to them.
 
 Python's lock is let go and taken again around every step of every SQLite statement, and a thread that waits for it while another computes
-waits for milliseconds. So a write of any usual size is one statement with one step.
+waits for milliseconds. So a write of any usual size is one statement with one step, and what it needs is made ready by the caller.
 """
 
 from __future__ import annotations
@@ -138,19 +138,17 @@ class SQLiteFile:
                 f"the store {self._path} has version {version}; this Turncoat knows versions up to {_VERSION}. Upgrade Turncoat"
             )
 
-    def _check_place(self) -> None:
+    def check_place(self) -> None:
         """Refuse to go on with a file that was removed or replaced: what is written to it would be lost."""
-        try:
+        there = None
+        with self._problems(), suppress(FileNotFoundError):
             there = os.stat(self._path)
-        except FileNotFoundError:
-            there = None
         if there is None or (there.st_dev, there.st_ino) != self._identity:
             raise StoreError(f"the store {self._path} was removed or replaced while in use. Put it back, or restart")
 
     def read(self, keys: Sequence[str]) -> dict[str, Stored]:
         """The records that are there, as of one moment."""
         with self._problems():
-            self._check_place()
             if len(keys) <= _KEYS_AT_ONCE:
                 return self._records(keys)
             with self._transaction("DEFERRED"):  # several statements, one moment
@@ -164,12 +162,11 @@ class SQLiteFile:
             held |= {key: Stored(counter, data) for key, counter, data in self._db.execute(sql, some)}
         return held
 
-    def write(self, groups: Sequence[Group]) -> list[bool]:
-        """Each group whole, or nothing of it; which."""
+    def write(self, groups: Sequence[Group], values: Sequence[Any]) -> list[bool]:
+        """Each group whole, or nothing of it; which. `values` are those of all of them, as `rows_of` gives them."""
         with self._problems():
-            self._check_place()
             try:
-                self._put(_batch(groups))
+                self._put(values)
             except sqlite3.IntegrityError:  # and rolled back: somebody else wrote one of the records
                 return self._put_some(groups)
             return [True] * len(groups)
@@ -193,7 +190,7 @@ class SQLiteFile:
         with self._transaction("IMMEDIATE"):
             held = self._records([change.key for group in groups for change in group.changes])
             fit = [all(held.get(change.key, _NONE).counter == change.expected for change in group.changes) for group in groups]
-            self._put(_batch([group for group, fits in zip(groups, fit, strict=True) if fits]))
+            self._put(rows_of([group for group, fits in zip(groups, fit, strict=True) if fits]))
             return fit
 
     def history(self, key: str, until: float, id: str | None, moved: bool, limit: int) -> list[Entry]:
@@ -242,16 +239,14 @@ class SQLiteFile:
 
     def erase(self, key: str, limit: int) -> int:
         """Remove a party's oldest entries and, if there are less than the limit, its record."""
-        with self._problems():
-            self._check_place()
-            with self._transaction("IMMEDIATE"):
-                sql = "SELECT place FROM log_parties WHERE key = ? ORDER BY counter, place LIMIT ?"
-                places = [place for (place,) in self._db.execute(sql, (key, limit)).fetchall()]
-                for number, gone in _by_segment(divmod(place, 1 << POSITION_BITS) for place in places).items():
-                    self._remove(self._with_entries(number, gone), gone)
-                if len(places) < limit:
-                    self._db.execute("DELETE FROM records WHERE key = ?", (key,))
-                return len(places)
+        with self._problems(), self._transaction("IMMEDIATE"):
+            sql = "SELECT place FROM log_parties WHERE key = ? ORDER BY counter, place LIMIT ?"
+            places = [place for (place,) in self._db.execute(sql, (key, limit)).fetchall()]
+            for number, gone in _by_segment(divmod(place, 1 << POSITION_BITS) for place in places).items():
+                self._remove(self._with_entries(number, gone), gone)
+            if len(places) < limit:
+                self._db.execute("DELETE FROM records WHERE key = ?", (key,))
+            return len(places)
 
     def _with_entries(self, number: int, positions: set[int]) -> Segment:
         """A segment, without contents, that has entries at these positions, as the index says."""
@@ -397,8 +392,8 @@ def _inserting(view: str, n: int) -> str:
     return f"INSERT INTO {view} VALUES {', '.join([row] * n)}"
 
 
-def _batch(groups: Sequence[Group]) -> list[Any]:
-    """All values of all rows, one after another."""
+def rows_of(groups: Sequence[Group]) -> list[Any]:
+    """All values of all rows that a write puts in, one after another."""
     changes: list[tuple[Any, ...]] = [
         (key, expected, expected + steps, data) for group in groups for key, expected, data, steps in group.changes
     ]
