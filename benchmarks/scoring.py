@@ -73,7 +73,7 @@ def report(machine: dict[str, Any], numbers: dict[str, float], command: str) -> 
             f"- filtered scores from a panel: {rate:,.0f} rows/s (must {MUST_ROWS_PER_SECOND:,}): {verdict}",
             f"- smoothed scores from a panel: {numbers['smoothed_rows_per_second']:,.0f} rows/s",
             f"- scores as a table with intervals: {numbers['table_rows_per_second']:,.0f} rows/s",
-            f"- live: one transaction with interval and eight reasons: {numbers['explained_path_us']:.0f} µs; "
+            f"- live: one transaction with interval and four reasons: {numbers['explained_path_us']:.0f} µs; "
             f"features and belief alone: {numbers['live_step_us']:.0f} µs",
             "",
         ]

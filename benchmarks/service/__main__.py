@@ -1,7 +1,8 @@
 """How many transactions a second the service scores, how long each waits, and how much a million customers take.
 
 Every row of the table is a server in a process of its own, loaded over loopback by a second process, both on the same cores, in turn with
-two servers of the same stack that answer a constant; of each the best round counts. Run with `python -m benchmarks.service`.
+two servers of the same stack that answer a constant, over several numbers of connections; of each the best round counts. Run with
+`python -m benchmarks.service`.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ from turncoat.serving.replaying import client_rows
 from turncoat.serving.stores import Change, Group, open_store
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-ROWS, QUICK_ROWS, STATES = 20_000, 4_000, 8
-CONNECTIONS, REQUESTS, QUICK_REQUESTS = 32, 16_000, 2_400
-ROUNDS = 5
+ROWS, QUICK_ROWS, STATES = 30_000, 4_000, 8
+CONNECTIONS, REQUESTS, QUICK_REQUESTS = (16, 32, 64), 24_000, 2_400
+ROUNDS = 3  # of each number of connections
+KEY = ("variational", "sqlite FULL", 1)  # the row that the must is about
 CUSTOMERS, QUICK_CUSTOMERS = 100_000, 5_000
 MUST, AIM = 0.4, 0.7
 MOST_REFUSED = 0.01  # share of answers that a store that stalled may cost; the table says how many
@@ -101,7 +103,7 @@ def running(command: list[str], port: int) -> Iterator[psutil.Process]:
         process.wait(60)
 
 
-def loaded(port: int, folder: Path, first: int, last: int, connections: int = CONNECTIONS) -> dict[str, Any]:
+def loaded(port: int, folder: Path, first: int, last: int, connections: int) -> dict[str, Any]:
     """What a client in a process of its own sees."""
     command = [
         sys.executable,
@@ -144,15 +146,15 @@ class Loaded:
 
     def __init__(self, process: psutil.Process, port: int, folder: Path, n_requests: int) -> None:
         self.port, self.folder, self.family = port, folder, [process, *process.children(recursive=True)]
-        self.share = n_requests // (ROUNDS + 1)
-        loaded(port, folder, 0, self.share)  # to warm up
+        self.share = n_requests // (ROUNDS * len(CONNECTIONS) + 1)
+        loaded(port, folder, 0, self.share, CONNECTIONS[-1])  # to warm up
         self.cpu, self.rounds = 0.0, []
 
-    def round(self) -> None:
+    def round(self, connections: int) -> None:
         """Requests that it has not had before."""
         before = self._seconds()
         first = self.share * (len(self.rounds) + 1)
-        self.rounds.append(loaded(self.port, self.folder, first, first + self.share))
+        self.rounds.append({"connections": connections, **loaded(self.port, self.folder, first, first + self.share, connections)})
         self.cpu += self._seconds() - before
 
     def _seconds(self) -> float:
@@ -160,11 +162,16 @@ class Loaded:
 
     def found(self) -> dict[str, Any]:
         """The best round, and the rest."""
-        best = max(self.rounds, key=lambda one: one["per_second"])
-        spread = [one["per_second"] for one in self.rounds]
-        more = {"rounds": spread, "refused": sum(one["refused"] for one in self.rounds)}
+        best = _fastest(self.rounds)
+        spread = {many: [one["per_second"] for one in self.rounds if one["connections"] == many] for many in CONNECTIONS}
+        curve = [_fastest([one for one in self.rounds if one["connections"] == many]) for many in CONNECTIONS]
+        more = {"rounds": spread, "curve": curve, "refused": sum(one["refused"] for one in self.rounds)}
         cpu = 1e6 * self.cpu / (self.share * len(self.rounds))
         return {**best, **more, "cpu_us": cpu, "resident_mb": sum(one.memory_info().rss for one in self.family) / 2**20}
+
+
+def _fastest(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    return max(rounds, key=lambda one: one["per_second"])
 
 
 def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, str, int]], console: Console) -> list[dict[str, Any]]:
@@ -175,15 +182,15 @@ def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, st
         with console.status(f"{tier}, {store}, {workers} worker(s)"), ExitStack() as stack:
             started = [(stack.enter_context(running(command, port)), port) for command, port in commands]
             servers = [Loaded(process, port, place.folder, n_requests) for process, port in started]
-            for _ in range(ROUNDS):
+            for connections in CONNECTIONS * ROUNDS:
                 for server in servers:
-                    server.round()
+                    server.round(connections)
             bare, decoding, found = (server.found() for server in servers)
         if store.startswith("sqlite"):
             files = place.folder.glob(f"{tier}-{workers}-{store.split()[1]}*")
             found["store_bytes"] = sum(file.stat().st_size for file in files) / n_requests
         for name, other in (("bare", bare), ("constant", decoding)):
-            found |= {f"{name}_per_second": other["per_second"], f"{name}_rounds": other["rounds"], f"{name}_cpu_us": other["cpu_us"]}
+            found |= {f"{name}_{what}": other[what] for what in ("per_second", "connections", "rounds", "curve", "cpu_us")}
             found[f"{name}_ratio"] = found["per_second"] / other["per_second"]
         results.append({"tier": tier, "store": store, "workers": workers, **found})
     return results
@@ -259,23 +266,25 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
         f"{machine['load_before']}. Made by `{command}`.",
         f"IEEE-CIS feature set ({sizes['continuous']} + {sizes['categorical']} columns), K = {STATES}, "
         f"bodies of {sizes['body_bytes']:,} bytes, "
-        f"{told['requests']:,} requests over {CONNECTIONS} connections, eight reasons in every answer, every answer logged.",
+        f"{told['requests']:,} requests, four reasons in every answer, every answer logged.",
         "The constant stack is the same uvicorn, protocol and Starlette route, reading and decoding the same bodies with msgspec and "
         "answering as many bytes; the bare one does not decode. Neither scores or stores. "
-        f"Of {ROUNDS} rounds in turn the best counts, of each server.",
+        f"Of {ROUNDS} rounds in turn over each of {', '.join(map(str, CONNECTIONS[:-1]))} and {CONNECTIONS[-1]} connections the best "
+        "counts, of each server, whatever number suits it best.",
         "",
-        "| tier | store | workers | scored / s | p50 ms | p99 ms | constant / s | ratio | bare / s | ratio "
+        "| tier | store | workers | scored / s | connections | p50 ms | p99 ms | constant / s | ratio | bare / s | ratio "
         "| CPU µs (constant, bare) | MB | 503s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in told["table"]:
         lines.append(
-            f"| {row['tier']} | {row['store']} | {row['workers']} | {row['per_second']:,.0f} | {row['p50_ms']:.1f} | {row['p99_ms']:.1f} "
+            f"| {row['tier']} | {row['store']} | {row['workers']} | {row['per_second']:,.0f} | {row['connections']} "
+            f"| {row['p50_ms']:.1f} | {row['p99_ms']:.1f} "
             f"| {row['constant_per_second']:,.0f} | {row['constant_ratio']:.2f} | {row['bare_per_second']:,.0f} | {row['bare_ratio']:.2f} "
             f"| {row['cpu_us']:.0f} ({row['constant_cpu_us']:.0f}, {row['bare_cpu_us']:.0f}) | {row['resident_mb']:.0f} "
             f"| {row['refused']} |"
         )
-    key = next(row for row in told["table"] if (row["tier"], row["store"], row["workers"]) == ("variational", "sqlite FULL", 1))
+    key = next(row for row in told["table"] if (row["tier"], row["store"], row["workers"]) == KEY)
     ratio = key["constant_ratio"]
     verdict = "aim met" if ratio >= AIM else "must met, aim missed" if ratio >= MUST else "missed"
     lines += [
@@ -286,8 +295,16 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
     one = told["alone"]
     lines += [
         "",
-        f"One caller alone (variational, sqlite FULL): {one['per_second']:,.0f} / s, p50 {one['p50_ms']:.2f} ms, "
-        f"p99 {one['p99_ms']:.2f} ms.",
+        "The same row by the number of connections, each the best of its rounds:",
+        "",
+        "| connections | scored / s | p50 ms | p99 ms | constant / s | ratio |",
+        "|---|---|---|---|---|---|",
+        f"| 1 | {one['per_second']:,.0f} | {one['p50_ms']:.2f} | {one['p99_ms']:.2f} | | |",
+        *(
+            f"| {ours['connections']} | {ours['per_second']:,.0f} | {ours['p50_ms']:.2f} | {ours['p99_ms']:.2f} "
+            f"| {theirs['per_second']:,.0f} | {ours['per_second'] / theirs['per_second']:.2f} |"
+            for ours, theirs in zip(key["curve"], key["constant_curve"], strict=True)
+        ),
         "",
         f"A customer's record is {kept['first_record_bytes']:,.0f} bytes after the first transaction and "
         f"{kept['record_bytes']:,.0f} with a full ring, "
