@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def row_dictionaries(transactions: Transactions) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if value is not None and value == value} for row in rows]
 
 
-MEASUREMENTS = {"polars_alone": polars_alone, "to_panel": to_panel, "live": live}
+MEASUREMENTS: dict[str, Callable[..., object]] = {"polars_alone": polars_alone, "to_panel": to_panel, "live": live}
 
 
 def measured(name: str, *arguments: str) -> dict[str, float]:

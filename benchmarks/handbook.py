@@ -93,15 +93,17 @@ def measure(rows: pl.DataFrame) -> Run:
 
 def _fraud(day: NDArray[Any], scenario: NDArray[Any]) -> dict[str, float]:
     """Fraud rates overall, while the compromised are still growing in number, and once they no longer do."""
-    figures = {}
+    figures: dict[str, float] = {}
     periods = {
         "all days": day >= 0,
         f"first {CUSTOMER_DAYS} days": day < CUSTOMER_DAYS,
         f"from day {TERMINAL_DAYS} on": day >= TERMINAL_DAYS,
     }
     for period, inside in periods.items():
-        figures[f"fraud rate, {period}"] = np.mean(scenario[inside] > 0)
-        figures |= {f"fraud rate of scenario {s} ({name}), {period}": np.mean(scenario[inside] == s) for s, name in SCENARIOS.items()}
+        figures[f"fraud rate, {period}"] = float(np.mean(scenario[inside] > 0))
+        figures |= {
+            f"fraud rate of scenario {s} ({name}), {period}": float(np.mean(scenario[inside] == s)) for s, name in SCENARIOS.items()
+        }
     return figures
 
 
@@ -174,7 +176,7 @@ def main() -> int:
         print(f"{data} is absent: it holds the published transactions to compare with. Name it with --data; nothing was compared.")
         return 2
     rows = pl.read_parquet(data)
-    n_days = int(rows["TX_TIME_DAYS"].max()) + 1
+    n_days = int(rows["TX_TIME_DAYS"].to_numpy().max()) + 1
     lines = compare(measure(rows), [simulate(seed, n_days) for seed in range(SEEDS)])
     text = report(lines, n_days)
     print(text)

@@ -74,9 +74,10 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
     belief = np.full(STATES, 1 / STATES)
     before = model.log_predicted(belief)[None]
 
-    def eager(i: int) -> object:
+    def eager(i: int) -> NDArray[Any]:
         with torch.inference_mode():
-            return encoder(torch.from_numpy(cells[i : i + 1]), torch.from_numpy(codes[i : i + 1])).numpy()
+            latent: NDArray[Any] = encoder(torch.from_numpy(cells[i : i + 1]), torch.from_numpy(codes[i : i + 1])).numpy()
+            return latent
 
     latents = np.vstack([eager(i) for i in range(LIVE_ROWS)])
     calls = {

@@ -34,7 +34,7 @@ Array = NDArray[Any]
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 MONTHS = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
-ENCODERS = {
+ENCODERS: dict[str, dict[str, Any]] = {
     "as published": {},
     "unweighted": {"class_weighting": False},
     "linear last layer": {"activation": "none"},

@@ -129,9 +129,9 @@ def page(found: dict[str, Results]) -> str:
     for one in found["book"].published:
         lines.append(f"| *{one.name}, published* | " + " | ".join(f"{figure:.3f}" for figure in one.figures.values()) + " |")
     lines += ["", "## What the regimes add (all cards; 90 % intervals by customer)", "", "| | difference | interval |", "|---|---|---|"]
-    for one in whole.comparisons:
-        low, high = one.by_customer
-        lines.append(f"| {one.first} less {one.second}, {one.metric} | {one.difference:+.5f} | {low:+.5f} to {high:+.5f} |")
+    for pair in whole.comparisons:
+        low, high = pair.by_customer
+        lines.append(f"| {pair.first} less {pair.second}, {pair.metric} | {pair.difference:+.5f} | {low:+.5f} to {high:+.5f} |")
     tables = "; ".join(f"{table.contestant} {table.temporal_share:.1%}" for table in whole.regimes)
     lines += ["", f"Temporal share (how far beliefs are from those of single rows): {tables}.", ""]
     return "\n".join(lines)

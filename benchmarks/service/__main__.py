@@ -71,6 +71,8 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
     form = TransactionForm(detector)
     given = asyncio.run(Ledger(open_store("memory://")).score(detector, [form.decode(bodies[0])]))[0]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+    if isinstance(given, Exception):
+        raise given
     (folder / "requests").write_bytes(msgspec.msgpack.encode([head.format(len(body)).encode() + body for body in bodies]))
     plan = detector.features_.fitted()
     columns = {"continuous": len(plan.continuous), "categorical": len(plan.categorical), "rows": n_rows}
@@ -148,7 +150,8 @@ class Loaded:
         self.port, self.folder, self.family = port, folder, [process, *process.children(recursive=True)]
         self.share = n_requests // (ROUNDS * len(CONNECTIONS) + 1)
         loaded(port, folder, 0, self.share, CONNECTIONS[-1])  # to warm up
-        self.cpu, self.rounds = 0.0, []
+        self.cpu = 0.0
+        self.rounds: list[dict[str, Any]] = []
 
     def round(self, connections: int) -> None:
         """Requests that it has not had before."""
@@ -335,7 +338,7 @@ def main() -> int:
             rows += [("neural", "sqlite FULL", 2)]
         table = measure(place, n_requests, sizes["answer_bytes"], rows, console)
         with console.status("one caller, memory"):
-            told = {"sizes": sizes, "requests": n_requests, "table": table, "alone": alone(place, n_requests)}
+            told: dict[str, Any] = {"sizes": sizes, "requests": n_requests, "table": table, "alone": alone(place, n_requests)}
             told["customers"] = QUICK_CUSTOMERS if options.quick else CUSTOMERS
             told["memory"] = memory(place, told["customers"])
     stem, command = "service-quick" if options.quick else "service", " ".join(["python -m benchmarks.service", *sys.argv[1:]])

@@ -55,7 +55,9 @@ class _Connection(asyncio.Protocol):
 
 async def run(port: int, requests: list[bytes], connections: int) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
-    queue, latencies, statuses = iter(requests), [], {}
+    queue = iter(requests)
+    latencies: list[float] = []
+    statuses: dict[str, int] = {}
     endings = [loop.create_future() for _ in range(connections)]
     began = time.perf_counter()
     for done in endings:

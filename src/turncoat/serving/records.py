@@ -44,7 +44,10 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     def answered(self, id: str) -> Seen | None:
         """The transaction with this id, if it was answered lately."""
-        return next((seen for seen in reversed(self.ring) if seen.id == id), None)
+        for seen in self.ring:
+            if seen.id == id:
+                return seen
+        return None
 
 
 class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
