@@ -19,7 +19,7 @@ from turncoat import ConfigError, DataError, Detector
 from turncoat.data.schema import Schema
 from turncoat.features import FeatureRow, Features
 from turncoat.features.plan import FeaturePlan
-from turncoat.models.base import Contrasts
+from turncoat.models.live import Contrasts
 from turncoat.scoring import DetectorState, Score
 from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Reason, Sources, reasons
 from turncoat.scoring.wording import Wording

@@ -19,6 +19,7 @@ from turncoat import BundleError, ConfigError, DataError, Detector, NotFittedErr
 from turncoat.scoring import Regimes
 from turncoat.scoring.calibrations import About, calibrations, current_calibration, save_calibration, use_calibration
 from turncoat.scoring.scores import beta_interval
+from turncoat.scoring.soundness import check_detector
 
 from .cases import data_of, detector
 from .test_bundle import params_file, rewrite, rewrite_arrays
@@ -287,7 +288,7 @@ def test_everything_else_of_it_stays_and_so_does_the_old_one() -> None:
     assert other_state == state  # what is remembered can be used by both
     assert other_score.probability != score.probability
     assert other_score.probability == pytest.approx(np.array(score.belief) @ other.regimes.mean_rates)
-    other.check()
+    check_detector(other)
     assert "calibration + labels part, filtered, held out" in other.describe()
 
 
@@ -318,7 +319,7 @@ def test_a_ranker_is_recalibrated_too(ranker: str) -> None:
     assert other.parts_.ranked["smoothed"] is made.parts_.ranked["smoothed"]
     assert other.parts_.ranker is made.parts_.ranker
     assert other.score(data.transactions).probability.mean() > 1.2 * made.score(data.transactions).probability.mean()
-    other.check()
+    check_detector(other)
 
 
 def test_the_reference_scores_are_those_of_the_new_calibration() -> None:

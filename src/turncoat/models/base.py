@@ -7,40 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Generic, NamedTuple, Self
+from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from turncoat.errors import ConfigError, DataError, NotFittedError, StateError
+from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.models.anchors import Anchors
 from turncoat.models.fitting import RESTART_SEED_STEP, FitOptions, FitReport, fit
 from turncoat.models.initialisation import Columns, kmeans_statistics, measure_columns
+from turncoat.models.live import Contrasts, LiveRecursion
 from turncoat.models.messages import announced_compilation, fit_progress
 from turncoat.models.sampling import sample_panel
 from turncoat.models.settings import Rule, check_settings, number, one_of, or_none, positive_number, whole_number
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
-from turncoat.numerics.live import (
-    BAD_BELIEF,
-    BAD_CELL,
-    FINE,
-    LiveTables,
-    live_contrasts,
-    live_step,
-    live_steps,
-    live_tables,
-    log_predicted_rows,
-)
 from turncoat.numerics.structures import Observations, Potentials
-from turncoat.panel import LARGEST_VALUE, Panel
+from turncoat.panel import Panel
 
 Array = NDArray[Any]
-
-_NO_CELLS = np.empty(0)
-_NO_CODES = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,22 +36,6 @@ class Posteriors:
 
     probs: Array
     log_likelihood: Array
-
-
-class Contrasts(NamedTuple):
-    """What the log odds of a state against each row's strongest rival are made of."""
-
-    state: int
-    rivals: Array  # [N]
-    history: Array  # [N] what was believed before the row
-    cells: Array  # [N, D]
-    codes: Array  # [N, J]
-    rest: Array  # [N]
-
-    @property
-    def log_odds(self) -> Array:
-        """The sums of all terms [N]."""
-        return np.asarray(self.history + self.cells.sum(axis=1) + self.codes.sum(axis=1) + self.rest)
 
 
 class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
@@ -182,14 +153,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def contrasts(self, state: int, log_predicted: Array, continuous: Array, categorical: Array) -> Contrasts:
         """Of N rows: `pieces` of a state against its strongest rival, given the log beliefs before the rows [N, K]."""
-        tables, _ = self._live_tables()
-        cells, codes = continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C")
-        status, row, place, rivals, of_cells, of_codes = live_contrasts(state, log_predicted, cells, codes, tables, LARGEST_VALUE)
-        if status != FINE:
-            raise _bad_live_row(status, place, cells[row], codes[row], tables)
-        rows = np.arange(len(rivals))
-        history = log_predicted[:, state] - log_predicted[rows, rivals]
-        return Contrasts(state, rivals, history, of_cells, of_codes, np.zeros(len(rivals)))
+        return self._recursion().contrasts(state, log_predicted, continuous, categorical)
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of N rows under every state, at the temperature in use [N, K]."""
@@ -231,8 +195,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def log_predictions(self, beliefs: Array, known: Array) -> Array:
         """`log_predicted` before N rows, given beliefs [N, K], of which those not `known` [N] are of new customers."""
-        terms = self._terms()
-        return log_predicted_rows(beliefs, known, _plain_array(terms.log_initial), _plain_array(terms.log_transition))
+        return self._recursion().log_predictions(beliefs, known)
 
     def bic(self, panel: Panel) -> float:
         """Bayesian information criterion, lower is better: -2 log L + p log N.
@@ -255,23 +218,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
         Always in float64, and equal to `filter` on the same rows to the rounding of `precision`.
         """
-        tables, shape = self._live_tables()
-        try:
-            held = _NO_CELLS if belief is None else _plain_array(np.asarray(belief, np.float64))
-            cells = _NO_CELLS if continuous_row is None else _plain_array(np.asarray(continuous_row, np.float64))
-        except (TypeError, ValueError) as problem:
-            raise DataError(f"a belief and continuous cells must be numbers, NaN if missing: {problem}") from problem
-        codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
-        n_states, n_columns, n_codes = shape
-        if (belief is not None and held.shape != (n_states,)) or cells.shape != (n_columns,) or codes.shape != (n_codes,):
-            raise DataError(
-                f"a step takes a belief of {n_states}, {n_columns} continuous cells and {n_codes} codes; "
-                f"found {held.shape}, {cells.shape} and {codes.shape}"
-            )
-        status, place, updated, _ = live_step(held, cells, codes, tables, LARGEST_VALUE)
-        if status != FINE:
-            raise _bad_live_row(status, place, cells, codes, tables)
-        return updated
+        return self._recursion().step(belief, continuous_row, categorical_row)
 
     def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array) -> Array:
         """`step` for rows [N, D] and [N, J] in order: beliefs [N, K] after them.
@@ -279,12 +226,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         A row goes on from row `previous` [N], if that is not -1; else from `beliefs` [N, K], where those not `known` [N] are of new
         customers. What each row went on from is put into these two.
         """
-        tables, _ = self._live_tables()
-        cells, codes = continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C")
-        status, row, place, updated = live_steps(beliefs, known, previous, cells, codes, tables, LARGEST_VALUE)
-        if status != FINE:
-            raise _bad_live_row(status, place, cells[row], codes[row], tables)
-        return updated
+        return self._recursion().steps(beliefs, known, continuous, categorical, previous)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the fitted model to a folder; an earlier model there is replaced only once the new one is whole."""
@@ -299,7 +241,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def _adopt(self, params: P) -> Self:
         self.params_ = params
-        self._live: tuple[Any, tuple[LiveTables, tuple[int, int, int]]] | None = None
+        self._live: tuple[Any, LiveRecursion] | None = None
         self._held_terms: tuple[Any, Terms] | None = None
         return self
 
@@ -382,14 +324,13 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         statistics = kmeans_statistics(panel, anchors, columns, self.n_states, seed, self.precision, self._threads())
         return tier.update(statistics, None)
 
-    def _live_tables(self) -> tuple[LiveTables, tuple[int, int, int]]:
-        """Tables for the live step, made once for the parameters and the emission in use; how many states, cells and codes."""
+    def _recursion(self) -> LiveRecursion:
+        """The live recursion, made once for the parameters and the emission in use."""
         params = self._fitted()
         key = (id(params), self._scoring_name(), self.temperature)
         if self._live is None or self._live[0] != key:
             self.check_settings(of_fit=False)
-            tables = live_tables(self._terms())
-            self._live = (key, (tables, (params.n_states, params.means.shape[1], len(params.n_categories))))
+            self._live = (key, LiveRecursion(self._terms(), params.n_states, params.means.shape[1], len(params.n_categories)))
         return self._live[1]
 
 
@@ -404,25 +345,3 @@ def _refuse_impossible(log_likelihoods: Array) -> None:
         raise DataError(
             f"sequence {impossible[0]} has no possible path under this model: its transitions or anchors contain zeros that rule it out"
         )
-
-
-def _as_codes(codes: Array) -> Array:
-    if codes.dtype.kind not in "bui":
-        raise DataError(f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}")
-    return _plain_array(codes.astype(np.int64, copy=False))
-
-
-def _plain_array(array: Array) -> Array:
-    """The array, or a copy of a strided or read-only one, for which the live step would be compiled again."""
-    return array if array.flags.carray else array.copy()
-
-
-def _bad_live_row(status: int, place: int, cells: Array, codes: Array, tables: LiveTables) -> DataError:
-    if status == BAD_BELIEF:
-        return StateError("a belief must be probabilities that add up to 1, as an earlier step returned them; None for a new customer")
-    if status == BAD_CELL:
-        return DataError(
-            f"continuous column {place}: found {cells[place]}; values must be finite and within {LARGEST_VALUE:g}, NaN if missing"
-        )
-    highest = int(tables.bounds[place + 1] - tables.bounds[place]) - 1
-    return DataError(f"categorical column {place}: found code {codes[place]}; codes run from 0 to {highest}, -1 is missing")

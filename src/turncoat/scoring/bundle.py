@@ -25,6 +25,7 @@ from turncoat.scoring.recalibration import rescored, with_calibration
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
+from turncoat.scoring.soundness import check_detector
 from turncoat.scoring.versions import digest
 from turncoat.storage import Array, Format
 
@@ -83,7 +84,7 @@ def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Dete
         first, last = map(float, content["times"])
         detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), reference, (first, last), ranker, ranked)
         detector.calibration_ = 0
-        detector.check()
+        check_detector(detector)
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
         raise BundleError(f"{folder}: not a detector this version understands ({problem!r})") from problem
     number = current_calibration(folder) if calibration is None else calibration
@@ -99,7 +100,7 @@ def _calibrated(detector: Detector, content: dict[str, Any], folder: str | os.Pa
         return detector
     try:
         detector.parts_ = with_calibration(detector.fitted(), calibration.regimes, calibration.ranked)
-        detector.check()
+        check_detector(detector)
         detector.parts_, detector.calibration_ = rescored(detector.parts_), number
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
         raise BundleError(f"{folder}: calibration {number} is not one this version understands ({problem!r})") from problem

@@ -27,6 +27,7 @@ from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
+from turncoat.scoring.explaining import explained
 from turncoat.scoring.live import Steps, taken, told
 from turncoat.scoring.ranker import RegimeRanker
 from turncoat.scoring.rankers import Ranker, as_ranker
@@ -156,34 +157,6 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise NotFittedError("this detector is not fitted yet. Call `fit` first, or `turncoat.load` a saved one")
         parts: Parts = self.parts_
         return parts
-
-    def check(self) -> None:
-        """Raise ValueError or ConfigError if settings, features, model, regimes and ranker do not fit each other."""
-        self.check_settings()
-        plan, params, parts = self.features_.fitted(), self.model_.params_, self.fitted()
-        if self.anchoring is not None:
-            self.anchoring.sides(params.n_states)
-        if self.model_.input_columns() != (len(plan.continuous), plan.n_categories):
-            raise ValueError("the model's columns are not the features'")
-        k = params.n_states
-        for regimes in (*parts.regimes.values(), parts.in_sample):
-            arrays = (regimes.mass, regimes.frauds, regimes.evidence, regimes.stickiness)
-            if any(array.shape != (k,) or array.dtype != np.float64 or not (array >= 0).all() or np.isinf(array).any() for array in arrays):
-                raise ValueError("the regimes are not the model's")
-            if regimes.correlation.shape != (k, k) or not (np.abs(regimes.correlation) <= 1 + 1e-9).all():
-                raise ValueError("the regimes' errors are not the model's")
-            if not regimes.mass.sum() > 0 or (regimes.frauds > regimes.mass * (1 + 1e-9)).any():
-                raise ValueError("the regimes hold no transactions, or more frauds than transactions")
-        for ranked in (parts.ranked or {}).values():
-            shapes = (ranked.intercepts.shape, ranked.slopes.shape, ranked.covariance.shape)
-            finite = all(np.isfinite(part).all() for part in (ranked.intercepts, ranked.slopes, ranked.covariance))
-            if shapes != ((k,), (k,), (2 * k, 2 * k)) or not finite or not 0 < ranked.spread < np.inf:
-                raise ValueError("the ranker's regimes are not the model's")
-        parts.reference.check(k, len(plan.continuous), parts.ranked is not None)
-        if not -np.inf < parts.times[0] <= parts.times[1] < np.inf:
-            raise ValueError(f"calibration from {parts.times[0]} to {parts.times[1]} seconds cannot be")
-        if parts.ranker is not None:
-            as_ranker(parts.ranker.given, self.features_, self.model_)
 
     @property
     def regimes(self) -> Regimes:
@@ -364,44 +337,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self, transactions: Transactions, customer: str, transaction: Any = None, last: int | None = None
     ) -> list[tuple[Any, Score]]:
         """The path of one customer: (id, score with reasons) of each of their transactions, of the last few, or of one. Filtered."""
-        own = np.flatnonzero(
-            transactions.keys[np.repeat(np.arange(transactions.n_customers), np.diff(transactions.offsets))] == str(customer)
-        )
-        if len(own) == 0:
-            raise DataError(
-                f"{transactions.source}: no customer {customer!r}. The first there are {', '.join(map(str, transactions.keys[:5]))}"
-            )
-        if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
-            raise DataError(f"{transactions.source}: customer {customer!r} has no transaction {transaction!r}")
-        panel = self.features_.transform(transactions, rows=own)
-        parts = self.fitted()
-        external = None if parts.ranker is None else parts.ranker.of_transactions(transactions.take(own), panel)
-        scores = self.score_panel(panel, external=external)
-        low, high = scores.interval()
-        asked = [
-            i
-            for i in range(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
-            if transaction is None or str(scores.ids[i]) == str(transaction)
-        ]
-        before = np.roll(scores.belief, 1, axis=0)[asked]  # of which the first is not known
-        known = np.array(asked, dtype=np.int64) > 0
-        why = self.reasons(before, known, panel.continuous[asked], panel.categorical[asked])
-        return [
-            (
-                scores.ids[i],
-                Score(
-                    probability=float(scores.probability[i]),
-                    interval=(float(low[i]), float(high[i])),
-                    raw=float(scores.raw[i]),
-                    belief=tuple(scores.belief[i].tolist()),
-                    entropy=float(scores.entropy[i]),
-                    seen=i + 1,
-                    regime=int(scores.regime[i]),
-                    reasons=reason,
-                ),
-            )
-            for i, reason in zip(asked, why, strict=True)
-        ]
+        return explained(self, transactions, customer, transaction, last)
 
     def condition(self, state: DetectorState, label: int) -> DetectorState:
         """What is remembered once the label of the customer's latest transaction is known."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turncoat.features import FeatureRow
-from turncoat.models.base import Contrasts
+from turncoat.models.live import Contrasts
 from turncoat.numerics.compiled import compiled_exactly
 
 Array = NDArray[Any]

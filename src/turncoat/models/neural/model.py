@@ -13,8 +13,8 @@ from sklearn.base import clone
 
 from turncoat.errors import ConfigError
 from turncoat.models.anchors import Anchors
-from turncoat.models.base import Contrasts
 from turncoat.models.initialisation import Columns
+from turncoat.models.live import Contrasts
 from turncoat.models.neural.attribution import Emission, attributed, attributed_odds
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.folded import Array, FoldedEncoder
