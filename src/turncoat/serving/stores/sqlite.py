@@ -14,7 +14,8 @@ from typing import ParamSpec, TypeVar
 from turncoat.errors import ConfigError, StoreError
 from turncoat.serving.stores.checks import check_write, place_number
 from turncoat.serving.stores.protocol import Entry, Group, Stored
-from turncoat.serving.stores.sqlite_file import SQLiteFile, rows_of
+from turncoat.serving.stores.sqlite_file import SQLiteFile
+from turncoat.serving.stores.sqlite_tables import rows_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""One connection to a SQLite file of beliefs: its tables, and what is read from and written to them.
+"""One connection to a SQLite file of beliefs: what is read from it and written to it.
 
 Python's lock is let go and taken again around every step of every SQLite statement, and a thread that waits for it while another computes
 waits for milliseconds. So a write of any usual size is one statement with one step, and what it needs is made ready by the caller.
@@ -12,60 +12,22 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from turncoat.errors import StoreError
 from turncoat.serving.stores.protocol import Entry, Group, Stored
-from turncoat.serving.stores.segments import POSITION_BITS, Segment, cut, pack
+from turncoat.serving.stores.segments import POSITION_BITS, Segment
+from turncoat.serving.stores.sqlite_tables import APPLICATION, DOORS, N_COLUMNS, SCHEMA, VERSION, inserting, rows_of
 
-_APPLICATION = 0x5443_4253  # "TCBS" in the file's header
-_VERSION = 2
 _PATIENCE = 5.0  # seconds for which another process may hold the file
 _READERS_PATIENCE = 0.5  # seconds for which those who read may keep the write-ahead log: others cannot write meanwhile
 _PAGE = 4096  # bytes
 _CHECKPOINT = 4000  # pages in the write-ahead log: those that were written several times by then go into the file once
 _KEYS_AT_ONCE = 500  # SQLite may be built with a limit of 999 parameters
 _ROWS_AT_ONCE = 64  # likewise
-_STATEMENTS = 256  # kept ready: a read and a batch of every usual size, and some more
-
-_SCHEMA = (
-    "CREATE TABLE records (key TEXT PRIMARY KEY NOT NULL, counter INTEGER NOT NULL, data BLOB NOT NULL)",
-    """CREATE TABLE log (
-        segment INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, contents BLOB NOT NULL, heads BLOB NOT NULL
-    )""",  # heads come last, so that SQLite follows all pages of the contents on the way to them, and notices damage there
-    "CREATE INDEX log_at ON log (at)",
-    """CREATE TABLE log_parties (
-        key TEXT NOT NULL, counter INTEGER NOT NULL, place INTEGER NOT NULL, time REAL NOT NULL, id TEXT NOT NULL, moved INTEGER NOT NULL,
-        PRIMARY KEY (key, counter, place)
-    ) WITHOUT ROWID""",
-    f"PRAGMA application_id = {_APPLICATION}",
-    f"PRAGMA user_version = {_VERSION}",
-)
-
-# What is inserted into these views happens to the tables, in one step for any number of rows. A row of a batch has a record, a segment
-# of the log and an entry of the index by party, or any of these (the others are NULL). A record that is not at its counter ends the
-# whole statement. A statement is a transaction of its own, if it is in no other.
-_BATCH_COLUMNS = "key, expected, counter, data, at, contents, heads, party, party_counter, position, time, id, moved"
-_DOORS = (
-    f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {name}' for name in _BATCH_COLUMNS.split(', '))}",
-    f"""CREATE TEMP TRIGGER batch_row INSTEAD OF INSERT ON batch BEGIN
-        INSERT INTO records SELECT NEW.key, NEW.counter, NEW.data WHERE NEW.expected = 0;
-        UPDATE records SET counter = NEW.counter, data = NEW.data WHERE key = NEW.key AND counter = NEW.expected;
-        SELECT RAISE(ABORT, 'a record is not at its counter') WHERE NEW.expected > 0 AND changes() = 0;
-        INSERT INTO log (at, contents, heads) SELECT NEW.at, NEW.contents, NEW.heads WHERE NEW.heads IS NOT NULL;
-        INSERT INTO log_parties SELECT NEW.party, NEW.party_counter, (SELECT max(segment) FROM log) << {POSITION_BITS} | NEW.position,
-            NEW.time, NEW.id, NEW.moved WHERE NEW.party IS NOT NULL;
-    END""",
-    "CREATE TEMP VIEW removal AS SELECT NULL AS key, NULL AS counter, NULL AS place",
-    """CREATE TEMP TRIGGER removal_row INSTEAD OF INSERT ON removal BEGIN
-        DELETE FROM log_parties WHERE key = NEW.key AND counter = NEW.counter AND place = NEW.place;
-    END""",
-)
-_N_COLUMNS = {"batch": 13, "removal": 3}
 _NONE = Stored(0, b"")  # a record that is not there
-_NO_CHANGE, _NO_SEGMENT, _NO_PARTY, _NOT_LOGGED = (None,) * 4, (None,) * 3, (None,) * 6, (None,) * 9
+_STATEMENTS = 256  # kept ready: a read and a batch of every usual size, and some more
 
 _HISTORY = f"""SELECT segment, contents, heads FROM log WHERE segment IN (
     SELECT place >> {POSITION_BITS} FROM (
@@ -110,7 +72,7 @@ class SQLiteFile:
             db.execute("PRAGMA temp_store = MEMORY")
             # Overwrite what is removed. To do so only while a customer is erased would leave what was moved or replaced before.
             db.execute("PRAGMA secure_delete = ON")
-            for statement in _DOORS:
+            for statement in DOORS:
                 db.execute(statement)
         except BaseException:
             db.close()
@@ -122,20 +84,20 @@ class SQLiteFile:
         if _is_empty(db):
             db.execute("BEGIN IMMEDIATE")
             if _is_empty(db):  # another process may have been faster
-                for statement in _SCHEMA:
+                for statement in SCHEMA:
                     db.execute(statement)
             db.execute("COMMIT")
-        if _pragma(db, "application_id") != _APPLICATION:
+        if _pragma(db, "application_id") != APPLICATION:
             raise StoreError(f"the file {self._path} is not a store of Turncoat's. Nothing in it was changed; give another path")
         version = _pragma(db, "user_version")
-        if version < _VERSION:
+        if version < VERSION:
             raise StoreError(
-                f"the store {self._path} has version {version}; this Turncoat reads version {_VERSION} only. Nothing in it was changed; "
+                f"the store {self._path} has version {version}; this Turncoat reads version {VERSION} only. Nothing in it was changed; "
                 "give another path, for a new store, and fill it from your own books with `turncoat replay`"
             )
-        if version > _VERSION:
+        if version > VERSION:
             raise StoreError(
-                f"the store {self._path} has version {version}; this Turncoat knows versions up to {_VERSION}. Upgrade Turncoat"
+                f"the store {self._path} has version {version}; this Turncoat knows versions up to {VERSION}. Upgrade Turncoat"
             )
 
     def check_place(self) -> None:
@@ -173,17 +135,17 @@ class SQLiteFile:
 
     def _put(self, values: Sequence[Any]) -> None:
         """Write a batch, all or nothing. What is no more than one statement needs no transaction around it."""
-        several = len(values) > _N_COLUMNS["batch"] * _ROWS_AT_ONCE and not self._db.in_transaction
+        several = len(values) > N_COLUMNS["batch"] * _ROWS_AT_ONCE and not self._db.in_transaction
         with self._transaction("IMMEDIATE") if several else nullcontext():
             self._insert("batch", values)
 
     def _insert(self, view: str, values: Sequence[Any]) -> None:
         """Rows, of which all the values are given one after another."""
-        at_once = _N_COLUMNS[view] * _ROWS_AT_ONCE
+        at_once = N_COLUMNS[view] * _ROWS_AT_ONCE
         for i in range(0, len(values), at_once):
             some = values[i : i + at_once]
             # Unlike `execute` it does not ask for the last row's number, for which Python's lock would be let go once more.
-            self._db.executemany(_inserting(view, len(some) // _N_COLUMNS[view]), (some,))
+            self._db.executemany(inserting(view, len(some) // N_COLUMNS[view]), (some,))
 
     def _put_some(self, groups: Sequence[Group]) -> list[bool]:
         """Write those groups whose records are at their counters; which these are."""
@@ -383,36 +345,3 @@ def _by_segment(places: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
     for number, position in places:
         positions.setdefault(number, set()).add(position)
     return positions
-
-
-@cache
-def _inserting(view: str, n: int) -> str:
-    """SQL for n rows."""
-    row = f"({', '.join('?' * _N_COLUMNS[view])})"
-    return f"INSERT INTO {view} VALUES {', '.join([row] * n)}"
-
-
-def rows_of(groups: Sequence[Group]) -> list[Any]:
-    """All values of all rows that a write puts in, one after another."""
-    changes: list[tuple[Any, ...]] = [
-        (key, expected, expected + steps, data) for group in groups for key, expected, data, steps in group.changes
-    ]
-    logged = [row for entries in cut([entry for group in groups for entry in group.entries]) for row in _log_rows(entries)]
-    changes += [_NO_CHANGE] * (len(logged) - len(changes))
-    logged += [_NOT_LOGGED] * (len(changes) - len(logged))
-    values: list[Any] = []
-    for change, line in zip(changes, logged, strict=True):
-        values += change
-        values += line
-    return values
-
-
-def _log_rows(entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
-    """A segment, in the first row, and the parties of its entries."""
-    parties: list[tuple[Any, ...]] = [
-        (key, counter, position, time, id, moved)
-        for position, (_, id, time, _, entry_parties, moved, _, _) in enumerate(entries)
-        for key, counter in entry_parties
-    ]
-    first, *others = parties or [_NO_PARTY]
-    return [(*pack(entries), *first), *((*_NO_SEGMENT, *party) for party in others)]
