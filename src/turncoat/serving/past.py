@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
+from turncoat.data.rows import Row, read_row
 from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.answers import CURRENT, LOGGED, NEW, REBUILT, RESTARTED, Given, Remembered, json_bytes, repeated
@@ -85,18 +87,33 @@ class Past:
         """
         detector, schema = self._detector, self._detector.features_.fitted().schema
         is_customer = key == customer_key(key[2:])
-        state: DetectorState = DetectorState()
+        state: bytes | None = None
+        rows: list[tuple[Row, bool]] = []  # since then
         for entry in reversed(history):
             logged = unpack_logged(entry.content)
             is_score = entry.kind == SCORE
             if is_score and entry.moved:
-                row = msgspec.json.decode(logged.sent)
+                sent = msgspec.json.decode(logged.sent)
                 if is_customer:
-                    row.pop(schema.entity, None)
-                after, _ = detector.score_one(state, row, n_reasons=0, label_follows=logged.label_follows)
-                state = DetectorState(after.customer, None) if is_customer else DetectorState(None, after.entity)
-            if is_customer and not is_score and entry.moved and state.customer is not None:
-                state = detector.condition(state, int(logged.label or 0))
-            if not is_customer and logged.label == 1 and state.entity is not None:
-                state = detector.report_fraud(state, entry.time)
-        return state.customer if is_customer else state.entity
+                    sent.pop(schema.entity, None)
+                rows.append((read_row(schema, sent), logged.label_follows))
+            conditions, reports = is_customer and not is_score and entry.moved, not is_customer and logged.label == 1
+            if conditions or reports:
+                state, rows = self._advanced(state, rows, is_customer), []
+            if conditions and state is not None:
+                state = detector.condition(DetectorState(state), int(logged.label or 0)).customer
+            if reports and state is not None:
+                state = detector.report_fraud(DetectorState(None, state), entry.time).entity
+        return self._advanced(state, rows, is_customer)
+
+    def _advanced(self, state: bytes | None, rows: Sequence[tuple[Row, bool]], is_customer: bool) -> bytes | None:
+        """A party's state after rows, each with whether its label follows."""
+        own = [(row, follows) for row, follows in rows if is_customer or row.entity is not None]
+        if not own:
+            return state
+        first = DetectorState(state, None) if is_customer else DetectorState(None, state)
+        previous = np.full((len(own), 2), -1)
+        previous[1:, 0 if is_customer else 1] = np.arange(len(own) - 1)
+        states = [first, *[DetectorState()] * (len(own) - 1)]
+        after = self._detector.steps(states, [row for row, _ in own], [follows for _, follows in own], previous).states[-1]
+        return after.customer if is_customer else after.entity
