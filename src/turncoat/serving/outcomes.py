@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.answers import Outcome
 from turncoat.serving.attempt import Attempt
-from turncoat.serving.ledger import Ledger, attempts
+from turncoat.serving.ledger import Ledger, pauses
 from turncoat.serving.records import Logged, Record, customer_key, pack_logged, pack_record, unpack_logged
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store
 
@@ -38,7 +39,8 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
     first stays.
     """
     key = customer_key(customer)
-    async for _ in attempts():
+    for pause in pauses():
+        await asyncio.sleep(pause)
         found = await _find(ledger.store, key, customer, id)
         keys = [party for party, _ in found.entry.parties]
         if found.label == label:
