@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.serving.redis_server import RedisServer, running_redis
-from turncoat.errors import ConfigError, StoreError
+from turncoat.errors import ConfigError, DamagedError, StoreError
+from turncoat.serving.records import unpack_record
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store, Stored, open_store, sqlite_file
 from turncoat.serving.stores import redis as redis_store
 from turncoat.serving.stores import sqlite as sqlite_store
@@ -1379,8 +1380,8 @@ def test_redis_changes_nothing_where_a_key_is_taken(redis_server: RedisServer, r
             redis_server.command("DEL", f"{prefix}:{name}")
         assert keys_of(redis_server, redis_url) == set()
         redis_server.command("SET", f"{prefix}:r:a", "short")
-        with pytest.raises(StoreError, match="holds something else"):
-            await store.read(["a"])
+        with pytest.raises(DamagedError, match="record of 'a' is damaged"):
+            unpack_record("a", (await store.read(["a"]))["a"].data)
         redis_server.command("XADD", f"{prefix}:log", "*", "somebody", "else")
         with pytest.raises(StoreError, match="no entry"):
             await store.log()

@@ -65,5 +65,5 @@ def client(model: Path, store: str = "memory://", *, raises: bool = True, **sett
     settings = {"reload_seconds": 0.05, **settings}
     chosen = Settings(model=str(model), store=store, **settings)
     chosen.check()
-    with TestClient(create_app(chosen), raise_server_exceptions=raises) as talking:
+    with TestClient(create_app(chosen), "http://localhost", raise_server_exceptions=raises) as talking:
         yield talking

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.scoring.cases import detector
 from tests.serving.cases import bundle, client, rows_of
 from tests.serving.test_ledger import by_hand
 from turncoat import BundleError, ConfigError
+from turncoat.errors import StoreError
 from turncoat.serving.access import Door, Pace, load_keys, new_key, parse_keys
 from turncoat.serving.app import create_app
 from turncoat.serving.fields import TransactionForm
+from turncoat.serving.records import customer_key, pack_record, unpack_record
 from turncoat.serving.settings import Settings
 
 
@@ -315,6 +318,51 @@ def test_pages_of_others_may_not_use_a_service_without_keys(model: Path) -> None
             ("http://127.0.0.1", 200),
         ):
             assert talking.post("/v1/score", json=rows_of("shop")[0], headers={"Origin": origin}).status_code == status
+
+
+def test_names_of_others_for_this_machine_are_not_answered_without_keys(model: Path) -> None:
+    with client(model) as talking:
+        for name in ("evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1", "[::2]", "[", ""):
+            assert error(talking.get("/v1/model", headers={"Host": name}))[:2] == (403, "forbidden"), name
+        for name in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.1.2.3", "[::1]:80"):
+            assert talking.get("/v1/model", headers={"Host": name}).status_code == 200, name
+
+
+def test_a_batch_keeps_the_order_of_a_customer_whose_line_was_not_written(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What comes after it is refused, too, or it would be late when it is sent again; the operator is told."""
+    own = [row for row in rows_of("shop") if row["who"] == "c1"][:3]
+    others = [row for row in rows_of("shop") if row["who"] != "c1"][:200]
+    lines = b"\n".join(json.dumps(row).encode() for row in (own[0], *others, *own[1:]))
+    with client(model) as talking:
+        store = talking.app.state.service.store
+        write, n_writes = store.write, 0
+
+        async def fail_once(groups: Any) -> list[bool]:
+            nonlocal n_writes
+            n_writes += 1
+            if n_writes == 1:
+                raise StoreError("gone for a moment")
+            return await write(groups)
+
+        store.write = fail_once
+        answers = [json.loads(line) for line in talking.post("/v1/score/batch", content=lines).text.splitlines()]
+        assert [answers[i]["error"]["kind"] for i in (0, -2, -1)] == ["store", "overloaded", "overloaded"]
+        assert any("probability" in answer for answer in answers)  # who was not in the way is answered
+        again = [json.loads(line) for line in talking.post("/v1/score/batch", content=lines).text.splitlines()]
+        assert [(again[i]["late"], again[i]["seen"]) for i in (0, -2, -1)] == [(False, 1), (False, 2), (False, 3)]
+    assert "gone for a moment" in caplog.text
+
+
+def test_a_damaged_record_is_not_the_senders_fault_whatever_is_asked(model: Path) -> None:
+    row = rows_of("shop")[0]
+    with client(model) as talking:
+        talking.post("/v1/score", json=row)
+        records = talking.app.state.service.store._records
+        key = customer_key(row["who"])
+        damaged = replace(unpack_record(key, records[key].data), state=b"nonsense")
+        records[key] = records[key]._replace(data=pack_record(damaged))
+        assert error(talking.get(f"/v1/customers/{row['who']}"))[:2] == (503, "store")
+        assert error(talking.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": 1}))[:2] == (503, "store")
 
 
 def test_a_refusal_before_the_body_ends_the_connection(model: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tests.features.cases import shop_frame
 from tests.scoring.cases import data_of, detector
 from tests.serving.cases import bundle, client, rows_of
-from turncoat import TurncoatError, load
+from turncoat import DataError, TurncoatError, load
 from turncoat.cli import app
 from turncoat.scoring.calibrations import calibrations
 from turncoat.serving.access import Door, load_keys
@@ -157,15 +157,15 @@ def test_a_replayed_history_that_comes_again_live_is_known(model: Path, tmp_path
 
 
 def served_with_outcomes(model: Path, store: str, flipped: bool) -> list[dict[str, Any]]:
-    """Score everything, and report the frauds; `flipped` reports every transaction of a genuine-looking half as fraud."""
+    """Score everything, and report the frauds; `flipped` reports every second of the genuine-looking ones as fraud."""
     data = data_of("shop").transactions
     labels = dict(zip(data.ids.astype(str).tolist(), (data.labels if data.labels is not None else []).tolist(), strict=True))
     answers = []
     with client(model, store, labels_condition=False) as talking:
         lines = b"\n".join(json.dumps(row).encode() for row in rows_of("shop"))
         answers = [json.loads(line) for line in talking.post("/v1/score/batch", content=lines).text.splitlines()]
-        for answer in answers:
-            fraud = labels[answer["id"]] == 1 or (flipped and answer["probability"] < 0.2)
+        for number, answer in enumerate(answers):
+            fraud = labels[answer["id"]] == 1 or (flipped and answer["probability"] < 0.2 and number % 2)
             if fraud:
                 body = {"id": answer["id"], "customer": answer["customer"], "label": 1}
                 assert talking.post("/v1/labels", json=body).json()["changed"]
@@ -226,10 +226,16 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(model: Path, 
     assert everything.n_rows == len(answers)
     assert everything.labels.sum() == (0 if labels is None else labels.sum())
     assert len(everything.offsets) == len({answer["customer"] for answer in answers}) + 1
+    with pytest.raises(DataError, match="outcomes are frauds"):  # of which no share can be told
+        asyncio.run(known(0.0, unreported=False))
+    frauds = {id for id, label in zip(data_of("shop").transactions.ids.astype(str), labels, strict=True) if label == 1}
+    genuine = next(answer for answer in answers if answer["id"] not in frauds)
+    with client(model, store, labels_condition=False) as talking:
+        talking.post("/v1/labels", json={"id": genuine["id"], "customer": genuine["customer"], "label": 0})
     reported = asyncio.run(known(0.0, unreported=False))
-    assert reported.n_rows == reported.labels.sum() == everything.labels.sum()
-    young = asyncio.run(known(1e10))
-    assert young.n_rows == reported.n_rows
+    assert reported.labels.sum() == everything.labels.sum() == reported.n_rows - 1
+    with pytest.raises(DataError, match="days ago"):  # frauds among the young ones are not taken without the genuine ones
+        asyncio.run(known(1e10))
     ordered = sorted(answers, key=lambda answer: (customer_key(answer["customer"]), answer["id"]))
     np.testing.assert_allclose(everything.beliefs, [answer["belief"] for answer in ordered])
 

@@ -144,7 +144,7 @@ def test_told_to_stop_it_answers_what_it_has_taken(model: Path, tmp_path: Path) 
     lines = b"\n".join(json.dumps(row).encode() for row in rows) + b"\n"
     with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server:
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-        head = f"POST /v1/score/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(lines)}\r\n\r\n".encode()
+        head = f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines)}\r\n\r\n".encode()
         connection.sendall(head + lines[: len(lines) // 2])
         assert b"200 OK" in connection.recv(100)
         assert server.process is not None
@@ -251,7 +251,7 @@ def test_a_slow_batch_does_not_keep_it_from_stopping(model: Path) -> None:
 def test_a_batch_that_goes_on_coming_does_not_keep_it_from_stopping(model: Path) -> None:
     lines = [json.dumps(row).encode() + b"\n" for row in rows_of("shop")[:200]]
     with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
-        sending.sendall(b"POST /v1/score/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        sending.sendall(b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         assert server.process is not None
         with contextlib.suppress(OSError):
             for number, line in enumerate(lines):
@@ -265,6 +265,54 @@ def test_a_batch_that_goes_on_coming_does_not_keep_it_from_stopping(model: Path)
     assert 20 <= len(answers) < 60
     assert all("probability" in answer for answer in answers[:-1])
     assert (answers[-1]["error"]["kind"], answers[-1]["line"]) == ("overloaded", len(answers))
+
+
+def test_a_line_that_never_ends_does_not_keep_it_from_stopping(model: Path) -> None:
+    first = json.dumps(rows_of("shop")[0]).encode()
+    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
+        sending.sendall(b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + first + b"\n")
+        while b'"probability"' not in sending.recv(65536):  # which comes though the batch goes on
+            pass
+        assert server.process is not None
+        with contextlib.suppress(OSError):
+            for number in range(100):
+                if number == 5:
+                    server.process.terminate()
+                sending.sendall(b" ")
+                time.sleep(0.05)
+        assert server.process.wait(10) == 0
+        server.process = None
+        assert json.loads([line for line in _received(sending) if line.startswith(b"{")][-1])["error"]["kind"] == "overloaded"
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_a_head_sent_ahead_does_not_end_the_request_before_it(model: Path) -> None:
+    """It may wait as long as the other takes; told to stop, the server tells the other, too."""
+    lines = b"\n".join(json.dumps(row).encode() for row in rows_of("shop")[:200])
+    ahead = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n"
+    for stops in (False, True):
+        n_lines = 200 if stops else 12
+        body = b"\n".join(lines.splitlines()[:n_lines])
+        with (
+            running(model, "memory://", "--client-seconds", "0.5", "--rate-limit", "5") as server,
+            socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
+        ):
+            head = f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            sending.sendall(head.encode() + body)
+            sending.sendall(ahead)
+            if stops:
+                time.sleep(0.5)
+                assert server.process is not None
+                server.process.terminate()
+            answers = [json.loads(line) for line in _received(sending) if line.startswith(b"{")]
+            refused = [answer["error"]["kind"] for answer in answers if "error" in answer]
+            if stops:
+                assert server.process.wait(10) == 0
+                server.process = None
+                assert refused[0] == "overloaded"
+                assert 0 < len(answers) - len(refused) < 50
+            else:
+                assert len(answers) - len(refused) == n_lines
 
 
 def _received(sending: socket.socket) -> list[bytes]:
@@ -282,8 +330,8 @@ def _received(sending: socket.socket) -> list[bytes]:
 def test_slow_clients_are_hung_up_on_and_the_others_served(model: Path) -> None:
     with running(model, "memory://", "--client-seconds", "0.5") as server:
         slow = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(3)]
-        slow[1].sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Le")
-        slow[2].sendall(b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        slow[1].sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Le")
+        slow[2].sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
         assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 200
         said = [connection.recv(1000) for connection in slow]
         for connection in slow:
@@ -328,7 +376,7 @@ def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> Non
 def test_requests_sent_ahead_are_all_answered(model: Path) -> None:
     """More of them than the head of one may have bytes."""
     with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
-        request = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 3000 + b"\r\n\r\n"
+        request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 3000 + b"\r\n\r\n"
         ahead.sendall(request * 50)
         answered = b""
         while answered.count(b"HTTP/1.1 200 OK") < 50:
@@ -357,7 +405,7 @@ def test_a_client_that_does_not_read_its_answers_holds_up_nobody(model: Path) ->
     with running(model, "memory://") as server:
         deaf = socket.create_connection(("127.0.0.1", server.port), timeout=20)
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.sendall(f"POST /v1/score/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(lines)}\r\n\r\n".encode())
+        deaf.sendall(f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines)}\r\n\r\n".encode())
         sender = threading.Thread(target=lambda: _ignore(lambda: deaf.sendall(lines)))
         sender.start()
         for row in rows_of("shop")[:50]:

@@ -444,6 +444,30 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
             assert isinstance(answer, DamagedError if one.customer == some[0].customer else Given), answer
 
 
+def test_the_first_answer_is_found_however_many_labels_came_since() -> None:
+    made, own = detector("shop"), [one for one in transactions_of("shop") if one.customer == "c1"][:20]
+
+    async def go() -> tuple[Any, ...]:
+        ledger = Ledger(MemoryStore(), Rules(late="apply"))
+        first, *_ = [(await ledger.score(made, [one]))[0] for one in own]
+        outcomes = [await report(ledger, made, "c1", own[0].id, (i + 1) % 2) for i in range(120)]
+        return first, outcomes, (await ledger.score(made, [own[0]]))[0]
+
+    first, outcomes, again = asyncio.run(go())
+    assert all(outcome.changed for outcome in outcomes)
+    assert told(again) == told(first) | {"duplicate": True}
+
+
+def test_late_ones_however_many_do_not_make_the_latest_count_twice() -> None:
+    made, one = detector("shop"), next(one for one in transactions_of("shop") if one.customer == "c1")
+    late = [replace(one, id=f"late {i}", time=one.time - 5000.0 + i / 10) for i in range(4100)]
+    store = MemoryStore()
+    batches = [[one], *([late[i : i + 500] for i in range(0, len(late), 500)]), [one]]
+    first, *others, again = run(made, batches, store, n_reasons=0)
+    assert all(answer["late"] for answer in others)
+    assert again == first | {"duplicate": True}
+
+
 def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
     made = detector("ieee")
     some = transactions_of("ieee", 30)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turncoat.serving.pseudonyms import Pseudonyms
 
 _FEW_OUTCOMES = 10  # of one kind, with which a recalibration is worth a second look
-_STORE_HELP = "`sqlite:///FILE`, `redis://HOST:PORT/DB` or `memory://`; by default the SQLite file MODEL-beliefs.sqlite."
+_STORE_HELP = "`sqlite:///FILE` or `redis://HOST:PORT/DB`; by default the SQLite file MODEL-beliefs.sqlite."
 
 
 class Late(StrEnum):
@@ -62,7 +62,7 @@ def serve(
     pseudonymise: Annotated[
         bool, typer.Option("--pseudonymise", help="Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY.")
     ] = False,
-    reasons: Annotated[int, typer.Option(min=0, help="Strongest reasons in an answer; the rest come as one.")] = 4,
+    reasons: Annotated[int, typer.Option(min=0, help="Strongest reasons in an answer, the rest as one; 0 for none.")] = 4,
     retention_days: Annotated[float, typer.Option(min=0, help="How long the log is kept; 0 for ever.")] = 30.0,
     rate_limit: Annotated[float, typer.Option(min=0, help="Requests a second of each caller; 0 is no limit.")] = 0.0,
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of one transaction.")] = 1024 * 1024,
@@ -128,7 +128,14 @@ def replay(
     pseudonyms = Pseudonyms.from_environment() if pseudonymise else None
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.fitted().schema)
-    done = asyncio.run(_replay(detector, transactions, store or default_store(model), log, pseudonyms))
+    url = store or default_store(model)
+    if url.startswith("memory:"):
+        raise ConfigError("a store in memory is gone when the replay ends. Name a SQLite file or a Redis")
+    try:
+        done = asyncio.run(_replay(detector, transactions, url, log, pseudonyms))
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from here", err=True)
+        raise
     if as_json:
         typer.echo(json.dumps(done))
         return
@@ -176,10 +183,14 @@ def recalibrate(
     ] = 1.0,
     delay_days: Annotated[
         float | None,
-        typer.Option(min=0.0, help="After so long what was not reported counts as genuine; by default the features' label delay."),
+        typer.Option(
+            min=0.0,
+            help="After so long what was not reported counts as genuine, and what is younger is left out; by default the label delay.",
+        ),
     ] = None,
     reported_only: Annotated[
-        bool, typer.Option("--reported-only", help="Use only transactions whose outcome was reported, fraud or not.")
+        bool,
+        typer.Option("--reported-only", help="Use only what was reported, if that is all transactions of some kind, not just frauds."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new fraud shares, and change nothing.")] = False,
     use: Annotated[
@@ -216,10 +227,13 @@ def recalibrate(
         n_frauds = int(known.labels.sum())
         if min(n_frauds, known.n_rows - n_frauds) < _FEW_OUTCOMES:
             typer.echo(
-                f"note: {n_frauds:,} frauds and {known.n_rows - n_frauds:,} genuine transactions say little of either kind. Look at the "
-                "intervals, and see `--reported-only` and `--delay-days` for what counts",
+                f"note: {n_frauds:,} frauds and {known.n_rows - n_frauds:,} genuine transactions say little of the shares of either",
                 err=True,
             )
+        if dry_run and as_json:
+            shares = dict(enumerate(updated.regimes.mean_rates.tolist()))
+            typer.echo(json.dumps({"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_shares": shares}))
+            return
         if dry_run:
             typer.echo(f"{known.n_rows:,} outcomes, {n_frauds:,} frauds; not saved\n{updated.regimes.describe()}")
             return
@@ -230,7 +244,8 @@ def recalibrate(
         return
     for one in found:
         when = "as fitted" if one.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created))
-        typer.echo(f"{'*' if one.current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds")
+        of_another = "" if one.usable else "  (of another model)"
+        typer.echo(f"{'*' if one.current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds{of_another}")
     if not show:
         typer.echo(load(model).regimes.describe())
 

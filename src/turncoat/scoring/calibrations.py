@@ -109,6 +109,9 @@ def use_calibration(folder: str | os.PathLike[str], number: int) -> None:
     """Have `load` take this calibration from now on, 0 being the original; refused if it is not there, damaged or of another model."""
     from turncoat.scoring.bundle import load  # which reads calibrations
 
+    there = [0, *_numbers(Path(folder) / _FOLDER)]
+    if number not in there:
+        raise BundleError(f"{folder} has no calibration {number}; it has {', '.join(map(str, there))}")
     load(folder, number)
     (Path(folder) / _FOLDER).mkdir(exist_ok=True)
     _point(folder, number)

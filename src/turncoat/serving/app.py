@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import ipaddress
 import logging
 import time
 from collections.abc import AsyncIterator
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,25 +19,22 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from turncoat import __version__
-from turncoat.errors import StoreError, TurncoatError
+from turncoat.errors import TurncoatError
 from turncoat.serving import access
-from turncoat.serving.answers import Given, Problem, Refusal, json_bytes
+from turncoat.serving.answers import Problem, Refusal, json_bytes
+from turncoat.serving.batches import Lines, answer_lines
 from turncoat.serving.bodies import Head, Incoming, read_body
 from turncoat.serving.fields import decode_label
-from turncoat.serving.line import OverloadedError
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.openapi import describe
 from turncoat.serving.page import page
-from turncoat.serving.protocol import ENDING
-from turncoat.serving.refusals import RequestError, problem_of
+from turncoat.serving.refusals import RequestError, problem_of, tell_operator
 from turncoat.serving.service import Service
 from turncoat.serving.settings import Settings
 
 _log = logging.getLogger("turncoat")
 _BEFORE_THE_BODY = (401, 403, 408, 413, 429)  # answers that may be given before the body is read
 SCORE_PATH = "/v1/score"
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-_AT_ONCE = 64  # lines of a batch on their way together
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _JSON_HEADERS = [(name.lower().encode(), value.encode()) for name, value in {**_HEADERS, "Content-Type": "application/json"}.items()]
 
@@ -64,7 +62,7 @@ def create_app(settings: Settings) -> Starlette:
             Route("/openapi.json", openapi, methods=["GET"]),
             Route("/docs", docs, methods=["GET"]),
         ],
-        exception_handlers={TurncoatError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _fail},
+        exception_handlers={TurncoatError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _refuse},
         lifespan=lifespan,
     )
     app.state.service = service
@@ -85,8 +83,7 @@ class App(Starlette):
         except ClientDisconnect:
             return
         except Exception as problem:
-            answer = _refuse if isinstance(problem, TurncoatError) else _fail
-            await (await answer(Request(scope), problem))(scope, receive, send)
+            await (await _refuse(Request(scope), problem))(scope, receive, send)
             return
         length = (b"content-length", str(len(body)).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, length]})
@@ -111,27 +108,7 @@ async def score(request: Request) -> Response:
 async def score_batch(request: Request) -> Response:
     """Score transactions, one JSON object a line; answers come a line each, in order, while lines still arrive."""
     service, _, caller = _admitted(request.scope, access.SCORE)
-    return Lines(_answer_lines(service, Incoming(request.receive, service.settings), caller, request.scope))
-
-
-class Lines(Response):
-    """Lines sent as they are made. Starlette's own streaming response would read, and lose, what the client still sends."""
-
-    media_type = "application/x-ndjson"
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        """Each piece is some whole lines."""
-        super().__init__(headers=_HEADERS)
-        del self.headers["content-length"]
-        self._pieces = pieces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the head, then the lines."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with contextlib.suppress(ClientDisconnect):  # who has gone needs no more lines
-            async for piece in self._pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+    return Lines(answer_lines(service, Incoming(request.receive, service.settings, request.scope), caller), _HEADERS)
 
 
 async def label(request: Request) -> Response:
@@ -230,14 +207,18 @@ def _admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Ser
     head: Head = dict(scope["headers"])
     caller = scope["client"][0] if scope.get("client") else "local"
     if service.door.is_open:
-        if b"origin" in head and _host(head[b"origin"]) not in _THIS_MACHINE:  # a page of somebody else's in a browser here
+        if b"origin" in head and not _is_here(head[b"origin"]):  # a page of somebody else's in a browser here
             raise RequestError(403, "forbidden", f"pages of {_host(head[b'origin'])} may not use a service without keys")
+        if not _is_here(b"//" + head.get(b"host", b"localhost")):  # or one that had this machine's address given to its own name
+            raise RequestError(
+                403, "forbidden", "without keys only requests to localhost are answered. Use --keys, or send `Host: localhost`"
+            )
     else:
         given = head.get(b"authorization", b"")
         secret = given[7:] if given[:7].lower() == b"bearer " else head.get(b"x-api-key", b"")
         key = service.door.caller(secret.decode("latin-1"))
         if key is None:
-            raise RequestError(401, "unauthorized", "no valid API key. Send it as `Authorization: Bearer KEY`")
+            raise RequestError(401, "unauthorized", "no valid API key. Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")
         if wanted is not None and wanted not in key.scopes:
             raise RequestError(403, "forbidden", f"this key may not {wanted}; it may {', '.join(sorted(key.scopes))}")
         caller = key.name
@@ -246,73 +227,22 @@ def _admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Ser
     return service, head, caller
 
 
+@lru_cache(256)
+def _is_here(origin: bytes) -> bool:
+    """Whether an address is this machine's."""
+    name = _host(origin)
+    try:
+        return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
+    except ValueError:
+        return False
+
+
 def _host(origin: bytes) -> str | None:
-    """The name of the machine that a page came from; None if it has none."""
+    """The name of the machine in an address; None if it has none."""
     try:
         return urlsplit(origin.decode("latin-1")).hostname
     except ValueError:
         return None
-
-
-async def _answer_lines(service: Service, incoming: Incoming, caller: str, scope: Scope) -> AsyncIterator[bytes]:
-    """Answers to lines, in order, a piece for every few, as long as somebody waits for them and the server goes on."""
-    waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]] = []
-    number = 0
-    try:
-        async for line in incoming.lines():
-            number += 1
-            if isinstance(line, bytes) and not line.strip():
-                continue
-            if (ENDING in scope and not incoming.is_whole) or not await _paced(service, incoming, caller, scope):
-                waiting.append(
-                    (number, OverloadedError("the service is ending: this line and those after it are not scored. Send them again"))
-                )
-                break
-            waiting.append((number, line if isinstance(line, TurncoatError) else _asked(service, line)))
-            if len(waiting) >= _AT_ONCE:
-                yield await _answers(service, waiting)
-                incoming.check_sender()
-                waiting = []
-        if waiting:
-            yield await _answers(service, waiting)
-    finally:
-        incoming.close()
-        for _, one in waiting:  # of whom nobody wants the answer any more
-            if isinstance(one, asyncio.Future) and not one.cancel() and not one.cancelled():
-                one.exception()
-
-
-async def _paced(service: Service, incoming: Incoming, caller: str, scope: Scope) -> bool:
-    """Wait until a caller may go on; whether there is time for that before the server ends."""
-    while wait := service.pace.wait(caller):
-        if ENDING in scope:
-            return False
-        await asyncio.sleep(wait)
-        incoming.check_sender()
-    return True
-
-
-def _asked(service: Service, line: bytes) -> asyncio.Future[Given] | TurncoatError:
-    try:
-        if len(line) > service.settings.most_body:
-            raise RequestError(413, "too_large", f"a line is longer than {service.settings.most_body:,} bytes")
-        return service.line.ask(service.keeper.now.form.decode(line))
-    except TurncoatError as problem:
-        return problem
-
-
-async def _answers(service: Service, waiting: list[tuple[int, asyncio.Future[Given] | TurncoatError]]) -> bytes:
-    pieces = []
-    for number, one in waiting:
-        try:
-            if isinstance(one, TurncoatError):
-                raise one
-            pieces.append((await one).body)
-        except Exception as problem:
-            said = problem_of(problem)[1]
-            service.metrics.refused.labels(said.kind).inc()
-            pieces.append(json_bytes(Refusal(said, line=number)))
-    return b"\n".join([*pieces, b""])
 
 
 async def _refuse(request: Request, problem: Exception) -> Response:
@@ -323,8 +253,7 @@ async def _refuse(request: Request, problem: Exception) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if status in _BEFORE_THE_BODY:
         headers["Connection"] = "close"  # or a client could go on sending what nobody reads
-    if isinstance(problem, StoreError):
-        _log.error("%s", problem)
+    tell_operator(problem)
     return _json(json_bytes(Refusal(said)), status, headers)
 
 
@@ -341,9 +270,3 @@ async def _refuse_http(request: Request, problem: Exception) -> Response:
 async def _gone(_: Request, __: Exception) -> Response:
     """The client has gone; nobody reads this."""
     return Response(status_code=400)
-
-
-async def _fail(request: Request, problem: Exception) -> Response:
-    """A fault of ours. What was sent is not in the log."""
-    _log.error("%s", type(problem).__name__, exc_info=problem)
-    return await _refuse(request, problem)

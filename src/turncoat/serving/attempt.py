@@ -98,7 +98,8 @@ class Attempt:
         if record is not None and (seen := record.answered(one.id)):
             return await self._past.answer_again(one, seen)
         late = record is not None and one.time < record.last_time
-        if late and (earlier := await self._past.answer(one)):
+        may_be_known = late or (record is not None and one.time == record.last_time and record.is_cut)
+        if may_be_known and (earlier := await self._past.answer(one)):
             return earlier
         if late and self.rules.late == REFUSE:
             return LateError(f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds")

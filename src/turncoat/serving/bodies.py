@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Scope
 
 from turncoat.errors import TurncoatError
+from turncoat.serving.line import OverloadedError
+from turncoat.serving.protocol import ENDING
 from turncoat.serving.refusals import RequestError
 from turncoat.serving.settings import Settings
+
+_TURNS = 4  # of the loop, in which a piece that is in the socket already is read
 
 Head = Mapping[bytes, bytes]  # of a request: names in lower case, and values
 
@@ -48,43 +52,66 @@ async def _piece(receive: Receive) -> tuple[bytes, bool]:
 class Incoming:
     """A body that comes piece by piece, and whether its sender is still there."""
 
-    def __init__(self, receive: Receive, settings: Settings) -> None:
+    def __init__(self, receive: Receive, settings: Settings, scope: Scope) -> None:
         """Of a request that nothing was read of yet."""
-        self._receive, self._settings = receive, settings
+        self._receive, self._settings, self._scope = receive, settings, scope
         self._leaving: asyncio.Task[Message] | None = None  # once all was received, the next that comes is that the client leaves
 
-    async def lines(self) -> AsyncIterator[bytes | TurncoatError]:
-        """The lines as they come; the last is an error if the body goes on too long, or stalls."""
-        most, rest, n_lines = self._settings, b"", 0
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the body is here."""
+        return self._leaving is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the server is."""
+        return ENDING in self._scope
+
+    async def lines(self) -> AsyncIterator[bytes | TurncoatError | None]:
+        """The lines as they come, and None whenever the next is still on its way.
+
+        The last is an error if the body goes on too long, or stalls, or the server ends before it is whole.
+        """
+        rest, n_lines = b"", 0
         while not self.is_whole:
+            coming = asyncio.ensure_future(self._piece())
             try:
-                piece = await asyncio.wait_for(self._piece(), most.client_seconds)
+                if not await _is_at_the_door(coming):
+                    yield None
+                *lines, rest = (rest + await asyncio.wait_for(coming, self._settings.client_seconds)).split(b"\n")
             except TimeoutError:
-                yield RequestError(408, "slow", f"nothing came for {most.client_seconds:g} seconds")
+                yield RequestError(408, "slow", f"nothing came for {self._settings.client_seconds:g} seconds")
                 return
-            *lines, rest = (rest + piece).split(b"\n")
+            finally:
+                coming.cancel()
             for line in lines:
                 n_lines += 1
-                if n_lines > most.most_lines:
-                    yield RequestError(413, "too_large", f"the batch has more than {most.most_lines:,} lines")
+                if problem := self._problem(n_lines, b""):
+                    yield problem
                     return
                 yield line
-            if len(rest) > most.most_body:
-                yield RequestError(413, "too_large", f"a line is longer than {most.most_body:,} bytes")
+            if problem := self._problem(n_lines, rest):
+                yield problem
                 return
         if rest:
             yield rest
+
+    def _problem(self, n_lines: int, rest: bytes) -> TurncoatError | None:
+        """Why no more lines are taken, after so many and the beginning of another."""
+        most = self._settings
+        if self.is_ending and not self.is_whole:
+            return OverloadedError("the service is ending: this line and those after it are not scored. Send them again")
+        if n_lines > most.most_lines:
+            return RequestError(413, "too_large", f"the batch has more than {most.most_lines:,} lines")
+        if len(rest) > most.most_body:
+            return RequestError(413, "too_large", f"a line is longer than {most.most_body:,} bytes")
+        return None
 
     async def _piece(self) -> bytes:
         piece, more = await _piece(self._receive)
         if not more:
             self._leaving = asyncio.ensure_future(self._receive())
         return piece
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of the body is here."""
-        return self._leaving is not None
 
     def check_sender(self) -> None:
         """Raise ClientDisconnect if nobody waits for the answer."""
@@ -95,3 +122,12 @@ class Incoming:
         """Nothing more is wanted."""
         if self._leaving is not None:
             self._leaving.cancel()
+
+
+async def _is_at_the_door(coming: asyncio.Future[bytes]) -> bool:
+    """Whether a piece comes within a few turns of the loop."""
+    for _ in range(_TURNS):
+        if coming.done():
+            return True
+        await asyncio.sleep(0)
+    return coming.done()

@@ -13,6 +13,7 @@ from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.answers import Outcome
 from turncoat.serving.attempt import Attempt
 from turncoat.serving.ledger import Ledger, pauses
+from turncoat.serving.past import EVERY
 from turncoat.serving.records import Logged, Record, customer_key, pack_logged, pack_record, unpack_logged
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store
 
@@ -78,7 +79,7 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
 
 
 async def _find(store: Store, key: str, customer: str, id: str) -> _Found:
-    entries = await store.history(key, id=id)
+    entries = await store.history(key, id=id, limit=EVERY)
     scored = next((entry for entry in entries if entry.kind == SCORE), None)
     if scored is None:
         raise UnknownTransactionError(

@@ -19,6 +19,7 @@ from turncoat.serving.records import Seen, customer_key, unpack_logged
 from turncoat.serving.stores import SCORE, Entry, Store
 from turncoat.serving.waves import Working
 
+EVERY = 2**31 - 1  # entry of a transaction: labels may have come again and again since it was scored
 _REBUILD_FROM = 500  # of a party's latest logged transactions
 _LOOK_BACK = 50  # log entries in which the belief that a late transaction would have met is looked for
 
@@ -42,7 +43,7 @@ class Past:
     async def answer(self, one: Transaction) -> Given | None:
         """The answer that was given to a transaction, if it is in the log."""
         own = (entry for entry in reversed(self._entries) if entry.id == one.id and entry.parties[0][0] == one.keys[0])
-        for entry in (*own, *await self._history(one.keys[0], id=one.id)):
+        for entry in (*own, *await self._history(one.keys[0], id=one.id, limit=EVERY)):
             if entry.kind == SCORE:
                 return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,11 +18,13 @@ class PatientProtocol(HttpToolsProtocol):
     head_seconds = 10.0  # of all connections of a process
     _head_bytes = 0
     _began = False  # whether a request begins in the piece at hand
+    _has_head = False  # whether the head of the latest request is whole
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
+        self._unanswered: deque[Any] = deque()  # scopes of requests, oldest first: some clients send the next before they have the answer
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -38,8 +41,19 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request's head, and the first of its body."""
         super().on_message_begin()
-        self._began, self._head_bytes = True, 0
+        self._began, self._has_head, self._head_bytes = True, False, 0
         self._wait()
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        super().on_headers_complete()
+        self._has_head = True
+        self._unanswered.append(self.scope)
+
+    def on_response_complete(self) -> None:
+        """The oldest request is answered."""
+        self._unanswered.popleft()
+        super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
         """The head is there, and some of the body, whose rest its reader waits for."""
@@ -52,9 +66,8 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def shutdown(self) -> None:
-        """The server is ending: the request under way may be answered, and is told."""
-        if self.cycle is not None:
-            scope: Any = self.cycle.scope
+        """The server is ending: requests under way may be answered, and are told."""
+        for scope in self._unanswered:
             scope[ENDING] = True
         super().shutdown()
 
@@ -65,7 +78,14 @@ class PatientProtocol(HttpToolsProtocol):
 
     def _wait(self) -> None:
         self._stop_waiting()
-        self._patience = self.loop.call_later(self.head_seconds, self.transport.close)
+        self._patience = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        """Hang up, unless an earlier request is still being answered: until then the rest of this one may not even be read."""
+        if len(self._unanswered) > self._has_head:
+            self._wait()
+        else:
+            self.transport.close()
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:

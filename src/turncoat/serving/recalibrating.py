@@ -34,7 +34,9 @@ class Known:
 async def known_outcomes(store: Store, detector: Detector, now: float, delay: float, unreported: bool = True) -> Known:
     """The log's answers of this model, each with its last reported label; not those of a replay, which may be rows it was fitted on.
 
-    One older than `delay` seconds (by the server's clock) without a report counts as genuine, if `unreported`; a younger one is left out.
+    If `unreported`, those older than `delay` seconds (by the server's clock), of which one without a report counts as genuine. Younger ones
+    are left out, reported or not: so far mostly frauds are reported of them. Otherwise those that were reported, which must be all of
+    some transactions, not the frauds among them.
     """
     scored: dict[tuple[str, str], tuple[float, tuple[float, ...], float | None]] = {}
     reported: dict[tuple[str, str], int] = {}
@@ -48,9 +50,14 @@ async def known_outcomes(store: Store, detector: Detector, now: float, delay: fl
                 reported[name] = int(logged.label or 0)
             elif logged.model == detector.version_ and not logged.is_replayed:
                 scored.setdefault(name, (entry.at, logged.belief, logged.external))
-    names = sorted(name for name, (at, _, _) in scored.items() if name in reported or (unreported and at <= now - delay))
+    names = sorted(name for name, (at, _, _) in scored.items() if (at <= now - delay if unreported else name in reported))
     if not any(name in reported for name in names):
-        raise DataError("the log has no reported outcome of a transaction that this model scored. Report some to /v1/labels first")
+        among = f", at least {delay / 86400:g} days ago" if unreported else ""
+        raise DataError(
+            f"the log has no reported outcome of a transaction that this model scored{among}. Report some to /v1/labels, and wait"
+        )
+    if all(reported.get(name, 0) for name in names):
+        raise DataError(f"all {len(names):,} outcomes are frauds, of which no share can be told. Report genuine transactions, too")
     customers = np.array([customer for customer, _ in names])
     offsets = np.append(np.flatnonzero(np.append(True, customers[1:] != customers[:-1])), len(names))
     external = [scored[name][2] for name in names]

@@ -42,6 +42,11 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     ring: tuple[Seen, ...]  # recent transactions, oldest first
     state: bytes  # belief and running facts, as `DetectorState` has them
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether one as late as the latest may have been dropped from the ring."""
+        return self.n_since > _MOST_AT_ONCE
+
     def answered(self, id: str) -> Seen | None:
         """The transaction with this id, if it was answered lately."""
         for seen in self.ring:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from turncoat.errors import StoreError, TurncoatError
+import logging
+
+from turncoat.errors import StateError, StoreError, TurncoatError
 from turncoat.serving.answers import Problem
 from turncoat.serving.attempt import LateError
 from turncoat.serving.fields import FieldError, MalformedError
 from turncoat.serving.line import OverloadedError
 from turncoat.serving.outcomes import UnknownTransactionError
+
+_log = logging.getLogger("turncoat")
 
 
 class RequestError(TurncoatError):
@@ -31,8 +35,16 @@ def problem_of(problem: Exception) -> tuple[int, Problem, float | None]:
         return 422, Problem("invalid", str(problem), problem.field), None
     if isinstance(problem, UnknownTransactionError):
         return 404, Problem("not_found", str(problem)), None
-    if isinstance(problem, StoreError | OverloadedError):
-        return 503, Problem("store" if isinstance(problem, StoreError) else "overloaded", str(problem)), 1.0
+    if isinstance(problem, StoreError | StateError | OverloadedError):  # what is stored is never the sender's fault
+        return 503, Problem("overloaded" if isinstance(problem, OverloadedError) else "store", str(problem)), 1.0
     if isinstance(problem, TurncoatError):
         return 422, Problem("invalid", str(problem)), None
     return 500, Problem("internal", "an internal error, which is in the server's log"), None
+
+
+def tell_operator(problem: Exception) -> None:
+    """What is no fault of the sender's is in the log. What was sent is not."""
+    if isinstance(problem, StoreError | StateError):
+        _log.error("%s", problem)
+    elif not isinstance(problem, TurncoatError):
+        _log.error("a request failed", exc_info=problem)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from turncoat.errors import DataError, StoreError, TurncoatError
@@ -96,9 +97,12 @@ class Service:
         if one.schema is served.form.plan.schema or one.schema == served.form.plan.schema:
             return one
         try:
-            return served.form.decode(one.sent)
+            again = served.form.decode(one.sent)
         except DataError:
             return one  # which the attempt refuses
+        if served.form.pseudonyms is not None:  # a pseudonym has no parts from which it could be made again
+            again = msgspec.structs.replace(again, customer=one.customer)
+        return again
 
     async def label(self, customer: str, id: str, label: int) -> Outcome:
         """Take in the outcome of a transaction."""

@@ -20,8 +20,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from turncoat.errors import StoreError
-from turncoat.serving.stores.checks import check_write
+from turncoat.errors import DamagedError, StoreError
+from turncoat.serving.stores.checks import check_write, sound_record
 from turncoat.serving.stores.packing import packed, unpacked
 from turncoat.serving.stores.protocol import Entry, Group, Stored
 
@@ -205,7 +205,8 @@ class RedisStore:
         """The records that are there."""
         async with self._using():
             values = await self._call("MGET", *map(self._record, keys)) if keys else []
-        return {key: self._stored(key, value) for key, value in zip(keys, values, strict=True) if value is not None}
+        held = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+        return {key: sound_record(int.from_bytes(value[:_COUNTER]), value[_COUNTER:]) for key, value in held.items()}
 
     async def write(self, groups: Sequence[Group]) -> list[bool]:
         """Each group, or nothing of it if a counter is not as expected."""
@@ -314,13 +315,6 @@ class RedisStore:
     def _index(self, key: str) -> bytes:
         return self._prefix + b":h:" + key.encode()
 
-    def _stored(self, key: str, value: bytes) -> Stored:
-        if len(value) < _COUNTER:
-            raise StoreError(
-                f"the store ({self._where}) holds something else under {self._record(key)!r}. Remove it, or use another prefix"
-            )
-        return Stored(int.from_bytes(value[:_COUNTER]), value[_COUNTER:])
-
 
 def _counter(number: int) -> bytes:
     return number.to_bytes(_COUNTER)
@@ -342,14 +336,14 @@ def _fields(entry: Entry) -> list[bytes]:
 
 
 def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> Entry:
-    """The entry that was written as these fields; a StoreError if none was."""
+    """The entry that was written as these fields; a DamagedError if none was."""
     try:
         kind, id, time, at, moved = (fields[name].decode() for name in (b"kind", b"id", b"time", b"at", b"moved"))
         n_parties = (len(fields) - 6) // 2
         parties = tuple((fields[b"party%d" % i].decode(), int(fields[b"counter%d" % i])) for i in range(1, n_parties + 1))
         return Entry(kind, id, float(time), float(at), parties, moved == "1", unpacked(fields[b"content"]), place.decode())
     except (KeyError, ValueError) as problem:
-        raise StoreError(f"the log holds something that is no entry, at {place.decode()}: remove it, or use another prefix") from problem
+        raise DamagedError(f"the log holds something that is no entry, at {place.decode()}: remove it, or use another prefix") from problem
 
 
 def _next(after: str) -> str:

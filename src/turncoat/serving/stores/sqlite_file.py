@@ -15,7 +15,8 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from turncoat.errors import StoreError
+from turncoat.errors import DamagedError, StoreError
+from turncoat.serving.stores.checks import sound_record
 from turncoat.serving.stores.protocol import Entry, Group, Stored
 from turncoat.serving.stores.segments import POSITION_BITS, Segment
 from turncoat.serving.stores.sqlite_tables import APPLICATION, DOORS, N_COLUMNS, SCHEMA, VERSION, inserting, rows_of
@@ -121,7 +122,7 @@ class SQLiteFile:
         for i in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[i : i + _KEYS_AT_ONCE]
             sql = f"SELECT key, counter, data FROM records WHERE key IN ({','.join('?' * len(some))})"
-            held |= {key: Stored(counter, data) for key, counter, data in self._db.execute(sql, some)}
+            held |= {key: sound_record(counter, data) for key, counter, data in self._db.execute(sql, some)}
         return held
 
     def write(self, groups: Sequence[Group], values: Sequence[Any]) -> list[bool]:
@@ -289,7 +290,8 @@ class SQLiteFile:
         try:
             yield
         except (sqlite3.Error, OSError, _DamageError) as problem:
-            raise StoreError(f"the store {self._path}: {_what_happened(problem)} ({problem})") from problem
+            kind = DamagedError if isinstance(problem, _DamageError) else StoreError
+            raise kind(f"the store {self._path}: {_what_happened(problem)} ({problem})") from problem
 
 
 def _create_private(path: Path) -> None:

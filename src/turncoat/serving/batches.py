@@ -1,0 +1,126 @@
+"""A batch of transactions: lines that are answered, in order, while others still arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import NamedTuple
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from turncoat.errors import TurncoatError
+from turncoat.serving.answers import Given, Refusal, json_bytes
+from turncoat.serving.bodies import Incoming
+from turncoat.serving.line import OverloadedError
+from turncoat.serving.refusals import RequestError, problem_of, tell_operator
+from turncoat.serving.service import Service
+
+_AT_ONCE = 64  # lines of a batch on their way together
+_SEND_AGAIN = 503
+
+
+class Lines(Response):
+    """Lines sent as they are made. Starlette's own streaming response would read, and lose, what the client still sends."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, pieces: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+        """Each piece is some whole lines."""
+        super().__init__(headers=headers)
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the head, then the lines."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with contextlib.suppress(ClientDisconnect):  # who has gone needs no more lines
+            async for piece in self._pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+class _Line(NamedTuple):
+    """A line that waits for its answer."""
+
+    number: int
+    answer: asyncio.Future[Given] | TurncoatError
+    customer: str | None  # if that much is known of it
+
+
+async def answer_lines(service: Service, incoming: Incoming, caller: str) -> AsyncIterator[bytes]:
+    """Answers to lines, in order, a piece for every few, as long as somebody waits for them and the server goes on."""
+    waiting: list[_Line] = []
+    unwritten: set[str] = set()  # customers of whom a line is to be sent again: those after it must not overtake it
+    number = 0
+    try:
+        async for line in incoming.lines():
+            if line is not None:
+                number += 1
+                if isinstance(line, bytes) and not line.strip():
+                    continue
+                if not await _paced(service, incoming, caller):
+                    line = OverloadedError("the service is ending: this line and those after it are not scored. Send them again")
+                    waiting.append(_Line(number, line, None))
+                    break
+                waiting.append(_Line(number, line, None) if isinstance(line, TurncoatError) else _asked(service, number, line, unwritten))
+            if waiting and (line is None or len(waiting) >= _AT_ONCE):
+                yield await _answers(service, waiting, unwritten)
+                incoming.check_sender()
+                waiting = []
+        if waiting:
+            yield await _answers(service, waiting, unwritten)
+    finally:
+        incoming.close()
+        for _, one, _ in waiting:  # of whom nobody wants the answer any more
+            if isinstance(one, asyncio.Future) and not one.cancel() and not one.cancelled():
+                one.exception()
+
+
+async def _paced(service: Service, incoming: Incoming, caller: str) -> bool:
+    """Wait until a caller may go on; whether there is time for that before the server ends."""
+    while wait := service.pace.wait(caller):
+        if incoming.is_ending:
+            return False
+        await asyncio.sleep(wait)
+        incoming.check_sender()
+    return True
+
+
+def _asked(service: Service, number: int, line: bytes, unwritten: set[str]) -> _Line:
+    """Put a line's transaction in line."""
+    customer = None
+    try:
+        if len(line) > service.settings.most_body:
+            raise RequestError(413, "too_large", f"a line is longer than {service.settings.most_body:,} bytes")
+        transaction = service.keeper.now.form.decode(line)
+        customer = transaction.customer
+        if customer in unwritten:
+            raise OverloadedError("an earlier line of this customer was not written. Send both again, in order")
+        return _Line(number, service.line.ask(transaction), customer)
+    except TurncoatError as problem:
+        if customer is not None and isinstance(problem, OverloadedError):
+            unwritten.add(customer)
+        return _Line(number, problem, customer)
+
+
+async def _answers(service: Service, waiting: Sequence[_Line], unwritten: set[str]) -> bytes:
+    """What is said to lines; customers whose line is to be sent again join `unwritten`."""
+    pieces, problems = [], {}
+    for number, one, customer in waiting:
+        try:
+            if isinstance(one, TurncoatError):
+                raise one
+            pieces.append((await one).body)
+        except Exception as problem:
+            status, said, _ = problem_of(problem)
+            service.metrics.refused.labels(said.kind).inc()
+            pieces.append(json_bytes(Refusal(said, line=number)))
+            problems[id(problem)] = problem
+            if customer is not None and status == _SEND_AGAIN:
+                unwritten.add(customer)
+    for each in problems.values():
+        tell_operator(each)
+    return b"\n".join([*pieces, b""])
