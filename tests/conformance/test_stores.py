@@ -1225,8 +1225,21 @@ def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> Non
         assert await put(store, [], [entry(content=b"long" * 1000)])
         await in_its_thread(store, f"UPDATE log SET {damage}")
         for use in (store.log(), store.history("c")):
-            with pytest.raises(StoreError, match="the file is damaged"):
+            with pytest.raises(DamagedError, match="the file is damaged"):
                 await use
+
+    using(f"sqlite:///{path}", work)
+
+
+@pytest.mark.parametrize("counter", ["-1", "0", "9223372036854775807", "'many'", "x'00'", "1.5"])
+def test_sqlite_a_damaged_counter_harms_its_own_record_alone(path: Path, counter: str) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [Change("a", 0, b"1"), Change("b", 0, b"2")], [])
+        await in_its_thread(store, f"UPDATE records SET counter = {counter} WHERE key = 'a'")
+        held = await store.read(["a", "b"])
+        assert held["b"] == Stored(1, b"2")
+        with pytest.raises(DamagedError):
+            unpack_record("a", held["a"].data)
 
     using(f"sqlite:///{path}", work)
 

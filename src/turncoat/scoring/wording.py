@@ -230,7 +230,8 @@ def _weekday(day: int) -> str:
 
 
 def _gaps(n_missing: float) -> str:
-    return f"{0.0 if math.isnan(n_missing) else max(n_missing, 0.0):.0f} fields missing"
+    count = f"{0.0 if math.isnan(n_missing) else max(n_missing, 0.0):.0f}"
+    return f"{count} field{'' if count == '1' else 's'} missing"
 
 
 def _fit(agreement: float) -> str:
