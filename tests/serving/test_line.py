@@ -85,6 +85,30 @@ def test_too_many_are_turned_away_and_at_the_end_all_who_wait_are_answered() -> 
     asyncio.run(go())
 
 
+def test_one_that_comes_after_another_that_failed_is_not_scored() -> None:
+    faults = {SOME[0].id: StoreError("gone"), SOME[1].id: LookupError()}
+
+    async def work(batch: Sequence[Transaction]) -> list[Given | Exception]:
+        return [faults.get(one.id) or Given(one.id.encode(), 0.0) for one in batch]
+
+    async def go() -> list[Any]:
+        line = Line(work)
+        running = asyncio.create_task(line.run())
+        first = [line.ask(one) for one in SOME[:3]]
+        await asyncio.gather(*first, return_exceptions=True)
+        second = [line.ask(SOME[3 + i], first[i]) for i in range(3)]
+        found = await asyncio.gather(*second, line.ask(SOME[6], second[0]), return_exceptions=True)
+        line.end()
+        await running
+        return found
+
+    failed, after_another_fault, fine, behind = asyncio.run(go())
+    assert isinstance(failed, OverloadedError)
+    assert isinstance(behind, OverloadedError)
+    assert isinstance(after_another_fault, Given)  # what was wrong with that one alone is nothing to wait for
+    assert isinstance(fine, Given)
+
+
 class Slow(MemoryStore):
     """Writes that take a while, the first the longest."""
 

@@ -14,12 +14,11 @@ from starlette.types import Receive, Scope, Send
 from turncoat.errors import TurncoatError
 from turncoat.serving.answers import Given, Refusal, json_bytes
 from turncoat.serving.bodies import Incoming
-from turncoat.serving.line import OverloadedError
+from turncoat.serving.line import SEND_AGAIN, OverloadedError
 from turncoat.serving.refusals import RequestError, problem_of, tell_operator
 from turncoat.serving.service import Service
 
 _AT_ONCE = 64  # lines of a batch on their way together
-_SEND_AGAIN = 503
 
 
 class Lines(Response):
@@ -65,7 +64,9 @@ async def answer_lines(service: Service, incoming: Incoming, caller: str) -> Asy
                     line = OverloadedError("the service is ending: this line and those after it are not scored. Send them again")
                     waiting.append(_Line(number, line, None))
                     break
-                waiting.append(_Line(number, line, None) if isinstance(line, TurncoatError) else _asked(service, number, line, unwritten))
+                waiting.append(
+                    _Line(number, line, None) if isinstance(line, TurncoatError) else _asked(service, number, line, waiting, unwritten)
+                )
             if waiting and (line is None or len(waiting) >= _AT_ONCE):
                 yield await _answers(service, waiting, unwritten)
                 incoming.check_sender()
@@ -89,8 +90,8 @@ async def _paced(service: Service, incoming: Incoming, caller: str) -> bool:
     return True
 
 
-def _asked(service: Service, number: int, line: bytes, unwritten: set[str]) -> _Line:
-    """Put a line's transaction in line."""
+def _asked(service: Service, number: int, line: bytes, waiting: Sequence[_Line], unwritten: set[str]) -> _Line:
+    """Put a line's transaction in line, behind those of the same customer."""
     customer = None
     try:
         if len(line) > service.settings.most_body:
@@ -99,7 +100,8 @@ def _asked(service: Service, number: int, line: bytes, unwritten: set[str]) -> _
         customer = transaction.customer
         if customer in unwritten:
             raise OverloadedError("an earlier line of this customer was not written. Send both again, in order")
-        return _Line(number, service.line.ask(transaction), customer)
+        before = next((one for _, one, other in reversed(waiting) if other == customer and isinstance(one, asyncio.Future)), None)
+        return _Line(number, service.line.ask(transaction, before), customer)
     except TurncoatError as problem:
         if customer is not None and isinstance(problem, OverloadedError):
             unwritten.add(customer)
@@ -115,11 +117,11 @@ async def _answers(service: Service, waiting: Sequence[_Line], unwritten: set[st
                 raise one
             pieces.append((await one).body)
         except Exception as problem:
-            status, said, _ = problem_of(problem)
+            said = problem_of(problem)[1]
             service.metrics.refused.labels(said.kind).inc()
             pieces.append(json_bytes(Refusal(said, line=number)))
             problems[id(problem)] = problem
-            if customer is not None and status == _SEND_AGAIN:
+            if customer is not None and isinstance(problem, SEND_AGAIN):
                 unwritten.add(customer)
     for each in problems.values():
         tell_operator(each)

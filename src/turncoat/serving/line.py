@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
-from turncoat.errors import TurncoatError
+from turncoat.errors import StoreError, TurncoatError
 from turncoat.serving.answers import Given
 from turncoat.serving.fields import Transaction
 
@@ -21,13 +22,29 @@ class OverloadedError(TurncoatError):
     """More is waiting than can be answered soon, or the service is ending."""
 
 
+SEND_AGAIN = (StoreError, OverloadedError)  # what is no reason not to send a transaction again
+
+
+class _Waiting(NamedTuple):
+    """A transaction in line."""
+
+    one: Transaction
+    answer: asyncio.Future[Given]
+    after: asyncio.Future[Given] | None  # the answer to the one before it
+
+    def is_overtaking(self) -> bool:
+        """Whether the one before it has to be sent again."""
+        before = self.after
+        return before is not None and before.done() and not before.cancelled() and isinstance(before.exception(), SEND_AGAIN)
+
+
 class Line:
     """Gives what waits to `work`, as many at a time as have come."""
 
     def __init__(self, work: Work, most_at_once: int = 64, most_waiting: int = 4096) -> None:
         """To be started with `run`."""
         self._work, self._most_at_once, self._most_waiting = work, most_at_once, most_waiting
-        self._waiting: deque[tuple[Transaction, asyncio.Future[Given]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._something = asyncio.Event()
         self._ending = False
         self._n_busy = 0  # lanes at work
@@ -36,12 +53,15 @@ class Line:
         """How many wait."""
         return len(self._waiting)
 
-    def ask(self, one: Transaction) -> asyncio.Future[Given]:
-        """Join the line: the answer comes once it is written, or what went wrong is raised."""
+    def ask(self, one: Transaction, after: asyncio.Future[Given] | None = None) -> asyncio.Future[Given]:
+        """Join the line: the answer comes once it is written, or what went wrong is raised.
+
+        One that comes `after` another is not scored if that could not be written, since it would be before it when both are sent again.
+        """
         if self._ending or len(self._waiting) >= self._most_waiting:
             raise OverloadedError("the service is ending" if self._ending else f"{len(self._waiting):,} transactions are waiting already")
         answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
-        self._waiting.append((one, answer))
+        self._waiting.append(_Waiting(one, answer, after))
         self._something.set()
         return answer
 
@@ -84,16 +104,21 @@ class Line:
         finally:
             self._n_busy -= 1
 
-    async def _answer(self, batch: list[tuple[Transaction, asyncio.Future[Given]]]) -> None:
-        batch = [(one, answer) for one, answer in batch if not answer.done()]  # whose client has not gone
+    async def _answer(self, taken: list[_Waiting]) -> None:
+        for each in taken:
+            if each.is_overtaking() and not each.answer.done():
+                each.answer.set_exception(
+                    OverloadedError("an earlier transaction of this customer was not written. Send both again, in order")
+                )
+        batch = [each for each in taken if not each.answer.done()]  # whose client has not gone
         try:
-            given = await self._work([one for one, _ in batch]) if batch else []
+            given = await self._work([each.one for each in batch]) if batch else []
         except Exception as problem:  # whatever it is, it is the answer to all of them
-            for _, answer in batch:
-                if not answer.done():
-                    answer.set_exception(problem)
+            for each in batch:
+                if not each.answer.done():
+                    each.answer.set_exception(problem)
             return
-        for (_, answer), one in zip(batch, given, strict=True):
+        for (_, answer, _), one in zip(batch, given, strict=True):
             if answer.done():
                 continue
             if isinstance(one, Given):
