@@ -44,7 +44,7 @@ def _need_extra() -> None:
 
 
 def serve(
-    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit` or `turncoat demo`.")],
+    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`, or a `detector` folder of a study.")],
     store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
     host: Annotated[str, typer.Option(help="Other than loopback needs --keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
