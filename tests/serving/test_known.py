@@ -33,7 +33,7 @@ def test_what_is_being_written_is_known_and_then_as_much_as_is_asked_for(most: i
         records.add(first)
         assert records.of(["a", "b", "c", "d"]) == first
         assert list(records.of("a")) == ["a"]  # which makes it the latest used
-        records.settle(first, {})
+        records.settle(first, set())
         assert set(records.of("abc")) == ({"c", "a"} if most else set())
         assert not any(one.is_lost or one.writing for one in first.values())
 
@@ -47,7 +47,7 @@ def test_what_was_lost_is_forgotten_and_what_was_built_on_it_can_tell(most: int)
         first = made("a", "b")
         records.add(first)
         built_on = records.of(["a", "b"])
-        records.settle(first, {"a": None})
+        records.settle(first, {"a"})
         assert set(records.of("ab")) == ({"b"} if most else set())
         assert [built_on[key].is_lost for key in "ab"] == [True, False]
 
@@ -61,9 +61,9 @@ def test_the_end_of_one_write_does_not_forget_the_next(most: int) -> None:
         first, second = made("a"), made("a", counter=2)
         records.add(first)
         records.add(second)
-        records.settle(first, {"a": None})
+        records.settle(first, {"a"})
         assert records.of("a") == second
-        records.settle(second, {})
+        records.settle(second, set())
         assert records.of("a") == (second if most else {})
         records.forget()
         assert records.of("a") == {}
@@ -78,7 +78,7 @@ def test_what_was_written_is_remembered_for_a_moment_only(monkeypatch: pytest.Mo
         written, waiting = made("a", "b"), made("c")
         records.add(written)
         records.add(waiting)
-        records.settle(written, {})
+        records.settle(written, set())
         now += known.REMEMBERED_SECONDS / 2
         assert set(records.of("ac")) == {"a", "c"}
         now += known.REMEMBERED_SECONDS
@@ -93,9 +93,9 @@ def test_a_record_that_is_being_written_is_never_pushed_out() -> None:
         waiting, others = made("a"), made("b", "c")
         records.add(waiting)
         records.add(others)
-        records.settle(others, {})
+        records.settle(others, set())
         assert set(records.of("abc")) == {"a", "c"}
-        records.settle(waiting, {})
+        records.settle(waiting, set())
         assert len(records.of("abc")) == 1
 
     in_loop(work)

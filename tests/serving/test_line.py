@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.scoring.cases import detector
@@ -22,7 +20,6 @@ from turncoat.serving.line import Line, OverloadedError
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.stores import Group
 from turncoat.serving.stores.memory import MemoryStore
-from turncoat.serving.turns import Turns
 
 SOME = transactions_of("shop", 60)
 
@@ -195,65 +192,3 @@ def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, most_kn
     assert not isinstance(rest, BaseException)
     assert [seen.id for seen in record.ring] == [one.id for one in counted]
     assert told(rest[-1])["seen"] == len(counted)
-
-
-@pytest.mark.parametrize("n_conflicts", [1, 2, 5])
-def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: int) -> None:
-    """A second party is written by others again and again while a customer's transactions wait in several batches."""
-    made = detector("shop")
-    own = [msgspec.structs.replace(one, entity="busy") for one in transactions_of("shop") if one.customer == "c1"][:24]
-    others = [msgspec.structs.replace(one, entity="busy") for one in transactions_of("shop") if one.customer != "c1"]
-
-    class Contested(MemoryStore):
-        n_left = n_conflicts
-
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
-            await asyncio.sleep(0.002)
-            if self.n_left and any(change.key == "c:c1" for group in groups for change in group.changes):
-                self.n_left -= 1
-                await Ledger(rival).score(made, [others[self.n_left]])
-            return await MemoryStore.write(self, groups)
-
-    class Rival:
-        """The same store, which does not wait."""
-
-        def __getattr__(self, name: str) -> Any:
-            return partial(MemoryStore.write, store) if name == "write" else getattr(store, name)
-
-    store, rival = Contested(), Rival()
-
-    async def go() -> list[Any]:
-        ledger = Ledger(store)
-        found = await asyncio.gather(*(ledger.score(made, own[i : i + 6]) for i in range(0, len(own), 6)))
-        return [told(one) for batch in found for one in batch]
-
-    answers = asyncio.run(go())
-    assert store.n_left == 0
-    assert not any(answer["late"] for answer in answers)
-    assert [answer["seen"] for answer in answers] == list(range(1, len(own) + 1))
-
-
-def test_turns_go_by_number_and_are_not_lost() -> None:
-    async def go() -> list[int]:
-        turns, order = Turns(), []
-        numbers = [turns.number() for _ in range(5)]
-
-        async def take(number: int) -> None:
-            async with turns.turn(number):
-                order.append(number)
-                await asyncio.sleep(0)
-
-        tasks = [asyncio.create_task(take(number)) for number in (numbers[0], *reversed(numbers[1:]))]
-        await asyncio.sleep(0)
-        tasks[-1].cancel()  # of number 1, which waits
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await take(99)
-        waiting = asyncio.create_task(take(100))
-        async with turns.turn(101):
-            await asyncio.sleep(0)
-        waiting.cancel()  # in the moment in which it gets its turn
-        await asyncio.gather(waiting, return_exceptions=True)
-        await asyncio.wait_for(take(102), 1)
-        return order
-
-    assert asyncio.run(go()) == [0, 2, 3, 4, 99, 102]

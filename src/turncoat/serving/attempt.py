@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import starmap
 
@@ -21,7 +21,7 @@ from turncoat.scoring.live import Steps
 from turncoat.scoring.scores import Score
 from turncoat.serving.answers import NEW, STORED, Answer, Given, Why, json_bytes
 from turncoat.serving.fields import FieldError, Transaction
-from turncoat.serving.known import Known, Lost
+from turncoat.serving.known import Known
 from turncoat.serving.past import Past
 from turncoat.serving.records import FORMAT, Logged, Record, Seen, joined, pack_logged, pack_record, unpack_record
 from turncoat.serving.stores import SCORE, Change, Entry, Group, Store, Stored
@@ -204,11 +204,12 @@ class Attempt:
         logged = Logged(version, one.sent, body, states, one.label, score.belief, external, follows, one.is_replayed, horizons)
         return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
 
-    async def write(self, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> Lost:
-        """Put into place what the transactions of a batch changed; for which parties that could not be done.
+    async def write(self, batch: Sequence[Transaction], beside: Sequence[Change] = (), barred: Set[str] = frozenset()) -> set[str]:
+        """Put into place what the transactions of a batch changed; the keys of the parties for whom that could not be done.
 
         Transactions whose parties are linked stand or fall together: nothing of them is written if somebody else wrote one of their
-        records since, or if one that they build on was not written. So do all, if there are records to be written `beside` them.
+        records since, if one that they build on was not written, or if a party is `barred`. So do all, if there are records to be written
+        `beside` them.
         """
         changes = {
             key: Change(key, held.expected, pack_record(held.record), held.n_changes)
@@ -216,7 +217,7 @@ class Attempt:
             if held.n_changes and held.record is not None
         }
         roots = dict.fromkeys((key for one in batch for key in one.keys), "") if beside else _linked(batch)
-        lost = {roots[key] for key, known in self.known.items() if known.is_lost}
+        lost = {roots[key] for key, known in self.known.items() if known.is_lost} | {roots[key] for key in barred & roots.keys()}
         groups: dict[str, tuple[list[Change], list[Entry]]] = {roots[key]: ([], []) for key in changes if roots[key] not in lost}
         for key, change in changes.items():
             if roots[key] not in lost:
@@ -230,8 +231,7 @@ class Attempt:
         lost |= {roots[key] for key in await self._outdated([key for key in self.known if roots[key] not in found_out])}
         written = await self.store.write([Group(*group) for group in groups.values()]) if groups else []
         lost |= {root for root, is_written in zip(groups, written, strict=True) if not is_written}
-        failed = {roots[key]: known.problem for key, known in self.known.items() if known.problem is not None}
-        return {key: failed.get(root) for key, root in roots.items() if root in lost}
+        return {key for key, root in roots.items() if root in lost}
 
     async def _outdated(self, keys: Sequence[str]) -> list[str]:
         """Of records that were known and are not written, those that the store has otherwise: nothing else would find that out."""

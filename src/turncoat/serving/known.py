@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 
 from turncoat.serving.records import Record
@@ -15,20 +15,16 @@ from turncoat.serving.records import Record
 REMEMBERED_SECONDS = 1.0
 
 
-Lost = Mapping[str, Exception | None]  # keys of parties for whom nothing was written, and why, if it is no use to try again
-
-
 class Known:
     """A record as a batch left it. It holds once the batch is written, and is nothing if that fails."""
 
-    __slots__ = ("counter", "is_lost", "problem", "record", "until", "writing")
+    __slots__ = ("counter", "is_lost", "record", "until", "writing")
 
     def __init__(self, counter: int, record: Record, writing: asyncio.Future[None]) -> None:
         """`writing` ends when it is known what became of the write."""
         self.counter, self.record = counter, record
         self.writing: asyncio.Future[None] | None = writing  # None once it is written
         self.is_lost = False
-        self.problem: Exception | None = None  # why it is, if it is no use to try again
         self.until = math.inf  # when it is to be forgotten
 
 
@@ -53,10 +49,10 @@ class KnownRecords:
             self._records.pop(key, None)
             self._records[key] = known
 
-    def settle(self, made: Mapping[str, Known], lost: Lost) -> None:
+    def settle(self, made: Mapping[str, Known], lost: Set[str]) -> None:
         """What a batch has made is written, but for those that were lost."""
-        for key in made.keys() & lost.keys():
-            made[key].is_lost, made[key].problem = True, lost[key]
+        for key in made.keys() & lost:
+            made[key].is_lost = True
         until = time.monotonic() + REMEMBERED_SECONDS
         for key, known in made.items():
             known.writing, known.until = None, until

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from turncoat.errors import ContentionError, StoreError
 from turncoat.scoring import Detector
 from turncoat.serving.answers import Given
 from turncoat.serving.attempt import Attempt, Rules
 from turncoat.serving.fields import Transaction
-from turncoat.serving.known import Known, KnownRecords, Lost
+from turncoat.serving.known import Known, KnownRecords
 from turncoat.serving.stores import Change, Store
 from turncoat.serving.turns import Turns
 
@@ -26,6 +27,38 @@ def pauses() -> Iterator[float]:
     raise ContentionError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
 
 
+class Call:
+    """A batch that is under way."""
+
+    def __init__(self, number: int, batch: Sequence[Transaction]) -> None:
+        """Numbers rise with every call."""
+        self.number, self.batch = number, batch
+        self.given: dict[int, Given | Exception] = {}  # by their places in the batch
+        self.failed: dict[str, StoreError] = {}  # customers who had an earlier transaction that failed, and how
+
+    def left(self) -> list[int]:
+        """The places of those without an answer; there is no other for customers who failed."""
+        places = [place for place in range(len(self.batch)) if place not in self.given]
+        if self.failed:
+            self.given |= {place: self.failed[key] for place in places if (key := self.batch[place].keys[0]) in self.failed}
+            places = [place for place in places if place not in self.given]
+        return places
+
+    def customers_left(self) -> set[str]:
+        """Of whom a transaction has no answer yet."""
+        return {one.keys[0] for place, one in enumerate(self.batch) if place not in self.given}
+
+
+class Tried:
+    """A try at some of a batch: their places in it, their answers if all is written, and the records that this would leave."""
+
+    def __init__(self, attempt: Attempt, places: Sequence[int], batch: Sequence[Transaction], found: Sequence[Given | Exception]) -> None:
+        """Of transactions that were scored."""
+        self.attempt, self.places, self.batch, self.found = attempt, places, batch, found
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.made = {key: Known(*record, self.ended) for key, record in attempt.made.items()}
+
+
 class Ledger:
     """Keeps a store's beliefs, by one detector at a time."""
 
@@ -34,78 +67,73 @@ class Ledger:
         self.store, self.rules = store, rules or Rules()
         self._known = KnownRecords(most_known)
         self._scoring, self._writing = Turns(), asyncio.Lock()
+        self._under_way: dict[int, Call] = {}
 
     async def score(self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> list[Given | Exception]:
         """Answers in order, of which none is given before it is written; a refused transaction changes nothing.
 
-        Batches may overlap: while one is written the next is scored, with what the first will leave. If the first has to be tried again, it
-        is before the next, which has to be as well; if it fails, so do those of the next that build on it. `beside` are records of the
-        caller's to be written in the same instant.
+        Batches may overlap: while one is written the next is scored, with what the first will leave. If somebody else was faster at a
+        record, what was lost is tried again, the first batch before the next, until nothing is. If the store fails, so do transactions
+        of the same customers in later batches that are under way: sent again, none is late. `beside` are records of the caller's to be
+        written in the same instant.
         """
-        given: dict[int, Given | Exception] = {}
-        number = self._scoring.number()
+        call = Call(self._scoring.number(), batch)
+        self._under_way[call.number] = call
         try:
-            for pause in pauses():
-                left = [place for place in range(len(batch)) if place not in given]
-                found, lost = await self._tried(detector, [batch[place] for place in left], beside, number, pause)
-                for place, one in zip(left, found, strict=True):
-                    problem = lost.get(batch[place].keys[0])
-                    if problem is not None or batch[place].keys[0] not in lost:
-                        given[place] = problem or one
-                if len(given) == len(batch):
-                    break
+            async with self._scoring.turn(call.number):
+                tried = await self._scored(detector, call)
+            await self._written(call, tried, beside, self._writing)
+            if len(call.given) < len(batch):
+                async with self._scoring.turn(call.number), self._writing:  # nobody else is being scored or written
+                    for pause in pauses():
+                        await asyncio.sleep(pause)
+                        await self._written(call, await self._scored(detector, call), beside, nullcontext())
+                        if len(call.given) == len(batch):
+                            break
         except StoreError as problem:
-            if not given:
+            for other in self._under_way.values():
+                if other.number > call.number:  # and must not be before this one when both are sent again
+                    other.failed |= dict.fromkeys(call.customers_left(), problem)
+            if not call.given:
                 raise
-            given = dict.fromkeys(range(len(batch)), problem) | given  # those that are written have their answer all the same
-        return [given[place] for place in range(len(batch))]
+            call.given = dict.fromkeys(range(len(batch)), problem) | call.given  # those that are written have their answer all the same
+        finally:
+            del self._under_way[call.number]
+        return [call.given[place] for place in range(len(batch))]
 
-    async def _tried(
-        self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change], number: int, pause: float
-    ) -> tuple[list[Given | Exception], Lost]:
-        """Answers in order, and the keys of the parties for whom they do not count: nothing was written for those."""
-        if pause:
-            async with self._scoring.turn(number):  # so that those who came later wait, too
-                await asyncio.sleep(pause)
-        async with self._scoring.turn(number):
-            attempted, found = await self._scored(detector, batch)
-            done = asyncio.get_running_loop().create_future()
-            made = {key: Known(*record, done) for key, record in attempted.made.items()}
-            self._known.add(made)
-        return found, await self._written(attempted, batch, beside, made, done)
-
-    async def _scored(self, detector: Detector, batch: Sequence[Transaction]) -> tuple[Attempt, list[Given | Exception]]:
-        """A try at a batch, with the records that are known and, of the others, those that are stored."""
+    async def _scored(self, detector: Detector, call: Call) -> Tried:
+        """A try at what is left of a batch, with the records that are known and, of the others, those that are stored."""
+        places = call.left()
+        batch = [call.batch[place] for place in places]
         keys = dict.fromkeys(key for one in batch for key in one.keys)
         known = self._known.of(keys)
         others = [key for key in keys if key not in known]
         try:
             stored = await self.store.read(others) if others else {}
-            attempted = Attempt(self.store, self.rules, detector, stored, known)
-            return attempted, await attempted.take(batch)
+            attempt = Attempt(self.store, self.rules, detector, stored, known)
+            tried = Tried(attempt, places, batch, await attempt.take(batch))
         except StoreError:
             self._known.forget()
             raise
+        self._known.add(tried.made)
+        return tried
 
-    async def _written(
-        self,
-        attempted: Attempt,
-        batch: Sequence[Transaction],
-        beside: Sequence[Change],
-        made: Mapping[str, Known],
-        done: asyncio.Future[None],
-    ) -> Lost:
-        """Write what was tried, after those who were before it; for whom that could not be done, and why if it is no use to try again."""
-        lost: Lost = dict.fromkeys(made)
+    async def _written(self, call: Call, tried: Tried, beside: Sequence[Change], turn: AbstractAsyncContextManager[None]) -> None:
+        """Write what was tried, when it is its turn, and take down the answers that count."""
+        lost = {key for one in tried.batch for key in one.keys}
         try:
-            async with self._writing:
-                lost = await attempted.write(batch, beside)
-        except StoreError as problem:
-            lost = dict.fromkeys(made, problem)
+            async with turn:
+                lost = await tried.attempt.write(tried.batch, beside, self._waited_for(call))
+        except StoreError:
             self._known.forget()
             raise
         finally:
-            self._known.settle(made, lost)
-            done.set_result(None)
+            self._known.settle(tried.made, lost)
+            tried.ended.set_result(None)
         self._known.drop(lost)
-        return lost
+        answers = zip(tried.places, tried.batch, tried.found, strict=True)
+        call.given |= {place: found for place, one, found in answers if one.keys[0] not in lost}
+
+    def _waited_for(self, call: Call) -> set[str]:
+        """Customers of whom an earlier batch has a transaction that is to be tried again: those of this batch are after it."""
+        return {key for other in self._under_way.values() if other.number < call.number for key in other.customers_left()}

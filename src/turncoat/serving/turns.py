@@ -27,6 +27,7 @@ class Turns:
         """Hold the lock once it is this number's turn."""
         while self._is_held:
             await self._handed_over(number)
+            self._drop_those_who_left()
             if not self._waiting or number <= self._waiting[0][0]:
                 break
             self._pass_on()  # to one that has come back since
@@ -47,9 +48,13 @@ class Turns:
             raise
 
     def _pass_on(self) -> None:
-        while self._waiting:
+        self._drop_those_who_left()
+        if self._waiting:
             *_, next_one = heappop(self._waiting)
-            if not next_one.done():
-                next_one.set_result(None)  # who holds it from this moment on
-                return
-        self._is_held = False
+            next_one.set_result(None)  # who holds it from this moment on
+        else:
+            self._is_held = False
+
+    def _drop_those_who_left(self) -> None:
+        while self._waiting and self._waiting[0][-1].done():
+            heappop(self._waiting)

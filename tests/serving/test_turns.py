@@ -1,0 +1,159 @@
+"""Nobody is overtaken: whatever others write meanwhile, whatever fails, whoever leaves, a customer's transactions count in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.scoring.cases import detector
+from tests.serving.cases import transactions_of
+from tests.serving.test_ledger import told
+from turncoat.errors import StoreError
+from turncoat.serving.answers import Given
+from turncoat.serving.attempt import Rules
+from turncoat.serving.fields import Transaction
+from turncoat.serving.ledger import Ledger
+from turncoat.serving.stores import Group, Stored
+from turncoat.serving.stores.memory import MemoryStore
+from turncoat.serving.turns import Turns
+
+
+@pytest.mark.parametrize("n_conflicts", [1, 2, 5])
+def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: int) -> None:
+    """A second party is written by others again and again while a customer's transactions wait in several batches."""
+    made = detector("shop")
+    own = [msgspec.structs.replace(one, entity="busy") for one in transactions_of("shop") if one.customer == "c1"][:24]
+    others = [msgspec.structs.replace(one, entity="busy") for one in transactions_of("shop") if one.customer != "c1"]
+
+    class Contested(MemoryStore):
+        n_left = n_conflicts
+
+        async def write(self, groups: Sequence[Group]) -> list[bool]:
+            await asyncio.sleep(0.002)
+            if self.n_left and any(change.key == "c:c1" for group in groups for change in group.changes):
+                self.n_left -= 1
+                await Ledger(rival).score(made, [others[self.n_left]])
+            return await MemoryStore.write(self, groups)
+
+    class Rival:
+        """The same store, which does not wait."""
+
+        def __getattr__(self, name: str) -> Any:
+            return partial(MemoryStore.write, store) if name == "write" else getattr(store, name)
+
+    store, rival = Contested(), Rival()
+
+    async def go() -> list[Any]:
+        ledger = Ledger(store)
+        found = await asyncio.gather(*(ledger.score(made, own[i : i + 6]) for i in range(0, len(own), 6)))
+        return [told(one) for batch in found for one in batch]
+
+    answers = asyncio.run(go())
+    assert store.n_left == 0
+    assert not any(answer["late"] for answer in answers)
+    assert [answer["seen"] for answer in answers] == list(range(1, len(own) + 1))
+
+
+def test_turns_go_by_number_and_are_not_lost() -> None:
+    async def go() -> list[int]:
+        turns, order = Turns(), []
+        numbers = [turns.number() for _ in range(5)]
+
+        async def take(number: int) -> None:
+            async with turns.turn(number):
+                order.append(number)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(take(number)) for number in (numbers[0], *reversed(numbers[1:]))]
+        await asyncio.sleep(0)
+        tasks[-1].cancel()  # of number 1, which waits
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await take(99)
+        waiting = asyncio.create_task(take(100))
+        async with turns.turn(101):
+            await asyncio.sleep(0)
+        waiting.cancel()  # in the moment in which it gets its turn
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.wait_for(take(102), 1)
+        return order
+
+    assert asyncio.run(go()) == [0, 2, 3, 4, 99, 102]
+
+
+class Troubled(MemoryStore):
+    """Reads and writes that take a while, some of which meet somebody else, or fail before or after all is written."""
+
+    def __init__(self, chance: random.Random, longest: float, conflicts: float, failures: float) -> None:
+        super().__init__()
+        self.chance, self.longest, self.conflicts, self.failures = chance, longest, conflicts, failures
+
+    async def _take_a_while(self) -> None:
+        await asyncio.sleep(self.chance.random() * self.longest)
+
+    async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
+        await self._take_a_while()
+        if self.chance.random() < self.failures / 4:
+            raise StoreError("cannot be read")
+        return await super().read(keys)
+
+    async def write(self, groups: Sequence[Group]) -> list[bool]:
+        await self._take_a_while()
+        fails, comes_to_pass = self.chance.random() < self.failures, self.chance.random() < 0.5
+        if fails and not comes_to_pass:
+            raise StoreError("cannot be written")
+        beaten = [self.chance.random() < self.conflicts for _ in groups]
+        written = iter(await super().write([group for group, is_beaten in zip(groups, beaten, strict=True) if not is_beaten]))
+        found = [not is_beaten and next(written) for is_beaten in beaten]
+        await self._take_a_while()
+        if fails:
+            raise StoreError("the answer was lost")
+        return found
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) -> None:
+    chance, made = random.Random(seed), detector("shop")
+    names, shops = "abcd", ([None], ["one"], ["one", "two"])[seed % 3]
+    example = transactions_of("shop", 1)[0]
+    sent = dict.fromkeys(names, 0)
+
+    def next_one() -> Transaction:
+        customer = chance.choice(names)
+        sent[customer] += 1
+        more = {"id": str(sent[customer]), "time": example.time + sent[customer], "entity": chance.choice(shops)}
+        return msgspec.structs.replace(
+            example, customer=customer, row=example.row._replace(time=more["time"], entity=more["entity"]), **more
+        )
+
+    async def go() -> tuple[Troubled, list[tuple[Transaction, Any]]]:
+        store = Troubled(chance, chance.choice([0.0, 0.002, 0.01]), chance.choice([0.0, 0.1, 0.5]), chance.choice([0.0, 0.0, 0.1]))
+        ledger = Ledger(store, Rules(n_reasons=0), chance.choice([0, 4096]))
+        batches, tasks = [], []
+        for _ in range(50):
+            batches.append([next_one() for _ in range(chance.randint(1, 6))])
+            tasks.append(asyncio.create_task(ledger.score(made, batches[-1])))
+            if seed % 2 and chance.random() < 0.2:
+                asyncio.get_running_loop().call_later(chance.random() * store.longest * 4, tasks[-1].cancel)
+            await asyncio.sleep(chance.choice([0.0, chance.random() * store.longest]))
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+        given = [one if isinstance(one, list) else [one] * len(batch) for one, batch in zip(found, batches, strict=True)]
+        return store, [pair for batch, answers in zip(batches, given, strict=True) for pair in zip(batch, answers, strict=True)]
+
+    store, answered = asyncio.run(go())
+    logged = asyncio.run(store.log(limit=10_000))
+    by_customer = {name: [int(entry.id) for entry in logged if entry.parties[0][0] == f"c:{name}"] for name in names}
+    for name, ids in by_customer.items():
+        assert ids == sorted(set(ids)), name
+    for one, answer in answered:
+        assert isinstance(answer, Given | StoreError | asyncio.CancelledError), answer
+        if isinstance(answer, Given):
+            assert not told(answer)["late"]
+            assert int(one.id) in by_customer[one.customer]
+    n_given = sum(isinstance(answer, Given) for _, answer in answered)
+    assert n_given > (0 if store.failures else 100)
