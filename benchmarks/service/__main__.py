@@ -334,8 +334,8 @@ def main() -> int:
         stores = ["memory", "sqlite FULL", "sqlite NORMAL", *(["redis"] if port is not None else [])]
         rows = [("variational", store, 1) for store in stores]
         if not options.quick:
-            rows += [("variational", store, 2) for store in stores[1:]] + [("neural", store, 1) for store in ("sqlite FULL", *stores[3:])]
-            rows += [("neural", "sqlite FULL", 2)]
+            rows += [("variational", store, 2) for store in stores[1:]]
+            rows += [("neural", store, workers) for workers in (1, 2) for store in ("sqlite FULL", *stores[3:])]
         table = measure(place, n_requests, sizes["answer_bytes"], rows, console)
         with console.status("one caller, memory"):
             told: dict[str, Any] = {"sizes": sizes, "requests": n_requests, "table": table, "alone": alone(place, n_requests)}
