@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from turncoat.errors import TurncoatError
 from turncoat.serving.answers import Given, Refusal, json_bytes
 from turncoat.serving.bodies import Incoming
-from turncoat.serving.line import SEND_AGAIN, OverloadedError
+from turncoat.serving.line import SEND_AGAIN, EndingError, OverloadedError, OvertakingError
 from turncoat.serving.refusals import RequestError, problem_of, tell_operator
 from turncoat.serving.service import Service
 
@@ -61,8 +61,7 @@ async def answer_lines(service: Service, incoming: Incoming, caller: str) -> Asy
                 if isinstance(line, bytes) and not line.strip():
                     continue
                 if not await _paced(service, incoming, caller):
-                    line = OverloadedError("the service is ending: this line and those after it are not scored. Send them again")
-                    waiting.append(_Line(number, line, None))
+                    waiting.append(_Line(number, EndingError(), None))
                     break
                 waiting.append(
                     _Line(number, line, None) if isinstance(line, TurncoatError) else _asked(service, number, line, waiting, unwritten)
@@ -99,7 +98,7 @@ def _asked(service: Service, number: int, line: bytes, waiting: Sequence[_Line],
         transaction = service.keeper.now.form.decode(line)
         customer = transaction.customer
         if customer in unwritten:
-            raise OverloadedError("an earlier line of this customer was not written. Send both again, in order")
+            raise OvertakingError
         before = next((one for _, one, other in reversed(waiting) if other == customer and isinstance(one, asyncio.Future)), None)
         return _Line(number, service.line.ask(transaction, before), customer)
     except TurncoatError as problem:

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
 from turncoat.errors import TurncoatError
-from turncoat.serving.line import OverloadedError
+from turncoat.serving.line import EndingError
 from turncoat.serving.protocol import ENDING
 from turncoat.serving.refusals import RequestError
 from turncoat.serving.settings import Settings
@@ -100,7 +100,7 @@ class Incoming:
         """Why no more lines are taken, after so many and the beginning of another."""
         most = self._settings
         if self.is_ending and not self.is_whole:
-            return OverloadedError("the service is ending: this line and those after it are not scored. Send them again")
+            return EndingError()
         if n_lines > most.most_lines:
             return RequestError(413, "too_large", f"the batch has more than {most.most_lines:,} lines")
         if len(rest) > most.most_body:

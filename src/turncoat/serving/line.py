@@ -22,6 +22,22 @@ class OverloadedError(TurncoatError):
     """More is waiting than can be answered soon, or the service is ending."""
 
 
+class EndingError(OverloadedError):
+    """What the server has no time for any more."""
+
+    def __init__(self) -> None:
+        """Always the same."""
+        super().__init__("the service is ending: this and what comes after it is not scored. Send it again")
+
+
+class OvertakingError(OverloadedError):
+    """A transaction that would be before another one when that is sent again."""
+
+    def __init__(self) -> None:
+        """Always the same."""
+        super().__init__("an earlier transaction of this customer was not written. Send both again, in order")
+
+
 SEND_AGAIN = (StoreError, OverloadedError)  # what is no reason not to send a transaction again
 
 
@@ -58,8 +74,10 @@ class Line:
 
         One that comes `after` another is not scored if that could not be written, since it would be before it when both are sent again.
         """
-        if self._ending or len(self._waiting) >= self._most_waiting:
-            raise OverloadedError("the service is ending" if self._ending else f"{len(self._waiting):,} transactions are waiting already")
+        if self._ending:
+            raise EndingError
+        if len(self._waiting) >= self._most_waiting:
+            raise OverloadedError(f"{len(self._waiting):,} transactions are waiting already")
         answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(one, answer, after))
         self._something.set()
@@ -107,9 +125,7 @@ class Line:
     async def _answer(self, taken: list[_Waiting]) -> None:
         for each in taken:
             if each.is_overtaking() and not each.answer.done():
-                each.answer.set_exception(
-                    OverloadedError("an earlier transaction of this customer was not written. Send both again, in order")
-                )
+                each.answer.set_exception(OvertakingError())
         batch = [each for each in taken if not each.answer.done()]  # whose client has not gone
         try:
             given = await self._work([each.one for each in batch]) if batch else []

@@ -12,10 +12,11 @@ import torch
 from scipy.special import ndtr
 
 from turncoat.models.neural import attribution
-from turncoat.models.neural.attribution import _gelu, _panels, _Path, _product, attributed, attributed_odds
+from turncoat.models.neural.attribution import _Path, attributed, attributed_odds
 from turncoat.models.neural.encoder import new_encoder
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.layout import EncoderLayout
+from turncoat.models.neural.slopes import _gelu, _product, panels
 from turncoat.models.neural.trained import TrainedEncoder
 from turncoat.numerics import plain
 
@@ -221,7 +222,7 @@ def test_steps_are_doubled_until_every_state_is_complete() -> None:
 def test_products(n_rows: int, n_inputs: int, width: int) -> None:
     rng = np.random.default_rng(7)
     values, weight = rng.normal(size=(n_rows, n_inputs + 2)), rng.normal(size=(n_inputs, width))
-    found = _product(values, _panels(weight))
+    found = _product(values, panels(weight))
     np.testing.assert_allclose(found[:, :width], values[:, :n_inputs] @ weight, rtol=1e-12, atol=1e-12)
     assert not found[:, width:].any()
 
