@@ -22,7 +22,7 @@ import pytest
 
 from tests.serving.redis_server import RedisServer, running_redis
 from turncoat.errors import ConfigError, DamagedError, StoreError
-from turncoat.serving.records import unpack_record
+from turncoat.serving.records import FORMAT, Record, pack_record, unpack_record
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store, Stored, open_store, sqlite_file
 from turncoat.serving.stores import redis as redis_store
 from turncoat.serving.stores import sqlite as sqlite_store
@@ -1234,7 +1234,9 @@ def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> Non
 @pytest.mark.parametrize("counter", ["-1", "0", "9223372036854775807", "'many'", "x'00'", "1.5"])
 def test_sqlite_a_damaged_counter_harms_its_own_record_alone(path: Path, counter: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"1"), Change("b", 0, b"2")], [])
+        sound = pack_record(Record(FORMAT, "model", 0.0, 0, (), b""))
+        assert await put(store, [Change("a", 0, sound), Change("b", 0, b"2")], [])
+        assert unpack_record("a", (await store.read(["a"]))["a"].data)
         await in_its_thread(store, f"UPDATE records SET counter = {counter} WHERE key = 'a'")
         held = await store.read(["a", "b"])
         assert held["b"] == Stored(1, b"2")
