@@ -122,6 +122,7 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
     names, shops = "abcd", ([None], ["one"], ["one", "two"])[seed % 3]
     example = transactions_of("shop", 1)[0]
     sent, at_once = dict.fromkeys(names, 0), chance.random() < 0.5
+    longest, conflicts, failures = chance.choice([0.0, 0.002, 0.01]), chance.choice([0.0, 0.1, 0.5]), chance.choice([0.0, 0.0, 0.1])
 
     def next_one() -> Transaction:
         customer = chance.choice(names)
@@ -131,33 +132,42 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
             example, customer=customer, row=example.row._replace(time=more["time"], entity=more["entity"]), **more
         )
 
-    async def go() -> tuple[Troubled, list[tuple[Transaction, Any]]]:
-        store = Troubled(chance, chance.choice([0.0, 0.002, 0.01]), chance.choice([0.0, 0.1, 0.5]), chance.choice([0.0, 0.0, 0.1]))
+    async def go() -> tuple[Troubled, list[tuple[Transaction, Any, bool]], list[tuple[Transaction, Any]]]:
+        store = Troubled(random.Random(seed + 1), longest, conflicts, failures)  # whose draws depend on what is faster, unlike ours
         ledger = Ledger(store, Rules(n_reasons=0), chance.choice([0, 4096]))
-        batches, tasks = [], []
+        batches, tasks, left = [], [], []
         for _ in range(50):
             batches.append([next_one() for _ in range(chance.randint(1, 6))])
             tasks.append(asyncio.create_task(ledger.score(made, batches[-1])))
-            if seed % 2 and chance.random() < 0.2:
-                asyncio.get_running_loop().call_later(chance.random() * store.longest * 4, tasks[-1].cancel)
+            left.append(seed % 2 == 1 and chance.random() < 0.2)
+            if left[-1]:
+                asyncio.get_running_loop().call_later(chance.random() * longest * 4, tasks[-1].cancel)
             if not at_once:
-                await asyncio.sleep(chance.choice([0.0, chance.random() * store.longest]))
+                await asyncio.sleep(chance.choice([0.0, chance.random() * longest]))
         found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
         given = [one if isinstance(one, list) else [one] * len(batch) for one, batch in zip(found, batches, strict=True)]
-        answered = [pair for batch, answers in zip(batches, given, strict=True) for pair in zip(batch, answers, strict=True)]
+        answered = [
+            (one, answer, has_left)
+            for batch, answers, has_left in zip(batches, given, left, strict=True)
+            for one, answer in zip(batch, answers, strict=True)
+        ]
+        again = []
         if at_once:  # then all that came after one that failed have failed, too, and can be sent again
             store.failures = 0.0
-            answered += [(one, (await ledger.score(made, [one]))[0]) for one, answer in answered if isinstance(answer, StoreError)]
-        return store, answered
+            again = [(one, (await ledger.score(made, [one]))[0]) for one, answer, _ in answered if isinstance(answer, StoreError)]
+        return store, answered, again
 
-    store, answered = asyncio.run(go())
+    store, answered, again = asyncio.run(go())
     logged = asyncio.run(store.log(limit=10_000))
     by_customer = {name: [int(entry.id) for entry in logged if entry.parties[0][0] == f"c:{name}"] for name in names}
     for name, ids in by_customer.items():
         assert ids == sorted(set(ids)), name
-    for one, answer in answered:
-        assert isinstance(answer, Given | StoreError | asyncio.CancelledError), answer
-        if isinstance(answer, Given):
-            assert not told(answer)["late"]
-            assert int(one.id) in by_customer[one.customer]
-    assert sum(isinstance(answer, Given) for _, answer in answered) > (0 if store.failures else 100)
+    counted = [(one, answer) for one, answer, _ in answered if isinstance(answer, Given)] + again
+    for one, answer in counted:
+        assert isinstance(answer, Given), answer
+        assert not told(answer)["late"]
+        assert int(one.id) in by_customer[one.customer]
+    for _, answer, has_left in answered:
+        excused = (StoreError,) * (failures > 0) + (asyncio.CancelledError,) * has_left
+        assert isinstance(answer, (Given, *excused)), answer
+    assert counted
