@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import random
+import re
 import resource
 import signal
 import socket
@@ -383,6 +384,59 @@ def test_requests_sent_ahead_are_all_answered(model: Path) -> None:
             piece = ahead.recv(65536)
             assert piece, f"hung up on after {answered.count(b'HTTP/1.1 200 OK')} answers"
             answered += piece
+
+
+@pytest.mark.parametrize("ending", [b"garbage\0\r\n\r\n", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n", b""])
+def test_requests_sent_ahead_of_garbage_or_the_end_are_no_error_of_ours(model: Path, ending: bytes) -> None:
+    body = json.dumps(rows_of("shop")[0]).encode()
+    request = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with running(model, "memory://") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
+            ahead.sendall(request * 3 + ending)
+            if ending:
+                assert any(b"400 Bad Request" in line for line in _received(ahead))
+        assert server.ask("POST", "/v1/score", rows_of("shop")[1])[0] == 200
+        assert "Traceback" not in server.log.read_text()
+
+
+_OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+
+
+@pytest.mark.parametrize("n_bytes", [1, 700, 1_000_000])
+def test_an_offer_to_go_on_in_another_protocol_is_declined(model: Path, n_bytes: int) -> None:
+    """As Java's client makes one: the body is read as ever, whatever pieces it comes in, and so are the requests after it."""
+    bodies = [json.dumps(row).encode() for row in rows_of("shop")[:3]]
+    head = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n"
+    sent = b"".join(
+        [
+            head + _OFFER + b"Content-Length: %d\r\n\r\n" % len(bodies[0]) + bodies[0],
+            head + _OFFER + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(bodies[1]) + bodies[1] + b"\r\n0\r\n\r\n",
+            head + b"Content-Length: %d\r\n\r\n" % len(bodies[2]) + bodies[2],
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"\r\n",
+            b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        ]
+    )
+    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
+        sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(sent), n_bytes):
+            sending.sendall(sent[at : at + n_bytes])
+        received = _received(sending)
+        said = server.log.read_text()
+    # an answer's body has no line of its own: the next answer's head follows at once
+    assert sum(line.endswith(b"HTTP/1.1 200 OK") for line in received) == 5
+    text = b"\n".join(received)
+    assert re.findall(rb'{"id":"(\w+)"', text) == [str(json.loads(body)["id"]).encode() for body in bodies]
+    assert text.endswith(b'{"status":"ready"}')
+    assert "Unsupported upgrade" not in said
+
+
+def test_after_an_offer_the_body_is_not_waited_for_for_ever(model: Path) -> None:
+    with (
+        running(model, "memory://", "--client-seconds", "0.5") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
+    ):
+        sending.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"Content-Length: 100\r\n\r\n")
+        assert not any(b"200 OK" in line for line in _received(sending))  # which ends when the server hangs up
 
 
 def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:

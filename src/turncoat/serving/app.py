@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -61,6 +61,7 @@ def create_app(settings: Settings) -> Starlette:
             Route("/metrics", metrics, methods=["GET"]),
             Route("/openapi.json", openapi, methods=["GET"]),
             Route("/docs", docs, methods=["GET"]),
+            Route("/", home, methods=["GET"]),
         ],
         exception_handlers={TurncoatError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _refuse},
         lifespan=lifespan,
@@ -190,6 +191,11 @@ async def docs(request: Request) -> Response:
     text = page(_described(request))
     policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Response(text, media_type="text/html", headers={**_HEADERS, **policy})
+
+
+async def home(_: Request) -> Response:
+    """Where to look first."""
+    return RedirectResponse("docs", headers=_HEADERS)
 
 
 def _described(request: Request) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from turncoat.serving.offers import DecliningParser
+
 MOST_HEAD_BYTES = 65536
 ENDING = "turncoat.ending"  # in the scope of a request once the server is ending
 
@@ -24,7 +26,8 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._unanswered: deque[Any] = deque()  # scopes of requests, oldest first: some clients send the next before they have the answer
+        self.parser = DecliningParser(self)
+        self._unanswered: deque[Any] = deque()  # requests, oldest first: some clients send the next before they have the answer
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -48,7 +51,7 @@ class PatientProtocol(HttpToolsProtocol):
         """The head is there."""
         super().on_headers_complete()
         self._has_head = True
-        self._unanswered.append(self.scope)
+        self._unanswered.append(self.cycle)
 
     def on_response_complete(self) -> None:
         """The oldest request is answered."""
@@ -61,20 +64,34 @@ class PatientProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """All is there."""
+        """All is there; or, if the parser believes that no more HTTP follows, the head."""
+        if self.parser.should_upgrade():
+            return
         self._stop_waiting()
         super().on_message_complete()
 
     def shutdown(self) -> None:
         """The server is ending: requests under way may be answered, and are told."""
-        for scope in self._unanswered:
-            scope[ENDING] = True
+        for request in self._unanswered:
+            request.scope[ENDING] = True
         super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP: say so and hang up, on the requests before it, too."""
+        self._drop()
+        super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._stop_waiting()
+        self._drop()
         super().connection_lost(exc)
+
+    def _drop(self) -> None:
+        """Let nobody write an answer that has nowhere to go."""
+        for request in self._unanswered:
+            request.disconnected = True
+            request.message_event.set()
 
     def _wait(self) -> None:
         self._stop_waiting()
