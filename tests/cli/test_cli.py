@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from turncoat import load, load_model
+from turncoat.cli import app
 from turncoat.data import read
 from turncoat.evaluation.results import load_results
 
@@ -77,10 +80,16 @@ def test_init_then_fit_on_a_file_nobody_has_seen(tmp_path: Path) -> None:
     assert (plan.schema.label, plan.schema.entity, plan.schema.id) == ("IsFraud", "Merchant", "TxRef")
 
 
-def test_help_shows_examples(tmp_path: Path) -> None:
-    for command in ("simulate", "init", "fit", "score", "explain", "compare", "report", "demo"):
-        shown = turncoat(command, "--help", cwd=tmp_path).stdout
-        assert f"turncoat {command} " in shown.split("Examples:")[1]
+def test_help_is_whole_and_shows_examples() -> None:
+    listed = CliRunner().invoke(app, ["--help"]).stdout.split("Commands:")[1]
+    assert "..." not in listed, "something is cut off"
+    commands = re.findall(r"^  ([a-z-]+)  ", listed, flags=re.MULTILINE)
+    assert {"simulate", "fit", "serve", "compare"} <= set(commands)
+    for command in commands:
+        helped = CliRunner().invoke(app, [command, "--help"]).stdout
+        examples = helped.split("Examples:\n")[1].split("\n\n")[0].splitlines()
+        assert all(line.startswith(f"    turncoat {command}") for line in examples)
+        assert "…" not in helped
 
 
 def test_refusals_are_one_line_and_leave_earlier_results(tmp_path: Path) -> None:

@@ -390,11 +390,6 @@ def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:
     assert "SHA" not in turncoat("new-key", "solo")
 
 
-def test_every_command_has_examples() -> None:
-    for command in ("serve", "replay", "recalibrate", "erase", "new-key"):
-        assert "Examples" in turncoat(command, "--help")
-
-
 def test_a_file_of_another_schema_is_refused(model: Path, tmp_path: Path) -> None:
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     with pytest.raises(TurncoatError, match="schema"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -23,21 +25,19 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # whose tables cut off what does not fit
 )
-app.command()(simulate)
-app.command()(init)
-app.command()(fit)
-app.command()(score)
-app.command()(explain)
-app.command()(serve)
-app.command()(replay)
-app.command()(recalibrate)
-app.command()(erase)
-app.command()(new_key)
-app.command()(compare)
-app.command()(report)
-app.command()(demo)
+
+
+def _add(command: Callable[..., None]) -> None:
+    """Have a command, whose docstring is its help; its examples keep a line each."""
+    said, _, examples = inspect.cleandoc(command.__doc__ or "").partition("Examples:")
+    lines = [f"  {line.strip('`')}" for line in examples.splitlines() if line]
+    app.command(help="\n".join([said, "\b", "Examples:", *lines]))(command)
+
+
+for _command in (simulate, init, fit, score, explain, serve, replay, recalibrate, erase, new_key, compare, report, demo):
+    _add(_command)
 
 
 def _show_version(asked: bool) -> None:

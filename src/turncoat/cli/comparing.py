@@ -96,7 +96,7 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results' figures as JSON.")] = False,
 ) -> None:
-    """Fit the tiers and the baselines on the same rows, judge them on others, and write a report.
+    """Compare the tiers with the baselines. All are fitted on the same rows, judged on others, and shown in a report.
 
     Examples:
 
@@ -173,7 +173,7 @@ def demo(
     rows: Annotated[int, typer.Option(help="Simulated transactions.")] = 30_000,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 42,
 ) -> None:
-    """Simulate IEEE-shaped data, compare all tiers with quick baselines, and write a report, in a few minutes.
+    """Simulate data, compare all tiers on it and write a report. The data is IEEE-shaped, the baselines are quick ones; a few minutes.
 
     Examples:
 

@@ -112,7 +112,7 @@ def fit(
     seed: Annotated[int, typer.Option(help="Of the split and of the starts.")] = 42,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was fitted as JSON.")] = False,
 ) -> None:
-    """Read a file, split it, fit a detector and measure its regimes on customers it was not fitted on.
+    """Fit a detector to a file of transactions. Its regimes are measured on customers it was not fitted on.
 
     Examples:
 

@@ -16,7 +16,7 @@ def init(
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("turncoat.toml"),
     overwrite: Annotated[bool, typer.Option(help="Replace a schema that is already there.")] = False,
 ) -> None:
-    """Look at a file, guess what its columns mean, say why, and write that down for you to correct.
+    """Guess what the columns of a file mean, and why. The guess is written down for you to correct.
 
     Examples:
 

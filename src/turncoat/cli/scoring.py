@@ -40,7 +40,7 @@ def score(
     kind: Annotated[ScoreKind, typer.Option(help="`raw` is regime membership, not a probability of fraud.")] = ScoreKind.CORRECTED,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Score every transaction of a file, given those before it in the same file.
+    """Score every transaction of a file. Each is scored given those before it in the same file.
 
     Examples:
 
@@ -80,7 +80,7 @@ def explain(
     last: Annotated[int, typer.Option(min=0, help="Show only so many of the latest transactions; 0 for all.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
 ) -> None:
-    """Show a customer's path through the regimes, and why each transaction was scored as it was.
+    """Show a customer's path through the regimes. Each transaction comes with why it was scored as it was.
 
     Examples:
 

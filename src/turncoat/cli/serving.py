@@ -69,7 +69,7 @@ def serve(
     client_seconds: Annotated[float, typer.Option(min=0.1, help="That a client may take to send its request.")] = 10.0,
     reload_seconds: Annotated[float, typer.Option(min=0, help="Between looks for a new model or calibration; 0 never looks.")] = 2.0,
 ) -> None:
-    """Score transactions over HTTP, with every customer's belief in a store.
+    """Score transactions over HTTP. Every customer's belief is in a store.
 
     Examples:
 
@@ -112,7 +112,7 @@ def replay(
     pseudonymise: Annotated[bool, typer.Option("--pseudonymise", help="As in `turncoat serve`.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
-    """Warm a store with history: every transaction in the order it happened. A stopped replay goes on where it was.
+    """Warm a store with history. Every transaction counts in the order it happened; a stopped replay goes on where it was.
 
     Examples:
 
@@ -199,7 +199,7 @@ def recalibrate(
     show: Annotated[bool, typer.Option("--list", help="Show the calibrations there are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Update the regimes' fraud shares with the outcomes that were reported to a service, without refitting.
+    """Update the regimes' fraud shares with reported outcomes. Nothing is refitted.
 
     The new calibration is switched on in one instant; a running service takes it up by itself. Earlier ones are kept.
 
@@ -269,7 +269,7 @@ def erase(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove customers from a store: their records, and every log entry that they are in. That cannot be undone.
+    """Remove customers from a store. Their records and every log entry that they are in go; that cannot be undone.
 
     A service may go on with the store meanwhile; these customers are new to it then. An erasure that was stopped is finished by a second.
 

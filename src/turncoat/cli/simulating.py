@@ -17,7 +17,7 @@ def simulate(
     file_format: Annotated[str, typer.Option("--format", help="`csv` or `parquet`.")] = "csv",
     overwrite: Annotated[bool, typer.Option(help="Replace files that are already there.")] = False,
 ) -> None:
-    """Write simulated transactions, and beside them the hidden truth, which no model reads.
+    """Write simulated transactions. The hidden truth beside them is read by no model.
 
     Examples:
 
