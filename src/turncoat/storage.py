@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class Format:
                     raise BundleError(f"{source}: {reason}. Save the {self.what} again") from problem
 
     def _params_in_use(self, target: Path) -> str | None:
-        """The arrays' file of what is now in a folder; None if nothing is. Raises if the folder holds something else."""
+        """The arrays' file of what is now in a folder; None if there is none. Raises if the folder holds something else."""
         if not target.exists() or (target.is_dir() and all(_LEFT_OVER.fullmatch(place.name) for place in target.iterdir())):
             return None
         try:
@@ -118,7 +119,7 @@ class Format:
                 return str(manifest["params_file"])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             pass
-        raise BundleError(f"{target} exists and is not a saved {self.what}; choose another folder")
+        raise BundleError(f"{target} exists and is not a saved {self.what}. Choose another folder, or move this one away")
 
     def _read_manifest(self, source: Path) -> dict[str, Any]:
         try:
@@ -185,15 +186,20 @@ def _digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True, default=_plain).encode()).hexdigest()
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file aside and put it in place once it is whole and on disk."""
+def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file aside and put it in place once it is whole and on disk; one that was there hands on its rights and, if it can, owner."""
+    before = path.stat() if path.exists() else None
     handle, name = tempfile.mkstemp(prefix=".saving-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
+        if before is not None:
+            mode = stat.S_IMODE(before.st_mode)
+            with contextlib.suppress(PermissionError):
+                os.chown(name, before.st_uid, before.st_gid)
+        os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from math import inf, nan
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -296,6 +299,63 @@ def test_callers_are_held_to_their_pace(model: Path, monkeypatch: pytest.MonkeyP
     assert [one.status_code for one in found[:3]] == [200, 200, 200]
     assert 429 in {one.status_code for one in found}
     assert int(next(one for one in found if one.status_code == 429).headers["retry-after"]) >= 1
+
+
+def test_who_waits_as_long_as_told_may_go_ahead(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("turncoat.serving.access.time.monotonic", lambda: now[0])
+    with client(model, requests_per_second=0.4) as talking:
+        assert talking.get("/v1/model").status_code == 200
+        refused = talking.get("/v1/model")
+        assert refused.status_code == 429
+        now[0] += int(refused.headers["retry-after"])
+        assert talking.get("/v1/model").status_code == 200
+
+
+def test_a_slash_too_many_is_another_path(model: Path) -> None:
+    with client(model) as talking:
+        for path in ("/v1/score/", "/livez/", "/docs//"):
+            found = talking.get(path, follow_redirects=False)
+            assert (found.status_code, found.json()["error"]["kind"]) == (404, "not_found")
+
+
+def test_customers_may_have_any_name(model: Path) -> None:
+    with client(model) as talking:
+        for name in ("bob", "bob\n", "a\nb", "a/b", " ", "Zoë"):
+            talking.post("/v1/score", json={**rows_of("shop")[0], "who": name})
+        for name in ("bob", "bob\n", "a\nb", "a/b", " ", "Zoë"):
+            assert talking.get(f"/v1/customers/{quote(name, safe='')}").json()["customer"] == name
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/v1/labels"])
+def test_who_still_waits_when_the_server_has_no_more_time_is_told_to_send_again(model: Path, path: str) -> None:
+    async def go() -> list[Any]:
+        app = create_app(Settings(model=str(model), store="memory://"))
+        sent: list[Any] = []
+
+        async def never(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"localhost")], "client": None}
+        answering = asyncio.create_task(app({**scope, "query_string": b"", "root_path": ""}, never, send))
+        await asyncio.sleep(0.01)
+        answering.cancel()
+        await answering
+        return sent
+
+    start, body = asyncio.run(go())
+    assert start["status"] == 503
+    assert json.loads(body["body"])["error"]["kind"] == "overloaded"
+    assert (b"retry-after", b"1") in [(name.lower(), value) for name, value in start["headers"]]
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    for changed in ({"retention_days": inf}, {"requests_per_second": nan}, {"client_seconds": inf}):
+        with pytest.raises(ConfigError, match="must be a number"):
+            Settings(model="m", store="memory://", **changed).check()
 
 
 def test_lines_of_a_batch_are_held_to_the_pace_too(model: Path) -> None:

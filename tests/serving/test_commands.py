@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -388,6 +389,24 @@ def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:
             turncoat("new-key", bad[0], "--scopes", bad[1], "--keys", file)
     assert file.read_bytes() == before
     assert "SHA" not in turncoat("new-key", "solo")
+
+
+def test_a_keys_file_keeps_its_place_rights_and_owner(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    file, link = tmp_path / "kept" / "keys", tmp_path / "keys"
+    link.symlink_to(file)
+    turncoat("new-key", "gate", "--keys", link)
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(file, 65534, 65534)
+    owner = file.stat().st_uid
+    turncoat("new-key", "desk", "--keys", link)
+    assert link.is_symlink()
+    assert (file.stat().st_mode & 0o777, file.stat().st_uid) == (0o640, owner)
+    assert [key.name for key in load_keys(file)] == ["gate", "desk"]
+    with pytest.raises(TurncoatError, match="cannot be written: No such file"):
+        turncoat("new-key", "gate", "--keys", tmp_path / "absent" / "keys")
 
 
 def test_a_file_of_another_schema_is_refused(model: Path, tmp_path: Path) -> None:

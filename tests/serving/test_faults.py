@@ -439,6 +439,70 @@ def test_after_an_offer_the_body_is_not_waited_for_for_ever(model: Path) -> None
         assert b"200 OK" not in _received(sending)  # which ends when the server hangs up
 
 
+def test_many_offers_sent_ahead_are_declined_one_after_the_other(model: Path) -> None:
+    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
+        request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"\r\n"
+        ahead.sendall(request * 1500)
+        received = _received(ahead, until=lambda found: found.count(b'"alive"') == 1500)
+    assert received.count(b"HTTP/1.1 200 OK") == 1500
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n"),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", b"x"),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n", b"x"),
+    ],
+)
+def test_nobody_is_kept_for_what_is_no_request(model: Path, first: bytes, later: bytes) -> None:
+    """Bytes between requests, or of a body that nobody wanted, win no more time than the head of a request has."""
+    with (
+        running(model, "memory://", "--client-seconds", "1") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
+    ):
+        sending.sendall(first)
+        assert b"alive" in _received(sending, until=lambda found: b"alive" in found)
+        sending.sendall(later)
+        assert _received(sending) == b""  # which ends when the server hangs up; a test that fails waits 20 seconds
+        assert _has_gone(sending)
+
+
+def _has_gone(sending: socket.socket) -> bool:
+    """Whether the other side hung up: reading from one that did not would time out."""
+    sending.settimeout(0.1)
+    try:
+        return sending.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_who_reads_no_answers_is_hung_up_on(model: Path) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with running(model, "memory://", "--client-seconds", "0.5") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            with pytest.raises(ConnectionError):  # a timeout would be none
+                deaf.sendall(request * 1_000_000)
+        assert server.ask("GET", "/livez")[0] == 200
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_a_batch_may_be_sent_whole_before_its_answers_are_read(model: Path) -> None:
+    """More of them than fit between the two."""
+    rows = rows_of("shop")
+    lines = [json.dumps({**rows[i % len(rows)], "id": i, "who": f"c{i}"}).encode() + b"\n" for i in range(12_000)]
+    body = b"".join(lines)
+    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as sending:
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        head = b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        sending.sendall(head % len(body) + body)
+        received = _received(sending)
+    assert re.findall(rb'^{"id":"(\d+)"', received, flags=re.MULTILINE) == [b"%d" % i for i in range(len(lines))]
+
+
 def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:
     with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite", "--workers", "2") as server:
         assert server.process is not None

@@ -217,6 +217,8 @@ def recalibrate(
     from turncoat.scoring.calibrations import About, calibrations, save_calibration, use_calibration
     from turncoat.serving.settings import default_store
 
+    if use is not None and dry_run:
+        raise ConfigError("--dry-run shows what would be learnt, which --use does not do. Use one of them")
     if use is not None:
         use_calibration(model, use)
     elif not show:
@@ -343,6 +345,8 @@ def new_key(
     parse_keys(text, str(keys))
     from turncoat.storage import replace_file
 
-    replace_file(keys, text.encode())
-    keys.chmod(0o600)
+    try:
+        replace_file(keys.resolve(), text.encode(), mode=0o600)
+    except OSError as problem:
+        raise ConfigError(f"{keys} cannot be written: {problem.strerror}") from problem
     typer.echo(f"the key, to be kept by its owner:  {secret}\nits hash was added to {keys}")

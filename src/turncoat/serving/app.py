@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from functools import lru_cache
@@ -12,19 +14,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from turncoat import __version__
 from turncoat.errors import TurncoatError
 from turncoat.serving import access
 from turncoat.serving.answers import Problem, Refusal, json_bytes
-from turncoat.serving.batches import Lines, answer_lines
+from turncoat.serving.batches import Lines, Unread, answer_lines
 from turncoat.serving.bodies import Head, Incoming, read_body
 from turncoat.serving.fields import decode_label
+from turncoat.serving.line import EndingError
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.openapi import describe
 from turncoat.serving.page import page
@@ -53,7 +57,7 @@ def create_app(settings: Settings) -> Starlette:
             Route(SCORE_PATH, score, methods=["POST"]),
             Route("/v1/score/batch", score_batch, methods=["POST"]),
             Route("/v1/labels", label, methods=["POST"]),
-            Route("/v1/customers/{customer:path}", customer, methods=["GET"]),
+            Route("/v1/customers/{customer:name}", customer, methods=["GET"]),
             Route("/v1/model", model, methods=["GET"]),
             Route("/v1/drift", drift, methods=["GET"]),
             Route("/livez", alive, methods=["GET"]),
@@ -66,8 +70,24 @@ def create_app(settings: Settings) -> Starlette:
         exception_handlers={TurncoatError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _refuse},
         lifespan=lifespan,
     )
-    app.state.service = service
+    app.router.redirect_slashes = False  # to an address that the client may have for this server, without its TLS
+    app.state.service, app.state.unread = service, Unread()
     return app
+
+
+class _Name(Convertor[str]):
+    """Whatever follows in the path: customers may have any name."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("name", _Name())
 
 
 class App(Starlette):
@@ -75,13 +95,19 @@ class App(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or scope["path"] != SCORE_PATH or scope["method"] != "POST":
+        if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+        if scope["path"] != SCORE_PATH or scope["method"] != "POST":
+            await self._routed(scope, receive, send)
             return
         scope["app"] = self
         try:
             body = await _scored(scope, receive)
         except ClientDisconnect:
+            return
+        except asyncio.CancelledError:  # the server ends, and has waited for the answer as long as it may
+            await (await _refuse(Request(scope), EndingError()))(scope, receive, send)
             return
         except Exception as problem:
             await (await _refuse(Request(scope), problem))(scope, receive, send)
@@ -89,6 +115,21 @@ class App(Starlette):
         length = (b"content-length", str(len(body)).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, length]})
         await send({"type": "http.response.body", "body": body})
+
+    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by a route; the same if the server ends, unless the answer has begun: then it stays without an end."""
+        has_begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_on)
+        except asyncio.CancelledError:
+            if not has_begun:
+                await (await _refuse(Request(scope), EndingError()))(scope, receive, send)
 
 
 async def _scored(scope: Scope, receive: Receive) -> bytes:
@@ -109,7 +150,8 @@ async def score(request: Request) -> Response:
 async def score_batch(request: Request) -> Response:
     """Score transactions, one JSON object a line; answers come a line each, in order, while lines still arrive."""
     service, _, caller = _admitted(request.scope, access.SCORE)
-    return Lines(answer_lines(service, Incoming(request.receive, service.settings, request.scope), caller), _HEADERS)
+    incoming = Incoming(request.receive, service.settings, request.scope)
+    return Lines(answer_lines(service, incoming, caller), _HEADERS, request.app.state.unread)
 
 
 async def label(request: Request) -> Response:
@@ -254,7 +296,7 @@ def _host(origin: bytes) -> str | None:
 async def _refuse(request: Request, problem: Exception) -> Response:
     status, said, retry_after = problem_of(problem)
     request.app.state.service.metrics.refused.labels(said.kind).inc()
-    headers = {} if retry_after is None else {"Retry-After": str(max(1, round(retry_after)))}
+    headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in _BEFORE_THE_BODY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect
@@ -19,6 +19,18 @@ from turncoat.serving.refusals import RequestError, problem_of, tell_operator
 from turncoat.serving.service import Service
 
 _AT_ONCE = 64  # lines of a batch on their way together
+_MOST_UNREAD = 128 * 1024 * 1024  # bytes; the longest batch of one client that reads nothing until all is sent has about a hundred million
+
+
+class Unread:
+    """Answers to batches that their clients have not read yet, of all batches of a process."""
+
+    n_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for more."""
+        return self.n_bytes > _MOST_UNREAD
 
 
 class Lines(Response):
@@ -26,19 +38,39 @@ class Lines(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, pieces: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
+    def __init__(self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str], unread: Unread) -> None:
         """Each piece is some whole lines."""
         super().__init__(headers=headers)
         del self.headers["content-length"]
-        self._pieces = pieces
+        self._pieces, self._unread = pieces, unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the head, then the lines."""
+        """Send the head, then the lines. Those that the client does not read yet are kept, within limits, so that it may go on sending."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with contextlib.suppress(ClientDisconnect):  # who has gone needs no more lines
-            async for piece in self._pieces:
+        made: asyncio.Queue[bytes] = asyncio.Queue()
+        try:
+            async with asyncio.TaskGroup() as tasks, contextlib.aclosing(self._pieces):
+                tasks.create_task(self._send(made, send))
+                with contextlib.suppress(ClientDisconnect):  # who has gone needs no more lines
+                    async for piece in self._pieces:
+                        self._unread.n_bytes += len(piece)
+                        made.put_nowait(piece)
+                        if self._unread.is_full:
+                            await made.join()
+                made.put_nowait(b"")
+        finally:
+            while not made.empty():
+                self._unread.n_bytes -= len(made.get_nowait())
+
+    async def _send(self, made: asyncio.Queue[bytes], send: Send) -> None:
+        """Pieces up to an empty one, which is the end."""
+        while piece := await made.get():
+            try:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            finally:
+                self._unread.n_bytes -= len(piece)
+                made.task_done()
+        await send({"type": "http.response.body", "body": b""})
 
 
 class _Line(NamedTuple):
@@ -49,7 +81,7 @@ class _Line(NamedTuple):
     customer: str | None  # if that much is known of it
 
 
-async def answer_lines(service: Service, incoming: Incoming, caller: str) -> AsyncIterator[bytes]:
+async def answer_lines(service: Service, incoming: Incoming, caller: str) -> AsyncGenerator[bytes]:
     """Answers to lines, in order, a piece for every few, as long as somebody waits for them and the server goes on."""
     waiting: list[_Line] = []
     unwritten: set[str] = set()  # customers of whom a line is to be sent again: those after it must not overtake it

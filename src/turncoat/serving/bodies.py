@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope
 
 from turncoat.errors import TurncoatError
 from turncoat.serving.line import EndingError
-from turncoat.serving.protocol import ENDING
+from turncoat.serving.protocol import ENDING, TAKEN
 from turncoat.serving.refusals import RequestError
 from turncoat.serving.settings import Settings
 
@@ -89,12 +89,13 @@ class Incoming:
                 if problem := self._problem(n_lines, b""):
                     yield problem
                     return
+                self._scope[TAKEN] = asyncio.get_running_loop().time()
                 yield line
             if problem := self._problem(n_lines, rest):
                 yield problem
                 return
         if rest:
-            yield rest
+            yield self._problem(n_lines + 1, b"") or rest
 
     def _problem(self, n_lines: int, rest: bytes) -> TurncoatError | None:
         """Why no more lines are taken, after so many and the beginning of another."""

@@ -24,13 +24,18 @@ class DecliningParser(httptools.HttpRequestParser):
 
     def feed_data(self, data: Any) -> None:
         """Parse a piece."""
-        try:
-            super().feed_data(data)
-        except httptools.HttpParserUpgrade as offer:
-            self._protocol.parser = parser = DecliningParser(self._protocol, _Rest(self._protocol))
+        feed, rest = super().feed_data, data
+        while True:
+            try:
+                feed(rest)
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[offer.args[0] :]
+            else:
+                return
+            self._protocol.parser = another = DecliningParser(self._protocol, _Rest(self._protocol))
+            feed = super(DecliningParser, another).feed_data
             framing = [b"%s: %s\r\n" % header for header in self._protocol.headers if header[0] in _FRAMING]
-            parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
-            parser.feed_data(data[offer.args[0] :])
+            feed(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
 
 
 class _Rest:

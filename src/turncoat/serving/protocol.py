@@ -1,8 +1,15 @@
-"""HTTP with a limit to patience: a client that does not finish the head of its request, or begin with the body, in time is hung up on."""
+"""HTTP with a limit to patience: who takes too long to send a head, to begin with the body, or to read the answer is hung up on."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import math
+import os
+import socket
+import struct
+import sys
+import termios
 from collections import deque
 from typing import Any
 
@@ -11,17 +18,21 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from turncoat.serving.offers import DecliningParser
 
 MOST_HEAD_BYTES = 65536
+_AT_ONCE = struct.pack("ii", 1, 0)  # how a socket is closed: not in peace, after 0 seconds
 ENDING = "turncoat.ending"  # in the scope of a request once the server is ending
+TAKEN = "turncoat.taken"  # in the scope of a batch: when its latest line was taken in, by the loop's clock
 
 
 class PatientProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which by itself waits for ever."""
 
-    head_seconds = 10.0  # of all connections of a process
+    client_seconds = 10.0  # for all connections of a process
     _head_bytes = 0
     _began = False  # whether a request begins in the piece at hand
     _has_head = False  # whether the head of the latest request is whole
-    _patience: asyncio.TimerHandle | None = None
+    _patience: asyncio.TimerHandle | None = None  # with a client that is to send something
+    _unread: asyncio.TimerHandle | None = None  # with one that is to read
+    _n_unread = 0  # bytes it had to read when that began
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
@@ -36,10 +47,12 @@ class PatientProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._patience is None:
             self._head_bytes = 0
-        elif not self._began:  # what came before the beginning of this head is another request's
+            if not self._unanswered:  # it came between requests, or belongs to one that needed no more of it
+                self._wait()
+        elif not self._began and not self._has_head:  # what came before the beginning of this head is another request's
             self._head_bytes += len(data)
         if self._head_bytes > MOST_HEAD_BYTES:
-            self.transport.close()
+            self._hang_up()
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request's head, and the first of its body."""
@@ -51,16 +64,20 @@ class PatientProtocol(HttpToolsProtocol):
         """The head is there."""
         super().on_headers_complete()
         self._has_head = True
+        self.scope["headers"] = [*self.headers]  # which what follows the body is not to join
         self._unanswered.append(self.cycle)
 
     def on_response_complete(self) -> None:
         """The oldest request is answered."""
         self._unanswered.popleft()
         super().on_response_complete()
+        if self.transport.is_closing():
+            self._hang_up()
 
     def on_body(self, body: bytes) -> None:
-        """The head is there, and some of the body, whose rest its reader waits for."""
-        self._stop_waiting()
+        """The head is there, and some of the body, whose rest its reader waits for, if it still has one."""
+        if not self.cycle.response_complete:
+            self._stop_waiting()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -75,15 +92,23 @@ class PatientProtocol(HttpToolsProtocol):
         for request in self._unanswered:
             request.scope[ENDING] = True
         super().shutdown()
+        if self.transport.is_closing():
+            self._hang_up()
 
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP: say so and hang up, on the requests before it, too."""
         self._drop()
         super().send_400_response(msg)
+        self._hang_up()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No other request came."""
+        self._hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._stop_waiting()
+        self._stop_waiting_for_reader()
         self._drop()
         super().connection_lost(exc)
 
@@ -93,16 +118,59 @@ class PatientProtocol(HttpToolsProtocol):
             request.disconnected = True
             request.message_event.set()
 
+    def pause_writing(self) -> None:
+        """More is written than was read."""
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        """It is read."""
+        super().resume_writing()
+        self._stop_waiting_for_reader()
+
+    def _wait_for_reader(self) -> None:
+        self._stop_waiting_for_reader()
+        self._n_unread = self._count_unread()
+        self._unread = self.loop.call_later(self.client_seconds, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        """Hang up on one that has read nothing, unless lines of its batch are being taken in: many read once all is sent."""
+        idle = self.loop.time() - max((request.scope.get(TAKEN, -math.inf) for request in self._unanswered), default=-math.inf)
+        if idle < self.client_seconds or self._count_unread() < self._n_unread:
+            self._wait_for_reader()
+        else:
+            with socket.socket(fileno=os.dup(self._file())) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)  # or the system would go on waiting
+            self.transport.abort()
+
+    def _count_unread(self) -> int:
+        """Bytes that were written and did not reach the client, in the system's buffer, too."""
+        in_system = fcntl.ioctl(self._file(), termios.TIOCOUTQ, bytes(4)) if self._file() >= 0 else b""
+        return int.from_bytes(in_system, sys.byteorder) + self.transport.get_write_buffer_size()
+
+    def _file(self) -> int:
+        return int(self.transport.get_extra_info("socket").fileno())
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
     def _wait(self) -> None:
         self._stop_waiting()
-        self._patience = self.loop.call_later(self.head_seconds, self._give_up)
+        self._patience = self.loop.call_later(self.client_seconds, self._give_up)
 
     def _give_up(self) -> None:
         """Hang up, unless an earlier request is still being answered: until then the rest of this one may not even be read."""
         if len(self._unanswered) > self._has_head:
             self._wait()
         else:
-            self.transport.close()
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Once what is written is read, or when nothing of it is read any more."""
+        self.transport.close()
+        self._wait_for_reader()
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:

@@ -38,7 +38,8 @@ def serve(settings: Settings) -> None:
     if not settings.is_loopback and not load_keys(None if settings.keys is None else Path(settings.keys)):
         raise ConfigError(f"host {settings.host} can be reached from other machines: set up API keys (--keys), or serve on 127.0.0.1")
     try:
-        socket.create_server((settings.host, settings.port)).close()
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((settings.host, settings.port), family=family).close()
     except OSError as problem:
         raise ConfigError(
             f"cannot listen on {settings.host}, port {settings.port}: {problem.strerror}. Choose another with --port"
@@ -74,7 +75,7 @@ def _end_with(parent: int) -> None:
 
 
 def _prepared(settings: Settings) -> Starlette:
-    PatientProtocol.head_seconds = settings.client_seconds
+    PatientProtocol.client_seconds = settings.client_seconds
     app = create_app(settings)
     gc.collect()
     gc.freeze()  # what is loaded stays, and need not be looked through again and again
@@ -102,7 +103,8 @@ def server_options(settings: Settings) -> dict[str, Any]:
 
 def _say_where(settings: Settings) -> None:
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
-    _log.info("%s at http://%s:%d (see /docs), beliefs in %s%s", settings.model, settings.host, settings.port, settings.store, workers)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    _log.info("%s at http://%s:%d (see /docs), beliefs in %s%s", settings.model, host, settings.port, settings.store, workers)
 
 
 def _log_to_stderr() -> None:

@@ -71,7 +71,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(*looking, return_exceptions=True)
             await self.store.close()
-            _log.info("ended; all who waited are answered")
+            _log.info("ended")
 
     @property
     def detector(self) -> Detector:
