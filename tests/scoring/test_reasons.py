@@ -270,6 +270,18 @@ def told(story: tuple[Detector, DetectorState], new: bool = False, **changes: An
     return {reason.source: reason.text for reason in score.reasons}
 
 
+def test_words_say_what_is_known_of_a_second_party(story: tuple[Detector, DetectorState]) -> None:
+    made, _ = story
+    state = DetectorState()
+    row = {"who": "me", "paid": 20.0, "age": 40.0, "kind": 7, "device": "phone", "town": "Oslo", "shop": "s1"}
+    texts = []
+    for day in range(15):
+        state, score = made.score_one(state, row | {"at": day * DAY}, n_reasons=EVERY)
+        texts.append(next(reason.text for reason in score.reasons if reason.source == "shop"))
+    assert {"of which no outcome is known" in text for text in texts[:7]} == {True}  # a label takes a week
+    assert "of known transactions were fraud" in texts[-1]
+
+
 def test_words_say_what_a_person_would_want_to_know(story: tuple[Detector, DetectorState]) -> None:
     usual = told(story)
     assert usual["amount"] == "amount 20.00, 1x this customer's usual"
@@ -279,7 +291,7 @@ def test_words_say_what_a_person_would_want_to_know(story: tuple[Detector, Detec
     assert usual["hour"] == "at 10:00, usual for this customer"
     assert usual["first transaction"] == "not the first transaction"
     assert usual["pace"].startswith("1.0 days after the last")
-    assert "of known transactions were fraud" in usual["shop"]
+    assert usual["shop"] == "shop, of which no outcome is known"
     assert usual["history"] == "history"
     odd = told(story, paid=209.0, device="tablet", town="Bergen", at=30 * DAY + 22 * 3600)
     assert odd["amount"] == "amount 209.00, 10x this customer's usual"

@@ -13,6 +13,7 @@ from scipy.stats import beta
 
 from turncoat import BaumWelchHMM, DataError, HMMParams
 from turncoat.scoring import Regimes
+from turncoat.scoring.regimes import FEW_OUTCOMES
 from turncoat.scoring.scores import beta_interval
 
 from .cases import data_of, detector, time_split
@@ -210,7 +211,12 @@ def assert_sound(regimes: Regimes) -> None:
     assert ((regimes.mean_rates > 0) & (regimes.mean_rates < 1)).all()
     assert (regimes.rate_variances > 0).all()
     assert (low < high).all()
-    assert len(regimes.describe().splitlines()) == regimes.n_states + 2
+    assert ((low <= regimes.mean_rates) & (regimes.mean_rates <= high)).all()
+    n_frauds = regimes.frauds.sum()
+    is_rough = min(n_frauds, regimes.n_rows - n_frauds) < FEW_OUTCOMES
+    lines = regimes.describe().splitlines()
+    assert len(lines) == regimes.n_states + 2 + is_rough
+    assert ("rough" in lines[-1]) == is_rough
 
 
 def test_an_empty_regime_knows_nothing() -> None:

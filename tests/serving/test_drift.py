@@ -66,6 +66,19 @@ def test_the_stability_index_is_the_sum_by_hand() -> None:
     assert np.isfinite(stability_index(np.array([100.0, 0.0]), np.array([0.0, 100.0])))
 
 
+def test_that_histories_grow_longer_is_no_drift() -> None:
+    names = ("n_before", "entity_since_first", *NAMES[2:])
+    for moved, verdict in (([0, 1], STABLE), ([2], DRIFTED)):
+        beliefs, rows, scores = traffic(3000, 2)
+        rows[:, moved] += 3.0
+        made = DriftMonitor(REFERENCE, None, names)
+        made.add(beliefs, rows, scores)
+        report = made.report(most=D)
+        assert report.verdict == verdict
+        assert {f.feature for regime in report.regimes for f in regime.features}.isdisjoint(names[:2])
+        assert (max(regime.largest_shift for regime in report.regimes) > 1) == (verdict == DRIFTED)
+
+
 @pytest.mark.parametrize("n_each", [1, 7, 64, 700])
 def test_every_figure_is_as_defined(n_each: int) -> None:
     beliefs, rows, scores = now = traffic(700, 2)

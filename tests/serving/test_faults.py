@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import live_client
 
 from tests.scoring.cases import detector
 from tests.serving.cases import bundle, rows_of, transactions_of
@@ -138,6 +139,25 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
         _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
         key = customer_key(customer)
         assert records(url, [key])[key].state == states[key]
+
+
+def test_the_example_of_a_client_loses_nothing_and_counts_nothing_twice(model: Path, tmp_path: Path) -> None:
+    """Though the server is killed and started again while it sends."""
+    rows = [row for row in rows_of("shop") if row["who"] == "c1"][:30]
+    with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server, ThreadPoolExecutor(1) as pool:
+        answers: list[dict[str, Any]] = []
+
+        def send() -> None:
+            for row in rows:
+                answers.append(live_client.score(f"http://127.0.0.1:{server.port}", row))
+
+        sending = pool.submit(send)
+        while len(answers) < 10 and not sending.done():
+            time.sleep(0.001)
+        server.kill()
+        server.start()
+        sending.result(60)
+    assert [answer["seen"] for answer in answers] == list(range(1, len(rows) + 1))
 
 
 def test_told_to_stop_it_answers_what_it_has_taken(model: Path, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from turncoat.data.transactions import Transactions
     from turncoat.serving.pseudonyms import Pseudonyms
 
-_FEW_OUTCOMES = 10  # of one kind, with which a recalibration is worth a second look
 _STORE_HELP = "`sqlite:///FILE` or `redis://HOST:PORT/DB`; by default the SQLite file MODEL-beliefs.sqlite."
 
 
@@ -141,7 +140,7 @@ def replay(
         return
     typer.echo(
         f"{done['scored']:,} transactions replayed ({done['done_before']:,} had been before), {done['duplicates']:,} known already, "
-        f"{done['late']:,} late, {done['refused']:,} refused"
+        f"{done['late']:,} late, which move no belief, {done['refused']:,} refused"
     )
     if done["refused"]:
         typer.echo(f"the first refused: {done['first_refusal']}")
@@ -215,6 +214,7 @@ def recalibrate(
     """
     from turncoat import load
     from turncoat.scoring.calibrations import About, calibrations, save_calibration, use_calibration
+    from turncoat.scoring.regimes import FEW_OUTCOMES
     from turncoat.serving.settings import default_store
 
     if use is not None and dry_run:
@@ -227,7 +227,7 @@ def recalibrate(
         known = asyncio.run(_known(detector, store or default_store(model), delay, not reported_only))
         updated = detector.recalibrated(known.beliefs, known.labels, known.offsets, known.external, keep=keep)
         n_frauds = int(known.labels.sum())
-        if min(n_frauds, known.n_rows - n_frauds) < _FEW_OUTCOMES:
+        if min(n_frauds, known.n_rows - n_frauds) < FEW_OUTCOMES:
             typer.echo(
                 f"note: {n_frauds:,} frauds and {known.n_rows - n_frauds:,} genuine transactions say little of the shares of either",
                 err=True,

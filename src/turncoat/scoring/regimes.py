@@ -20,6 +20,8 @@ Array = NDArray[Any]
 PRIOR_ROWS = 1.0  # transactions' worth of the overall fraud rate that every regime's mean starts with
 _UNSURE = 0.5  # of a fraud and of a genuine transaction that intervals start with (Jeffreys): no fraud seen is not no risk
 
+FEW_OUTCOMES = 10  # frauds, or genuine transactions, of which shares are worth a second look
+
 
 @dataclass(frozen=True, eq=False)
 class Regimes:
@@ -131,10 +133,10 @@ class Regimes:
         return self.correlation * spreads[:, None] * spreads
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
-        """Credible interval of every fraud share."""
+        """Credible interval of every fraud share, wide enough for the one that scores are made of."""
         a, b = self.posterior
         tail = (1.0 - level) / 2.0
-        return np.asarray(beta.ppf(tail, a, b)), np.asarray(beta.ppf(1.0 - tail, a, b))
+        return np.minimum(beta.ppf(tail, a, b), self.mean_rates), np.maximum(beta.ppf(1.0 - tail, a, b), self.mean_rates)
 
     @property
     def misread_share(self) -> float:
@@ -160,6 +162,9 @@ class Regimes:
                 f"{k:>5}{star}  {self.occupancy[k]:>11.1%}  {self.mean_rates[k]:>11.2%}  ({low[k]:>6.2%} to {high[k]:>6.2%})"
                 f"  {self.enrichment[k]:>9.1f}x  {self.stickiness[k]:.0%}"
             )
+        n_frauds = self.frauds.sum()
+        if min(n_frauds, self.n_rows - n_frauds) < FEW_OUTCOMES:
+            lines.append(f"only {n_frauds:,.0f} frauds and {self.n_rows - n_frauds:,.0f} genuine transactions: these shares are rough")
         return "\n".join(lines)
 
 

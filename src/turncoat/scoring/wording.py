@@ -32,6 +32,7 @@ _FACTS = {
     FIRST: ("is_first",),
 }
 _OF_NO_COLUMN = {HISTORY: "history", AVERAGE: "where the encoder starts: all average, nothing named"}
+_FEWEST_KNOWN = 0.1  # log(1 + outcomes), which fade
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, AVERAGE))
 
@@ -159,6 +160,8 @@ class Wording:
         """What is said of the second party, and what is known of it."""
         risk, log_ratio = self._number(row, "entity_risk_month"), self._number(row, "entity_amount_to_mean")
         known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
+        if known and self._number(row, "entity_known_month") < _FEWEST_KNOWN:  # the risk is that of all
+            known = ", of which no outcome is known"
         ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
         return words(row) + known + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")
 

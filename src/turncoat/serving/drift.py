@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turncoat.errors import ConfigError, DataError
+from turncoat.features.history import AGES
 from turncoat.scoring.reference import Reference, mean_and_spread
 from turncoat.serving.drift_sums import Marks, SharedSums, Sums, add_rows
 
@@ -94,6 +95,7 @@ class DriftMonitor:
         if not 0 < half_life < np.inf:
             raise ConfigError(f"half_life is {half_life!r}; it must be a positive number of transactions")
         self._names, self._half_life = tuple(names), half_life
+        self._judged = np.array([name.removeprefix("entity_") not in AGES for name in names], bool)  # ages drift by nature
         self._reference, self._inner_edges = reference, np.ascontiguousarray(reference.edges[1:-1])
         self._shared = SharedSums(folder, _marks(reference), n_states, n_columns)
         self.add(np.empty((0, n_states)), np.empty((0, n_columns), np.float32), np.empty(0))  # compiles
@@ -132,7 +134,7 @@ class DriftMonitor:
         """How far all processes' latest transactions are from the reference, with the `most` moved features of each regime."""
         sums = self._shared.all()
         score = _score_drift(self._reference, sums)
-        regimes = _regime_drifts(self._reference, sums, self._names, most)
+        regimes = _regime_drifts(self._reference, sums, self._names, self._judged, most)
         transactions = float(sums.occupancy.sum())
         verdicts = [score.verdict, *(r.verdict for r in regimes), *(f.verdict for r in regimes for f in r.features)]
         verdict = TOO_FEW if transactions < LEAST_TRANSACTIONS else max(verdicts, key=VERDICTS.index)
@@ -158,11 +160,11 @@ def _score_drift(reference: Reference, sums: Sums) -> ScoreDrift:
     return ScoreDrift(psi, chance, float(sums.score_total[0]) / n if n > 0 else None, reference.mean_score, verdict)
 
 
-def _regime_drifts(reference: Reference, sums: Sums, names: Sequence[str], most: int) -> tuple[RegimeDrift, ...]:
+def _regime_drifts(reference: Reference, sums: Sums, names: Sequence[str], judged: Array, most: int) -> tuple[RegimeDrift, ...]:
     total = float(sums.occupancy.sum())
     moved, sizes = _occupancy_shift(reference, sums.occupancy)
     means, shifts, errors = _shifts(reference, sums)
-    enough = (sums.mass >= LEAST_IN_REGIME) & (reference.mass >= LEAST_IN_REGIME)
+    enough = (sums.mass >= LEAST_IN_REGIME) & (reference.mass >= LEAST_IN_REGIME) & judged
     found = []
     for k, then in enumerate(reference.occupancy.tolist()):
         features = []

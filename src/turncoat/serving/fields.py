@@ -82,7 +82,11 @@ def decode_label(body: bytes) -> LabelBody:
         return _label_decoder.decode(body)
     except msgspec.ValidationError as problem:
         found = FieldError(str(problem))
-        raise FieldError("`label` must be 1 for fraud or 0 for genuine", "label") if found.field == "label" else found from None
+        if found.field == "label":
+            found = FieldError("`label` must be 1 for fraud or 0 for genuine", "label")
+        elif "unknown field" in str(problem):
+            found = FieldError(f"{problem}. There are {', '.join(LabelBody.__struct_fields__)}", found.field)
+        raise found from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise MalformedError(f"not JSON: {problem}") from None
 
@@ -129,7 +133,8 @@ class TransactionForm:
         except msgspec.ValidationError as problem:
             raise self._explained(str(problem)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            raise MalformedError(f"not JSON: {problem}") from None
+            lines = ". Several transactions, one a line, go to /v1/score/batch" if "trailing characters" in str(problem) else ""
+            raise MalformedError(f"not JSON: {problem}{lines}") from None
         values = msgspec.structs.astuple(found)
         schema = self.plan.schema
         try:
@@ -171,6 +176,8 @@ class TransactionForm:
                 f"{problem.field} is the outcome, which is not known when a transaction is scored. Send it to /v1/labels later",
                 problem.field,
             )
+        if "unknown field" in message:
+            return FieldError(f"{message}. GET /v1/model shows an example with every field", problem.field)
         return problem
 
     @cached_property

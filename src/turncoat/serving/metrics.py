@@ -42,6 +42,7 @@ class Metrics:
         self.labels = Counter("turncoat_labels", "Outcomes reported.", ["label"], registry=registry)
         self.store_errors = Counter("turncoat_store_errors", "Times the store could not be read or written.", registry=registry)
         self.reload_errors = Counter("turncoat_reload_errors", "New models that were not taken up.", registry=registry)
+        self.starts = Counter("turncoat_starts", "Processes that began to serve.", registry=registry)
         self.duration = _Histogram("turncoat_score_duration_seconds", "From request to answer.", buckets=_SECONDS, registry=registry)
         self.batch = _Histogram(
             "turncoat_batch_size", "Transactions written together.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry

@@ -52,9 +52,11 @@ async def known_outcomes(store: Store, detector: Detector, now: float, delay: fl
                 scored.setdefault(name, (entry.at, logged.belief, logged.external))
     names = sorted(name for name, (at, _, _) in scored.items() if (at <= now - delay if unreported else name in reported))
     if not any(name in reported for name in names):
-        among = f", at least {delay / 86400:g} days ago" if unreported else ""
+        n_young = sum(name in reported for name in scored)
         raise DataError(
-            f"the log has no reported outcome of a transaction that this model scored{among}. Report some to /v1/labels, and wait"
+            f"no outcome can be used: {len(reported):,} were reported, {n_young:,} of them of transactions that this model scored live"
+            + (f", all within the last {delay / 86400:g} days, in which others may still be reported" if n_young else "")
+            + ". Report them to /v1/labels; wait, or see --delay-days and --reported-only"
         )
     if all(reported.get(name, 0) for name in names):
         raise DataError(f"all {len(names):,} outcomes are frauds, of which no share can be told. Report genuine transactions, too")

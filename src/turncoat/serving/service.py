@@ -60,6 +60,8 @@ class Service:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answer requests; at the end all that wait are answered before the store is closed."""
+        self.metrics.starts.inc()
+        await self._say_if_new()
         answering = asyncio.create_task(self.line.run())
         looking = [asyncio.create_task(work) for work in (self._renew(), self._forget(), self._watch_drift())]
         try:
@@ -72,6 +74,11 @@ class Service:
             await asyncio.gather(*looking, return_exceptions=True)
             await self.store.close()
             _log.info("ended")
+
+    async def _say_if_new(self) -> None:
+        with contextlib.suppress(StoreError, TimeoutError):
+            if not await asyncio.wait_for(self.store.log(limit=1), _READY_SECONDS):
+                _log.info("nothing is logged in the store yet: without their history, customers are scored as strangers (turncoat replay)")
 
     @property
     def detector(self) -> Detector:

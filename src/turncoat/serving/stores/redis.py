@@ -295,7 +295,7 @@ class RedisStore:
         try:
             yield
         except (RedisError, OSError) as problem:
-            message = str(problem) or type(problem).__name__
+            message = str(problem).rstrip(".") or type(problem).__name__
             raise StoreError(f"the store ({self._where}) did not answer as it should: {message}. Check that the server is up") from problem
         finally:
             self._n_begun -= 1
