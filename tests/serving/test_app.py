@@ -558,5 +558,6 @@ def test_drift_and_the_documents_are_there(model: Path) -> None:
     for path in document["paths"]:
         assert path in page.text
     assert "<script" not in page.text
+    assert "which is no probability of fraud" in page.text
     example = document["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"]["example"]
     assert example.keys() <= document["components"]["schemas"]["Transaction"]["properties"].keys()

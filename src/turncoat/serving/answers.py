@@ -1,10 +1,11 @@
-"""What the service says, as JSON."""
+"""What the service says, as JSON; what each field means is in the interface's description, too."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from turncoat.scoring.live import Steps
 
@@ -20,31 +21,31 @@ RESTARTED = "restarted"  # another model's, and nothing logged: as for a new cus
 class Why(msgspec.Struct, frozen=True, gc=False):
     """One term of the log odds of the fraud regime."""
 
-    source: str
-    text: str
-    log_odds: float
+    source: Annotated[str, Meta(description="the column or fact")]
+    text: Annotated[str, Meta(description="the same in words")]
+    log_odds: Annotated[float, Meta(description="above 0 for the fraud regime, below 0 against it")]
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """A scored transaction."""
 
     id: str
-    customer: str
-    time: float
-    probability: float
-    interval: tuple[float, float]
-    raw_membership: float
-    regime: int
-    belief: tuple[float, ...]
-    entropy: float
-    seen: int
-    late: bool
-    duplicate: bool
-    belief_from: str
-    entity_from: str | None
-    model: str
-    calibration: int
-    reasons: tuple[Why, ...]
+    customer: Annotated[str, Meta(description="as it is stored: the name to report outcomes with")]
+    time: Annotated[float, Meta(description="in seconds")]
+    probability: Annotated[float, Meta(description="of fraud")]
+    interval: Annotated[tuple[float, float], Meta(description="of the probability, 90 %")]
+    raw_membership: Annotated[float, Meta(description="belief in the fraud regime, which is no probability of fraud")]
+    regime: Annotated[int, Meta(description="the likeliest")]
+    belief: Annotated[tuple[float, ...], Meta(description="after this transaction, in each regime")]
+    entropy: Annotated[float, Meta(description="of the belief, in nats")]
+    seen: Annotated[int, Meta(description="transactions of the customer so far, with this one")]
+    late: Annotated[bool, Meta(description="whether it is older than the customer's last")]
+    duplicate: Annotated[bool, Meta(description="whether it was answered before")]
+    belief_from: Annotated[str, Meta(description="the belief before it: new, stored, logged, current, rebuilt or restarted")]
+    entity_from: Annotated[str | None, Meta(description="the same of the second party's record; null without one")]
+    model: Annotated[str, Meta(description="digest of the model")]
+    calibration: Annotated[int, Meta(description="number of the calibration; 0 is the one of the fit")]
+    reasons: Annotated[tuple[Why, ...], Meta(description="the strongest, and the others together")]
 
 
 class Given(NamedTuple):
@@ -74,9 +75,9 @@ class Outcome(msgspec.Struct, frozen=True):
     id: str
     customer: str
     label: int
-    changed: bool  # whether this was news
-    belief: str  # what became of the customer's belief
-    entity: str | None  # what became of the second party's record
+    changed: Annotated[bool, Meta(description="whether this was news")]
+    belief: Annotated[str, Meta(description="what became of the customer's: conditioned or unchanged")]
+    entity: Annotated[str | None, Meta(description="of the second party's record: fraud reported or unchanged; null without one")]
 
 
 class Recent(msgspec.Struct, frozen=True):
@@ -90,28 +91,28 @@ class Customer(msgspec.Struct, frozen=True):
     """What is remembered of a customer."""
 
     customer: str
-    seen: int
-    last_time: float
-    belief: tuple[float, ...]
-    regime: int
-    model: str
-    is_current: bool  # whether the belief is of the model now serving; if not it is rebuilt with the next transaction
-    recent: tuple[Recent, ...]  # newest first
+    seen: Annotated[int | None, Meta(description="transactions so far; null if the belief is another model's")]
+    last_time: Annotated[float, Meta(description="of the latest transaction, in seconds")]
+    belief: Annotated[tuple[float, ...] | None, Meta(description="in each regime; null if it is another model's")]
+    regime: Annotated[int | None, Meta(description="the likeliest; null if the belief is another model's")]
+    model: Annotated[str, Meta(description="digest of the model whose belief it is")]
+    is_current: Annotated[bool, Meta(description="whether that model serves; if not the belief is made anew with the next transaction")]
+    recent: Annotated[tuple[Recent, ...], Meta(description="latest transactions, newest first")]
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why there is no answer."""
 
-    kind: str
-    message: str
-    field: str | None = None
+    kind: Annotated[str, Meta(description="for programs; see docs/operations.md")]
+    message: Annotated[str, Meta(description="for people")]
+    field: Annotated[str | None, Meta(description="the one to blame, if there is one")] = None
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error, as it is sent."""
 
     error: Problem
-    line: int | None = None  # of a batch
+    line: Annotated[int | None, Meta(description="of a batch")] = None
 
 
 _encode = msgspec.json.Encoder().encode

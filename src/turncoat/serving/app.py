@@ -209,7 +209,7 @@ async def alive(_: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Whether a transaction would be answered now."""
+    """Whether the store can be read now."""
     service: Service = request.app.state.service
     if not await service.ready():
         raise RequestError(503, "store", "the store cannot be reached", retry_after=1.0)

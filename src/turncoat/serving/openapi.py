@@ -85,7 +85,7 @@ def describe(form: TransactionForm, needs_key: bool) -> dict[str, Any]:
             "/v1/model": {"get": operation("The model, its regimes, an example transaction", read, (_JSON, one))},
             "/v1/drift": {"get": operation("How far scores and features are from those of calibration", read, (_JSON, drift))},
             "/livez": {"get": operation("That the process runs", None, (_JSON, one))},
-            "/readyz": {"get": operation("Whether a transaction would be answered now", None, (_JSON, one), also=(503,))},
+            "/readyz": {"get": operation("Whether the store can be read now", None, (_JSON, one), also=(503,))},
             "/metrics": {"get": operation("What was counted, for Prometheus", read, (_TEXT, {"type": "string"}))},
         },
         "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},

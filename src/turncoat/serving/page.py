@@ -62,7 +62,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
     required = schema.get("required", [])
     rows = [
         f"<tr><td><code>{escape(field)}</code></td><td>{escape(_type(kind))}</td>"
-        f"<td class='muted'>{'required' if field in required else ''}</td></tr>"
+        f"<td class='muted'>{escape(kind.get('description', 'required' if field in required else ''))}</td></tr>"
         for field, kind in schema.get("properties", {}).items()
     ]
     said = escape(schema.get("description", ""))
@@ -79,5 +79,6 @@ def _type(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
-        return f"list of {_type(schema['items'])}" if isinstance(schema.get("items"), dict) else "list"
+        items = schema.get("items") or (schema.get("prefixItems") or [{}])[0]
+        return f"list of {_type(items)}"
     return str(schema.get("type", "anything"))

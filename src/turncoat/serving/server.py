@@ -63,6 +63,7 @@ def serve(settings: Settings) -> None:
 def worker() -> Starlette:
     """The application of a worker process."""
     _log_to_stderr()
+    _log.info("worker process %d starts", os.getpid())
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     return _prepared(handed_over())
 

@@ -141,14 +141,14 @@ class Service:
         record = unpack_record(customer_key(name), stored.data)
         recent = tuple(Recent(seen.id, seen.probability) for seen in reversed(record.ring))
         is_current = record.model == self.detector.version_
-        if not is_current or not record.state:
-            return Customer(name, 0, record.last_time, (), -1, record.model, is_current, recent)
-        held = unpack_state(self.detector, DetectorState(record.state))
-        belief = () if held.belief is None else tuple(held.belief.tolist())
+        held = unpack_state(self.detector, DetectorState(record.state)) if is_current and record.state else None
+        if held is None or held.belief is None:
+            return Customer(name, None, record.last_time, None, None, record.model, is_current, recent)
+        belief = tuple(held.belief.tolist())
         return Customer(name, held.seen, record.last_time, belief, int(np.argmax(belief)), record.model, True, recent)
 
     async def ready(self) -> bool:
-        """Whether a transaction would be answered now."""
+        """Whether the store can be read now."""
         try:
             await asyncio.wait_for(self.store.read(["ready?"]), _READY_SECONDS)
         except (TurncoatError, TimeoutError):
