@@ -197,8 +197,9 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
             os.fsync(file.fileno())
         if before is not None:
             mode = stat.S_IMODE(before.st_mode)
-            with contextlib.suppress(PermissionError):
-                os.chown(name, before.st_uid, before.st_gid)
+            for owner in (-1, before.st_uid):
+                with contextlib.suppress(OSError):
+                    os.chown(name, owner, before.st_gid)
         os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:

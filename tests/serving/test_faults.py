@@ -11,6 +11,7 @@ import re
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -508,6 +509,21 @@ def test_who_reads_no_answers_is_hung_up_on(model: Path) -> None:
                 deaf.sendall(request * 1_000_000)
         assert server.ask("GET", "/livez")[0] == 200
         assert "Traceback" not in server.log.read_text()
+
+
+def test_who_breaks_off_is_no_error_of_ours(model: Path) -> None:
+    """Also when the time for the next request, or for reading, is over."""
+    with running(model, "memory://", "--client-seconds", "0.1") as server:
+        for request in (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as leaving:
+                leaving.sendall(request)
+                leaving.recv(100)
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(6)  # uvicorn's patience with who may send another request is 5 seconds
+        assert server.ask("GET", "/livez")[0] == 200
+        said = server.log.read_text()
+    assert "Traceback" not in said
+    assert "Exception" not in said
 
 
 def test_a_batch_may_be_sent_whole_before_its_answers_are_read(model: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import math
 import os
 import socket
@@ -17,7 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from turncoat.serving.offers import DecliningParser
 
+_log = logging.getLogger("turncoat")
 MOST_HEAD_BYTES = 65536
+READER_PATIENCE = 6  # times that with who sends
 _AT_ONCE = struct.pack("ii", 1, 0)  # how a socket is closed: not in peace, after 0 seconds
 ENDING = "turncoat.ending"  # in the scope of a request once the server is ending
 TAKEN = "turncoat.taken"  # in the scope of a batch: when its latest line was taken in, by the loop's clock
@@ -94,6 +97,8 @@ class PatientProtocol(HttpToolsProtocol):
         super().shutdown()
         if self.transport.is_closing():
             self._hang_up()
+        elif self._unread is not None:
+            self._wait_for_reader()
 
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP: say so and hang up, on the requests before it, too."""
@@ -103,12 +108,14 @@ class PatientProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """No other request came."""
-        self._hang_up()
+        if not self.transport.is_closing():
+            self._hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._stop_waiting()
         self._stop_waiting_for_reader()
+        self._unset_keepalive_if_required()  # uvicorn leaves it running if the client broke off
         self._drop()
         super().connection_lost(exc)
 
@@ -126,12 +133,19 @@ class PatientProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """It is read."""
         super().resume_writing()
-        self._stop_waiting_for_reader()
+        if not self.transport.is_closing():
+            self._stop_waiting_for_reader()
 
     def _wait_for_reader(self) -> None:
         self._stop_waiting_for_reader()
         self._n_unread = self._count_unread()
-        self._unread = self.loop.call_later(self.client_seconds, self._look_at_reader)
+        self._unread = self.loop.call_later(self._reader_seconds, self._look_at_reader)
+
+    @property
+    def _reader_seconds(self) -> float:
+        """Longer than for who sends: what is read slowly but steadily shows only when much of it is read. While the server ends, not."""
+        is_ending = self.transport.is_closing() or any(ENDING in request.scope for request in self._unanswered)
+        return self.client_seconds * (1 if is_ending else READER_PATIENCE)
 
     def _look_at_reader(self) -> None:
         """Hang up on one that has read nothing, unless lines of its batch are being taken in: many read once all is sent."""
@@ -139,6 +153,7 @@ class PatientProtocol(HttpToolsProtocol):
         if idle < self.client_seconds or self._count_unread() < self._n_unread:
             self._wait_for_reader()
         else:
+            _log.info("a client that read nothing of its answers for %g seconds was hung up on", self._reader_seconds)
             with socket.socket(fileno=os.dup(self._file())) as same:
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)  # or the system would go on waiting
             self.transport.abort()
