@@ -161,6 +161,16 @@ def test_bad_lines_of_a_batch_are_named_by_their_number_and_the_others_answered(
     assert [one["id"] for one in found if "id" in one] == [str(row["id"]) for row in rows_of("shop")[:3]]
 
 
+@pytest.mark.parametrize("most", [0, 5000, 10**9])
+def test_however_little_room_there_is_for_unread_answers_all_are_given(model: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turncoat.serving.batches._MOST_UNREAD", most)
+    with client(model) as talking:
+        lines = [json.dumps({**rows_of("shop")[0], "id": i}) for i in range(300)]
+        found = [json.loads(line)["id"] for line in talking.post("/v1/score/batch", content="\n".join(lines)).text.splitlines()]
+        assert found == [str(i) for i in range(300)]
+        assert talking.app.state.unread.n_bytes == 0
+
+
 def test_long_bodies_and_batches_are_refused(model: Path) -> None:
     row = rows_of("shop")[0]
     with client(model, most_body=2000, most_lines=3) as talking:

@@ -500,6 +500,14 @@ def _has_gone(sending: socket.socket) -> bool:
         return True
 
 
+def test_what_follows_a_body_is_no_part_of_the_head(model: Path) -> None:
+    request = b"POST /v1/score HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = json.dumps(rows_of("shop")[0]).encode()
+    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
+        sending.sendall(request + b"%x\r\n" % len(body) + body + b"\r\n0\r\nHost: localhost\r\n\r\n")
+        assert b"403 Forbidden" in _received(sending)
+
+
 def test_who_reads_no_answers_is_hung_up_on(model: Path) -> None:
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with running(model, "memory://", "--client-seconds", "0.5") as server:
