@@ -1,17 +1,14 @@
-"""The service over HTTP: every route, who is let in, and how answers and refusals are sent."""
+"""The service over HTTP: every route, and how answers and refusals are sent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import math
 import time
 from collections.abc import AsyncIterator
-from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
@@ -24,9 +21,10 @@ from starlette.types import Message, Receive, Scope, Send
 from turncoat import __version__
 from turncoat.errors import TurncoatError
 from turncoat.serving import access
+from turncoat.serving.admission import admitted
 from turncoat.serving.answers import Problem, Refusal, json_bytes
 from turncoat.serving.batches import Lines, Unread, answer_lines
-from turncoat.serving.bodies import Head, Incoming, read_body
+from turncoat.serving.bodies import Incoming, read_body
 from turncoat.serving.fields import decode_label
 from turncoat.serving.line import EndingError
 from turncoat.serving.metrics import CONTENT_TYPE
@@ -134,7 +132,7 @@ class App(Starlette):
 
 async def _scored(scope: Scope, receive: Receive) -> bytes:
     """The answer to one transaction."""
-    service, head, _ = _admitted(scope, access.SCORE)
+    service, head, _ = admitted(scope, access.SCORE)
     started = time.perf_counter()
     transaction = service.keeper.now.form.decode(await read_body(receive, head, service.settings))
     given = await service.line.ask(transaction)
@@ -149,21 +147,21 @@ async def score(request: Request) -> Response:
 
 async def score_batch(request: Request) -> Response:
     """Score transactions, one JSON object a line; answers come a line each, in order, while lines still arrive."""
-    service, _, caller = _admitted(request.scope, access.SCORE)
+    service, _, caller = admitted(request.scope, access.SCORE)
     incoming = Incoming(request.receive, service.settings, request.scope)
     return Lines(answer_lines(service, incoming, caller), _HEADERS, request.app.state.unread)
 
 
 async def label(request: Request) -> Response:
     """Take in the outcome of a transaction."""
-    service, head, _ = _admitted(request.scope, access.LABEL)
+    service, head, _ = admitted(request.scope, access.LABEL)
     body = decode_label(await read_body(request.receive, head, service.settings))
     return _json(json_bytes(await service.label(str(body.customer), str(body.id), int(body.label))))
 
 
 async def customer(request: Request) -> Response:
     """What is remembered of a customer."""
-    service, _, _ = _admitted(request.scope, access.READ)
+    service, _, _ = admitted(request.scope, access.READ)
     found = await service.customer(request.path_params["customer"])
     if found is None:
         raise RequestError(404, "not_found", "no transaction of this customer was scored yet")
@@ -172,7 +170,7 @@ async def customer(request: Request) -> Response:
 
 async def model(request: Request) -> Response:
     """Which model serves, its regimes, and an example of a transaction."""
-    served = _admitted(request.scope, access.READ)[0].keeper.now
+    served = admitted(request.scope, access.READ)[0].keeper.now
     detector, regimes = served.detector, served.detector.regimes
     low, high = regimes.interval()
     told: dict[str, Any] = {
@@ -200,7 +198,7 @@ async def model(request: Request) -> Response:
 
 async def drift(request: Request) -> Response:
     """How far scores and features are from those of calibration."""
-    return _json(json_bytes(_admitted(request.scope, access.READ)[0].keeper.now.drift.report()))
+    return _json(json_bytes(admitted(request.scope, access.READ)[0].keeper.now.drift.report()))
 
 
 async def alive(_: Request) -> Response:
@@ -218,7 +216,7 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """What was counted, for Prometheus."""
-    service, _, _ = _admitted(request.scope, access.READ, paced=False)
+    service, _, _ = admitted(request.scope, access.READ, paced=False)
     shared = service.settings.run_folder if service.settings.workers > 1 else None
     return Response(service.metrics.text(shared), headers={**_HEADERS, "Content-Type": CONTENT_TYPE})
 
@@ -241,56 +239,12 @@ async def home(_: Request) -> Response:
 
 
 def _described(request: Request) -> dict[str, Any]:
-    service, _, _ = _admitted(request.scope, None)
+    service, _, _ = admitted(request.scope, None)
     return describe(service.keeper.now.form, not service.door.is_open)
 
 
 def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(body, status, {**_HEADERS, **(headers or {})}, "application/json")
-
-
-def _admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Service, Head, str]:
-    """The service, if the caller may use it for this; the head of the request; and who calls."""
-    service: Service = scope["app"].state.service
-    head: Head = dict(scope["headers"])
-    caller = scope["client"][0] if scope.get("client") else "local"
-    if service.door.is_open:
-        if b"origin" in head and not _is_here(head[b"origin"]):  # a page of somebody else's in a browser here
-            raise RequestError(403, "forbidden", f"pages of {_host(head[b'origin'])} may not use a service without keys")
-        if not _is_here(b"//" + head.get(b"host", b"localhost")):  # or one that had this machine's address given to its own name
-            raise RequestError(
-                403, "forbidden", "without keys only requests to localhost are answered. Use --keys, or send `Host: localhost`"
-            )
-    else:
-        given = head.get(b"authorization", b"")
-        secret = given[7:] if given[:7].lower() == b"bearer " else head.get(b"x-api-key", b"")
-        key = service.door.caller(secret.decode("latin-1"))
-        if key is None:
-            raise RequestError(401, "unauthorized", "no valid API key. Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")
-        if wanted is not None and wanted not in key.scopes:
-            raise RequestError(403, "forbidden", f"this key may not {wanted}; it may {', '.join(sorted(key.scopes))}")
-        caller = key.name
-    if paced and (wait := service.pace.wait(caller)):
-        raise RequestError(429, "too_many", f"more than {service.pace.per_second:g} requests a second", retry_after=wait)
-    return service, head, caller
-
-
-@lru_cache(256)
-def _is_here(origin: bytes) -> bool:
-    """Whether an address is this machine's."""
-    name = _host(origin)
-    try:
-        return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
-    except ValueError:
-        return False
-
-
-def _host(origin: bytes) -> str | None:
-    """The name of the machine in an address; None if it has none."""
-    try:
-        return urlsplit(origin.decode("latin-1")).hostname
-    except ValueError:
-        return None
 
 
 async def _refuse(request: Request, problem: Exception) -> Response:
