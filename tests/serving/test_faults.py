@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import random
 import re
 import resource
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from examples import live_client
@@ -36,6 +38,7 @@ from turncoat.scoring import DetectorState
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.records import Record, customer_key, entity_key, unpack_record
+from turncoat.serving.settings import Settings
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.memory import MemoryStore
 
@@ -545,6 +548,13 @@ def test_a_batch_may_be_sent_whole_before_its_answers_are_read(model: Path) -> N
         sending.sendall(head % len(body) + body)
         received = _received(sending)
     assert re.findall(rb'^{"id":"(\d+)"', received, flags=re.MULTILINE) == [b"%d" % i for i in range(len(lines))]
+
+
+def test_a_worker_whose_parent_has_gone_before_it_could_look_ends(model: Path) -> None:
+    settings = Settings(model=str(model), store="memory://", workers=2, parent=os.getppid())
+    code = f"import os, time; os.environ['TURNCOAT_SERVE_SETTINGS'] = {msgspec.json.encode(settings).decode()!r}\n"
+    code += "from turncoat.serving.server import worker; app = worker(); time.sleep(60)"
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, timeout=50).returncode == -signal.SIGTERM
 
 
 def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:

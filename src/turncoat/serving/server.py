@@ -56,7 +56,7 @@ def serve(settings: Settings) -> None:
     _say_where(settings)
     with tempfile.TemporaryDirectory(prefix="turncoat-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared
-        hand_over(msgspec.structs.replace(settings, run_folder=shared))
+        hand_over(msgspec.structs.replace(settings, run_folder=shared, parent=os.getpid()))
         uvicorn.run("turncoat.serving.server:worker", factory=True, workers=settings.workers, **server_options(settings))
 
 
@@ -64,12 +64,13 @@ def worker() -> Starlette:
     """The application of a worker process."""
     _log_to_stderr()
     _log.info("worker process %d starts", os.getpid())
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    return _prepared(handed_over())
+    settings = handed_over()
+    threading.Thread(target=_end_with, args=(settings.parent,), daemon=True).start()
+    return _prepared(settings)
 
 
 def _end_with(parent: int) -> None:
-    """End this process once its parent is gone, as nobody else would."""
+    """End this process once its parent is gone, be it before this one came so far, as nobody else would."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGTERM)

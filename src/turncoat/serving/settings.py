@@ -39,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     most_connections: int = 1000
     reload_seconds: float = 2.0  # between looks for a new model or calibration; 0 never looks
     run_folder: str = ""  # where worker processes share what is counted
+    parent: int = 0  # the process that started them
 
     def check(self) -> None:
         """Refuse what cannot be."""
