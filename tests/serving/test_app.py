@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from turncoat import BundleError, ConfigError
 from turncoat.errors import StoreError
 from turncoat.serving.access import Door, Pace, load_keys, new_key, parse_keys
 from turncoat.serving.app import create_app
+from turncoat.serving.batches import Lines, Unread
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.records import customer_key, pack_record, unpack_record
 from turncoat.serving.settings import Settings
@@ -169,6 +171,36 @@ def test_however_little_room_there_is_for_unread_answers_all_are_given(model: Pa
         found = [json.loads(line)["id"] for line in talking.post("/v1/score/batch", content="\n".join(lines)).text.splitlines()]
         assert found == [str(i) for i in range(300)]
         assert talking.app.state.unread.n_bytes == 0
+
+
+def test_lines_are_taken_in_while_their_answers_wait_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there is room: a client that sends all before it reads and a server that waits to be read would wait for each other."""
+
+    async def taken(most: int) -> tuple[int, int, int]:
+        monkeypatch.setattr("turncoat.serving.batches._MOST_UNREAD", most)
+        n_taken, is_read, unread, sent = 0, asyncio.Event(), Unread(), b""
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            nonlocal n_taken
+            for _ in range(20):
+                n_taken += 1
+                yield b"x" * 100
+
+        async def send(message: Any) -> None:
+            nonlocal sent
+            await is_read.wait() if "body" in message else None
+            sent += message.get("body", b"")
+
+        answering = asyncio.create_task(Lines(pieces(), {}, unread)({}, None, send))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        before = n_taken
+        is_read.set()
+        await answering
+        return before, len(sent), unread.n_bytes
+
+    assert asyncio.run(taken(10_000)) == (20, 2000, 0)
+    assert asyncio.run(taken(450)) == (5, 2000, 0)
 
 
 def test_long_bodies_and_batches_are_refused(model: Path) -> None:
