@@ -14,7 +14,9 @@ code, pre { font: 14px/1.45 ui-monospace, monospace; background: #f3f5f8; border
 pre { padding: .8rem; overflow: auto; max-height: 22rem }
 .verb { color: #fff; background: #30507a; padding: .1em .5em; border-radius: 4px; font-size: 14px }
 table { border-collapse: collapse; width: 100% }
-td:nth-child(2) { width: 70% } td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top }
+td:nth-child(2) { width: 70% }
+details td:nth-child(1) { width: 20% } details td:nth-child(2) { width: 32% }
+td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top }
 .muted { color: #5b6675 }
 summary { cursor: pointer }
 """
