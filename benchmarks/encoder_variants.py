@@ -46,11 +46,21 @@ def rows(n_rows: int, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(-1, size, n_rows) for size in sizes], axis=1).astype(np.int16)
     cells = rng.standard_normal((n_rows, COLUMNS), dtype=np.float32)
-    return torch.from_numpy(cells), torch.from_numpy(codes), torch.from_numpy((rng.random(n_rows) < 0.035).astype(np.float32))
+    return (
+        torch.from_numpy(cells),
+        torch.from_numpy(codes),
+        torch.from_numpy((rng.random(n_rows) < 0.035).astype(np.float32)),
+    )
 
 
 def epoch(
-    way: Way, data: tuple[Tensor, ...], encoder: Encoder, run: Any, optimiser: torch.optim.Optimizer, batch: int, device: str
+    way: Way,
+    data: tuple[Tensor, ...],
+    encoder: Encoder,
+    run: Any,
+    optimiser: torch.optim.Optimizer,
+    batch: int,
+    device: str,
 ) -> None:
     order = torch.randperm(len(data[0])).to("cpu" if way.copied else device)
     weight = torch.tensor(CLASS_WEIGHT, device=device)
@@ -59,14 +69,18 @@ def epoch(
         optimiser.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=way.bfloat16):
             odds = run(cells, codes)
-        nn.functional.binary_cross_entropy_with_logits(odds.float(), labels, pos_weight=weight).backward()
+        nn.functional.binary_cross_entropy_with_logits(
+            odds.float(), labels, pos_weight=weight
+        ).backward()
         nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimiser.step()
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def measure(way: Way, data: tuple[Tensor, ...], sizes: tuple[int, ...], batch: int, device: str) -> tuple[float, float]:
+def measure(
+    way: Way, data: tuple[Tensor, ...], sizes: tuple[int, ...], batch: int, device: str
+) -> tuple[float, float]:
     """Seconds of the first epoch, and the best of some later ones."""
     encoder = new_encoder(EncoderLayout(COLUMNS, sizes), 0.1, 0).to(device).train()
     if way.compiled:  # a generator of its own cannot be compiled
@@ -89,15 +103,24 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[512, 4096])
     options = parser.parse_args()
     sizes = tuple(int(size) for size in np.random.default_rng(0).integers(2, 60, CODES))
-    name = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"{name}, torch {torch.__version__}; {COLUMNS} continuous and {CODES} categorical columns\n")
+    name = (
+        torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
+    print(
+        f"{name}, torch {torch.__version__}; {COLUMNS} continuous and {CODES} categorical columns\n"
+    )
     print("| rows | batch | way | first epoch, s | epoch, s |\n|---|---|---|---|---|")
     for n_rows in options.rows:
         data = rows(n_rows, sizes)
         for batch in options.batch:
             for way in WAYS:
                 first, later = measure(way, data, sizes, batch, options.device)
-                print(f"| {n_rows:,} | {batch:,} | {way.name} | {first:.2f} | {later:.3f} |", flush=True)
+                print(
+                    f"| {n_rows:,} | {batch:,} | {way.name} | {first:.2f} | {later:.3f} |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ MUST_RATIO, AIM_RATIO, MUST_GB, AIM_STEP_US = 4.0, 2.0, 6.0, 50.0
 
 def polars_alone(data: Path) -> dict[str, float]:
     """Polars reads the files, all columns, types inferred from the first ten thousand rows."""
-    files = [data] if data.is_file() else [data / "train_transaction.csv", data / "train_identity.csv"]
+    files = (
+        [data] if data.is_file() else [data / "train_transaction.csv", data / "train_identity.csv"]
+    )
     began = time.perf_counter()
     for file in files:
         if file.suffix == ".csv":
@@ -80,20 +82,36 @@ def live(data: Path, schema: str, kind: str) -> dict[str, float]:
         for state, row in zip(states, rows, strict=True):
             features.step(state, row)
         best = min(best, (time.perf_counter() - began) / len(rows))
-    customer, entity = features.state_bytes
-    return {"step_us": best * 1e6, "fields": len(rows[0]), "customer_bytes": customer, "entity_bytes": entity}
+    customer, counterparty = features.state_bytes
+    return {
+        "step_us": best * 1e6,
+        "fields": len(rows[0]),
+        "customer_bytes": customer,
+        "counterparty_bytes": counterparty,
+    }
 
 
 def row_dictionaries(transactions: Transactions) -> list[dict[str, Any]]:
     """Some rows as a request would bring them: absent fields left out."""
-    part = transactions.take(range(0, transactions.n_rows, max(transactions.n_rows // LIVE_ROWS, 1)))
+    part = transactions.take(
+        range(0, transactions.n_rows, max(transactions.n_rows // LIVE_ROWS, 1))
+    )
     schema = part.schema
-    columns = {name: part.column(name).tolist() for name in (*schema.continuous, *schema.texts)} | {schema.time: part.times.tolist()}
+    columns = {name: part.column(name).tolist() for name in (*schema.continuous, *schema.texts)} | {
+        schema.time: part.times.tolist()
+    }
     rows = ({name: values[i] for name, values in columns.items()} for i in range(part.n_rows))
-    return [{name: value for name, value in row.items() if value is not None and value == value} for row in rows]
+    return [
+        {name: value for name, value in row.items() if value is not None and value == value}
+        for row in rows
+    ]
 
 
-MEASUREMENTS: dict[str, Callable[..., object]] = {"polars_alone": polars_alone, "to_panel": to_panel, "live": live}
+MEASUREMENTS: dict[str, Callable[..., object]] = {
+    "polars_alone": polars_alone,
+    "to_panel": to_panel,
+    "live": live,
+}
 
 
 def measured(name: str, *arguments: str) -> dict[str, float]:
@@ -106,7 +124,10 @@ def measured(name: str, *arguments: str) -> dict[str, float]:
 
 def best(runs: list[dict[str, float]]) -> dict[str, float]:
     """The fastest round, with the largest memory of all."""
-    return {**min(runs, key=lambda run: run["total"]), "peak_gb": max(run["peak_gb"] for run in runs)}
+    return {
+        **min(runs, key=lambda run: run["total"]),
+        "peak_gb": max(run["peak_gb"] for run in runs),
+    }
 
 
 def compare(data: Path, schema: str, console: Console) -> dict[str, Any]:
@@ -140,8 +161,25 @@ def report(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
     ]
     for title, result in results.items():
         alone = result["polars"]
-        lines += ["", f"## {title}", "", f"Polars merely reading: {alone['total']:.2f} s, peak {alone['peak_gb']:.1f} GB."]
-        header = ("features", "columns", "read", "fit", "transform", "total", "ratio to polars", "peak", "transform", "live step", "record")
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            f"Polars merely reading: {alone['total']:.2f} s, peak {alone['peak_gb']:.1f} GB.",
+        ]
+        header = (
+            "features",
+            "columns",
+            "read",
+            "fit",
+            "transform",
+            "total",
+            "ratio to polars",
+            "peak",
+            "transform",
+            "live step",
+            "record",
+        )
         lines += ["", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
         for kind in ("processed", "engineered"):
             ours = result[kind]
@@ -156,18 +194,26 @@ def report(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
                 f"{ours['peak_gb']:.1f} GB",
                 f"{ours['rows_per_second']:,.0f} rows/s",
                 f"{ours['step_us']:.0f} µs",
-                f"{ours['customer_bytes']:.0f} + {ours['entity_bytes']:.0f} bytes",
+                f"{ours['customer_bytes']:.0f} + {ours['counterparty_bytes']:.0f} bytes",
             )
             lines.append("| " + " | ".join(cells) + " |")
     lines += ["", *verdicts(results), ""]
-    lines.append("A record is what is kept of a customer, and of a terminal, between transactions. A live step is timed on rows in cache.")
+    lines.append(
+        "A record is what is kept of a customer, and of a terminal, between transactions. A live step is timed on rows in cache."
+    )
     return "\n".join(lines) + "\n"
 
 
 def verdicts(results: dict[str, Any]) -> list[str]:
     """What was required of the IEEE-shaped file, and what came out."""
     ours = next(iter(results.values()))["engineered"]
-    ratio = "aim met" if ours["ratio"] <= AIM_RATIO else "must met" if ours["ratio"] <= MUST_RATIO else "missed"
+    ratio = (
+        "aim met"
+        if ours["ratio"] <= AIM_RATIO
+        else "must met"
+        if ours["ratio"] <= MUST_RATIO
+        else "missed"
+    )
     return [
         f"- CSV to panel, ratio to polars' read: {ours['ratio']:.2f} (must {MUST_RATIO:.0f}, aim {AIM_RATIO:.0f}): {ratio}",
         f"- peak memory: {ours['peak_gb']:.1f} GB (must {MUST_GB:.0f}): {'must met' if ours['peak_gb'] <= MUST_GB else 'missed'}",
@@ -178,7 +224,9 @@ def verdicts(results: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Run, write, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.features", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small file; written beside the full results")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small file; written beside the full results"
+    )
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -191,14 +239,21 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         with console.status(f"simulating {rows:,} transactions"):
             simulate("ieee-cis", rows, 0, out=folder)
-        results[f"IEEE-CIS shape, {rows:,} rows of 435 columns, CSV"] = compare(Path(folder), "ieee-cis", console)
+        results[f"IEEE-CIS shape, {rows:,} rows of 435 columns, CSV"] = compare(
+            Path(folder), "ieee-cis", console
+        )
     if HANDBOOK_MONTHS.is_file():
         results["Handbook, four months, Parquet"] = compare(HANDBOOK_MONTHS, "handbook", console)
     else:
         console.print("The Handbook months are not at hand; that part is left out.")
-    stem, command = "features-quick" if options.quick else "features", " ".join(["python -m benchmarks.features", *sys.argv[1:]])
+    stem, command = (
+        "features-quick" if options.quick else "features",
+        " ".join(["python -m benchmarks.features", *sys.argv[1:]]),
+    )
     text = report(machine, results, command)
-    (RESULTS / f"{stem}.json").write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    (RESULTS / f"{stem}.json").write_text(
+        json.dumps({"machine": machine, "results": results}, indent=1) + "\n"
+    )
     (RESULTS / f"{stem}.md").write_text(text)
     console.print(text, markup=False)
     return 0

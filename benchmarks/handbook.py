@@ -18,7 +18,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from turncoat.data.simulators.handbook import CUSTOMER_DAYS, DAY_SECONDS, TERMINAL_DAYS, World, published_process
+from turncoat.data.simulators.handbook import (
+    CUSTOMER_DAYS,
+    DAY_SECONDS,
+    TERMINAL_DAYS,
+    World,
+    published_process,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -51,7 +57,11 @@ class Line:
     def z(self) -> float:
         """Distance of the published draw from the simulated ones; a new draw would have a variance of about one."""
         spread = self.sd * np.sqrt(1 + 1 / SEEDS)
-        return float((self.published - self.mean) / spread) if spread else (0.0 if self.published == self.mean else float("inf"))
+        return (
+            float((self.published - self.mean) / spread)
+            if spread
+            else (0.0 if self.published == self.mean else float("inf"))
+        )
 
     @property
     def matches(self) -> bool:
@@ -60,7 +70,9 @@ class Line:
 
 def measure(rows: pl.DataFrame) -> Run:
     """All figures of one draw. `rows` has the published columns."""
-    day, scenario, amount = (rows[name].to_numpy() for name in ("TX_TIME_DAYS", "TX_FRAUD_SCENARIO", "TX_AMOUNT"))
+    day, scenario, amount = (
+        rows[name].to_numpy() for name in ("TX_TIME_DAYS", "TX_FRAUD_SCENARIO", "TX_AMOUNT")
+    )
     n_days = int(day.max()) + 1
     per_day = np.bincount(day, minlength=n_days)
     figures = {"rows per day, mean": per_day.mean(), "rows per day, sd": per_day.std(ddof=1)}
@@ -68,25 +80,46 @@ def measure(rows: pl.DataFrame) -> Run:
     figures |= {f"amount, {q:.1%} quantile": np.quantile(amount, q) for q in QUANTILES}
     figures |= {"amount, mean": amount.mean(), "amount, sd": amount.std()}
     figures |= _within_customers(rows)
-    figures |= {f"amount in scenario {s} ({name}), mean": amount[scenario == s].mean() for s, name in SCENARIOS.items()}
+    figures |= {
+        f"amount in scenario {s} ({name}), mean": amount[scenario == s].mean()
+        for s, name in SCENARIOS.items()
+    }
     for column, size in (("CUSTOMER_ID", WORLD.n_customers), ("TERMINAL_ID", WORLD.n_terminals)):
         who = column.removesuffix("_ID").lower()
         rates = np.bincount(rows[column].to_numpy(), minlength=size) / n_days
-        figures |= {f"rows per {who} and day, sd": rates.std(), f"{who}s without a row": np.count_nonzero(rates == 0)}
-        figures |= {f"rows per {who} and day, {q:.0%} quantile": np.quantile(rates, q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)}
+        figures |= {
+            f"rows per {who} and day, sd": rates.std(),
+            f"{who}s without a row": np.count_nonzero(rates == 0),
+        }
+        figures |= {
+            f"rows per {who} and day, {q:.0%} quantile": np.quantile(rates, q)
+            for q in (0.05, 0.25, 0.5, 0.75, 0.95)
+        }
     for scenario_of, column in ((2, "TERMINAL_ID"), (3, "CUSTOMER_ID")):
         hit = rows.filter(pl.col("TX_FRAUD_SCENARIO") == scenario_of)[column].n_unique()
-        figures[f"{column.removesuffix('_ID').lower()}s with a fraud of scenario {scenario_of}"] = hit
-    figures["terminals used by a customer, mean"] = rows.group_by("CUSTOMER_ID").agg(pl.col("TERMINAL_ID").n_unique())["TERMINAL_ID"].mean()
+        figures[f"{column.removesuffix('_ID').lower()}s with a fraud of scenario {scenario_of}"] = (
+            hit
+        )
+    figures["terminals used by a customer, mean"] = (
+        rows.group_by("CUSTOMER_ID").agg(pl.col("TERMINAL_ID").n_unique())["TERMINAL_ID"].mean()
+    )
     seconds = rows["TX_TIME_SECONDS"].to_numpy() % DAY_SECONDS
     figures |= {"second of day, mean": seconds.mean(), "second of day, sd": seconds.std()}
     by_hours = np.bincount(seconds // (3 * 3600), minlength=8) / len(seconds)
-    figures |= {f"share from {3 * i:02d} to {3 * i + 3:02d} h": share for i, share in enumerate(by_hours)}
+    figures |= {
+        f"share from {3 * i:02d} to {3 * i + 3:02d} h": share for i, share in enumerate(by_hours)
+    }
     counts = {
         "amount": np.bincount(np.round(amount * 100).astype(np.int64), minlength=1_000_000),
         "second of day": np.bincount(seconds, minlength=DAY_SECONDS),
-        "rows per customer": np.bincount(np.bincount(rows["CUSTOMER_ID"].to_numpy(), minlength=WORLD.n_customers), minlength=2_000),
-        "rows per terminal": np.bincount(np.bincount(rows["TERMINAL_ID"].to_numpy(), minlength=WORLD.n_terminals), minlength=2_000),
+        "rows per customer": np.bincount(
+            np.bincount(rows["CUSTOMER_ID"].to_numpy(), minlength=WORLD.n_customers),
+            minlength=2_000,
+        ),
+        "rows per terminal": np.bincount(
+            np.bincount(rows["TERMINAL_ID"].to_numpy(), minlength=WORLD.n_terminals),
+            minlength=2_000,
+        ),
     }
     return Run({name: float(value) for name, value in figures.items()}, counts)
 
@@ -102,7 +135,8 @@ def _fraud(day: NDArray[Any], scenario: NDArray[Any]) -> dict[str, float]:
     for period, inside in periods.items():
         figures[f"fraud rate, {period}"] = float(np.mean(scenario[inside] > 0))
         figures |= {
-            f"fraud rate of scenario {s} ({name}), {period}": float(np.mean(scenario[inside] == s)) for s, name in SCENARIOS.items()
+            f"fraud rate of scenario {s} ({name}), {period}": float(np.mean(scenario[inside] == s))
+            for s, name in SCENARIOS.items()
         }
     return figures
 
@@ -112,7 +146,10 @@ def _within_customers(rows: pl.DataFrame) -> dict[str, float]:
     own = rows.filter(pl.col("TX_FRAUD_SCENARIO") != 3)
     mean, count = pl.col("TX_AMOUNT").mean().over("CUSTOMER_ID"), pl.len().over("CUSTOMER_ID")
     ratios = own.filter(count >= 50).select(pl.col("TX_AMOUNT") / mean).to_series().to_numpy()
-    return {f"amount ÷ the customer's mean, {q:.1%} quantile": float(np.quantile(ratios, q)) for q in QUANTILES}
+    return {
+        f"amount ÷ the customer's mean, {q:.1%} quantile": float(np.quantile(ratios, q))
+        for q in QUANTILES
+    }
 
 
 def compare(published: Run, simulated: Sequence[Run]) -> list[Line]:
@@ -123,8 +160,17 @@ def compare(published: Run, simulated: Sequence[Run]) -> list[Line]:
         lines.append(Line(name, value, values.mean(), values.std(ddof=1)))
     for name, counts in published.counts.items():
         together = np.sum([run.counts[name] for run in simulated], axis=0)
-        distances = np.array([_distance(run.counts[name], together - run.counts[name]) for run in simulated])
-        lines.append(Line(f"{name}, Kolmogorov-Smirnov distance", _distance(counts, together), distances.mean(), distances.std(ddof=1)))
+        distances = np.array(
+            [_distance(run.counts[name], together - run.counts[name]) for run in simulated]
+        )
+        lines.append(
+            Line(
+                f"{name}, Kolmogorov-Smirnov distance",
+                _distance(counts, together),
+                distances.mean(),
+                distances.std(ddof=1),
+            )
+        )
     return lines
 
 
@@ -134,7 +180,9 @@ def _distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
 
 def simulate(seed: int, n_days: int) -> Run:
     """The first days of one simulated run of the published size."""
-    made = published_process(seed, replace(WORLD, n_days=n_days + 1))  # nothing is drawn on the last day of a run
+    made = published_process(
+        seed, replace(WORLD, n_days=n_days + 1)
+    )  # nothing is drawn on the last day of a run
     rows = made["transactions"].hstack([made["truth"]["TX_FRAUD_SCENARIO"]])
     return measure(rows.filter(pl.col("TX_TIME_DAYS") < n_days))
 
@@ -143,7 +191,11 @@ def report(lines: Sequence[Line], n_days: int) -> str:
     """The comparison as Markdown."""
     worst = max(lines, key=lambda line: abs(line.z))
     outside = sum(not line.matches for line in lines)
-    verdict = f"All {len(lines)} statistics match" if not outside else f"{outside} of {len(lines)} statistics do not match"
+    verdict = (
+        f"All {len(lines)} statistics match"
+        if not outside
+        else f"{outside} of {len(lines)} statistics do not match"
+    )
     table = [
         f"| {line.statistic} | {line.published:.6g} | {line.mean:.6g} | {line.sd:.3g} | {line.z:+.2f} | {'yes' if line.matches else 'NO'} |"
         for line in lines
@@ -170,10 +222,17 @@ def report(lines: Sequence[Line], n_days: int) -> str:
 def main() -> int:
     """Compare, print, write the results; 1 if a statistic does not match, 2 if there is nothing to compare with."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=PUBLISHED, help="Parquet file of the published transactions from day 0 on")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=PUBLISHED,
+        help="Parquet file of the published transactions from day 0 on",
+    )
     data = parser.parse_args().data
     if not data.is_file():
-        print(f"{data} is absent: it holds the published transactions to compare with. Name it with --data; nothing was compared.")
+        print(
+            f"{data} is absent: it holds the published transactions to compare with. Name it with --data; nothing was compared."
+        )
         return 2
     rows = pl.read_parquet(data)
     n_days = int(rows["TX_TIME_DAYS"].to_numpy().max()) + 1
@@ -183,7 +242,13 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "handbook_simulator.md").write_text(text)
     numbers = [{**vars(line), "z": line.z, "match": line.matches} for line in lines]
-    found = {"data": data.name, "days": n_days, "seeds": SEEDS, "largest_z_allowed": FURTHEST, "statistics": numbers}
+    found = {
+        "data": data.name,
+        "days": n_days,
+        "seeds": SEEDS,
+        "largest_z_allowed": FURTHEST,
+        "statistics": numbers,
+    }
     (RESULTS / "handbook_simulator.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0 if all(line.matches for line in lines) else 1
 

@@ -41,11 +41,17 @@ def measure(n_rows: int, device: str) -> dict[str, float]:
     made = tables("ieee-cis", n_rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
     panel = Features().fit(transactions).transform(transactions)
-    found: dict[str, float] = {"rows": panel.n_rows, "continuous": panel.n_continuous, "categorical": panel.n_categorical}
+    found: dict[str, float] = {
+        "rows": panel.n_rows,
+        "continuous": panel.n_continuous,
+        "categorical": panel.n_categorical,
+    }
     trained, found["epoch_seconds"] = trained_and_timed(panel, device)
     found["parameters"] = float(sum(array.size for array in trained.weights.values()))
     folded = FoldedEncoder.of(trained)
-    found["folded_rows_per_second"] = panel.n_rows / timing.best_of(REPEATS, lambda: folded.encode(panel.continuous, panel.categorical))
+    found["folded_rows_per_second"] = panel.n_rows / timing.best_of(
+        REPEATS, lambda: folded.encode(panel.continuous, panel.categorical)
+    )
     found |= live(trained, folded, panel) | on_latents(folded.embed(panel))
     found["peak_bytes"] = float(timing.peak_bytes())
     return found
@@ -55,7 +61,12 @@ def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]
     """An encoder, and the seconds of an epoch: the difference between trainings of one epoch and of several."""
 
     def train(epochs: int) -> TrainedEncoder:
-        return train_encoder(panel, latent_dim=LATENTS, settings=TrainingSettings(epochs=epochs, device=device), progress=False)
+        return train_encoder(
+            panel,
+            latent_dim=LATENTS,
+            settings=TrainingSettings(epochs=epochs, device=device),
+            progress=False,
+        )
 
     train(1)
     one = timing.best_of(2, lambda: train(1))
@@ -69,14 +80,21 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
     encoder = Encoder(trained.layout).eval()
     encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
     rows = np.linspace(0, panel.n_rows - 1, LIVE_ROWS).astype(int)
-    cells, codes = panel.continuous[rows].astype(np.float32), panel.categorical[rows].astype(np.int64)
-    model = NeuralVariationalHMM(STATES, encoder=folded, n_restarts=1, max_iter=5, progress=False).fit(panel)
+    cells, codes = (
+        panel.continuous[rows].astype(np.float32),
+        panel.categorical[rows].astype(np.int64),
+    )
+    model = NeuralVariationalHMM(
+        STATES, encoder=folded, n_restarts=1, max_iter=5, progress=False
+    ).fit(panel)
     belief = np.full(STATES, 1 / STATES)
     before = model.log_predicted(belief)[None]
 
     def eager(i: int) -> NDArray[Any]:
         with torch.inference_mode():
-            latent: NDArray[Any] = encoder(torch.from_numpy(cells[i : i + 1]), torch.from_numpy(codes[i : i + 1])).numpy()
+            latent: NDArray[Any] = encoder(
+                torch.from_numpy(cells[i : i + 1]), torch.from_numpy(codes[i : i + 1])
+            ).numpy()
             return latent
 
     latents = np.vstack([eager(i) for i in range(LIVE_ROWS)])
@@ -91,7 +109,11 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
     torch.set_num_threads(1)  # which is faster for one row
     for name, call in calls.items():
         timing.settle()
-        found[name] = 1e6 / LIVE_ROWS * timing.best_of(ROUNDS, lambda call=call: [call(i) for i in range(LIVE_ROWS)])
+        found[name] = (
+            1e6
+            / LIVE_ROWS
+            * timing.best_of(ROUNDS, lambda call=call: [call(i) for i in range(LIVE_ROWS)])
+        )
     torch.set_num_threads(threads)
     return found
 
@@ -99,18 +121,36 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
 def on_latents(latents: Panel) -> dict[str, float]:
     """Seconds of an iteration of tier 2 and of hmmlearn's variational model, on the same latents from the same start and prior."""
     width = latents.n_continuous
-    started = VariationalHMM(STATES, prior=latent_prior(), n_restarts=1, max_iter=3, progress=False).fit(latents).params_
-    start = Start(np.full(STATES, 1 / STATES), started.transition_matrix, started.means, started.scale / started.dof)
+    started = (
+        VariationalHMM(STATES, prior=latent_prior(), n_restarts=1, max_iter=3, progress=False)
+        .fit(latents)
+        .params_
+    )
+    start = Start(
+        np.full(STATES, 1 / STATES),
+        started.transition_matrix,
+        started.means,
+        started.scale / started.dof,
+    )
     workload = Workload(latents.continuous, None, latents.lengths, (), start)
     prior = peers.VariationalPrior(dof=width + 20, scale=width + 20)
     peer, _ = peers.hmmlearn_variational(workload, prior)
-    clock, theirs = ours.IterationClock(ours.variational(workload, prior), latents, ours.Effort(few=5, many=45, rounds=REPEATS)), []
+    clock, theirs = (
+        ours.IterationClock(
+            ours.variational(workload, prior), latents, ours.Effort(few=5, many=45, rounds=REPEATS)
+        ),
+        [],
+    )
     for _ in range(REPEATS):
         timing.settle()
         clock.round()
         timing.settle()
         theirs.append(timing.seconds_of(peer.iterate))
-    return {"our_iteration": clock.seconds, "their_iteration": min(theirs), "ratio": min(theirs) / clock.seconds}
+    return {
+        "our_iteration": clock.seconds,
+        "their_iteration": min(theirs),
+        "ratio": min(theirs) / clock.seconds,
+    }
 
 
 def report(machine: dict[str, Any], found: dict[str, float], command: str, device: str) -> str:
@@ -142,15 +182,25 @@ def report(machine: dict[str, Any], found: dict[str, float], command: str, devic
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.neural", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rows; written beside the full results")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rows; written beside the full results"
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     options = parser.parse_args()
     machine = timing.describe_machine()
     with Console(stderr=True).status("measuring the neural tier"):
         found = measure(QUICK_ROWS if options.quick else ROWS, options.device)
-    stem = "neural" + ("-quick" if options.quick else "") + ("-cuda" if options.device == "cuda" else "")
-    text = report(machine, found, " ".join(["python -m benchmarks.neural", *sys.argv[1:]]), options.device)
-    (RESULTS / f"{stem}.json").write_text(json.dumps({"machine": machine, "results": found}, indent=1) + "\n")
+    stem = (
+        "neural"
+        + ("-quick" if options.quick else "")
+        + ("-cuda" if options.device == "cuda" else "")
+    )
+    text = report(
+        machine, found, " ".join(["python -m benchmarks.neural", *sys.argv[1:]]), options.device
+    )
+    (RESULTS / f"{stem}.json").write_text(
+        json.dumps({"machine": machine, "results": found}, indent=1) + "\n"
+    )
     (RESULTS / f"{stem}.md").write_text(text)
     print(text)
     return 0

@@ -68,16 +68,34 @@ class Data:
         return panel, places, np.asarray(panel.labels)[places]
 
 
-def options(data: Data, name: str, settings: dict[str, Any], model: dict[str, Any], states: int, fraud_states: int) -> Iterator[Found]:
+def options(
+    data: Data,
+    name: str,
+    settings: dict[str, Any],
+    model: dict[str, Any],
+    states: int,
+    fraud_states: int,
+) -> Iterator[Found]:
     """Train an encoder, then everything that can be made of it."""
     base = NeuralVariationalHMM(states, **model, **settings)
-    encoder = FoldedEncoder.of(base.trained(part_panel(data.features, data.transactions, data.split, "fit")[0]))
+    encoder = FoldedEncoder.of(
+        base.trained(part_panel(data.features, data.transactions, data.split, "fit")[0])
+    )
     (calibration, own, known), (test, places, labels) = data.part("calibration"), data.part("test")
 
     def found(option: str, scores: Array, temperature: float | None = None) -> Found:
-        return Found(name, option, float(average_precision_score(labels, scores)), float(log_loss(labels, scores)), temperature)
+        return Found(
+            name,
+            option,
+            float(average_precision_score(labels, scores)),
+            float(log_loss(labels, scores)),
+            temperature,
+        )
 
-    odds = {part: encoder.head_score(panel.continuous, panel.categorical) for part, panel in (("c", calibration), ("t", test))}
+    odds = {
+        part: encoder.head_score(panel.continuous, panel.categorical)
+        for part, panel in (("c", calibration), ("t", test))
+    }
     head = {part: 1 / (1 + np.exp(-values)) for part, values in odds.items()}
     yield found("head", head["t"][places])
     for how, calibrator in (("isotonic", Isotonic), ("Platt", Platt)):
@@ -88,7 +106,9 @@ def options(data: Data, name: str, settings: dict[str, Any], model: dict[str, An
             for draws in (0, DRAWS) if temperature == "auto" else (0,):
                 detector = Detector(
                     data.features,
-                    NeuralVariationalHMM(states, **model, **settings, encoder=encoder, dropout_draws=draws),
+                    NeuralVariationalHMM(
+                        states, **model, **settings, encoder=encoder, dropout_draws=draws
+                    ),
                     supervision=supervision,
                     n_fraud_states=fraud_states,
                     temperature=temperature,
@@ -103,8 +123,15 @@ def options(data: Data, name: str, settings: dict[str, Any], model: dict[str, An
                 used = float(detector.model_.temperature)
                 yield found(title, detector.score_panel(test).probability[places], used)
                 if draws == 0:
-                    ranked = detector.with_ranker(detector.model_.encoder_, data.transactions, data.split)
-                    scores = ranked.score_panel(test, external=detector.model_.encoder_.head_score(test.continuous, test.categorical))
+                    ranked = detector.with_ranker(
+                        detector.model_.encoder_, data.transactions, data.split
+                    )
+                    scores = ranked.score_panel(
+                        test,
+                        external=detector.model_.encoder_.head_score(
+                            test.continuous, test.categorical
+                        ),
+                    )
                     yield found(f"head inside the {title}", scores.probability[places], used)
 
 
@@ -129,23 +156,40 @@ def page(found: list[Found], about: dict[str, Any]) -> str:
         lines += ["|---|---|---|---|---|---|"]
         for one in own:
             gained = one.average_precision - heads["head"].average_precision
-            lost = one.log_loss - min(heads[f"head, {how}"].log_loss for how in ("isotonic", "Platt"))
+            lost = one.log_loss - min(
+                heads[f"head, {how}"].log_loss for how in ("isotonic", "Platt")
+            )
             warmth = "" if one.temperature is None else f"{one.temperature:g}"
-            lines.append(f"| {one.option} | {one.average_precision:.4f} | {gained:+.4f} | {one.log_loss:.5f} | {lost:+.5f} | {warmth} |")
+            lines.append(
+                f"| {one.option} | {one.average_precision:.4f} | {gained:+.4f} | {one.log_loss:.5f} | {lost:+.5f} | {warmth} |"
+            )
         lines.append("")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--handbook", action="store_true", help="the Handbook's months in place of simulated data")
-    parser.add_argument("--rows", type=int, default=100_000, help="simulated rows; of the Handbook's months the earliest so many")
+    parser.add_argument(
+        "--handbook", action="store_true", help="the Handbook's months in place of simulated data"
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=100_000,
+        help="simulated rows; of the Handbook's months the earliest so many",
+    )
     parser.add_argument("--states", type=int, default=6)
     parser.add_argument("--fraud-states", type=int, default=2, help="of the anchored detectors")
     parser.add_argument("--latent-dim", type=int, default=64)
     parser.add_argument("--hidden-dim", type=int, default=512)
-    parser.add_argument("--epochs", type=int, default=40, help="at most; patience usually ends a training before")
-    parser.add_argument("--encoders", default=",".join(str(i) for i in range(len(ENCODERS))), help="places among the four encoders")
+    parser.add_argument(
+        "--epochs", type=int, default=40, help="at most; patience usually ends a training before"
+    )
+    parser.add_argument(
+        "--encoders",
+        default=",".join(str(i) for i in range(len(ENCODERS))),
+        help="places among the four encoders",
+    )
     parser.add_argument("--seed", type=int, default=0)
     told = parser.parse_args()
     if told.handbook:
@@ -154,7 +198,9 @@ def main() -> None:
     else:
         made = tables("ieee-cis", told.rows, told.seed)
         transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
-    split = by_customer(transactions.customer_codes, transactions.times, transactions.labels, seed=told.seed)
+    split = by_customer(
+        transactions.customer_codes, transactions.times, transactions.labels, seed=told.seed
+    )
     data = Data(transactions, split, Features().fit(transactions.take(split.fit)))
     console = Console(stderr=True)
     model = {
@@ -170,7 +216,10 @@ def main() -> None:
         name = list(ENCODERS)[place]
         for one in options(data, name, ENCODERS[name], model, told.states, told.fraud_states):
             found.append(one)
-            console.print(f"{one.encoder}: {one.option}: AP {one.average_precision:.4f}, log loss {one.log_loss:.5f}", highlight=False)
+            console.print(
+                f"{one.encoder}: {one.option}: AP {one.average_precision:.4f}, log loss {one.log_loss:.5f}",
+                highlight=False,
+            )
     kind = "Handbook months" if told.handbook else "simulated IEEE-shaped data"
     frauds = int(np.asarray(transactions.labels)[split.test].sum())
     about = {
@@ -184,7 +233,9 @@ def main() -> None:
         ),
     }
     stem = "neural_options_handbook" if told.handbook else "neural_options"
-    (RESULTS / f"{stem}.json").write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+    (RESULTS / f"{stem}.json").write_text(
+        json.dumps([asdict(one) for one in found], indent=1) + "\n"
+    )
     text = page(found, about)
     (RESULTS / f"{stem}.md").write_text(text)
     print(text)

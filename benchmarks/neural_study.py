@@ -42,7 +42,12 @@ SHOWN = ("average_precision", "auroc", "ks", "ece_mass", "log_loss")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("neural_study"), help="where fits and the report are kept")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("neural_study"),
+        help="where fits and the report are kept",
+    )
     folder = parser.parse_args().folder
     made = tables("ieee-cis", ROWS, SEED)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
@@ -69,37 +74,81 @@ def page(results: Results) -> str:
     ]
     named = {one.name: one for one in results.contestants}
     for row in results.tiers:
-        shares = [_percent(row.occupancy, row.occupancy_interval), _percent(row.fraud_rate, row.fraud_rate_interval)]
+        shares = [
+            _percent(row.occupancy, row.occupancy_interval),
+            _percent(row.fraud_rate, row.fraud_rate_interval),
+        ]
         shares.append(_percent(row.captured, row.captured_interval))
         enrichment = _plain(row.enrichment, row.enrichment_interval, 2)
         precision = _figure(named[row.contestant].figures.get("average_precision"))
-        lines.append(f"| {row.name} | {row.n_states} | {row.latent_dim or ''} | {' | '.join(shares)} | {enrichment} | {precision} |")
-    lines += ["", "## Contestants", "", f"| | {' | '.join(METRICS[metric].title for metric in SHOWN)} |", "|---" * (len(SHOWN) + 1) + "|"]
+        lines.append(
+            f"| {row.name} | {row.n_states} | {row.latent_dim or ''} | {' | '.join(shares)} | {enrichment} | {precision} |"
+        )
+    lines += [
+        "",
+        "## Contestants",
+        "",
+        f"| | {' | '.join(METRICS[metric].title for metric in SHOWN)} |",
+        "|---" * (len(SHOWN) + 1) + "|",
+    ]
     for one in results.contestants:
         if one.mode in (None, "filtered") and one.kind != "raw" and "in-sample" not in one.name:
             cells = [_figure(one.figures.get(metric)) for metric in SHOWN]
             lines.append(f"| {one.name} | {' | '.join(cells)} |")
-    lines += ["", "## Differences", "", *(f"- {headline(one)}" for one in results.comparisons if one.headline)]
-    lines += ["", "## Choice of K and of the width", "", "| | by eligibility | by criterion | used | why |", "|---|---|---|---|---|"]
+    lines += [
+        "",
+        "## Differences",
+        "",
+        *(f"- {headline(one)}" for one in results.comparisons if one.headline),
+    ]
+    lines += [
+        "",
+        "## Choice of K and of the width",
+        "",
+        "| | by eligibility | by criterion | used | why |",
+        "|---|---|---|---|---|",
+    ]
     for selection in results.selections:
-        answers = (selection.by_eligibility, f"{selection.by_criterion} ({selection.criterion})", selection.used, selection.why_used)
+        answers = (
+            selection.by_eligibility,
+            f"{selection.by_criterion} ({selection.criterion})",
+            selection.used,
+            selection.why_used,
+        )
         lines.append(f"| {selection.tier} | {' | '.join(map(str, answers))} |")
-    lines += ["", "| | K | held-out log-likelihood | occupancy | fraud share | enrichment | eligible |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| | K | held-out log-likelihood | occupancy | fraud share | enrichment | eligible |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for selection in results.selections:
         for order in selection.orders if selection.tier.startswith("neural") else ():
-            held_out, enrichment = order.criteria["held_out"], "" if order.enrichment is None else f"{order.enrichment:.2f}"
+            held_out, enrichment = (
+                order.criteria["held_out"],
+                "" if order.enrichment is None else f"{order.enrichment:.2f}",
+            )
             state = f"{order.occupancy:.2%} | {order.rate:.2%} | {enrichment} | {'yes' if order.eligible else 'no'}"
             lines.append(f"| {selection.tier} | {order.n_states} | {held_out:.3f} | {state} |")
     lines += ["", "## Cold start", ""]
     by_history = [table for table in results.slices if table.title == "by length of history"]
     lines += [
-        "| transactions seen before | " + " | ".join(row.label for row in by_history[0].rows) + " |",
+        "| transactions seen before | "
+        + " | ".join(row.label for row in by_history[0].rows)
+        + " |",
         "|---" * (len(by_history[0].rows) + 1) + "|",
     ]
-    lines.append("| rows (frauds) | " + " | ".join(f"{row.rows:,} ({row.frauds:,})" for row in by_history[0].rows) + " |")
+    lines.append(
+        "| rows (frauds) | "
+        + " | ".join(f"{row.rows:,} ({row.frauds:,})" for row in by_history[0].rows)
+        + " |"
+    )
     for table in by_history:
         values = (row.figures.get("average_precision") for row in table.rows)
-        lines.append(f"| {table.contestant}, average precision | " + " | ".join("" if v is None else f"{v:.3f}" for v in values) + " |")
+        lines.append(
+            f"| {table.contestant}, average precision | "
+            + " | ".join("" if v is None else f"{v:.3f}" for v in values)
+            + " |"
+        )
     for training in results.trainings:
         best = training.validation_losses[training.best_epoch - 1]
         lines += [
@@ -108,9 +157,18 @@ def page(results: Results) -> str:
             "",
             f"Best epoch {training.best_epoch} of {len(training.train_losses)}: validation loss {best:.4f}, ",
         ]
-        lines[-1] += f"training loss then {training.train_losses[training.best_epoch - 1]:.4f}; a fraud weighs {training.class_weight:.1f}."
+        lines[-1] += (
+            f"training loss then {training.train_losses[training.best_epoch - 1]:.4f}; a fraud weighs {training.class_weight:.1f}."
+        )
     for latents in results.latents:
-        lines += ["", "## One manifold?", "", f"Measured on: {latents.measured}.", "", *(f"- {line}" for line in latents.verdict)]
+        lines += [
+            "",
+            "## One manifold?",
+            "",
+            f"Measured on: {latents.measured}.",
+            "",
+            *(f"- {line}" for line in latents.verdict),
+        ]
     lines += ["", "## Warnings", "", *(f"- {line}" for line in results.warnings), ""]
     return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 Prequential folds (five weeks of training, a week's delay, four test weeks), filtered scores, out of sample. The features and numbers
 of regimes of the hidden Markov models are those that did best on our own simulation of the process, other seeds. These months were
-not untouched, though: several settings had been looked at on them before, and an entity's risk got its windows of a day and a week
+not untouched, though: several settings had been looked at on them before, and a counterparty's risk got its windows of a day and a week
 after XGBoost was seen to do worse here than published. The file is not part of the repository: put it beside as `../shared/data`.
 """
 
@@ -28,7 +28,7 @@ from turncoat.evaluation.study import Studied, run
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 MONTHS = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
-FEATURES = ("TX_AMOUNT", "amount_to_mean", "entity_risk_day", "entity_risk_month")
+FEATURES = ("TX_AMOUNT", "amount_to_mean", "counterparty_risk_day", "counterparty_risk_month")
 WHOLE = Settings(
     protocol=Protocol("handbook", drop_compromised=False),
     tiers=("variational",),
@@ -41,12 +41,21 @@ WHOLE = Settings(
     seeds=(1,),
 )
 SEEDS = replace(WHOLE, baselines=(), seeds=(1, 2, 3), n_resamples=200)
-PLAIN, ANCHORED, RANKED = "variational, corrected, filtered", "variational, anchored, corrected, filtered", "regime-calibrated XGBoost"
+PLAIN, ANCHORED, RANKED = (
+    "variational, corrected, filtered",
+    "variational, anchored, corrected, filtered",
+    "regime-calibrated XGBoost",
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("quality"), help="where fits are kept; a stopped run goes on")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("quality"),
+        help="where fits are kept; a stopped run goes on",
+    )
     folder = parser.parse_args().folder
     transactions = read(MONTHS, "handbook")
     console = Console(stderr=True)
@@ -67,11 +76,15 @@ def on_the_book_s_cards(whole: Studied) -> Studied:
     """The same fits, judged without cards that are known to be compromised, as the book does. Nothing was fitted on test rows."""
     settings = replace(whole.settings, protocol=Protocol("handbook"))
     splits = settings.protocol.splits(whole.transactions)
-    folds = tuple(replace(fold, split=split) for fold, split in zip(whole.folds, splits, strict=True))
+    folds = tuple(
+        replace(fold, split=split) for fold, split in zip(whole.folds, splits, strict=True)
+    )
     fits = {}
     for (f, seed), fitted in whole.fits.items():
         kept = np.searchsorted(whole.folds[f].rows(TEST), folds[f].rows(TEST))
-        fits[f, seed] = {key: replace(one, outcome=_kept(one.outcome, kept)) for key, one in fitted.items()}
+        fits[f, seed] = {
+            key: replace(one, outcome=_kept(one.outcome, kept)) for key, one in fitted.items()
+        }
     return replace(whole, settings=settings, folds=folds, fits=fits)
 
 
@@ -91,7 +104,11 @@ def value(results: Results, name: str, metric: str) -> float:
 
 
 def difference(results: Results, first: str, second: str, metric: str) -> Comparison:
-    return next(one for one in results.comparisons if (one.first, one.second, one.metric) == (first, second, metric))
+    return next(
+        one
+        for one in results.comparisons
+        if (one.first, one.second, one.metric) == (first, second, metric)
+    )
 
 
 def page(found: dict[str, Results]) -> str:
@@ -100,7 +117,8 @@ def page(found: dict[str, Results]) -> str:
     lines = [
         "# Quality on the Handbook months",
         "",
-        "Made by `python -m benchmarks.quality`. " + " ".join((__doc__ or "").split("\n\n")[1].split()),
+        "Made by `python -m benchmarks.quality`. "
+        + " ".join((__doc__ or "").split("\n\n")[1].split()),
         "",
         f"Split: {whole.split}. Seeds: {', '.join(map(str, whole.seeds))}; hidden Markov models also {', '.join(map(str, seeds.seeds))}.",
         "",
@@ -124,14 +142,29 @@ def page(found: dict[str, Results]) -> str:
         "|---|---|---|---|",
     ]
     for name in (PLAIN, ANCHORED, "Isolation Forest", "XGBoost", "hybrid", RANKED):
-        figures = [value(found["book"], name, metric) for metric in ("auroc", "average_precision", "card_precision_100")]
+        figures = [
+            value(found["book"], name, metric)
+            for metric in ("auroc", "average_precision", "card_precision_100")
+        ]
         lines.append(f"| {name} | " + " | ".join(f"{figure:.3f}" for figure in figures) + " |")
     for one in found["book"].published:
-        lines.append(f"| *{one.name}, published* | " + " | ".join(f"{figure:.3f}" for figure in one.figures.values()) + " |")
-    lines += ["", "## What the regimes add (all cards; 90 % intervals by customer)", "", "| | difference | interval |", "|---|---|---|"]
+        lines.append(
+            f"| *{one.name}, published* | "
+            + " | ".join(f"{figure:.3f}" for figure in one.figures.values())
+            + " |"
+        )
+    lines += [
+        "",
+        "## What the regimes add (all cards; 90 % intervals by customer)",
+        "",
+        "| | difference | interval |",
+        "|---|---|---|",
+    ]
     for pair in whole.comparisons:
         low, high = pair.by_customer
-        lines.append(f"| {pair.first} less {pair.second}, {pair.metric} | {pair.difference:+.5f} | {low:+.5f} to {high:+.5f} |")
+        lines.append(
+            f"| {pair.first} less {pair.second}, {pair.metric} | {pair.difference:+.5f} | {low:+.5f} to {high:+.5f} |"
+        )
     tables = "; ".join(f"{table.contestant} {table.temporal_share:.1%}" for table in whole.regimes)
     lines += ["", f"Temporal share (how far beliefs are from those of single rows): {tables}.", ""]
     return "\n".join(lines)
@@ -140,32 +173,62 @@ def page(found: dict[str, Results]) -> str:
 def targets(whole: Results) -> list[tuple[str, float, float | None, float | None, bool]]:
     """Title, figure, must, aim, and whether more is better."""
     rows: list[tuple[str, float, float | None, float | None, bool]] = [
-        ("tuned XGBoost, average precision", value(whole, "XGBoost", "average_precision"), 0.67, 0.69, True)
+        (
+            "tuned XGBoost, average precision",
+            value(whole, "XGBoost", "average_precision"),
+            0.67,
+            0.69,
+            True,
+        )
     ]
-    for name, musts, aims in ((PLAIN, (0.85, 0.27, 0.003), (0.87, 0.40, 0.002)), (ANCHORED, (0.86, 0.60, 0.003), (0.88, 0.687, 0.002))):
-        for metric, must, aim in zip(("auroc", "average_precision", "ece_mass"), musts, aims, strict=True):
-            rows.append((f"{name}: {metric}", value(whole, name, metric), must, aim, metric != "ece_mass"))
+    for name, musts, aims in (
+        (PLAIN, (0.85, 0.27, 0.003), (0.87, 0.40, 0.002)),
+        (ANCHORED, (0.86, 0.60, 0.003), (0.88, 0.687, 0.002)),
+    ):
+        for metric, must, aim in zip(
+            ("auroc", "average_precision", "ece_mass"), musts, aims, strict=True
+        ):
+            rows.append(
+                (f"{name}: {metric}", value(whole, name, metric), must, aim, metric != "ece_mass")
+            )
     rows.append(
-        ("ranker less XGBoost, average precision", difference(whole, RANKED, "XGBoost", "average_precision").difference, -0.002, 0.0, True)
+        (
+            "ranker less XGBoost, average precision",
+            difference(whole, RANKED, "XGBoost", "average_precision").difference,
+            -0.002,
+            0.0,
+            True,
+        )
     )
-    platt = difference(whole, RANKED, "XGBoost, Platt", "log_loss").difference / value(whole, "XGBoost, Platt", "log_loss")
+    platt = difference(whole, RANKED, "XGBoost, Platt", "log_loss").difference / value(
+        whole, "XGBoost, Platt", "log_loss"
+    )
     rows.append(("ranker's log loss against Platt, relative", platt, 0.005, 0.0, False))
     rows.append(("ranker, equal-mass ECE", value(whole, RANKED, "ece_mass"), 0.001, 0.0007, False))
-    rows.append(("hybrid, average precision", value(whole, "hybrid", "average_precision"), 0.72, 0.75, True))
+    rows.append(
+        ("hybrid, average precision", value(whole, "hybrid", "average_precision"), 0.72, 0.75, True)
+    )
     return rows
 
 
 def _line(row: tuple[str, float, float | None, float | None, bool]) -> str:
     title, found, must, aim, more = row
-    met = [limit is not None and (found >= limit if more else found <= limit) for limit in (must, aim)]
+    met = [
+        limit is not None and (found >= limit if more else found <= limit) for limit in (must, aim)
+    ]
     verdict = "aim met" if met[1] else "must met" if met[0] else "**missed**"
     return f"| {title} | {found:.4f} | {must:g} | {aim:g} | {verdict} |"
 
 
 def _spread(results: Results, name: str) -> str:
     one = of(results, name)
-    cells = [f"{one.figures[m].value:.4f} ± {one.figures[m].over_seeds:.4f}" for m in ("auroc", "average_precision", "ece_mass")]
-    folds = ", ".join(f"{figure:.3f}" for figure in one.figures["average_precision"].by_fold if figure is not None)
+    cells = [
+        f"{one.figures[m].value:.4f} ± {one.figures[m].over_seeds:.4f}"
+        for m in ("auroc", "average_precision", "ece_mass")
+    ]
+    folds = ", ".join(
+        f"{figure:.3f}" for figure in one.figures["average_precision"].by_fold if figure is not None
+    )
     return f"| {name} | {' | '.join(cells)} | {folds} |"
 
 

@@ -34,9 +34,15 @@ def measure(n_rows: int) -> dict[str, float]:
     """Fit a small detector on simulated data, then score."""
     made = tables("ieee-cis", n_rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
-    detector = Detector(Features(), VariationalHMM(STATES, n_restarts=1, max_iter=10, progress=False)).fit(transactions)
+    detector = Detector(
+        Features(), VariationalHMM(STATES, n_restarts=1, max_iter=10, progress=False)
+    ).fit(transactions)
     panel = detector.features_.transform(transactions)
-    results: dict[str, float] = {"rows": panel.n_rows, "continuous": panel.n_continuous, "categorical": panel.n_categorical}
+    results: dict[str, float] = {
+        "rows": panel.n_rows,
+        "continuous": panel.n_continuous,
+        "categorical": panel.n_categorical,
+    }
     for mode in ("filtered", "smoothed"):
         seconds = timing.best_of(REPEATS, lambda mode=mode: detector.score_panel(panel, mode))
         results[f"{mode}_rows_per_second"] = panel.n_rows / seconds
@@ -48,7 +54,11 @@ def measure(n_rows: int) -> dict[str, float]:
     return results
 
 
-def _live_us(detector: Detector, call: Callable[[DetectorState, dict[str, Any]], object], rows: list[dict[str, Any]]) -> float:
+def _live_us(
+    detector: Detector,
+    call: Callable[[DetectorState, dict[str, Any]], object],
+    rows: list[dict[str, Any]],
+) -> float:
     """Microseconds of a call for one transaction of a customer seen before; the best of the rounds."""
     states = [detector.score_one(None, row)[0] for row in rows]
     best = float("inf")
@@ -84,14 +94,21 @@ def report(machine: dict[str, Any], numbers: dict[str, float], command: str) -> 
 def main() -> int:
     """Run, write, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scoring", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rows; written beside the full results")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rows; written beside the full results"
+    )
     options = parser.parse_args()
     machine = timing.describe_machine()
     with Console(stderr=True).status("scoring"):
         numbers = measure(QUICK_ROWS if options.quick else ROWS)
-    stem, command = "scoring-quick" if options.quick else "scoring", " ".join(["python -m benchmarks.scoring", *sys.argv[1:]])
+    stem, command = (
+        "scoring-quick" if options.quick else "scoring",
+        " ".join(["python -m benchmarks.scoring", *sys.argv[1:]]),
+    )
     text = report(machine, numbers, command)
-    (RESULTS / f"{stem}.json").write_text(json.dumps({"machine": machine, "results": numbers}, indent=1) + "\n")
+    (RESULTS / f"{stem}.json").write_text(
+        json.dumps({"machine": machine, "results": numbers}, indent=1) + "\n"
+    )
     (RESULTS / f"{stem}.md").write_text(text)
     print(text)
     return 0

@@ -22,7 +22,10 @@ LATER = (429, 503)  # the service says when to try again
 def score(url: str, transaction: dict[str, Any], tries: int = 60) -> dict[str, Any]:
     """The answer to a transaction. The next of the same customer may be sent once it is there."""
     key = os.environ.get("TURNCOAT_KEY")
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    headers = {
+        "Content-Type": "application/json",
+        **({"Authorization": f"Bearer {key}"} if key else {}),
+    }
     body = json.dumps(transaction).encode()
     for _ in range(tries):
         try:
@@ -33,7 +36,10 @@ def score(url: str, transaction: dict[str, Any], tries: int = 60) -> dict[str, A
             if refusal.code not in LATER:
                 raise SystemExit(f"refused: {refusal.read().decode()}") from refusal
             time.sleep(float(refusal.headers.get("Retry-After", 1)))
-        except (OSError, http.client.HTTPException):  # whether it was counted is open: with the same id it can be sent again
+        except (
+            OSError,
+            http.client.HTTPException,
+        ):  # whether it was counted is open: with the same id it can be sent again
             time.sleep(0.5)
     raise SystemExit(f"no answer after {tries} tries")
 

@@ -22,7 +22,14 @@ COLOURS = {"raw membership": "#c0392b", "corrected score": "#1f618d"}
 def groups(scores: np.ndarray, labels: np.ndarray) -> list[tuple[float, float, int]]:
     """Mean score, fraud share and size of the rows in each twentieth of the scale."""
     which = np.minimum((scores * 20).astype(int), 19)
-    return [(float(scores[which == g].mean()), float(labels[which == g].mean()), int((which == g).sum())) for g in np.unique(which)]
+    return [
+        (
+            float(scores[which == g].mean()),
+            float(labels[which == g].mean()),
+            int((which == g).sum()),
+        )
+        for g in np.unique(which)
+    ]
 
 
 def drawn(series: dict[str, list[tuple[float, float, int]]], title: str) -> str:
@@ -48,11 +55,15 @@ def drawn(series: dict[str, list[tuple[float, float, int]]], title: str) -> str:
         parts.append(f'<text x="{x}" y="{y0 + 16}" text-anchor="middle">{tick:g}</text>')
         parts.append(f'<text x="{x0 - 6}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
     for row, (name, points) in enumerate(series.items()):
-        parts.append(f'<circle cx="{x0 + 14}" cy="{y1 + 12 + 18 * row}" r="5" fill="{COLOURS[name]}"/>')
+        parts.append(
+            f'<circle cx="{x0 + 14}" cy="{y1 + 12 + 18 * row}" r="5" fill="{COLOURS[name]}"/>'
+        )
         parts.append(f'<text x="{x0 + 26}" y="{y1 + 16 + 18 * row}">{name}</text>')
         for score, share, size in points:
             x, y = place(score, share)
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 + np.log10(size):.1f}" fill="{COLOURS[name]}" fill-opacity="0.75"/>')
+            parts.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 + np.log10(size):.1f}" fill="{COLOURS[name]}" fill-opacity="0.75"/>'
+            )
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -64,7 +75,13 @@ def main() -> None:
     asked = parser.parse_args()
     made = tables("ieee-cis", asked.rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
-    split = splits.by_customer(transactions.customer_codes, transactions.times, transactions.labels, calibration=0.2, test=0.3)
+    split = splits.by_customer(
+        transactions.customer_codes,
+        transactions.times,
+        transactions.labels,
+        calibration=0.2,
+        test=0.3,
+    )
     detector = Detector(Features(), VariationalHMM(4, n_restarts=2)).fit(transactions, split)
     scores = detector.score(transactions.take(split.test))
     assert scores.labels is not None

@@ -17,13 +17,21 @@ def test_keeps_arrays_as_given_without_copying() -> None:
     assert np.shares_memory(panel.continuous, cells)
     assert np.shares_memory(panel.categorical, codes)
     assert Panel.from_arrays(CELLS).continuous.dtype == np.float64
-    assert (panel.n_rows, panel.n_sequences, panel.n_continuous, panel.n_categorical) == (6, 2, 2, 2)
+    assert (panel.n_rows, panel.n_sequences, panel.n_continuous, panel.n_categorical) == (
+        6,
+        2,
+        2,
+        2,
+    )
     assert panel.n_categories == (2, 3)
     assert panel.nbytes == cells.nbytes + codes.nbytes
     assert "6 rows in 2 sequences" in repr(panel)
 
 
-@pytest.mark.parametrize(("size", "kind"), [(2, np.int8), (128, np.int8), (129, np.int16), (32768, np.int16), (32769, np.int32)])
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [(2, np.int8), (128, np.int8), (129, np.int16), (32768, np.int16), (32769, np.int32)],
+)
 def test_codes_take_the_smallest_type(size: int, kind: type) -> None:
     panel = Panel.from_arrays(categorical=[[0], [size - 1]])
     assert panel.categorical.dtype == kind
@@ -46,14 +54,23 @@ def test_missing_values_are_noted_per_column() -> None:
 
 
 def test_sequences_from_customer_keys() -> None:
-    panel = Panel.from_arrays(CELLS, customers=["a", "a", "c", "b", "b", "b"], times=[1, 2, 1, 5, 5, 9], ids=np.arange(6))
+    panel = Panel.from_arrays(
+        CELLS, customers=["a", "a", "c", "b", "b", "b"], times=[1, 2, 1, 5, 5, 9], ids=np.arange(6)
+    )
     np.testing.assert_array_equal(panel.offsets, [0, 2, 3, 6])
     np.testing.assert_array_equal(panel.customers, ["a", "c", "b"])
     assert len(list(panel)) == 3
 
 
 def test_slices_share_memory_and_lists_copy() -> None:
-    panel = Panel.from_arrays(CELLS, CODES, lengths=[1, 2, 3], labels=[0, 1, 0, 0, 1, -1], customers=[7, 8, 9], ids=list("abcdef"))
+    panel = Panel.from_arrays(
+        CELLS,
+        CODES,
+        lengths=[1, 2, 3],
+        labels=[0, 1, 0, 0, 1, -1],
+        customers=[7, 8, 9],
+        ids=list("abcdef"),
+    )
     middle = panel[1:]
     assert np.shares_memory(middle.continuous, panel.continuous)
     np.testing.assert_array_equal(middle.offsets, [0, 2, 5])
@@ -103,29 +120,65 @@ REFUSALS = {
     "enormous": ({"continuous": [[1e16]]}, "row 0, column 0: found 1e"),
     "float codes": ({"categorical": [[1.0]]}, "integer codes"),
     "negative code": ({"categorical": [[0], [-2]]}, "row 1, column 0: found code -2"),
-    "code out of range": ({"categorical": [[0, 0], [0, 3]], "n_categories": [1, 3]}, "row 1, column 1: found code 3"),
+    "code out of range": (
+        {"categorical": [[0, 0], [0, 3]], "n_categories": [1, 3]},
+        "row 1, column 1: found code 3",
+    ),
     "sizes without codes": ({"continuous": CELLS, "n_categories": [2]}, "categorical is not"),
     "wrong number of sizes": ({"categorical": CODES, "n_categories": [2]}, "1 entries for 2"),
     "zero size": ({"categorical": CODES, "n_categories": [0, 3]}, "at least 1"),
-    "rows disagree": ({"continuous": CELLS, "categorical": CODES[:3]}, "6 rows but categorical has 3"),
-    "lengths fall short": ({"continuous": CELLS, "lengths": [2, 3]}, "add up to 5 rows but the panel has 6"),
-    "lengths that overflow": ({"continuous": CELLS, "lengths": np.array([2**62] * 4 + [6])}, "add up to 18446744073709551622 rows"),
-    "codes that overflow": ({"categorical": np.array([[0], [2**63]], np.uint64), "n_categories": [5]}, "row 1, column 0"),
-    "identifiers as codes": ({"categorical": [[0], [123456789]]}, "row 1, column 0: found code 123456789"),
+    "rows disagree": (
+        {"continuous": CELLS, "categorical": CODES[:3]},
+        "6 rows but categorical has 3",
+    ),
+    "lengths fall short": (
+        {"continuous": CELLS, "lengths": [2, 3]},
+        "add up to 5 rows but the panel has 6",
+    ),
+    "lengths that overflow": (
+        {"continuous": CELLS, "lengths": np.array([2**62] * 4 + [6])},
+        "add up to 18446744073709551622 rows",
+    ),
+    "codes that overflow": (
+        {"categorical": np.array([[0], [2**63]], np.uint64), "n_categories": [5]},
+        "row 1, column 0",
+    ),
+    "identifiers as codes": (
+        {"categorical": [[0], [123456789]]},
+        "row 1, column 0: found code 123456789",
+    ),
     "ragged table": ({"continuous": [[1.0], [1.0, 2.0]]}, "rows of equal length"),
-    "customers of mixed types": ({"continuous": CELLS, "customers": np.array([1, "a", 2, "b", 3, "c"], object)}, "of one type"),
-    "ids of mixed types": ({"continuous": CELLS, "ids": np.array([1, "a", 2, "b", 3, "c"], object)}, "of one type"),
+    "customers of mixed types": (
+        {"continuous": CELLS, "customers": np.array([1, "a", 2, "b", 3, "c"], object)},
+        "of one type",
+    ),
+    "ids of mixed types": (
+        {"continuous": CELLS, "ids": np.array([1, "a", 2, "b", 3, "c"], object)},
+        "of one type",
+    ),
     "zero length": ({"continuous": CELLS, "lengths": [6, 0]}, "sequence 1 has length 0"),
     "lengths of a wrong type": ({"continuous": CELLS, "lengths": [2.5, 3.5]}, "whole numbers"),
-    "customers per sequence": ({"continuous": CELLS, "lengths": [2, 4], "customers": [1]}, "one key per sequence"),
-    "customer twice": ({"continuous": CELLS, "lengths": [2, 4], "customers": [1, 1]}, "sequence 0 and again at sequence 1"),
+    "customers per sequence": (
+        {"continuous": CELLS, "lengths": [2, 4], "customers": [1]},
+        "one key per sequence",
+    ),
+    "customer twice": (
+        {"continuous": CELLS, "lengths": [2, 4], "customers": [1, 1]},
+        "sequence 0 and again at sequence 1",
+    ),
     "customers per row": ({"continuous": CELLS, "customers": [1, 2]}, "one key per row"),
-    "customer comes back": ({"continuous": CELLS, "customers": [1, 1, 2, 2, 1, 1]}, "row 4: customer .*1.* appears again"),
+    "customer comes back": (
+        {"continuous": CELLS, "customers": [1, 1, 2, 2, 1, 1]},
+        "row 4: customer .*1.* appears again",
+    ),
     "label": ({"continuous": CELLS, "labels": [0, 1, 2, 0, 0, 0]}, "row 2: found 2"),
     "label missing": ({"continuous": CELLS, "labels": [0, 1, np.nan, 0, 0, 0]}, "row 2: found nan"),
     "labels as text": ({"continuous": CELLS, "labels": list("010101")}, "labels must be 0, 1"),
     "labels too few": ({"continuous": CELLS, "labels": [0]}, "one entry per row"),
-    "time goes back": ({"continuous": CELLS, "lengths": [3, 3], "times": [1, 2, 3, 5, 4, 6]}, "row 4: 4 comes after 5"),
+    "time goes back": (
+        {"continuous": CELLS, "lengths": [3, 3], "times": [1, 2, 3, 5, 4, 6]},
+        "row 4: 4 comes after 5",
+    ),
     "time missing": ({"continuous": CELLS, "times": [1, 2, np.nan, 5, 6, 7]}, "row 2"),
     "times as text": ({"continuous": CELLS, "times": list("abcdef")}, "numbers or dates"),
     "id twice": ({"continuous": CELLS, "ids": [1, 2, 3, 4, 2, 6]}, "row 1 and again at row 4"),
@@ -140,5 +193,7 @@ def test_refuses_and_says_where(name: str) -> None:
 
 
 def test_times_may_start_over_with_each_customer() -> None:
-    panel = Panel.from_arrays(CELLS, lengths=[3, 3], times=np.array([5, 6, 7, 1, 1, 2], dtype="datetime64[s]"))
+    panel = Panel.from_arrays(
+        CELLS, lengths=[3, 3], times=np.array([5, 6, 7, 1, 1, 2], dtype="datetime64[s]")
+    )
     assert panel.times is not None

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from benchmarks.engine import report, timing
 
@@ -48,28 +55,52 @@ class Bench:
         """The numbers of one section, or the last line of its error."""
         if name == "first_use":
             return self._first_use()
-        return self._run(["-m", "benchmarks.engine", "--section", name, *(["--quick"] if self.quick else [])])
+        return self._run(
+            ["-m", "benchmarks.engine", "--section", name, *(["--quick"] if self.quick else [])]
+        )
 
     def _first_use(self) -> dict[str, Any]:
         """Twice with one compilation cache: first empty, then filled. Later sections use it too."""
         cold, cached = (self._run(["-m", "benchmarks.engine.first_use"]) for _ in range(2))
-        return cold if "failed" in cold else cached if "failed" in cached else {"cold": cold, "cached": cached}
+        return (
+            cold
+            if "failed" in cold
+            else cached
+            if "failed" in cached
+            else {"cold": cold, "cached": cached}
+        )
 
     def _run(self, arguments: list[str]) -> dict[str, Any]:
         output = self.folder / "numbers.json"
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(self.folder / "kernels"), "JAX_PLATFORMS": "cpu"}
+        environment = {
+            **os.environ,
+            "NUMBA_CACHE_DIR": str(self.folder / "kernels"),
+            "JAX_PLATFORMS": "cpu",
+        }
         command = [sys.executable, *arguments, str(output)]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             sys.stderr.write(done.stderr)
-            return {"failed": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1].replace(str(ROOT), ".")}
+            return {
+                "failed": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[
+                    -1
+                ].replace(str(ROOT), ".")
+            }
         numbers: dict[str, Any] = json.loads(output.read_text())
         return numbers
 
 
 def run_all(names: list[str], quick: bool, console: Console) -> dict[str, Any]:
     """Every section in turn, with a bar that says which one is running."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as progress:
         bench, task = Bench(Path(folder), quick), progress.add_task("", total=len(names))
@@ -92,9 +123,19 @@ def run_section(name: str, quick: bool, output: Path) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description="Measure the engine beside its peers.")
-    parser.add_argument("--quick", action="store_true", help="small workloads, under two minutes; written beside the full results")
-    parser.add_argument("--sweep", action="store_true", help="also run the sweep K = 2…10 with restart halving for real")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine", description="Measure the engine beside its peers."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small workloads, under two minutes; written beside the full results",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="also run the sweep K = 2…10 with restart halving for real",
+    )
     parser.add_argument("--section", choices=list(TITLES), help=argparse.SUPPRESS)
     parser.add_argument("output", nargs="?", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -108,11 +149,18 @@ def main() -> int:
         return 0
     console = Console(width=None if sys.stdout.isatty() else 160)
     machine, began = timing.describe_machine(), time.perf_counter()
-    results = run_all([name for name in TITLES if name != "sweep" or options.sweep], options.quick, console)
-    stem, command = "engine-quick" if options.quick else "engine", " ".join(["python -m benchmarks.engine", *sys.argv[1:]])
+    results = run_all(
+        [name for name in TITLES if name != "sweep" or options.sweep], options.quick, console
+    )
+    stem, command = (
+        "engine-quick" if options.quick else "engine",
+        " ".join(["python -m benchmarks.engine", *sys.argv[1:]]),
+    )
     seconds = round(time.perf_counter() - began)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{stem}.json").write_text(json.dumps({"machine": machine, "seconds": seconds, "results": results}, indent=1) + "\n")
+    (RESULTS / f"{stem}.json").write_text(
+        json.dumps({"machine": machine, "seconds": seconds, "results": results}, indent=1) + "\n"
+    )
     (RESULTS / f"{stem}.md").write_text(report.to_markdown(machine, results, command))
     report.show(console, machine, results)
     console.print(f"{seconds} s in all; written to benchmarks/results/{stem}.json and {stem}.md")

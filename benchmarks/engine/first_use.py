@@ -16,12 +16,20 @@ def measure() -> dict[str, float]:
     from benchmarks.engine.workloads import mixed
 
     workload = mixed(2_000, 3)
-    panel = turncoat.Panel.from_arrays(workload.continuous, workload.categorical, workload.lengths, n_categories=workload.n_categories)
+    panel = turncoat.Panel.from_arrays(
+        workload.continuous,
+        workload.categorical,
+        workload.lengths,
+        n_categories=workload.n_categories,
+    )
     prepared = time.perf_counter()
     model = turncoat.BaumWelchHMM(3, n_restarts=1, max_iter=2, progress=False).fit(panel)
     turncoat.VariationalHMM(3, n_restarts=1, max_iter=2, progress=False).fit(panel)
     model.step(None, panel.continuous[0], panel.categorical[0])
-    return {"import_seconds": imported - began, "first_call_seconds": time.perf_counter() - prepared}
+    return {
+        "import_seconds": imported - began,
+        "first_call_seconds": time.perf_counter() - prepared,
+    }
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def variational(workload: Workload, prior: VariationalPrior) -> VariationalHMM:
     dof = np.full(start.means.shape, prior.dof + share)
     init = VariationalParams(
         initial_concentration=np.ones(n_states),
-        transition_concentration=ours.transition_concentration(n_states) + start.transition_matrix * share,
+        transition_concentration=ours.transition_concentration(n_states)
+        + start.transition_matrix * share,
         location=start.means,
         mean_strength=np.full(start.means.shape, 1 + share),
         dof=dof,
@@ -79,7 +80,10 @@ class IterationClock:
     @property
     def seconds(self) -> float:
         """Difference of the best long and the best short fit, per iteration between them."""
-        (few_seconds, few_iterations), (many_seconds, many_iterations) = min(self.few), min(self.many)
+        (few_seconds, few_iterations), (many_seconds, many_iterations) = (
+            min(self.few),
+            min(self.many),
+        )
         return (many_seconds - few_seconds) / (many_iterations - few_iterations)
 
     def _timed_fit(self, max_iter: int) -> tuple[float, int]:

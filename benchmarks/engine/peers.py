@@ -31,7 +31,11 @@ def hmmlearn_gaussian(workload: Workload, implementation: str) -> Peer:
     model.means_, model.covars_ = start.means, start.variances
     rows = workload.continuous.astype(np.float64)
     what = f"GaussianHMM(diag, {implementation}), float64 rows, _do_estep + _do_mstep as fit() calls them, input check left out"
-    return Peer(lambda: _hmmlearn_iteration(model, rows, workload.lengths), lambda: float(model.score(rows, workload.lengths)), what)
+    return Peer(
+        lambda: _hmmlearn_iteration(model, rows, workload.lengths),
+        lambda: float(model.score(rows, workload.lengths)),
+        what,
+    )
 
 
 def _hmmlearn_iteration(model: Any, rows: Array, lengths: Array) -> float:
@@ -70,7 +74,9 @@ def hmmlearn_variational(workload: Workload, prior: VariationalPrior) -> tuple[P
     model.covars_ = start.variances
     rows = workload.continuous.astype(np.float64)
     what = "VariationalGaussianHMM(diag, scaling), float64 rows, _estep_begin + _do_estep + bound + _do_mstep, its k-means left out"
-    return Peer(lambda: _hmmlearn_iteration(model, rows, workload.lengths), lambda: float("nan"), what), model
+    return Peer(
+        lambda: _hmmlearn_iteration(model, rows, workload.lengths), lambda: float("nan"), what
+    ), model
 
 
 def pomegranate(workload: Workload) -> Peer:
@@ -84,8 +90,12 @@ def pomegranate(workload: Workload) -> Peer:
         Normal(mean, variance, covariance_type="diag", check_data=False)
         for mean, variance in zip(start.means, start.variances, strict=True)
     ]
-    always_ending = np.ones(len(states), np.float32)  # an end probability of one adds nothing to the likelihood
-    model = DenseHMM(states, start.transition_matrix, start.initial_probs, always_ending, check_data=False)
+    always_ending = np.ones(
+        len(states), np.float32
+    )  # an end probability of one adds nothing to the likelihood
+    model = DenseHMM(
+        states, start.transition_matrix, start.initial_probs, always_ending, check_data=False
+    )
     batches = [torch.from_numpy(batch) for batch in _batches_of_equal_length(workload)]
 
     def summarize() -> float:
@@ -105,8 +115,16 @@ def pomegranate(workload: Workload) -> Peer:
 
 
 def _in_float32(start: Start) -> Start:
-    initial_probs, transition_matrix = start.initial_probs.astype(np.float32), start.transition_matrix.astype(np.float32)
-    return Start(initial_probs, transition_matrix, start.means.astype(np.float32), start.variances.astype(np.float32))
+    initial_probs, transition_matrix = (
+        start.initial_probs.astype(np.float32),
+        start.transition_matrix.astype(np.float32),
+    )
+    return Start(
+        initial_probs,
+        transition_matrix,
+        start.means.astype(np.float32),
+        start.variances.astype(np.float32),
+    )
 
 
 def _batches_of_equal_length(workload: Workload) -> list[Array]:
@@ -138,7 +156,9 @@ def dynamax(workload: Workload) -> Peer:
 
     @jax.jit
     def em_step(params: Any, emissions: Any) -> Any:
-        statistics, log_likelihoods = jax.vmap(lambda sequence: model.e_step(params, sequence))(emissions)
+        statistics, log_likelihoods = jax.vmap(lambda sequence: model.e_step(params, sequence))(
+            emissions
+        )
         state = model.initialize_m_step_state(params, properties)
         return model.m_step(params, properties, statistics, state)[0], log_likelihoods
 

@@ -22,7 +22,11 @@ _COLOURS = {
 
 def to_markdown(machine: dict[str, Any], results: Results, command: str) -> str:
     """The whole report."""
-    parts = ["# Engine benchmark", _machine_lines(machine), f"Made by `{command}`; a `--quick` run is smaller than what is required."]
+    parts = [
+        "# Engine benchmark",
+        _machine_lines(machine),
+        f"Made by `{command}`; a `--quick` run is smaller than what is required.",
+    ]
     return "\n\n".join(parts + [_markdown_table(table) for table in tables(results)]) + "\n"
 
 
@@ -53,7 +57,12 @@ def _markdown_row(cells: tuple[str, ...] | list[str]) -> str:
 
 
 def _rich_table(table: Table) -> RichTable:
-    made = RichTable(title=table.title, caption=table.remark.replace("*", ""), title_justify="left", caption_justify="left")
+    made = RichTable(
+        title=table.title,
+        caption=table.remark.replace("*", ""),
+        title_justify="left",
+        caption_justify="left",
+    )
     for column in table.columns:
         made.add_column(column, overflow="fold")
     for row in table.rows:

@@ -12,7 +12,14 @@ import numpy as np
 
 from benchmarks.engine import ours, peers, timing, workloads
 from benchmarks.engine.ours import Effort
-from benchmarks.engine.workloads import N_CATEGORICAL, N_CONTINUOUS, SEPARATED, SOFT, Array, Workload
+from benchmarks.engine.workloads import (
+    N_CATEGORICAL,
+    N_CONTINUOUS,
+    SEPARATED,
+    SOFT,
+    Array,
+    Workload,
+)
 from turncoat import BaumWelchHMM
 
 Result = dict[str, Any]
@@ -70,7 +77,10 @@ def arithmetic(scale: Scale) -> Result:
             workload = _gaussian(scale, spread, profile)
             panel = ours.as_panel(workload)
             seconds = ours.iteration_seconds(ours.baum_welch(workload.start), panel, scale.short)
-            case = {"seconds": seconds, "skippable_share": ours.negligible_share(workload.start, panel)}
+            case = {
+                "seconds": seconds,
+                "skippable_share": ours.negligible_share(workload.start, panel),
+            }
             cases.append({"profile": profile, "spread": spread, **_lengths(workload), **case})
     for case in cases:
         case["useful_flops"] = 8 * case["rows"] * N_CONTINUOUS * N_STATES
@@ -90,7 +100,12 @@ def hmmlearn_full(scale: Scale) -> Result:
         return {"missing": "hmmlearn"}
     workload = workloads.gaussian(scale.full_rows, N_CONTINUOUS, N_STATES, SEPARATED, "shrunk")
     cases = [
-        {"model": name, "profile": "full size", "spread": "separated", **_compare(workload, _hmmlearn_maker(name), FULL_EFFORT)}
+        {
+            "model": name,
+            "profile": "full size",
+            "spread": "separated",
+            **_compare(workload, _hmmlearn_maker(name), FULL_EFFORT),
+        }
         for name in ("log", "scaling")
     ]
     return {"cases": cases}
@@ -110,7 +125,9 @@ def variational(scale: Scale) -> Result:
     """VariationalGaussianHMM beside VariationalHMM, from the same prior and start."""
     if find_spec("hmmlearn") is None:
         return {"missing": "hmmlearn"}
-    workload = workloads.gaussian(scale.gaussian_rows, VARIATIONAL_COLUMNS, N_STATES, VARIATIONAL_SPREAD, "shrunk")
+    workload = workloads.gaussian(
+        scale.gaussian_rows, VARIATIONAL_COLUMNS, N_STATES, VARIATIONAL_SPREAD, "shrunk"
+    )
     prior = peers.VariationalPrior(dof=VARIATIONAL_COLUMNS, scale=VARIATIONAL_COLUMNS)
     peer, their_model = peers.hmmlearn_variational(workload, prior)
     our_model, panel = ours.variational(workload, prior), ours.as_panel(workload)
@@ -122,7 +139,9 @@ def variational(scale: Scale) -> Result:
         timing.settle()
         their_times.append(timing.seconds_of(peer.iterate))
     our_seconds, their_seconds = clock.seconds, min(their_times)
-    our_model.set_params(max_iter=iterations + 1).fit(panel)  # the parameters kept are those before the last update
+    our_model.set_params(max_iter=iterations + 1).fit(
+        panel
+    )  # the parameters kept are those before the last update
     return {
         "what": peer.what,
         **_lengths(workload),
@@ -132,7 +151,9 @@ def variational(scale: Scale) -> Result:
         "ratio": their_seconds / our_seconds,
         "iterations_compared": iterations,
         "same_state_share": _same_states(their_model, our_model, workload),
-        "largest_mean_difference": float(np.abs(their_model.means_posterior_ - our_model.params_.means).max()),
+        "largest_mean_difference": float(
+            np.abs(their_model.means_posterior_ - our_model.params_.means).max()
+        ),
     }
 
 
@@ -154,12 +175,22 @@ def growth(scale: Scale) -> Result:
     for wanted in scale.series:
         n_sequences = int(np.searchsorted(np.cumsum(workload.lengths), wanted)) + 1
         part = panel[:n_sequences]
-        more = scale.long.many * panel.n_rows // part.n_rows  # the same rows in all, so that small panels are timed as well
+        more = (
+            scale.long.many * panel.n_rows // part.n_rows
+        )  # the same rows in all, so that small panels are timed as well
         rows.append(part.n_rows)
-        seconds.append(ours.iteration_seconds(model, part, Effort(scale.long.few, more, scale.long.rounds)))
+        seconds.append(
+            ours.iteration_seconds(model, part, Effort(scale.long.few, more, scale.long.rounds))
+        )
     slope = float(np.polyfit(np.log(rows), np.log(seconds), 1)[0])
     per_row, fixed = np.polyfit(rows, seconds, 1, w=1 / np.array(seconds))
-    return {"rows": rows, "seconds": seconds, "slope": slope, "fixed_seconds": float(fixed), "seconds_per_row": float(per_row)}
+    return {
+        "rows": rows,
+        "seconds": seconds,
+        "slope": slope,
+        "fixed_seconds": float(fixed),
+        "seconds_per_row": float(per_row),
+    }
 
 
 def sweep_projection(scale: Scale) -> Result:
@@ -167,7 +198,10 @@ def sweep_projection(scale: Scale) -> Result:
     panel = ours.as_panel(workloads.mixed(scale.full_rows, N_STATES))
     effort = Effort(scale.long.few, scale.long.many, scale.long.rounds - 1)
     models = {k: BaumWelchHMM(k, n_restarts=1, tol=0.0, progress=False) for k in SWEEP}
-    return {"rows": panel.n_rows, "seconds": {k: ours.iteration_seconds(model, panel, effort) for k, model in models.items()}}
+    return {
+        "rows": panel.n_rows,
+        "seconds": {k: ours.iteration_seconds(model, panel, effort) for k, model in models.items()},
+    }
 
 
 def live(scale: Scale) -> Result:
@@ -177,14 +211,21 @@ def live(scale: Scale) -> Result:
     assert workload.categorical is not None
     stored = (workload.continuous, workload.categorical)
     wide = (workload.continuous.astype(np.float64), workload.categorical.astype(np.int64))
-    return {"stored": _step_times(model, *stored, scale.live_calls), "wide": _step_times(model, *wide, scale.live_calls)}
+    return {
+        "stored": _step_times(model, *stored, scale.live_calls),
+        "wide": _step_times(model, *wide, scale.live_calls),
+    }
 
 
 def sweep(scale: Scale) -> Result:
     """The whole sweep for real: five restarts with halving, at most 100 iterations, the default tolerance."""
     panel = ours.as_panel(workloads.mixed(scale.sweep_rows, N_STATES))
     fits = {k: _sweep_fit(BaumWelchHMM(k, progress=False), panel) for k in SWEEP}
-    return {"rows": panel.n_rows, "fits": fits, "seconds": sum(fit["seconds"] for fit in fits.values())}
+    return {
+        "rows": panel.n_rows,
+        "fits": fits,
+        "seconds": sum(fit["seconds"] for fit in fits.values()),
+    }
 
 
 SECTIONS: dict[str, Callable[[Scale], Result]] = {
@@ -210,14 +251,24 @@ def _gaussian(scale: Scale, spread: str, profile: str) -> Workload:
 def _lengths(workload: Workload) -> Result:
     lengths = workload.lengths
     seen_by_a_row = float((lengths**2).sum() / lengths.sum())
-    return {"rows": workload.n_rows, "sequences": len(lengths), "longest": int(lengths.max()), "length_around_a_row": seen_by_a_row}
+    return {
+        "rows": workload.n_rows,
+        "sequences": len(lengths),
+        "longest": int(lengths.max()),
+        "length_around_a_row": seen_by_a_row,
+    }
 
 
 def _hmmlearn_maker(implementation: str) -> Callable[[Workload], peers.Peer]:
     return lambda workload: peers.hmmlearn_gaussian(workload, implementation)
 
 
-def _against(package: str, makers: dict[str, Callable[[Workload], peers.Peer]], profiles: tuple[str, ...], scale: Scale) -> Result:
+def _against(
+    package: str,
+    makers: dict[str, Callable[[Workload], peers.Peer]],
+    profiles: tuple[str, ...],
+    scale: Scale,
+) -> Result:
     """Every model of a peer on every profile and spread, or the word that it is missing."""
     if find_spec(package) is None:
         return {"missing": package}
@@ -256,7 +307,9 @@ def _compare(workload: Workload, make: Callable[[Workload], peers.Peer], effort:
 
 def _same_states(their_model: Any, our_model: Any, workload: Workload) -> float:
     """Share of rows whose most probable smoothed state agrees; states correspond because the start is the same."""
-    theirs: Array = their_model.predict_proba(workload.continuous.astype(np.float64), workload.lengths)
+    theirs: Array = their_model.predict_proba(
+        workload.continuous.astype(np.float64), workload.lengths
+    )
     mine: Array = our_model.smooth(ours.as_panel(workload)).probs
     return float((theirs.argmax(axis=1) == mine.argmax(axis=1)).mean())
 
@@ -289,11 +342,20 @@ def _step_times(model: BaumWelchHMM, continuous: Array, categorical: Array, n_ca
         began = time.perf_counter_ns()
         belief = model.step(belief, cells, codes)
         nanoseconds[call] = time.perf_counter_ns() - began
-    return {"calls": n_calls, "median_us": float(np.median(nanoseconds)) / 1e3, "p99_us": float(np.quantile(nanoseconds, 0.99)) / 1e3}
+    return {
+        "calls": n_calls,
+        "median_us": float(np.median(nanoseconds)) / 1e3,
+        "p99_us": float(np.quantile(nanoseconds, 0.99)) / 1e3,
+    }
 
 
 def _sweep_fit(model: BaumWelchHMM, panel: Any) -> Result:
     seconds = timing.seconds_of(lambda: model.fit(panel))
     report = model.fit_report_
     iterations = [restart.n_iter for restart in report.restarts]
-    return {"seconds": seconds, "iterations": iterations, "stop_reason": report.stop_reason, "bic": model.bic(panel)}
+    return {
+        "seconds": seconds,
+        "iterations": iterations,
+        "stop_reason": report.stop_reason,
+        "bic": model.bic(panel),
+    }

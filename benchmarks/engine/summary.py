@@ -53,7 +53,11 @@ class Requirement:
 
     def cells(self) -> list[str]:
         """The line as text."""
-        return [self.name, *(_quantity(value, self.unit) for value in (self.must, self.aim, self.measured)), self.verdict]
+        return [
+            self.name,
+            *(_quantity(value, self.unit) for value in (self.must, self.aim, self.measured)),
+            self.verdict,
+        ]
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,18 @@ def requirements(results: Results) -> list[Requirement]:
         "variational": [_variational_line(results["variational"])],
         "arithmetic": _arithmetic_lines(results["arithmetic"]),
         "full_size": [_memory_line(results["full_size"], "")],
-        "full_size_missing": [_memory_line(results["full_size_missing"], ", 30 % of continuous cells missing")],
+        "full_size_missing": [
+            _memory_line(results["full_size_missing"], ", 30 % of continuous cells missing")
+        ],
         "growth": [_slope_line(results["growth"])],
         "live": _live_lines(results["live"]),
         "first_use": [_compile_line(results["first_use"])],
     }
-    return [replace(line, noisy=_is_noisy(section, results)) for section, lines in made.items() for line in lines]
+    return [
+        replace(line, noisy=_is_noisy(section, results))
+        for section, lines in made.items()
+        for line in lines
+    ]
 
 
 def _is_noisy(section: str, results: Results) -> bool:
@@ -148,44 +158,92 @@ def _arithmetic_lines(section: Results) -> Iterable[Requirement]:
         yield Requirement("share of this machine's sgemm rate", absent, 20.0, 35.0, "%")
         return
     for case in section["cases"]:
-        yield Requirement(f"share of sgemm rate, {_case_words(case)}", 100 * case["share_of_sgemm"], 20.0, 35.0, "%")
+        yield Requirement(
+            f"share of sgemm rate, {_case_words(case)}",
+            100 * case["share_of_sgemm"],
+            20.0,
+            35.0,
+            "%",
+        )
 
 
 def _memory_line(section: Results, words: str) -> Requirement:
     name = f"mixed model{_rows_words(section)}{words}: peak memory ÷ panel bytes"
-    return Requirement(name, _absent(section) or section["peak_over_panel"], 1.6, 1.3, higher_is_better=False)
+    return Requirement(
+        name, _absent(section) or section["peak_over_panel"], 1.6, 1.3, higher_is_better=False
+    )
 
 
 def _slope_line(section: Results) -> Requirement:
     measured = _absent(section) or section["slope"]
-    return Requirement("cost grows no faster than linearly: slope in logarithms", measured, 1.1, None, "", higher_is_better=False)
+    return Requirement(
+        "cost grows no faster than linearly: slope in logarithms",
+        measured,
+        1.1,
+        None,
+        "",
+        higher_is_better=False,
+    )
 
 
 def _live_lines(section: Results) -> Iterable[Requirement]:
     for key, words in (("stored", "float32 + int8 row"), ("wide", "float64 + int64 row")):
         measured = _absent(section) or section[key]["median_us"]
-        yield Requirement(f"live step, 407 + 334 columns, {words}, median", measured, None, 5.0, " µs", higher_is_better=False)
+        yield Requirement(
+            f"live step, 407 + 334 columns, {words}, median",
+            measured,
+            None,
+            5.0,
+            " µs",
+            higher_is_better=False,
+        )
 
 
 def _compile_line(section: Results) -> Requirement:
     measured = _absent(section) or section["cold"]["first_call_seconds"]
-    return Requirement("cold compilation of all kernels, both tiers", measured, 20.0, None, " s", higher_is_better=False)
+    return Requirement(
+        "cold compilation of all kernels, both tiers",
+        measured,
+        20.0,
+        None,
+        " s",
+        higher_is_better=False,
+    )
 
 
 def _requirements_table(results: Results) -> Table:
     rows = [line.cells() for line in requirements(results)]
-    return Table("Requirements", ("per EM iteration, K = 8", "must", "aim", "measured", "verdict"), rows, _PROFILES_REMARK)
+    return Table(
+        "Requirements",
+        ("per EM iteration, K = 8", "must", "aim", "measured", "verdict"),
+        rows,
+        _PROFILES_REMARK,
+    )
 
 
 def _peers_table(results: Results) -> Table:
-    columns = ("peer", "rows", "lengths", "longest", "around a row", "states", "theirs, s", "ours, s", "ratio", "log-likelihood differs by")
+    columns = (
+        "peer",
+        "rows",
+        "lengths",
+        "longest",
+        "around a row",
+        "states",
+        "theirs, s",
+        "ours, s",
+        "ratio",
+        "log-likelihood differs by",
+    )
     rows = []
     for section in (*PEER_SECTIONS, "hmmlearn_full"):
         if absent := _absent(results[section]):
             rows.append([section, absent] + [""] * (len(columns) - 2))
             continue
         name = section.removesuffix("_full")
-        rows += [[f"{name} {case['model']}{_busy(results[section])}", *_peer_cells(case)] for case in results[section]["cases"]]
+        rows += [
+            [f"{name} {case['model']}{_busy(results[section])}", *_peer_cells(case)]
+            for case in results[section]["cases"]
+        ]
     return Table("Peers, seconds per EM iteration", columns, rows, _PEERS_REMARK)
 
 
@@ -214,9 +272,19 @@ def _variational_table(section: Results) -> Table | None:
         f"{100 * section['same_state_share']:.3f} %",
         f"{section['largest_mean_difference']:.1e}",
     ]
-    columns = ("size", "theirs, s", "ours, s", "ratio", "rows in the same state", "largest difference of means")
+    columns = (
+        "size",
+        "theirs, s",
+        "ours, s",
+        "ratio",
+        "rows in the same state",
+        "largest difference of means",
+    )
     return Table(
-        "Variational models, seconds per iteration" + _busy(section), columns, [cells], _variational_remark(section["iterations_compared"])
+        "Variational models, seconds per iteration" + _busy(section),
+        columns,
+        [cells],
+        _variational_remark(section["iterations_compared"]),
     )
 
 
@@ -224,11 +292,18 @@ def _what_table(results: Results) -> Table:
     rows: dict[str, list[str]] = {}
     for section in PEER_SECTIONS:
         for case in results[section].get("cases", []):
-            rows.setdefault(f"{section} {case['model']}", [f"{section} {case['model']}", case["what"]])
+            rows.setdefault(
+                f"{section} {case['model']}", [f"{section} {case['model']}", case["what"]]
+            )
     if "what" in results["variational"]:
         rows["variational"] = ["hmmlearn variational", results["variational"]["what"]]
     ours = "fit(panel) with init, tol = 0: (time of many - time of few iterations) ÷ (many - few), float32, all cores"
-    return Table("What is timed", ("contender", "what it does"), [["Turncoat", ours], *rows.values()], _FAIRNESS_REMARK)
+    return Table(
+        "What is timed",
+        ("contender", "what it does"),
+        [["Turncoat", ours], *rows.values()],
+        _FAIRNESS_REMARK,
+    )
 
 
 def _arithmetic_table(section: Results) -> Table | None:
@@ -245,7 +320,14 @@ def _arithmetic_table(section: Results) -> Table | None:
         ]
         for case in section["cases"]
     ]
-    columns = ("lengths", "states", "ms per iteration", "useful Gflop/s", "share of sgemm", "cells with posterior ≤ 1e-8")
+    columns = (
+        "lengths",
+        "states",
+        "ms per iteration",
+        "useful Gflop/s",
+        "share of sgemm",
+        "cells with posterior ≤ 1e-8",
+    )
     remark = f"sgemm in this run: {section['sgemm_gflops']:.0f} Gflop/s. {_ARITHMETIC_REMARK}"
     return Table("Arithmetic, continuous columns only" + _busy(section), columns, rows, remark)
 
@@ -264,7 +346,10 @@ def _full_size_table(results: Results) -> Table:
                 words + _busy(measured),
                 *(f"{measured[key]:,}" for key in ("rows", "sequences", "longest")),
                 f"{measured['seconds']:.3f}",
-                *(f"{measured[key] / 1e6:,.0f}" for key in ("panel_bytes", "before_fit_bytes", "peak_bytes")),
+                *(
+                    f"{measured[key] / 1e6:,.0f}"
+                    for key in ("panel_bytes", "before_fit_bytes", "peak_bytes")
+                ),
                 f"{measured['before_fit_over_panel']:.2f}",
                 f"{measured['peak_over_panel']:.2f}",
             ]
@@ -279,7 +364,12 @@ def _growth_table(section: Results) -> Table | None:
     rows = [[f"{n:,}", f"{seconds:.4f}", f"{1e6 * seconds / n:.2f}"] for n, seconds in pairs]
     line = f"{1e3 * section['fixed_seconds']:.1f} ms + {1e6 * section['seconds_per_row']:.3f} µs per row"
     remark = f"Slope in logarithms: {section['slope']:.3f}; straight line: {line}."
-    return Table("Growth, mixed model" + _busy(section), ("rows", "s per iteration", "µs per row"), rows, remark)
+    return Table(
+        "Growth, mixed model" + _busy(section),
+        ("rows", "s per iteration", "µs per row"),
+        rows,
+        remark,
+    )
 
 
 def _projection_table(section: Results) -> Table | None:
@@ -287,7 +377,10 @@ def _projection_table(section: Results) -> Table | None:
         return None
     per_state = {int(k): seconds for k, seconds in section["seconds"].items()}
     plain, halved = RESTARTS * ITERATIONS, HALVED_ITERATIONS
-    rows = [[str(k), f"{s:.3f}", f"{s * plain / 60:.1f}", f"{s * halved / 60:.1f}"] for k, s in per_state.items()]
+    rows = [
+        [str(k), f"{s:.3f}", f"{s * plain / 60:.1f}", f"{s * halved / 60:.1f}"]
+        for k, s in per_state.items()
+    ]
     total = sum(per_state.values())
     rows.append(["all", f"{total:.3f}", f"{total * plain / 60:.1f}", f"{total * halved / 60:.1f}"])
     columns = ("K", "s per iteration", f"{plain} iterations, min", f"with halving ({halved}), min")
@@ -299,12 +392,25 @@ def _sweep_table(section: Results) -> Table | None:
     if _absent(section):
         return None
     rows = [
-        [k, f"{fit['seconds']:.1f}", " + ".join(str(n) for n in fit["iterations"]), fit["stop_reason"], f"{fit['bic']:,.0f}"]
+        [
+            k,
+            f"{fit['seconds']:.1f}",
+            " + ".join(str(n) for n in fit["iterations"]),
+            fit["stop_reason"],
+            f"{fit['bic']:,.0f}",
+        ]
         for k, fit in section["fits"].items()
     ]
     size = f"{section['rows']:,} rows, mixed, drawn from 8 states"
-    remark = f"{size}; 5 restarts with halving, default tolerance: {section['seconds']:.0f} s in all."
-    return Table("Sweep K = 2…10, run" + _busy(section), ("K", "s", "iterations per restart", "stopped by", "BIC"), rows, remark)
+    remark = (
+        f"{size}; 5 restarts with halving, default tolerance: {section['seconds']:.0f} s in all."
+    )
+    return Table(
+        "Sweep K = 2…10, run" + _busy(section),
+        ("K", "s", "iterations per restart", "stopped by", "BIC"),
+        rows,
+        remark,
+    )
 
 
 def _live_table(section: Results) -> Table | None:
@@ -312,20 +418,42 @@ def _live_table(section: Results) -> Table | None:
         return None
     words = {"stored": "float32 cells, int8 codes", "wide": "float64 cells, int64 codes"}
     measured = [(name, section[key]) for key, name in words.items()]
-    rows = [[name, f"{times['median_us']:.2f}", f"{times['p99_us']:.2f}", f"{times['calls']:,}"] for name, times in measured]
-    return Table("Live step, 407 + 334 columns, K = 8" + _busy(section), ("row given as", "median, µs", "p99, µs", "calls"), rows)
+    rows = [
+        [name, f"{times['median_us']:.2f}", f"{times['p99_us']:.2f}", f"{times['calls']:,}"]
+        for name, times in measured
+    ]
+    return Table(
+        "Live step, 407 + 334 columns, K = 8" + _busy(section),
+        ("row given as", "median, µs", "p99, µs", "calls"),
+        rows,
+    )
 
 
 def _first_use_table(section: Results) -> Table | None:
     if _absent(section):
         return None
-    rows = [[name, f"{section[name]['import_seconds']:.2f}", f"{section[name]['first_call_seconds']:.2f}"] for name in ("cold", "cached")]
+    rows = [
+        [
+            name,
+            f"{section[name]['import_seconds']:.2f}",
+            f"{section[name]['first_call_seconds']:.2f}",
+        ]
+        for name in ("cold", "cached")
+    ]
     remark = "First calls: a two-iteration fit of a small mixed panel in both tiers and one live step. Cold: empty compilation cache."
-    return Table("First use in a new process" + _busy(section), ("kernels", "import, s", "first calls, s"), rows, remark)
+    return Table(
+        "First use in a new process" + _busy(section),
+        ("kernels", "import, s", "first calls, s"),
+        rows,
+        remark,
+    )
 
 
 def _load_table(results: Results) -> Table:
-    rows = [[name, f"{section['wall_seconds']:.0f}", f"{100 * section['other_load']:.0f} %"] for name, section in results.items()]
+    rows = [
+        [name, f"{section['wall_seconds']:.0f}", f"{100 * section['other_load']:.0f} %"]
+        for name, section in results.items()
+    ]
     return Table("How quiet the machine was", ("section", "s", "other load"), rows, _LOAD_REMARK)
 
 

@@ -14,7 +14,19 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info
 
-PACKAGES = ("numpy", "numba", "scipy", "scikit-learn", "polars", "pyarrow", "hmmlearn", "pomegranate", "torch", "dynamax", "jax")
+PACKAGES = (
+    "numpy",
+    "numba",
+    "scipy",
+    "scikit-learn",
+    "polars",
+    "pyarrow",
+    "hmmlearn",
+    "pomegranate",
+    "torch",
+    "dynamax",
+    "jax",
+)
 _SGEMM_SIZE = 4096
 _SETTLE_SECONDS = 0.25
 
@@ -39,7 +51,9 @@ def best_of(repeats: int, call: Callable[[], object]) -> float:
 def sgemm_rate(repeats: int) -> float:
     """Best float32 matrix-multiplication rate of NumPy on all cores, in flops per second."""
     rng = np.random.default_rng(0)
-    left, right = (rng.standard_normal((_SGEMM_SIZE, _SGEMM_SIZE), dtype=np.float32) for _ in range(2))
+    left, right = (
+        rng.standard_normal((_SGEMM_SIZE, _SGEMM_SIZE), dtype=np.float32) for _ in range(2)
+    )
     product = np.empty_like(left)
     return 2 * _SGEMM_SIZE**3 / best_of(repeats, lambda: np.matmul(left, right, out=product))
 
@@ -48,7 +62,13 @@ def peak_bytes() -> int:
     """Largest resident size this process has had; unlike the resource counters, nothing of its parent's."""
     status = Path("/proc/self/status")
     if status.exists():
-        return 1024 * int(next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")))
+        return 1024 * int(
+            next(
+                line.split()[1]
+                for line in status.read_text().splitlines()
+                if line.startswith("VmHWM")
+            )
+        )
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -85,7 +105,9 @@ def describe_machine() -> dict[str, object]:
         "load_before": round(os.getloadavg()[0], 2),
         "system": f"{_distribution()}, {platform.machine()}",
         "python": platform.python_version(),
-        "blas": sorted({_blas_name(library) for library in threadpool_info() if library["user_api"] == "blas"}),
+        "blas": sorted(
+            {_blas_name(library) for library in threadpool_info() if library["user_api"] == "blas"}
+        ),
         "versions": {name: _version(name) for name in PACKAGES},
     }
 
@@ -94,7 +116,9 @@ def _cpu_model() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     named = {key.strip(): value.strip() for key, value in fields.items()}
-    wide = next((name for name in ("avx512f", "avx2") if name in named.get("flags", "").split()), "no AVX")
+    wide = next(
+        (name for name in ("avx512f", "avx2") if name in named.get("flags", "").split()), "no AVX"
+    )
     return f"{named.get('model name', 'unknown')} (family {named.get('cpu family', '?')}, model {named.get('model', '?')}, {wide})"
 
 

@@ -68,7 +68,9 @@ def sampled_lengths(n_rows: int, rng: np.random.Generator) -> Array:
     """Every so-manyth sequence of the full-size panel, ordered by length: the same profile, thinned evenly."""
     longest_first = np.sort(shrunk_lengths(FULL_ROWS, rng))[::-1]
     step = FULL_ROWS / n_rows
-    lengths = longest_first[((np.arange(round(FULL_SEQUENCES / step)) + 0.5) * step).astype(np.int64)].copy()
+    lengths = longest_first[
+        ((np.arange(round(FULL_SEQUENCES / step)) + 0.5) * step).astype(np.int64)
+    ].copy()
     _settle(lengths, n_rows, FULL_LONGEST, rng)
     rng.shuffle(lengths)
     return lengths
@@ -91,9 +93,17 @@ def sticky_states(lengths: Array, n_states: int, rng: np.random.Generator) -> Ar
     return drawn[np.maximum.accumulate(np.where(fresh, np.arange(n_rows), 0))]
 
 
-def draw_truth(n_states: int, n_continuous: int, spread: float, n_categories: tuple[int, ...], rng: np.random.Generator) -> Start:
+def draw_truth(
+    n_states: int,
+    n_continuous: int,
+    spread: float,
+    n_categories: tuple[int, ...],
+    rng: np.random.Generator,
+) -> Start:
     """Parameters whose state means have standard deviation `spread`."""
-    transition_matrix = np.full((n_states, n_states), (1 - STAY) / n_states) + STAY * np.eye(n_states)
+    transition_matrix = np.full((n_states, n_states), (1 - STAY) / n_states) + STAY * np.eye(
+        n_states
+    )
     return Start(
         initial_probs=np.full(n_states, 1 / n_states),
         transition_matrix=transition_matrix,
@@ -107,7 +117,9 @@ def nearby(truth: Start, spread: float, rng: np.random.Generator) -> Start:
     """The common start: the truth with its means moved by a third of their spread and its variances by a tenth."""
     means = truth.means + rng.normal(0.0, spread / 3, truth.means.shape)
     variances = rng.uniform(0.9, 1.1, truth.variances.shape)
-    return Start(truth.initial_probs, truth.transition_matrix, means, variances, truth.category_probs)
+    return Start(
+        truth.initial_probs, truth.transition_matrix, means, variances, truth.category_probs
+    )
 
 
 def category_sizes(rng: np.random.Generator) -> tuple[int, ...]:
@@ -116,7 +128,9 @@ def category_sizes(rng: np.random.Generator) -> tuple[int, ...]:
     return (2,) * N_BINARY + tuple(int(size) for size in many)
 
 
-def fill_continuous(rows: Array, states: Array, means: Array, missing: float, rng: np.random.Generator) -> None:
+def fill_continuous(
+    rows: Array, states: Array, means: Array, missing: float, rng: np.random.Generator
+) -> None:
     """Draw unit-variance Gaussian rows in place, block by block, with a share of the cells missing."""
     means = means.astype(np.float32)
     for begin in range(0, len(rows), BLOCK_ROWS):
@@ -127,7 +141,9 @@ def fill_continuous(rows: Array, states: Array, means: Array, missing: float, rn
             block[rng.random(block.shape, dtype=np.float32) < missing] = np.nan
 
 
-def fill_categorical(codes: Array, states: Array, category_probs: tuple[Array, ...], rng: np.random.Generator) -> None:
+def fill_categorical(
+    codes: Array, states: Array, category_probs: tuple[Array, ...], rng: np.random.Generator
+) -> None:
     """Draw category codes in place, block by block."""
     bounds = [np.cumsum(probs, axis=1)[:, :-1].astype(np.float32) for probs in category_probs]
     for begin in range(0, len(codes), BLOCK_ROWS):
@@ -144,7 +160,9 @@ PROFILES: dict[str, Callable[[int, np.random.Generator], Array]] = {
 }
 
 
-def gaussian(n_rows: int, n_continuous: int, n_states: int, spread: float, profile: str) -> Workload:
+def gaussian(
+    n_rows: int, n_continuous: int, n_states: int, spread: float, profile: str
+) -> Workload:
     """Continuous columns only, with one of the length profiles."""
     rng = np.random.default_rng(SEED)
     lengths = PROFILES[profile](n_rows, rng)
@@ -160,7 +178,10 @@ def mixed(n_rows: int, n_states: int, missing: float = 0.0) -> Workload:
     lengths, sizes = shrunk_lengths(n_rows, rng), category_sizes(rng)
     truth = draw_truth(n_states, N_CONTINUOUS, SEPARATED, sizes, rng)
     states = sticky_states(lengths, n_states, rng)
-    rows, codes = np.empty((n_rows, N_CONTINUOUS), np.float32), np.empty((n_rows, N_CATEGORICAL), np.int8)
+    rows, codes = (
+        np.empty((n_rows, N_CONTINUOUS), np.float32),
+        np.empty((n_rows, N_CATEGORICAL), np.int8),
+    )
     fill_continuous(rows, states, truth.means, missing, rng)
     fill_categorical(codes, states, truth.category_probs, rng)
     return Workload(rows, codes, lengths, sizes, nearby(truth, SEPARATED, rng))

@@ -62,21 +62,37 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
     made = tables("ieee-cis", n_rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
     quick: dict[str, Any] = {"n_restarts": 1, "max_iter": 10, "progress": False}
-    detector = Detector(Features(), VariationalHMM(STATES, **quick), supervision="anchored").fit(transactions)
+    detector = Detector(Features(), VariationalHMM(STATES, **quick), supervision="anchored").fit(
+        transactions
+    )
     detector.save(folder / "variational")
     if neural:
         model = NeuralVariationalHMM(STATES, latent_dim=64, epochs=2, **quick)
-        Detector(Features(), model, supervision="anchored").fit(transactions).save(folder / "neural")
+        Detector(Features(), model, supervision="anchored").fit(transactions).save(
+            folder / "neural"
+        )
     bodies = [one.sent for one in client_rows(transactions, n_requests)]
     form = TransactionForm(detector)
-    given = asyncio.run(Ledger(open_store("memory://")).score(detector, [form.decode(bodies[0])]))[0]
+    given = asyncio.run(Ledger(open_store("memory://")).score(detector, [form.decode(bodies[0])]))[
+        0
+    ]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     if isinstance(given, Exception):
         raise given
-    (folder / "requests").write_bytes(msgspec.msgpack.encode([head.format(len(body)).encode() + body for body in bodies]))
+    (folder / "requests").write_bytes(
+        msgspec.msgpack.encode([head.format(len(body)).encode() + body for body in bodies])
+    )
     plan = detector.features_.fitted()
-    columns = {"continuous": len(plan.continuous), "categorical": len(plan.categorical), "rows": n_rows}
-    return {**columns, "body_bytes": sum(map(len, bodies)) // len(bodies), "answer_bytes": len(given.body)}
+    columns = {
+        "continuous": len(plan.continuous),
+        "categorical": len(plan.categorical),
+        "rows": n_rows,
+    }
+    return {
+        **columns,
+        "body_bytes": sum(map(len, bodies)) // len(bodies),
+        "answer_bytes": len(given.body),
+    }
 
 
 def _free_port() -> int:
@@ -93,7 +109,9 @@ def running(command: list[str], port: int) -> Iterator[psutil.Process]:
         for _ in range(600):
             time.sleep(0.1)
             if process.poll() is not None:
-                raise RuntimeError(process.stderr.read().decode() if process.stderr else "the server ended")
+                raise RuntimeError(
+                    process.stderr.read().decode() if process.stderr else "the server ended"
+                )
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
                     break
@@ -117,7 +135,9 @@ def loaded(port: int, folder: Path, first: int, last: int, connections: int) -> 
         str(first),
         str(last),
     ]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=600).stdout)
+    found: dict[str, Any] = json.loads(
+        subprocess.run(command, capture_output=True, check=True, timeout=600).stdout
+    )
     answered, total = found["statuses"].get("200", 0), sum(found["statuses"].values())
     if answered < (1 - MOST_REFUSED) * total:
         raise RuntimeError(f"answers other than 200: {found['statuses']}")
@@ -135,11 +155,24 @@ def constant(place: Place, workers: int, length: int, decodes: bool) -> tuple[li
 def service(place: Place, tier: str, store: str, workers: int) -> tuple[list[str], int]:
     """Those of the service itself, on an empty store."""
     port = _free_port()
-    urls = {"memory": "memory://", "redis": f"redis://127.0.0.1:{place.redis_port}/0?prefix={tier}{workers}"}
+    urls = {
+        "memory": "memory://",
+        "redis": f"redis://127.0.0.1:{place.redis_port}/0?prefix={tier}{workers}",
+    }
     for mode in ("FULL", "NORMAL"):
         file = place.folder / f"{tier}-{workers}-{mode}.sqlite"
         urls[f"sqlite {mode}"] = f"sqlite:///{file}?synchronous={mode}"
-    command = ["turncoat", "serve", str(place.folder / tier), "--store", urls[store], "--port", str(port), "--workers", str(workers)]
+    command = [
+        "turncoat",
+        "serve",
+        str(place.folder / tier),
+        "--store",
+        urls[store],
+        "--port",
+        str(port),
+        "--workers",
+        str(workers),
+    ]
     return command, port
 
 
@@ -147,7 +180,11 @@ class Loaded:
     """A server under load in turn with others: the best of its rounds, and what its processes took over all of them."""
 
     def __init__(self, process: psutil.Process, port: int, folder: Path, n_requests: int) -> None:
-        self.port, self.folder, self.family = port, folder, [process, *process.children(recursive=True)]
+        self.port, self.folder, self.family = (
+            port,
+            folder,
+            [process, *process.children(recursive=True)],
+        )
         self.share = n_requests // (ROUNDS * len(CONNECTIONS) + 1)
         loaded(port, folder, 0, self.share, CONNECTIONS[-1])  # to warm up
         self.cpu = 0.0
@@ -157,7 +194,12 @@ class Loaded:
         """Requests that it has not had before."""
         before = self._seconds()
         first = self.share * (len(self.rounds) + 1)
-        self.rounds.append({"connections": connections, **loaded(self.port, self.folder, first, first + self.share, connections)})
+        self.rounds.append(
+            {
+                "connections": connections,
+                **loaded(self.port, self.folder, first, first + self.share, connections),
+            }
+        )
         self.cpu += self._seconds() - before
 
     def _seconds(self) -> float:
@@ -166,24 +208,46 @@ class Loaded:
     def found(self) -> dict[str, Any]:
         """The best round, and the rest."""
         best = _fastest(self.rounds)
-        spread = {many: [one["per_second"] for one in self.rounds if one["connections"] == many] for many in CONNECTIONS}
-        curve = [_fastest([one for one in self.rounds if one["connections"] == many]) for many in CONNECTIONS]
-        more = {"rounds": spread, "curve": curve, "refused": sum(one["refused"] for one in self.rounds)}
+        spread = {
+            many: [one["per_second"] for one in self.rounds if one["connections"] == many]
+            for many in CONNECTIONS
+        }
+        curve = [
+            _fastest([one for one in self.rounds if one["connections"] == many])
+            for many in CONNECTIONS
+        ]
+        more = {
+            "rounds": spread,
+            "curve": curve,
+            "refused": sum(one["refused"] for one in self.rounds),
+        }
         cpu = 1e6 * self.cpu / (self.share * len(self.rounds))
-        return {**best, **more, "cpu_us": cpu, "resident_mb": sum(one.memory_info().rss for one in self.family) / 2**20}
+        return {
+            **best,
+            **more,
+            "cpu_us": cpu,
+            "resident_mb": sum(one.memory_info().rss for one in self.family) / 2**20,
+        }
 
 
 def _fastest(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return max(rounds, key=lambda one: one["per_second"])
 
 
-def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, str, int]], console: Console) -> list[dict[str, Any]]:
+def measure(
+    place: Place, n_requests: int, length: int, rows: list[tuple[str, str, int]], console: Console
+) -> list[dict[str, Any]]:
     """Every row of the table: the service and the two constant stacks loaded in turn, and of each the best round counts."""
     results = []
     for tier, store, workers in rows:
-        commands = [*(constant(place, workers, length, decodes) for decodes in (False, True)), service(place, tier, store, workers)]
+        commands = [
+            *(constant(place, workers, length, decodes) for decodes in (False, True)),
+            service(place, tier, store, workers),
+        ]
         with console.status(f"{tier}, {store}, {workers} worker(s)"), ExitStack() as stack:
-            started = [(stack.enter_context(running(command, port)), port) for command, port in commands]
+            started = [
+                (stack.enter_context(running(command, port)), port) for command, port in commands
+            ]
             servers = [Loaded(process, port, place.folder, n_requests) for process, port in started]
             for connections in CONNECTIONS * ROUNDS:
                 for server in servers:
@@ -193,7 +257,10 @@ def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, st
             files = place.folder.glob(f"{tier}-{workers}-{store.split()[1]}*")
             found["store_bytes"] = sum(file.stat().st_size for file in files) / n_requests
         for name, other in (("bare", bare), ("constant", decoding)):
-            found |= {f"{name}_{what}": other[what] for what in ("per_second", "connections", "rounds", "curve", "cpu_us")}
+            found |= {
+                f"{name}_{what}": other[what]
+                for what in ("per_second", "connections", "rounds", "curve", "cpu_us")
+            }
             found[f"{name}_ratio"] = found["per_second"] / other["per_second"]
         results.append({"tier": tier, "store": store, "workers": workers, **found})
     return results
@@ -202,7 +269,13 @@ def measure(place: Place, n_requests: int, length: int, rows: list[tuple[str, st
 def alone(place: Place, n_requests: int) -> dict[str, Any]:
     """One client at a time: what a single caller waits."""
     port = _free_port()
-    command = ["turncoat", "serve", str(place.folder / "variational"), "--store", f"sqlite:///{place.folder / 'alone.sqlite'}"]
+    command = [
+        "turncoat",
+        "serve",
+        str(place.folder / "variational"),
+        "--store",
+        f"sqlite:///{place.folder / 'alone.sqlite'}",
+    ]
     with running([*command, "--port", str(port)], port):
         loaded(port, place.folder, 0, n_requests // 4, 1)
         return loaded(port, place.folder, n_requests // 4, n_requests // 2, 1)
@@ -214,16 +287,28 @@ def memory(place: Place, n_customers: int) -> dict[str, float]:
 
     detector = load(place.folder / "variational")
     form = TransactionForm(detector)
-    state = detector.score_one(None, form.decode(msgspec.json.encode(form.example)).row)[0].customer or b""
+    state = (
+        detector.score_one(None, form.decode(msgspec.json.encode(form.example)).row)[0].customer
+        or b""
+    )
     ring = tuple(Seen(f"{i:012d}", 0.0123) for i in range(16))
     data = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring, state))
     first = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring[:1], state))
-    found: dict[str, float] = {"record_bytes": len(data), "first_record_bytes": len(first), "state_bytes": len(state)}
+    found: dict[str, float] = {
+        "record_bytes": len(data),
+        "first_record_bytes": len(first),
+        "state_bytes": len(state),
+    }
 
     async def fill(url: str) -> None:
         store = open_store(url)
         for start in range(0, n_customers, 500):
-            await store.write([Group([Change(f"c:{i:010d}", 0, data)]) for i in range(start, min(start + 500, n_customers))])
+            await store.write(
+                [
+                    Group([Change(f"c:{i:010d}", 0, data)])
+                    for i in range(start, min(start + 500, n_customers))
+                ]
+            )
         await store.close()
 
     file = place.folder / "memory.sqlite"
@@ -248,8 +333,18 @@ def redis_server(folder: Path) -> Iterator[int | None]:
         yield None
         return
     port = _free_port()
-    settings = {"port": port, "bind": "127.0.0.1", "dir": folder, "appendonly": "yes", "appendfsync": "everysec", "save": ""}
-    command = ["redis-server", *(text for name, value in settings.items() for text in (f"--{name}", str(value)))]
+    settings = {
+        "port": port,
+        "bind": "127.0.0.1",
+        "dir": folder,
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+    }
+    command = [
+        "redis-server",
+        *(text for name, value in settings.items() for text in (f"--{name}", str(value))),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         time.sleep(1)
@@ -314,7 +409,11 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
         f"of which {kept['state_bytes']:,.0f} are belief and running facts.",
         f"A logged transaction, with its answer and its customer's record: {key['store_bytes'] / 1000:.1f} KB on disk in SQLite.",
         f"A million customers with full rings ({told['customers']:,} written): {kept['sqlite_bytes'] / 1000:,.2f} GB on disk in SQLite"
-        + (f", {kept['redis_bytes'] / 1000:,.2f} GB of memory in Redis." if "redis_bytes" in kept else "; no Redis here."),
+        + (
+            f", {kept['redis_bytes'] / 1000:,.2f} GB of memory in Redis."
+            if "redis_bytes" in kept
+            else "; no Redis here."
+        ),
         "",
     ]
     return "\n".join(lines)
@@ -323,27 +422,52 @@ def report(machine: dict[str, Any], told: dict[str, Any], command: str) -> str:
 def main() -> int:
     """Run, write, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer requests and rows of the table; written beside the full results")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="fewer requests and rows of the table; written beside the full results",
+    )
     options = parser.parse_args()
     console, machine = Console(stderr=True), timing.describe_machine()
     n_requests = QUICK_REQUESTS if options.quick else REQUESTS
     with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder)) as port:
         place = Place(Path(folder), port)
         with console.status("fitting"):
-            sizes = prepare(place.folder, QUICK_ROWS if options.quick else ROWS, n_requests, not options.quick)
-        stores = ["memory", "sqlite FULL", "sqlite NORMAL", *(["redis"] if port is not None else [])]
+            sizes = prepare(
+                place.folder, QUICK_ROWS if options.quick else ROWS, n_requests, not options.quick
+            )
+        stores = [
+            "memory",
+            "sqlite FULL",
+            "sqlite NORMAL",
+            *(["redis"] if port is not None else []),
+        ]
         rows = [("variational", store, 1) for store in stores]
         if not options.quick:
             rows += [("variational", store, 2) for store in stores[1:]]
-            rows += [("neural", store, workers) for workers in (1, 2) for store in ("sqlite FULL", *stores[3:])]
+            rows += [
+                ("neural", store, workers)
+                for workers in (1, 2)
+                for store in ("sqlite FULL", *stores[3:])
+            ]
         table = measure(place, n_requests, sizes["answer_bytes"], rows, console)
         with console.status("one caller, memory"):
-            told: dict[str, Any] = {"sizes": sizes, "requests": n_requests, "table": table, "alone": alone(place, n_requests)}
+            told: dict[str, Any] = {
+                "sizes": sizes,
+                "requests": n_requests,
+                "table": table,
+                "alone": alone(place, n_requests),
+            }
             told["customers"] = QUICK_CUSTOMERS if options.quick else CUSTOMERS
             told["memory"] = memory(place, told["customers"])
-    stem, command = "service-quick" if options.quick else "service", " ".join(["python -m benchmarks.service", *sys.argv[1:]])
+    stem, command = (
+        "service-quick" if options.quick else "service",
+        " ".join(["python -m benchmarks.service", *sys.argv[1:]]),
+    )
     text = report(machine, told, command)
-    (RESULTS / f"{stem}.json").write_text(json.dumps({"machine": machine, "results": told}, indent=1) + "\n")
+    (RESULTS / f"{stem}.json").write_text(
+        json.dumps({"machine": machine, "results": told}, indent=1) + "\n"
+    )
     (RESULTS / f"{stem}.md").write_text(text)
     print(text)
     return 0

@@ -46,7 +46,12 @@ def main() -> None:
     if len(sys.argv) > 4:
         os.environ[_MODEL] = sys.argv[4]
     options = server_options(Settings(model="", store="memory://", port=port))
-    uvicorn.run("benchmarks.service.constant:app", factory=True, workers=workers, **{**options, "lifespan": "off"})
+    uvicorn.run(
+        "benchmarks.service.constant:app",
+        factory=True,
+        workers=workers,
+        **{**options, "lifespan": "off"},
+    )
 
 
 if __name__ == "__main__":

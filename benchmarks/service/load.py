@@ -16,8 +16,19 @@ import uvloop
 class _Connection(asyncio.Protocol):
     """Sends a request, waits for its answer, sends the next."""
 
-    def __init__(self, requests: Iterator[bytes], latencies: list[float], statuses: dict[str, int], done: asyncio.Future[None]) -> None:
-        self.requests, self.latencies, self.statuses, self.done = requests, latencies, statuses, done
+    def __init__(
+        self,
+        requests: Iterator[bytes],
+        latencies: list[float],
+        statuses: dict[str, int],
+        done: asyncio.Future[None],
+    ) -> None:
+        self.requests, self.latencies, self.statuses, self.done = (
+            requests,
+            latencies,
+            statuses,
+            done,
+        )
         self.received, self.wanted = b"", -1
 
     def connection_made(self, transport: Any) -> None:
@@ -61,7 +72,9 @@ async def run(port: int, requests: list[bytes], connections: int) -> dict[str, A
     endings = [loop.create_future() for _ in range(connections)]
     began = time.perf_counter()
     for done in endings:
-        await loop.create_connection(lambda done=done: _Connection(queue, latencies, statuses, done), "127.0.0.1", port)
+        await loop.create_connection(
+            lambda done=done: _Connection(queue, latencies, statuses, done), "127.0.0.1", port
+        )
     await asyncio.wait_for(asyncio.gather(*endings), 300)
     seconds = time.perf_counter() - began
     latencies.sort()
@@ -74,7 +87,12 @@ async def run(port: int, requests: list[bytes], connections: int) -> dict[str, A
 
 
 def main() -> None:
-    port, connections, first, last = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
+    port, connections, first, last = (
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        int(sys.argv[4]),
+        int(sys.argv[5]),
+    )
     requests = msgspec.msgpack.decode(Path(sys.argv[3]).read_bytes(), type=list[bytes])[first:last]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         print(msgspec.json.encode(runner.run(run(port, requests, connections))).decode())

@@ -12,7 +12,7 @@ class DataError(TurncoatError):
 
 
 class StateError(DataError):
-    """What was remembered of a customer or a second party is damaged, or another detector's."""
+    """What was remembered of a customer or a counterparty is damaged, or another detector's."""
 
 
 class ConfigError(TurncoatError):

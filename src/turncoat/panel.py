@@ -142,13 +142,19 @@ class Panel:
     def _gather(self, sequences: Array) -> Panel:
         if sequences.dtype == bool:
             if sequences.shape != (self.n_sequences,):
-                raise DataError(f"a mask of sequences has {self.n_sequences} entries, this one {sequences.shape}")
+                raise DataError(
+                    f"a mask of sequences has {self.n_sequences} entries, this one {sequences.shape}"
+                )
             sequences = np.flatnonzero(sequences)
         if sequences.size == 0:
             raise DataError("a panel of no sequences was asked for; name at least one")
         if sequences.ndim != 1 or sequences.dtype.kind not in "ui":
-            raise DataError(f"sequences are named by whole numbers or a mask; found {sequences.dtype} {sequences.shape}")
-        sequences = np.where(sequences < 0, sequences + self.n_sequences, sequences).astype(np.int64)
+            raise DataError(
+                f"sequences are named by whole numbers or a mask; found {sequences.dtype} {sequences.shape}"
+            )
+        sequences = np.where(sequences < 0, sequences + self.n_sequences, sequences).astype(
+            np.int64
+        )
         for wrong in sequences[(sequences < 0) | (sequences >= self.n_sequences)]:
             raise IndexError(f"sequence {wrong} of {self.n_sequences}")
         lengths = self.lengths[sequences]
@@ -181,7 +187,9 @@ def _two_dimensional(values: ArrayLike, name: str, missing: float) -> Array:
     try:
         array = np.asarray(values)
     except ValueError as problem:
-        raise DataError(f"{name} must be a table [rows, columns] with rows of equal length") from problem
+        raise DataError(
+            f"{name} must be a table [rows, columns] with rows of equal length"
+        ) from problem
     if array.ndim != 2:
         raise DataError(f"{name} must be a table [rows, columns]; found shape {array.shape}")
     return array
@@ -196,11 +204,15 @@ def _continuous(values: ArrayLike | None) -> Array | None:
     elif array.dtype == np.float16:
         array = array.astype(np.float32)
     elif array.dtype not in (np.float32, np.float64):
-        raise DataError(f"continuous must hold numbers; found type {array.dtype}. Convert it to float32 or float64")
+        raise DataError(
+            f"continuous must hold numbers; found type {array.dtype}. Convert it to float32 or float64"
+        )
     return np.ascontiguousarray(array)
 
 
-def _categorical(values: ArrayLike | None, sizes: Sequence[int] | None) -> tuple[Array | None, Array | None]:
+def _categorical(
+    values: ArrayLike | None, sizes: Sequence[int] | None
+) -> tuple[Array | None, Array | None]:
     if values is None:
         if sizes is not None and len(sizes):
             raise DataError("n_categories is given but categorical is not")
@@ -215,18 +227,30 @@ def _categorical(values: ArrayLike | None, sizes: Sequence[int] | None) -> tuple
         return array, None
     wanted = np.asarray(sizes)
     if wanted.shape != (array.shape[1],):
-        raise DataError(f"n_categories has {wanted.size} entries for {array.shape[1]} categorical columns")
-    if wanted.size and (wanted.dtype.kind not in "ui" or wanted.min() < 1 or wanted.max() > MOST_CATEGORIES):
-        raise DataError(f"n_categories must be whole numbers of at least 1 and at most {MOST_CATEGORIES:,}; found {sizes!r}")
+        raise DataError(
+            f"n_categories has {wanted.size} entries for {array.shape[1]} categorical columns"
+        )
+    if wanted.size and (
+        wanted.dtype.kind not in "ui" or wanted.min() < 1 or wanted.max() > MOST_CATEGORIES
+    ):
+        raise DataError(
+            f"n_categories must be whole numbers of at least 1 and at most {MOST_CATEGORIES:,}; found {sizes!r}"
+        )
     return array, wanted.astype(np.int64)
 
 
 def _row_count(numbers: Array | None, codes: Array | None) -> int:
-    counts = {name: len(a) for name, a in (("continuous", numbers), ("categorical", codes)) if a is not None}
+    counts = {
+        name: len(a)
+        for name, a in (("continuous", numbers), ("categorical", codes))
+        if a is not None
+    }
     if not counts:
         raise DataError("a panel needs continuous or categorical columns; neither was given")
     if len(set(counts.values())) > 1:
-        raise DataError(f"continuous has {counts['continuous']} rows but categorical has {counts['categorical']}")
+        raise DataError(
+            f"continuous has {counts['continuous']} rows but categorical has {counts['categorical']}"
+        )
     n_rows = next(iter(counts.values()))
     if n_rows == 0:
         raise DataError("the panel has no rows")
@@ -274,7 +298,9 @@ def _check_codes(codes: Array, sizes: Array | None) -> tuple[Array, tuple[int, .
     return np.ascontiguousarray(codes, smallest_type), tuple(int(c) for c in sizes), smallest < 0
 
 
-def _sequences(n_rows: int, lengths: ArrayLike | None, customers: ArrayLike | None) -> tuple[Array, Array | None]:
+def _sequences(
+    n_rows: int, lengths: ArrayLike | None, customers: ArrayLike | None
+) -> tuple[Array, Array | None]:
     keys = None if customers is None else np.asarray(customers)
     if lengths is None:
         return _runs(n_rows, keys)
@@ -283,12 +309,16 @@ def _sequences(n_rows: int, lengths: ArrayLike | None, customers: ArrayLike | No
         raise DataError("lengths must be a list of whole numbers, one per sequence")
     if sizes.min() < 1:
         place = int(np.flatnonzero(sizes < 1)[0])
-        raise DataError(f"sequence {place} has length {sizes[place]}; every sequence needs at least one row")
+        raise DataError(
+            f"sequence {place} has length {sizes[place]}; every sequence needs at least one row"
+        )
     n_wanted = sum(sizes.tolist())  # as Python integers, which do not overflow
     if n_wanted != n_rows:
         raise DataError(f"lengths add up to {n_wanted} rows but the panel has {n_rows}")
     if keys is not None and keys.shape != sizes.shape:
-        raise DataError(f"with lengths, customers has one key per sequence: expected {sizes.size}, found {keys.size}")
+        raise DataError(
+            f"with lengths, customers has one key per sequence: expected {sizes.size}, found {keys.size}"
+        )
     if keys is not None:
         _refuse_repeats(keys, "customers", "sequence")
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), keys
@@ -299,13 +329,17 @@ def _runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
     if keys is None:
         return np.array([0, n_rows], np.int64), None
     if keys.shape != (n_rows,):
-        raise DataError(f"without lengths, customers has one key per row: expected {n_rows}, found {keys.size}")
+        raise DataError(
+            f"without lengths, customers has one key per row: expected {n_rows}, found {keys.size}"
+        )
     starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1]).astype(np.int64)
     firsts = keys[starts]
     try:
         distinct, places = np.unique(firsts, return_inverse=True)
     except TypeError as problem:
-        raise DataError("customers must be of one type: all numbers, all dates or all text") from problem
+        raise DataError(
+            "customers must be of one type: all numbers, all dates or all text"
+        ) from problem
     if distinct.size < firsts.size:
         again = next(i for i in range(1, firsts.size) if places[i] in places[:i])
         raise DataError(
@@ -318,17 +352,23 @@ def _refuse_repeats(keys: Array, name: str, unit: str) -> None:
     try:
         order = np.argsort(keys, kind="stable")
     except TypeError as problem:
-        raise DataError(f"{name} must be of one type: all numbers, all dates or all text") from problem
+        raise DataError(
+            f"{name} must be of one type: all numbers, all dates or all text"
+        ) from problem
     equal = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     if equal.size:
         first, second = int(order[equal[0]]), int(order[equal[0] + 1])
-        raise DataError(f"{name}: {keys[first]!r} stands at {unit} {first} and again at {unit} {second}")
+        raise DataError(
+            f"{name}: {keys[first]!r} stands at {unit} {first} and again at {unit} {second}"
+        )
 
 
 def _per_row(values: ArrayLike, n_rows: int, name: str) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
-        raise DataError(f"{name} must have one entry per row: expected {n_rows}, found shape {array.shape}")
+        raise DataError(
+            f"{name} must have one entry per row: expected {n_rows}, found shape {array.shape}"
+        )
     return array
 
 
@@ -340,7 +380,9 @@ def _labels(values: ArrayLike | None, n_rows: int) -> Array | None:
         raise DataError(f"labels must be 0, 1, or -1 for unknown; found type {array.dtype}")
     wrong = np.flatnonzero(~np.isin(array, (-1, 0, 1)))
     if wrong.size:
-        raise DataError(f"labels row {wrong[0]}: found {array[wrong[0]]}; labels are 0, 1, or -1 for unknown")
+        raise DataError(
+            f"labels row {wrong[0]}: found {array[wrong[0]]}; labels are 0, 1, or -1 for unknown"
+        )
     return array.astype(np.int8)
 
 
@@ -352,7 +394,9 @@ def _times(values: ArrayLike | None, offsets: Array) -> Array | None:
         raise DataError(f"times must be numbers or dates; found type {array.dtype}")
     missing = np.flatnonzero(np.isnat(array) if array.dtype.kind in "Mm" else ~np.isfinite(array))
     if missing.size:
-        raise DataError(f"times row {missing[0]}: found {array[missing[0]]}; every row needs a time")
+        raise DataError(
+            f"times row {missing[0]}: found {array[missing[0]]}; every row needs a time"
+        )
     backwards = array[1:] < array[:-1]
     backwards[offsets[1:-1] - 1] = False
     wrong = np.flatnonzero(backwards)

@@ -35,7 +35,9 @@ Array = NDArray[Any]
 _MANIFEST = "manifest.json"
 _PARAMS_FILE = re.compile(r"params-[0-9a-f]{16}\.safetensors")
 _LEFT_OVER = re.compile(rf"{_PARAMS_FILE.pattern}|\.saving-.*")  # of a first save that was killed
-_LOAD_ATTEMPTS = 10  # a save between reading the manifest and the arrays makes a second look worthwhile
+_LOAD_ATTEMPTS = (
+    10  # a save between reading the manifest and the arrays makes a second look worthwhile
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,17 @@ class Format:
         """The format's name in the manifest."""
         return f"turncoat-{self.what}"
 
-    def save(self, folder: str | os.PathLike[str], content: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        content: Mapping[str, Any],
+        arrays: Mapping[str, Array],
+    ) -> None:
         """Write into a folder of its own; what is already there is replaced in one instant, or not at all."""
         target = Path(folder)
-        tensors = save_tensors({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        tensors = save_tensors(
+            {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        )
         manifest = {
             "format": self.name,
             "format_version": self.version,
@@ -68,7 +77,9 @@ class Format:
             target.mkdir(parents=True, exist_ok=True)
             try:
                 replace_file(target / str(manifest["params_file"]), tensors)
-                replace_file(target / _MANIFEST, json.dumps(manifest, indent=2, default=_plain).encode())
+                replace_file(
+                    target / _MANIFEST, json.dumps(manifest, indent=2, default=_plain).encode()
+                )
             except BaseException:
                 if is_new and not any(target.iterdir()):
                     target.rmdir()
@@ -90,11 +101,20 @@ class Format:
         manifest, raw = self._read(source)
         again = f"Save the {self.what} again"
         if hashlib.sha256(raw).hexdigest() != manifest["params_sha256"]:
-            raise BundleError(f"{source}: {manifest['params_file']} is truncated or was changed after saving. {again}")
+            raise BundleError(
+                f"{source}: {manifest['params_file']} is truncated or was changed after saving. {again}"
+            )
         try:
             return manifest, load_tensors(raw)
-        except (SafetensorError, KeyError, TypeError, ValueError) as problem:  # also of number types that NumPy has not
-            raise BundleError(f"{source}: not a {self.what} this version understands ({problem!r})") from problem
+        except (
+            SafetensorError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as problem:  # also of number types that NumPy has not
+            raise BundleError(
+                f"{source}: not a {self.what} this version understands ({problem!r})"
+            ) from problem
 
     def _read(self, source: Path) -> tuple[dict[str, Any], bytes]:
         """The manifest and the arrays it names."""
@@ -107,11 +127,15 @@ class Format:
                 attempts -= 1
                 if attempts == 0:
                     reason = f"cannot read {manifest['params_file']}: {problem.strerror}"
-                    raise BundleError(f"{source}: {reason}. Save the {self.what} again") from problem
+                    raise BundleError(
+                        f"{source}: {reason}. Save the {self.what} again"
+                    ) from problem
 
     def _params_in_use(self, target: Path) -> str | None:
         """The arrays' file of what is now in a folder; None if there is none. Raises if the folder holds something else."""
-        if not target.exists() or (target.is_dir() and all(_LEFT_OVER.fullmatch(place.name) for place in target.iterdir())):
+        if not target.exists() or (
+            target.is_dir() and all(_LEFT_OVER.fullmatch(place.name) for place in target.iterdir())
+        ):
             return None
         try:
             manifest = json.loads((target / _MANIFEST).read_bytes())
@@ -119,34 +143,50 @@ class Format:
                 return str(manifest["params_file"])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             pass
-        raise BundleError(f"{target} exists and is not a saved {self.what}. Choose another folder, or move this one away")
+        raise BundleError(
+            f"{target} exists and is not a saved {self.what}. Choose another folder, or move this one away"
+        )
 
     def _read_manifest(self, source: Path) -> dict[str, Any]:
         try:
             manifest = json.loads((source / _MANIFEST).read_bytes())
         except OSError as problem:
-            raise BundleError(f"{source} is not a saved {self.what}: cannot read {_MANIFEST}: {problem.strerror}") from problem
+            raise BundleError(
+                f"{source} is not a saved {self.what}: cannot read {_MANIFEST}: {problem.strerror}"
+            ) from problem
         except (ValueError, RecursionError) as problem:
-            raise BundleError(f"{source}: {_MANIFEST} is truncated or is not JSON. Save the {self.what} again") from problem
+            raise BundleError(
+                f"{source}: {_MANIFEST} is truncated or is not JSON. Save the {self.what} again"
+            ) from problem
         if not isinstance(manifest, dict) or manifest.get("format") != self.name:
             raise BundleError(f"{source}: {_MANIFEST} does not describe a Turncoat {self.what}")
         version = manifest.get("format_version")
         if version != self.version:
-            raise BundleError(f"{source}: format version {version!r}; this Turncoat reads version {self.version}. Upgrade Turncoat")
+            raise BundleError(
+                f"{source}: format version {version!r}; this Turncoat reads version {self.version}. Upgrade Turncoat"
+            )
         if manifest.pop("manifest_sha256", None) != _digest(manifest):
-            raise BundleError(f"{source}: {_MANIFEST} was changed after saving. Save the {self.what} again")
-        if not _PARAMS_FILE.fullmatch(str(manifest.get("params_file"))) or not isinstance(manifest.get("params_sha256"), str):
+            raise BundleError(
+                f"{source}: {_MANIFEST} was changed after saving. Save the {self.what} again"
+            )
+        if not _PARAMS_FILE.fullmatch(str(manifest.get("params_file"))) or not isinstance(
+            manifest.get("params_sha256"), str
+        ):
             raise BundleError(f"{source}: {_MANIFEST} does not name the parameters")
         return manifest
 
 
 def check_writable(target: Path) -> None:
     """Refuse, before long work, a folder that cannot be made or written to."""
-    there = next(place for place in (target.absolute(), *target.absolute().parents) if place.exists())
+    there = next(
+        place for place in (target.absolute(), *target.absolute().parents) if place.exists()
+    )
     try:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as problem:
-        raise BundleError(f"cannot write to {target}: {problem.strerror}. Choose another folder") from problem
+        raise BundleError(
+            f"cannot write to {target}: {problem.strerror}. Choose another folder"
+        ) from problem
 
 
 @contextlib.contextmanager
@@ -173,7 +213,9 @@ def check_replaceable(target: Path, overwrite: bool) -> None:
     if target.exists() and not target.is_dir():
         raise BundleError(f"{target} is a file; choose a folder")
     if target.exists() and any(target.iterdir()) and not overwrite:
-        raise BundleError(f"{target} is not empty. Choose another folder, or say that it is to be replaced (--overwrite)")
+        raise BundleError(
+            f"{target} is not empty. Choose another folder, or say that it is to be replaced (--overwrite)"
+        )
 
 
 def _plain(value: Any) -> Any:

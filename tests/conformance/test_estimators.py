@@ -30,7 +30,9 @@ TIERS = [BaumWelchHMM, VariationalHMM]
 QUICK: dict[str, Any] = {"n_restarts": 2, "max_iter": 15}
 
 
-def make_panel(n_sequences: int = 30, seed: int = 0, missing: float = 0.1, cells: str = "float32") -> Panel:
+def make_panel(
+    n_sequences: int = 30, seed: int = 0, missing: float = 0.1, cells: str = "float32"
+) -> Panel:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 25, n_sequences)
     n = int(lengths.sum())
@@ -113,7 +115,9 @@ def test_replaying_steps_equals_filter(tier: Any, precision: str, panel: Panel) 
         belief = None
         for row in range(panel.offsets[u], panel.offsets[u + 1]):
             belief = model.step(belief, panel.continuous[row], panel.categorical[row])
-            np.testing.assert_allclose(belief, filtered[row], atol=1e-12 if precision == "float64" else 1e-5)
+            np.testing.assert_allclose(
+                belief, filtered[row], atol=1e-12 if precision == "float64" else 1e-5
+            )
 
 
 @every_tier
@@ -149,7 +153,9 @@ def test_reaching_the_cap_is_not_convergence(tier: Any, panel: Panel) -> None:
 
 @every_tier
 def test_halving_keeps_the_best_and_reports_the_rest(tier: Any, panel: Panel) -> None:
-    report = tier(4, n_restarts=5, max_iter=60, tol=0.0, restart_halving=True).fit(panel).fit_report_
+    report = (
+        tier(4, n_restarts=5, max_iter=60, tol=0.0, restart_halving=True).fit(panel).fit_report_
+    )
     iterations = sorted(r.n_iter for r in report.restarts)
     assert iterations == [10, 10, 20, 20, 60]
     assert sum(r.stopped_early for r in report.restarts) == 4
@@ -166,9 +172,13 @@ def test_alignment_undoes_a_permutation(tier: Any, panel: Panel) -> None:
     shuffled = tier.from_params(model.params_.reordered([2, 0, 1]))
     order = align_states(model.smooth(panel).probs, shuffled.smooth(panel).probs)
     np.testing.assert_array_equal(order, [1, 2, 0])
-    np.testing.assert_allclose(shuffled.smooth(panel).probs[:, order], model.smooth(panel).probs, atol=1e-4)
+    np.testing.assert_allclose(
+        shuffled.smooth(panel).probs[:, order], model.smooth(panel).probs, atol=1e-4
+    )
     path_order = align_states(model.decode(panel), shuffled.decode(panel))
-    np.testing.assert_array_equal(np.argsort(path_order)[shuffled.decode(panel)], model.decode(panel))
+    np.testing.assert_array_equal(
+        np.argsort(path_order)[shuffled.decode(panel)], model.decode(panel)
+    )
     np.testing.assert_array_equal(shuffled.params_.reordered(order).means, model.params_.means)
 
 
@@ -181,7 +191,9 @@ def test_samples_have_the_model_s_moments(tier: Any, panel: Panel) -> None:
     for k in range(2):
         rows = states == k
         spread = np.sqrt(model.params_.variances[k])
-        assert np.abs((drawn.continuous[rows].mean(axis=0) - model.params_.means[k]) / spread).max() < 5 / np.sqrt(rows.sum())
+        assert np.abs(
+            (drawn.continuous[rows].mean(axis=0) - model.params_.means[k]) / spread
+        ).max() < 5 / np.sqrt(rows.sum())
         shares = np.bincount(drawn.categorical[rows, 1], minlength=4) / rows.sum()
         assert np.abs(shares - model.params_.category_probs[1][k]).max() < 5 / np.sqrt(rows.sum())
 
@@ -200,29 +212,59 @@ def test_anchored_fit_puts_rows_where_they_belong(tier: Any) -> None:
     noisy = model.smooth(panel, anchors=Anchors(codes, allowed, noise=0.2)).probs
     assert 0.0 < noisy[codes == 1, 0].max() < 1.0
     free = Anchors(np.full(400, -1), allowed)
-    np.testing.assert_array_equal(model.filter(panel, anchors=free).probs, model.filter(panel).probs)
+    np.testing.assert_array_equal(
+        model.filter(panel, anchors=free).probs, model.filter(panel).probs
+    )
 
 
 AWKWARD = {
     "one row": lambda rng: {"continuous": rng.normal(size=(1, 2))},
     "one customer": lambda rng: {"continuous": rng.normal(size=(50, 2))},
     "more states than rows": lambda rng: {"continuous": rng.normal(size=(2, 2)), "lengths": [1, 1]},
-    "constant column": lambda rng: {"continuous": np.c_[np.full(60, 7.0), rng.normal(size=60)], "lengths": [6] * 10},
-    "huge constant column": lambda rng: {"continuous": np.c_[np.full(60, 1e14), rng.normal(size=60)], "lengths": [6] * 10},
+    "constant column": lambda rng: {
+        "continuous": np.c_[np.full(60, 7.0), rng.normal(size=60)],
+        "lengths": [6] * 10,
+    },
+    "huge constant column": lambda rng: {
+        "continuous": np.c_[np.full(60, 1e14), rng.normal(size=60)],
+        "lengths": [6] * 10,
+    },
     "all rows equal": lambda rng: {"continuous": np.ones((60, 2)), "lengths": [6] * 10},
-    "column all missing": lambda rng: {"continuous": np.c_[np.full(60, np.nan), rng.normal(size=60)], "lengths": [6] * 10},
-    "everything missing": lambda rng: {"continuous": np.full((20, 2), np.nan), "categorical": np.full((20, 1), -1)},
+    "column all missing": lambda rng: {
+        "continuous": np.c_[np.full(60, np.nan), rng.normal(size=60)],
+        "lengths": [6] * 10,
+    },
+    "everything missing": lambda rng: {
+        "continuous": np.full((20, 2), np.nan),
+        "categorical": np.full((20, 1), -1),
+    },
     "category all missing": lambda rng: {
         "continuous": rng.normal(size=(60, 1)),
         "categorical": np.full((60, 2), -1),
         "n_categories": [2, 5],
     },
     "one category": lambda rng: {"categorical": np.zeros((40, 1), int), "lengths": [4] * 10},
-    "large offset": lambda rng: {"continuous": 1e6 + rng.normal(size=(200, 2)), "lengths": [20] * 10},
-    "wild scales": lambda rng: {"continuous": rng.normal(size=(200, 3)) * [1e-8, 1.0, 1e12], "lengths": [20] * 10},
-    "an outlier": lambda rng: {"continuous": np.r_[rng.normal(size=(199, 1)), [[1e6]]], "lengths": [20] * 10},
-    "an absurd outlier": lambda rng: {"continuous": np.r_[rng.normal(size=(199, 1)), [[1e14]]], "lengths": [20] * 10},
-    "many categories": lambda rng: {"categorical": rng.integers(0, 3000, (500, 1)), "n_categories": [3000], "lengths": [50] * 10},
+    "large offset": lambda rng: {
+        "continuous": 1e6 + rng.normal(size=(200, 2)),
+        "lengths": [20] * 10,
+    },
+    "wild scales": lambda rng: {
+        "continuous": rng.normal(size=(200, 3)) * [1e-8, 1.0, 1e12],
+        "lengths": [20] * 10,
+    },
+    "an outlier": lambda rng: {
+        "continuous": np.r_[rng.normal(size=(199, 1)), [[1e6]]],
+        "lengths": [20] * 10,
+    },
+    "an absurd outlier": lambda rng: {
+        "continuous": np.r_[rng.normal(size=(199, 1)), [[1e14]]],
+        "lengths": [20] * 10,
+    },
+    "many categories": lambda rng: {
+        "categorical": rng.integers(0, 3000, (500, 1)),
+        "n_categories": [3000],
+        "lengths": [50] * 10,
+    },
 }
 
 
@@ -242,7 +284,9 @@ def test_awkward_panels_give_finite_results(tier: Any, precision: str, name: str
 def test_an_emptied_state_is_kept_finite_and_reported(tier: Any) -> None:
     """Six states for two tight clusters, one start deliberately out of reach."""
     rng = np.random.default_rng(0)
-    panel = Panel.from_arrays(rng.normal(size=(100, 1)) * 0.01 + 10.0 * rng.integers(0, 2, (100, 1)), lengths=[10] * 10)
+    panel = Panel.from_arrays(
+        rng.normal(size=(100, 1)) * 0.01 + 10.0 * rng.integers(0, 2, (100, 1)), lengths=[10] * 10
+    )
     model = tier(6, n_restarts=1, max_iter=60, tol=0.0).fit(panel)
     assert_sound(model, panel)
     occupancy = model.smooth(panel).probs.sum(axis=0)
@@ -258,7 +302,9 @@ def test_a_state_no_row_can_reach_is_reported_empty() -> None:
 
 
 def test_floored_variances_are_counted() -> None:
-    panel = Panel.from_arrays(np.repeat([0.0, 1.0], 50)[:, None] + 0.0 * np.arange(100)[:, None], lengths=[10] * 10)
+    panel = Panel.from_arrays(
+        np.repeat([0.0, 1.0], 50)[:, None] + 0.0 * np.arange(100)[:, None], lengths=[10] * 10
+    )
     model = BaumWelchHMM(2, **QUICK).fit(panel)
     assert model.fit_report_.floored_share == 1.0
     np.testing.assert_allclose(model.params_.variances, 1e-3 * 0.25)
@@ -267,7 +313,11 @@ def test_floored_variances_are_counted() -> None:
 @every_tier
 def test_a_category_never_seen_in_the_fit(tier: Any) -> None:
     """Inside the declared categories it is improbable but finite; beyond them it is refused with its place."""
-    panel = Panel.from_arrays(categorical=np.random.default_rng(0).integers(0, 3, (60, 1)), n_categories=[4], lengths=[6] * 10)
+    panel = Panel.from_arrays(
+        categorical=np.random.default_rng(0).integers(0, 3, (60, 1)),
+        n_categories=[4],
+        lengths=[6] * 10,
+    )
     model = tier(2, **QUICK).fit(panel)
     unseen = Panel.from_arrays(categorical=[[0], [3]], n_categories=[4])
     assert np.isfinite(model.filter(unseen).log_likelihood).all()
@@ -336,7 +386,9 @@ def test_bad_settings_of_one_tier(panel: Panel) -> None:
 @every_tier
 def test_a_panel_of_other_columns_is_refused(tier: Any, panel: Panel) -> None:
     model = tier(2, **QUICK).fit(panel)
-    with pytest.raises(DataError, match="3 continuous and 2 categorical columns; the panel has 1 and 0"):
+    with pytest.raises(
+        DataError, match="3 continuous and 2 categorical columns; the panel has 1 and 0"
+    ):
         model.filter(Panel.from_arrays([[1.0]]))
     with pytest.raises(ConfigError, match="init describes"):
         tier(2, init=model.params_).fit(Panel.from_arrays([[1.0]]))
@@ -361,12 +413,24 @@ def test_a_bad_live_row_is_named(tier: Any, panel: Panel) -> None:
 
 
 BAD_ANCHORS = {
-    "one per row": ((np.zeros(3, int), np.ones((1, 2), bool)), DataError, "each of the panel's 20 rows; found 3"),
+    "one per row": (
+        (np.zeros(3, int), np.ones((1, 2), bool)),
+        DataError,
+        "each of the panel's 20 rows; found 3",
+    ),
     "unknown code": ((np.full(20, 1), np.ones((1, 2), bool)), DataError, "row 0: found code 1"),
     "float codes": ((np.zeros(20), np.ones((1, 2), bool)), DataError, "integers"),
     "one number": ((0, np.ones((1, 2), bool)), DataError, "one per row"),
-    "allows nothing": ((np.zeros(20, int), np.zeros((1, 2), bool)), ConfigError, "code 0 allows no state"),
-    "wrong width": ((np.zeros(20, int), np.ones((1, 3), bool)), ConfigError, "each of the 2 states; found 3"),
+    "allows nothing": (
+        (np.zeros(20, int), np.zeros((1, 2), bool)),
+        ConfigError,
+        "code 0 allows no state",
+    ),
+    "wrong width": (
+        (np.zeros(20, int), np.ones((1, 3), bool)),
+        ConfigError,
+        "each of the 2 states; found 3",
+    ),
     "lists of states": ((np.zeros(20, int), [[0, 1], [2]]), ConfigError, "table of booleans"),
     "numbers": ((np.zeros(20, int), [[0, 1]]), ConfigError, "table of booleans"),
     "noise": ((np.zeros(20, int), np.ones((1, 2), bool), 1.0), ConfigError, "below 1"),
@@ -397,7 +461,9 @@ def test_anchors_that_rule_out_every_path() -> None:
 
 @every_tier
 def test_things_of_the_wrong_kind_are_named(tier: Any, panel: Panel) -> None:
-    with pytest.raises(DataError, match=r"expected a Panel, found ndarray; make one with Panel\.from_arrays"):
+    with pytest.raises(
+        DataError, match=r"expected a Panel, found ndarray; make one with Panel\.from_arrays"
+    ):
         tier(2).fit(np.zeros((3, 2)))
     with pytest.raises(ConfigError, match="anchors must be Anchors"):
         tier(2).fit(panel, np.zeros(panel.n_rows, int))
@@ -426,9 +492,14 @@ def test_settings_are_checked_again_when_a_fitted_model_is_used(panel: Panel) ->
 def test_a_column_a_state_never_sees_keeps_its_parameters() -> None:
     """State 1 sits on rows without column 1; its mean there must stay put, and the likelihood must not fall."""
     rng = np.random.default_rng(0)
-    cells = np.r_[np.c_[rng.normal(0, 1, 300), rng.normal(50, 1, 300)], np.c_[rng.normal(30, 1, 300), np.full(300, np.nan)]]
+    cells = np.r_[
+        np.c_[rng.normal(0, 1, 300), rng.normal(50, 1, 300)],
+        np.c_[rng.normal(30, 1, 300), np.full(300, np.nan)],
+    ]
     panel = Panel.from_arrays(cells, lengths=[300, 300])
-    start = HMMParams([0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 50.0], [30.0, -20.0]], np.ones((2, 2)))
+    start = HMMParams(
+        [0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 50.0], [30.0, -20.0]], np.ones((2, 2))
+    )
     model = BaumWelchHMM(2, init=start, max_iter=5, tol=0.0, precision="float64").fit(panel)
     assert model.params_.means[1, 1] == -20.0
     assert (np.diff(model.fit_report_.history) > -1e-9).all()
@@ -447,7 +518,9 @@ def test_a_prior_so_sparse_that_probabilities_underflow_keeps_its_logarithms() -
     assert path[0] == path[59] != path[30]
     assert (model.filter(panel).probs[np.arange(60), path] > 0.999).all()
     assert np.isfinite(model.filter(panel[:1]).log_likelihood).all()
-    backwards = Panel.from_arrays(cells[20:40])  # begins in the other state, which the prior makes all but impossible
+    backwards = Panel.from_arrays(
+        cells[20:40]
+    )  # begins in the other state, which the prior makes all but impossible
     assert (model.decode(backwards)[1:] == path[30]).all()
     assert (model.filter(backwards).probs[1:, path[30]] > 0.999).all()
 
@@ -456,7 +529,9 @@ def test_a_prior_so_sparse_that_probabilities_underflow_keeps_its_logarithms() -
 def test_units_of_a_column_do_not_matter(scale: float) -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
-    panel = Panel.from_arrays(scale * (rng.normal(size=(400, 1)) + 6.0 * truth[:, None]), lengths=[20] * 20)
+    panel = Panel.from_arrays(
+        scale * (rng.normal(size=(400, 1)) + 6.0 * truth[:, None]), lengths=[20] * 20
+    )
     path = BaumWelchHMM(2).fit(panel).decode(panel)
     assert max((path == truth).mean(), (path != truth).mean()) > 0.98
 
@@ -464,11 +539,20 @@ def test_units_of_a_column_do_not_matter(scale: float) -> None:
 def test_read_only_and_masked_arrays(panel: Panel) -> None:
     cells = panel.continuous.copy()
     cells.flags.writeable = False
-    frozen = Panel.from_arrays(cells, panel.categorical, lengths=panel.lengths, n_categories=panel.n_categories)
+    frozen = Panel.from_arrays(
+        cells, panel.categorical, lengths=panel.lengths, n_categories=panel.n_categories
+    )
     model = BaumWelchHMM(2, **QUICK).fit(frozen)
     np.testing.assert_array_equal(model.filter(panel).probs, model.filter(frozen).probs)
-    np.testing.assert_array_equal(model.step(None, cells[0], panel.categorical[0]), model.step(None, cells[0].copy(), panel.categorical[0]))
-    masked = Panel.from_arrays(np.ma.masked_invalid(panel.continuous), np.ma.masked_less(panel.categorical, 0), lengths=panel.lengths)
+    np.testing.assert_array_equal(
+        model.step(None, cells[0], panel.categorical[0]),
+        model.step(None, cells[0].copy(), panel.categorical[0]),
+    )
+    masked = Panel.from_arrays(
+        np.ma.masked_invalid(panel.continuous),
+        np.ma.masked_less(panel.categorical, 0),
+        lengths=panel.lengths,
+    )
     np.testing.assert_array_equal(masked.continuous, panel.continuous.astype(np.float64))
     np.testing.assert_array_equal(masked.categorical, panel.categorical)
 
@@ -478,7 +562,9 @@ def test_a_forked_child_can_fit(panel: Panel) -> None:
     BaumWelchHMM(2, **QUICK).fit(panel)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        child = multiprocessing.get_context("fork").Process(target=BaumWelchHMM(2, **QUICK).fit, args=(panel,))
+        child = multiprocessing.get_context("fork").Process(
+            target=BaumWelchHMM(2, **QUICK).fit, args=(panel,)
+        )
         child.start()
     child.join(60)
     assert child.exitcode == 0

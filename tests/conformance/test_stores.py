@@ -23,14 +23,39 @@ import pytest
 from tests.serving.redis_server import RedisServer, running_redis
 from turncoat.errors import ConfigError, DamagedError, StoreError
 from turncoat.serving.records import FORMAT, Record, pack_record, unpack_record
-from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store, Stored, open_store, sqlite_file
+from turncoat.serving.stores import (
+    LABEL,
+    SCORE,
+    Change,
+    Entry,
+    Group,
+    Store,
+    Stored,
+    open_store,
+    sqlite_file,
+)
 from turncoat.serving.stores import redis as redis_store
 from turncoat.serving.stores import sqlite as sqlite_store
 
 T = TypeVar("T")
 
 ALL_BYTES = bytes(range(256))
-ODD_KEYS = ["c:1", "", " ", "a b", "{a}:b", "c:{x}{y}", "zażółć", "👩‍👧", "a\0b", "a", "a\n", "'; DROP TABLE records; --", "%s", "k" * 5000]
+ODD_KEYS = [
+    "c:1",
+    "",
+    " ",
+    "a b",
+    "{a}:b",
+    "c:{x}{y}",
+    "zażółć",
+    "👩‍👧",
+    "a\0b",
+    "a",
+    "a\n",
+    "'; DROP TABLE records; --",
+    "%s",
+    "k" * 5000,
+]
 LASTING = ["sqlite", "redis"]
 _numbers = itertools.count()
 
@@ -52,7 +77,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     kind = getattr(request, "param", None)
     if kind == "redis":
         return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'beliefs.sqlite'}?synchronous=NORMAL" if kind == "sqlite" else "memory://"
+    return (
+        f"sqlite:///{tmp_path / 'beliefs.sqlite'}?synchronous=NORMAL"
+        if kind == "sqlite"
+        else "memory://"
+    )
 
 
 def every(*kinds: str) -> pytest.MarkDecorator:
@@ -75,7 +104,18 @@ def using(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def entry(id: str = "t", counter: int = 1, key: str = "c", **others: Any) -> Entry:
-    return Entry(**{"kind": SCORE, "id": id, "time": 0.0, "at": 0.0, "parties": ((key, counter),), "moved": True, "content": b"", **others})
+    return Entry(
+        **{
+            "kind": SCORE,
+            "id": id,
+            "time": 0.0,
+            "at": 0.0,
+            "parties": ((key, counter),),
+            "moved": True,
+            "content": b"",
+            **others,
+        }
+    )
 
 
 async def put(store: Store, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
@@ -104,9 +144,15 @@ def test_what_was_never_written_is_not_there(url: str) -> None:
 def test_counters_rise_by_their_steps_with_every_write(url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [Change("a", 0, b"1"), Change("b", 0, b"2", steps=3)])
-        assert dict(await store.read(["a", "b", "c"])) == {"a": Stored(1, b"1"), "b": Stored(3, b"2")}
+        assert dict(await store.read(["a", "b", "c"])) == {
+            "a": Stored(1, b"1"),
+            "b": Stored(3, b"2"),
+        }
         assert await put(store, [Change("a", 1, b"3"), Change("b", 3, b"4", steps=300)])
-        assert dict(await store.read(["b", "a", "b"])) == {"a": Stored(2, b"3"), "b": Stored(303, b"4")}
+        assert dict(await store.read(["b", "a", "b"])) == {
+            "a": Stored(2, b"3"),
+            "b": Stored(303, b"4"),
+        }
 
     using(url, work)
 
@@ -120,10 +166,21 @@ def test_a_stale_counter_refuses_the_whole_write(url: str, expected: int, turn: 
         changes = [Change("new", 0, b"x"), Change("b", 1, b"new")]
         changes.insert(turn, Change("a", expected, b"stale"))
         assert not await put(store, changes, [entry("refused", 2)])
-        assert dict(await store.read(["a", "b", "new"])) == {"a": Stored(2, b"1"), "b": Stored(1, b"old")}
+        assert dict(await store.read(["a", "b", "new"])) == {
+            "a": Stored(2, b"1"),
+            "b": Stored(1, b"old"),
+        }
         assert ids(await store.log()) == ids(await store.history("c")) == ["t"]
-        assert await put(store, [Change("a", 2, b"2"), Change("b", 1, b"new"), Change("new", 0, b"x")], [entry("taken", 2)])
-        assert dict(await store.read(["a", "b", "new"])) == {"a": Stored(3, b"2"), "b": Stored(2, b"new"), "new": Stored(1, b"x")}
+        assert await put(
+            store,
+            [Change("a", 2, b"2"), Change("b", 1, b"new"), Change("new", 0, b"x")],
+            [entry("taken", 2)],
+        )
+        assert dict(await store.read(["a", "b", "new"])) == {
+            "a": Stored(3, b"2"),
+            "b": Stored(2, b"new"),
+            "new": Stored(1, b"x"),
+        }
         assert ids(await store.history("c")) == ["taken", "t"]
 
     using(url, work)
@@ -156,9 +213,14 @@ def test_nothing_is_written_in_no_time(url: str) -> None:
 def test_any_bytes_under_any_text(url: str) -> None:
     async def work(store: Store) -> None:
         changes = [Change(key, 0, ALL_BYTES + key.encode()) for key in ODD_KEYS]
-        entries = [entry(key, 1, key, content=ALL_BYTES * (1 + 40 * (i % 2))) for i, key in enumerate(ODD_KEYS)]
+        entries = [
+            entry(key, 1, key, content=ALL_BYTES * (1 + 40 * (i % 2)))
+            for i, key in enumerate(ODD_KEYS)
+        ]
         assert await put(store, changes, entries)
-        assert dict(await store.read(ODD_KEYS)) == {key: Stored(1, ALL_BYTES + key.encode()) for key in ODD_KEYS}
+        assert dict(await store.read(ODD_KEYS)) == {
+            key: Stored(1, ALL_BYTES + key.encode()) for key in ODD_KEYS
+        }
         assert [one._replace(place="") for one in await store.log()] == entries
         for one in entries:
             (found,) = await store.history(one.id, id=one.id)
@@ -175,8 +237,14 @@ def test_many_records_and_large_ones(url: str) -> None:
     async def work(store: Store) -> None:
         records = {f"k{i}": random.Random(i).randbytes(i) for i in range(1700)}
         large = b"x" * 3_000_000
-        assert await put(store, [Change(key, 0, data) for key, data in records.items()], [entry("large", content=large)])
-        assert dict(await store.read([*records, "none"])) == {key: Stored(1, data) for key, data in records.items()}
+        assert await put(
+            store,
+            [Change(key, 0, data) for key, data in records.items()],
+            [entry("large", content=large)],
+        )
+        assert dict(await store.read([*records, "none"])) == {
+            key: Stored(1, data) for key, data in records.items()
+        }
         assert (await store.history("c"))[0].content == large
 
     using(url, work)
@@ -195,7 +263,9 @@ def test_many_records_and_large_ones(url: str) -> None:
         ([Change("a", 0, b"")], [entry(at=math.inf)]),
     ],
 )
-def test_a_senseless_write_is_an_error(url: str, changes: list[Change], entries: list[Entry]) -> None:
+def test_a_senseless_write_is_an_error(
+    url: str, changes: list[Change], entries: list[Entry]
+) -> None:
     async def work(store: Store) -> None:
         with pytest.raises(ValueError, match=r"twice|counter|when"):
             await put(store, changes, entries)
@@ -214,17 +284,24 @@ def test_of_several_groups_only_the_stale_are_not_written(url: str, stale: int) 
     async def work(store: Store) -> None:
         assert await put(store, [Change(key, 0, b"old") for key in "abc"])
         groups = [
-            Group([Change(f"new {key}", 0, b"x"), Change(key, 1, b"new")], [entry(f"{key}{i}", 2 + i, key) for i in range(2)])
+            Group(
+                [Change(f"new {key}", 0, b"x"), Change(key, 1, b"new")],
+                [entry(f"{key}{i}", 2 + i, key) for i in range(2)],
+            )
             for key in "abc"
         ]
-        groups[stale] = groups[stale]._replace(changes=[*groups[stale].changes[:1], Change("abc"[stale], 2, b"stale")])
+        groups[stale] = groups[stale]._replace(
+            changes=[*groups[stale].changes[:1], Change("abc"[stale], 2, b"stale")]
+        )
         assert await store.write(groups) == [i != stale for i in range(3)]
         taken = [key for i, key in enumerate("abc") if i != stale]
         wanted = {key: Stored(2, b"new") if key in taken else Stored(1, b"old") for key in "abc"}
         wanted |= {f"new {key}": Stored(1, b"x") for key in taken}
         assert dict(await store.read(["a", "b", "c", "new a", "new b", "new c"])) == wanted
         assert ids(await store.log()) == [f"{key}{i}" for key in taken for i in range(2)]
-        assert [ids(await store.history(key)) for key in "abc"] == [[f"{key}1", f"{key}0"] if key in taken else [] for key in "abc"]
+        assert [ids(await store.history(key)) for key in "abc"] == [
+            [f"{key}1", f"{key}0"] if key in taken else [] for key in "abc"
+        ]
 
     using(url, work)
 
@@ -245,7 +322,11 @@ def test_the_log_has_entries_in_the_order_of_their_groups(url: str) -> None:
     async def work(store: Store) -> None:
         for turn in range(3):
             groups = [
-                Group([Change(f"k{i}", turn, b"")], [entry(f"{turn}-{i}-{j}", key=f"k{i}") for j in range(i % 3)]) for i in range(150)
+                Group(
+                    [Change(f"k{i}", turn, b"")],
+                    [entry(f"{turn}-{i}-{j}", key=f"k{i}") for j in range(i % 3)],
+                )
+                for i in range(150)
             ]
             assert await store.write(groups) == [True] * 150
         wanted = [f"{turn}-{i}-{j}" for turn in range(3) for i in range(150) for j in range(i % 3)]
@@ -253,7 +334,9 @@ def test_the_log_has_entries_in_the_order_of_their_groups(url: str) -> None:
         assert ids(found) == wanted
         for i in (0, 1, 30, 31, 32, 63, 64, 149, 150, 151, 300, 448, 449):
             assert await store.log(found[i].place, limit=40) == found[i + 1 : i + 41]
-        assert ids(await store.history("k149")) == [f"{turn}-149-{j}" for turn in (2, 1, 0) for j in (1, 0)]
+        assert ids(await store.history("k149")) == [
+            f"{turn}-149-{j}" for turn in (2, 1, 0) for j in (1, 0)
+        ]
 
     using(url, work)
 
@@ -262,7 +345,13 @@ def test_the_log_has_entries_in_the_order_of_their_groups(url: str) -> None:
 def test_a_key_in_two_groups_is_an_error(url: str) -> None:
     async def work(store: Store) -> None:
         with pytest.raises(ValueError, match="the key 'b' is in a write twice"):
-            await store.write([Group([Change("a", 0, b""), Change("b", 0, b"")]), Group([], [entry()]), Group([Change("b", 0, b"")])])
+            await store.write(
+                [
+                    Group([Change("a", 0, b""), Change("b", 0, b"")]),
+                    Group([], [entry()]),
+                    Group([Change("b", 0, b"")]),
+                ]
+            )
         assert dict(await store.read(["a", "b"])) == {}
         assert await store.log() == []
 
@@ -275,7 +364,10 @@ def test_groups_are_seen_all_at_once(url: str) -> None:
 
     async def write_on(store: Store) -> None:
         for i in range(60):
-            groups = [Group([Change(f"k{j}", i, b"%d" % i)], [entry(f"{i}-{j}", i + 1, f"k{j}")]) for j in range(80)]
+            groups = [
+                Group([Change(f"k{j}", i, b"%d" % i)], [entry(f"{i}-{j}", i + 1, f"k{j}")])
+                for j in range(80)
+            ]
             assert all(await store.write(groups))
 
     async def work(store: Store) -> None:
@@ -304,7 +396,14 @@ def test_an_entry_comes_back_as_it_was(url: str) -> None:
     async def work(store: Store) -> None:
         both = (("c:1", 7), ("e:shop", 2**40))
         first = entry("a", parties=both, time=1.1e9 + 1 / 3, at=1.7e9 + 0.1, content=ALL_BYTES)
-        second = entry("b", kind=LABEL, parties=(("c:1", 8),), time=-0.5, moved=False, content=b'{"amount": 1.5}' * 300)
+        second = entry(
+            "b",
+            kind=LABEL,
+            parties=(("c:1", 8),),
+            time=-0.5,
+            moved=False,
+            content=b'{"amount": 1.5}' * 300,
+        )
         third = entry("nobody's", parties=(), time=math.inf)
         assert await put(store, [], [first, second])
         assert await put(store, [], [third])
@@ -324,15 +423,30 @@ def test_history_is_newest_first_and_sifted(url: str) -> None:
         times = [5.0, 1.0, 4.0, 2.0, 3.0]
         for i, time in enumerate(times):
             parties = (("c", i + 1), ("e", 10 * i + 1)) if i % 2 else (("c", i + 1),)
-            assert await put(store, [], [entry(f"t{i}", time=time, parties=parties), entry(f"other{i}", i + 1, "d", time=time)])
+            assert await put(
+                store,
+                [],
+                [
+                    entry(f"t{i}", time=time, parties=parties),
+                    entry(f"other{i}", i + 1, "d", time=time),
+                ],
+            )
         assert ids(await store.history("c")) == ["t4", "t3", "t2", "t1", "t0"]
         assert ids(await store.history("e")) == ["t3", "t1"]
         assert ids(await store.history("c", until=3.0)) == ["t4", "t3", "t1"]
         assert ids(await store.history("c", until=3.0, limit=2)) == ["t4", "t3"]
         assert ids(await store.history("c", until=0.9)) == []
         assert ids(await store.history("c", until=-math.inf)) == []
-        assert ids(await store.history("c", id="t1")) == ids(await store.history("e", id="t1", until=1.0)) == ["t1"]
-        assert ids(await store.history("c", id="t1", until=0.0)) == ids(await store.history("c", id="")) == []
+        assert (
+            ids(await store.history("c", id="t1"))
+            == ids(await store.history("e", id="t1", until=1.0))
+            == ["t1"]
+        )
+        assert (
+            ids(await store.history("c", id="t1", until=0.0))
+            == ids(await store.history("c", id=""))
+            == []
+        )
         assert ids(await store.history("c", limit=1)) == ["t4"]
         assert await put(store, [], [entry("t5", 6, time=2.0, moved=False)])
         assert ids(await store.history("c", until=2.0)) == ["t5", "t3", "t1"]
@@ -353,7 +467,9 @@ def test_history_is_by_counter_and_of_any_length(url: str) -> None:
         assert await put(store, [], [entry("t1", 1, time=1.0)])
         assert ids(await store.history("c", limit=10_000)) == [f"t{i}" for i in range(n - 1, 0, -1)]
         assert ids(await store.history("c")) == [f"t{i}" for i in range(n - 1, n - 101, -1)]
-        assert ids(await store.history("c", until=120.0, limit=101)) == [f"t{i}" for i in range(120, 19, -1)]
+        assert ids(await store.history("c", until=120.0, limit=101)) == [
+            f"t{i}" for i in range(120, 19, -1)
+        ]
         assert ids(await store.history("c", id="t1")) == ["t1"]
 
     using(url, work)
@@ -385,7 +501,12 @@ def test_the_log_is_read_in_pages(url: str) -> None:
         assert await store.forget(1.0) == 60
         assert await store.log(last) == []
         assert await put(store, [], [entry("later")])
-        assert ids(await store.log(last)) == ids(await store.log(found[3].place)) == ids(await store.log()) == ["later"]
+        assert (
+            ids(await store.log(last))
+            == ids(await store.log(found[3].place))
+            == ids(await store.log())
+            == ["later"]
+        )
 
     using(url, work)
 
@@ -401,8 +522,19 @@ def test_a_place_that_is_none_is_an_error(url: str, place: str) -> None:
 def test_the_oldest_are_forgotten_and_the_records_stay(url: str) -> None:
     async def work(store: Store) -> None:
         parties = (("c", 1), ("e", 1))
-        assert await put(store, [Change("c", 0, b"belief")], [entry("late clock", at=9.0), entry("second", at=2.0, parties=parties)])
-        assert await put(store, [], [entry("first", at=1.0, parties=(("c", 2),)), entry("third", at=2.0, parties=(("c", 3),))])
+        assert await put(
+            store,
+            [Change("c", 0, b"belief")],
+            [entry("late clock", at=9.0), entry("second", at=2.0, parties=parties)],
+        )
+        assert await put(
+            store,
+            [],
+            [
+                entry("first", at=1.0, parties=(("c", 2),)),
+                entry("third", at=2.0, parties=(("c", 3),)),
+            ],
+        )
         assert await store.forget(1.0) == 0
         assert await store.forget(math.inf, limit=0) == 0
         assert await store.forget(2.5, limit=2) == 2
@@ -424,7 +556,10 @@ def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
         n = 100
         contents = [b"%d;" % i * (i % 7 * 100) for i in range(n)]
         both = [(("c", i + 1), ("e", i + 1)) for i in range(n)]
-        written = [entry(f"t{i}", parties=both[i], at=float(i * 37 % n), content=contents[i]) for i in range(n)]
+        written = [
+            entry(f"t{i}", parties=both[i], at=float(i * 37 % n), content=contents[i])
+            for i in range(n)
+        ]
         assert await put(store, [], written)
         places = [one.place for one in await store.log()]
         left = written
@@ -436,9 +571,13 @@ def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
             assert [one._replace(place="") for one in found] == left
             assert [one.place for one in found] == [places[int(one.id[1:])] for one in left]
             assert await store.history("c") == await store.history("e") == found[::-1]
-            assert await store.log(places[50], 3) == [one for one in found if int(one.id[1:]) > 50][:3]
+            assert (
+                await store.log(places[50], 3) == [one for one in found if int(one.id[1:]) > 50][:3]
+            )
         assert await store.forget(95.0) == 7
-        assert ids(await store.history("c")) == ids([one for one in reversed(written) if one.at >= 95.0])
+        assert ids(await store.history("c")) == ids(
+            [one for one in reversed(written) if one.at >= 95.0]
+        )
 
     using(url, work)
 
@@ -459,12 +598,25 @@ def test_many_are_forgotten_up_to_a_limit(url: str) -> None:
 def test_a_party_is_erased_and_the_others_stay(url: str) -> None:
     async def work(store: Store) -> None:
         both = (("c", 1), ("e", 1))
-        assert await put(store, [Change(key, 0, key.encode()) for key in "cde"], [entry("both", parties=both, content=b"1" * 600)])
-        assert await put(store, [Change("c", 1, b"c2")], [entry("other", 2, "e"), entry("label", 2, kind=LABEL), entry("own", 3)])
-        assert await put(store, [], [entry("last", 4), entry("d", 1, "d"), entry("nobody's", parties=())])
+        assert await put(
+            store,
+            [Change(key, 0, key.encode()) for key in "cde"],
+            [entry("both", parties=both, content=b"1" * 600)],
+        )
+        assert await put(
+            store,
+            [Change("c", 1, b"c2")],
+            [entry("other", 2, "e"), entry("label", 2, kind=LABEL), entry("own", 3)],
+        )
+        assert await put(
+            store, [], [entry("last", 4), entry("d", 1, "d"), entry("nobody's", parties=())]
+        )
         left = [one for one in await store.log() if "c" not in dict(one.parties)]
         assert await store.erase("c") == 4
-        assert dict(await store.read(["c", "d", "e"])) == {"d": Stored(1, b"d"), "e": Stored(1, b"e")}
+        assert dict(await store.read(["c", "d", "e"])) == {
+            "d": Stored(1, b"d"),
+            "e": Stored(1, b"e"),
+        }
         assert await store.log() == left
         assert ids(left) == ["other", "d", "nobody's"]
         assert [ids(await store.history(key)) for key in "cde"] == [[], ["d"], ["other"]]
@@ -480,7 +632,9 @@ def test_an_erased_party_is_new_to_those_who_knew_it(url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [Change("c", 0, b"", steps=7)], [entry("old", 7)])
         await store.erase("c")
-        assert not await put(store, [Change("c", 7, b"from memory"), Change("e", 0, b"")], [entry("stale", 8)])
+        assert not await put(
+            store, [Change("c", 7, b"from memory"), Change("e", 0, b"")], [entry("stale", 8)]
+        )
         assert dict(await store.read(["c", "e"])) == {}
         assert await put(store, [Change("c", 0, b"anew")], [entry("new")])
         assert dict(await store.read(["c"])) == {"c": Stored(1, b"anew")}
@@ -505,7 +659,12 @@ def test_many_entries_are_erased_from_among_many(url: str) -> None:
     async def work(store: Store) -> None:
         n = 1300
         written = [
-            entry(f"t{i}", parties=(("c" if i % 3 else "d", i + 1), (f"e{i % 2}", i + 1)), content=b"%d;" % i * 50, at=float(i))
+            entry(
+                f"t{i}",
+                parties=(("c" if i % 3 else "d", i + 1), (f"e{i % 2}", i + 1)),
+                content=b"%d;" % i * 50,
+                at=float(i),
+            )
             for i in range(n)
         ]
         for i in range(0, n, 100):
@@ -540,7 +699,11 @@ def test_a_party_of_any_name_is_erased(url: str) -> None:
 def test_an_erasure_that_was_cut_off_is_finished_by_another(url: str) -> None:
     async def work(store: Store) -> None:
         n = 900
-        assert await put(store, [Change("c", 0, b"", steps=n)], [entry(f"t{i}", i + 1, content=b"x" * 300) for i in range(n)])
+        assert await put(
+            store,
+            [Change("c", 0, b"", steps=n)],
+            [entry(f"t{i}", i + 1, content=b"x" * 300) for i in range(n)],
+        )
         other: Any = open_store(url)
         name = "_do" if url.startswith("sqlite") else "_run"
         step, turns = getattr(other, name), itertools.count()
@@ -566,7 +729,9 @@ def test_an_erasure_that_was_cut_off_is_finished_by_another(url: str) -> None:
 
 
 @every_lasting_store
-def test_a_record_goes_together_with_its_last_entries(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_goes_together_with_its_last_entries(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While one handle erases, another goes on writing. What is there of the party is always of one piece."""
     for module in (sqlite_store, redis_store):
         monkeypatch.setattr(module, "_REMOVED_AT_ONCE", 5)
@@ -575,7 +740,9 @@ def test_a_record_goes_together_with_its_last_entries(url: str, monkeypatch: pyt
         n_anew = 0
         for i in range(400):
             held = (await store.read(["c"])).get("c", Stored(0, b""))
-            if await put(store, [Change("c", held.counter, b"")], [entry(f"t{i}", held.counter + 1)]):
+            if await put(
+                store, [Change("c", held.counter, b"")], [entry(f"t{i}", held.counter + 1)]
+            ):
                 n_anew += held.counter == 0
             await asyncio.sleep(0)
         return n_anew
@@ -583,7 +750,9 @@ def test_a_record_goes_together_with_its_last_entries(url: str, monkeypatch: pyt
     async def work(store: Store) -> None:
         other = open_store(url)
         try:
-            assert await put(store, [Change("c", 0, b"", steps=50)], [entry(f"old{i}", i + 1) for i in range(50)])
+            assert await put(
+                store, [Change("c", 0, b"", steps=50)], [entry(f"old{i}", i + 1) for i in range(50)]
+            )
             writing, removed = asyncio.create_task(write_on(store)), 0
             while not writing.done():
                 removed += await other.erase("c")
@@ -592,7 +761,9 @@ def test_a_record_goes_together_with_its_last_entries(url: str, monkeypatch: pyt
             await other.close()
         held = (await store.read(["c"])).get("c", Stored(0, b""))
         left = await store.history("c", limit=1000)
-        assert [one.parties for one in left] == [(("c", counter),) for counter in range(held.counter, 0, -1)]
+        assert [one.parties for one in left] == [
+            (("c", counter),) for counter in range(held.counter, 0, -1)
+        ]
         assert removed >= 50
         await store.erase("c")
         assert await store.log() == []
@@ -612,7 +783,15 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
             keys, groups = draw.sample(sorted(counters), draw.randint(0, 5)), []
             for _ in range(draw.randint(0, 3)):
                 mine = [keys.pop() for _ in range(draw.randint(0, len(keys)))]
-                changes = [Change(k, max(counters[k] - (draw.random() < 0.1), 0), draw.randbytes(20), draw.randint(1, 3)) for k in mine]
+                changes = [
+                    Change(
+                        k,
+                        max(counters[k] - (draw.random() < 0.1), 0),
+                        draw.randbytes(20),
+                        draw.randint(1, 3),
+                    )
+                    for k in mine
+                ]
                 entries = [
                     entry(
                         f"t{draw.randint(0, 99)}",
@@ -628,14 +807,28 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
             written = await model.write(groups)
             assert await store.write(groups) == written
             n_mixed += len(set(written)) == 2
-            counters |= {c.key: c.expected + c.steps for group, taken in zip(groups, written, strict=True) if taken for c in group.changes}
-            key, until, limit = draw.choice("abcde"), draw.choice([math.inf, float(draw.randint(0, 50))]), draw.randint(1, 20)
+            counters |= {
+                c.key: c.expected + c.steps
+                for group, taken in zip(groups, written, strict=True)
+                if taken
+                for c in group.changes
+            }
+            key, until, limit = (
+                draw.choice("abcde"),
+                draw.choice([math.inf, float(draw.randint(0, 50))]),
+                draw.randint(1, 20),
+            )
             id = draw.choice([None, f"t{draw.randint(0, 99)}"])
             for ours, theirs in (
-                (await store.history(key, until=until, id=id, limit=limit), await model.history(key, until=until, id=id, limit=limit)),
+                (
+                    await store.history(key, until=until, id=id, limit=limit),
+                    await model.history(key, until=until, id=id, limit=limit),
+                ),
                 (await store.log(places[-1][0], limit), await model.log(places[-1][1], limit)),
             ):
-                assert [one._replace(place="") for one in ours] == [one._replace(place="") for one in theirs]
+                assert [one._replace(place="") for one in ours] == [
+                    one._replace(place="") for one in theirs
+                ]
             if ours:
                 places.append((ours[-1].place, theirs[-1].place))
             if draw.random() < 0.1:
@@ -644,7 +837,9 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
             if draw.random() < 0.05:
                 counters[key] = 0
                 assert await store.erase(key) == await model.erase(key)
-            assert dict(await store.read(sorted(counters))) == dict(await model.read(sorted(counters)))
+            assert dict(await store.read(sorted(counters))) == dict(
+                await model.read(sorted(counters))
+            )
         assert 10 < n_mixed < 200
 
     using(url, work)
@@ -662,7 +857,10 @@ async def count_up(store: Store, name: str, n: int, keys: Sequence[str] = ("a", 
             held = await store.read(mine)
             await asyncio.sleep(0)
             counts = {key: held.get(key, Stored(0, b"0")) for key in mine}
-            changes = [Change(key, counter, b"%d" % (int(data) + 1)) for key, (counter, data) in counts.items()]
+            changes = [
+                Change(key, counter, b"%d" % (int(data) + 1))
+                for key, (counter, data) in counts.items()
+            ]
             parties = tuple((change.key, change.expected + 1) for change in changes)
             if await put(store, changes, [entry(f"{name}:{i}", parties=parties)]):
                 break
@@ -673,7 +871,9 @@ async def assert_counted(store: Store, names: Sequence[str], n: int) -> None:
     held = await store.read(["a", "b", "c"])
     assert sum(int(one.data) for one in held.values()) == 2 * n * len(names)
     assert all(int(one.data) == one.counter for one in held.values())
-    assert sorted(ids(await store.log(limit=10_000))) == sorted(f"{name}:{i}" for name in names for i in range(n))
+    assert sorted(ids(await store.log(limit=10_000))) == sorted(
+        f"{name}:{i}" for name in names for i in range(n)
+    )
     for key, one in held.items():
         history = await store.history(key, limit=10_000)
         assert [dict(found.parties)[key] for found in history] == list(range(one.counter, 0, -1))
@@ -702,7 +902,9 @@ def test_two_stores_at_one_place_see_each_other(url: str) -> None:
             assert await put(other, [Change("a", 1, b"2")])
             assert not await put(store, [Change("a", 1, b"3")])
             assert await store.write([Group([Change(key, 0, b"1")]) for key in "bcd"]) == [True] * 3
-            assert await other.write([Group([Change(key, key == "c", b"2")], [entry(key)]) for key in "bcde"]) == [False, True, False, True]
+            assert await other.write(
+                [Group([Change(key, key == "c", b"2")], [entry(key)]) for key in "bcde"]
+            ) == [False, True, False, True]
         finally:
             await other.close()
         held = await store.read(list("abcde"))
@@ -732,7 +934,9 @@ def count_up_alone(url: str, name: str, n: int) -> None:
 @every_lasting_store
 def test_processes_that_collide_count_exactly_once(url: str) -> None:
     names = [f"process{i}" for i in range(4)]
-    running = [processes().Process(target=count_up_alone, args=(url, name, 25)) for name in names]  # all make the file at once
+    running = [
+        processes().Process(target=count_up_alone, args=(url, name, 25)) for name in names
+    ]  # all make the file at once
     for process in running:
         process.start()
     for process in running:
@@ -774,7 +978,9 @@ def test_a_closed_store_refuses(url: str) -> None:
 @every_lasting_store
 def test_what_was_written_is_there_when_opened_again(url: str) -> None:
     async def write(store: Store) -> list[Entry]:
-        assert await put(store, [Change("a", 0, b"1")], [entry("t", key="a", content=b"long" * 1000)])
+        assert await put(
+            store, [Change("a", 0, b"1")], [entry("t", key="a", content=b"long" * 1000)]
+        )
         return await store.log()
 
     async def read(store: Store) -> list[Entry]:
@@ -789,7 +995,9 @@ def test_what_was_written_is_there_when_opened_again(url: str) -> None:
 def test_closing_finishes_what_was_begun(url: str) -> None:
     async def work() -> list[bool]:
         store = open_store(url)
-        begun = [asyncio.create_task(put(store, [Change(f"k{i}", 0, b"x" * 10_000)])) for i in range(30)]
+        begun = [
+            asyncio.create_task(put(store, [Change(f"k{i}", 0, b"x" * 10_000)])) for i in range(30)
+        ]
         await asyncio.sleep(0)  # each has been handed over
         await store.close()
         return await asyncio.gather(*begun)
@@ -824,18 +1032,28 @@ def test_closing_finishes_what_was_begun(url: str) -> None:
         "unix:///path.sock?db=x",
     ],
 )
-def test_a_bad_url_is_refused_with_the_good_forms(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_url_is_refused_with_the_good_forms(
+    bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"memory://, sqlite:///.*synchronous=FULL.*redis://host:port/db.*unix:///"):
+    with pytest.raises(
+        ConfigError,
+        match=r"memory://, sqlite:///.*synchronous=FULL.*redis://host:port/db.*unix:///",
+    ):
         open_store(bad)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sqlite_path_is_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sqlite_path_is_relative_or_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for place in ("/relative name%20#1.sqlite", f"/{tmp_path}/absolute.sqlite"):
         assert using(f"sqlite://{place}", lambda store: put(store, [Change("a", 0, b"")]))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["absolute.sqlite", "relative name%20#1.sqlite"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "absolute.sqlite",
+        "relative name%20#1.sqlite",
+    ]
 
 
 # SQLite alone
@@ -849,7 +1067,9 @@ def path(tmp_path: Path) -> Path:
 def fill(path: Path, n: int = 300) -> None:
     """A store of many pages, all of them in the file itself."""
     changes = [Change(f"k{i}", 0, random.Random(i).randbytes(500)) for i in range(n)]
-    entries = [entry(f"t{i}", 1, f"k{i}", content=random.Random(i).randbytes(900)) for i in range(n)]
+    entries = [
+        entry(f"t{i}", 1, f"k{i}", content=random.Random(i).randbytes(900)) for i in range(n)
+    ]
     assert using(f"sqlite:///{path}", lambda store: put(store, changes, entries))
 
 
@@ -871,7 +1091,9 @@ async def in_its_thread(store: Any, sql: str) -> list[Any]:
 def test_sqlite_keeps_the_promise_it_was_asked_for(path: Path, synchronous: str) -> None:
     async def work(store: Store) -> None:
         assert await in_its_thread(store, "PRAGMA journal_mode") == [("wal",)]
-        assert await in_its_thread(store, "PRAGMA synchronous") == [({"OFF": 0, "NORMAL": 1, "FULL": 2}[synchronous],)]
+        assert await in_its_thread(store, "PRAGMA synchronous") == [
+            ({"OFF": 0, "NORMAL": 1, "FULL": 2}[synchronous],)
+        ]
 
     using(f"sqlite:///{path}" + f"?synchronous={synchronous}" * (synchronous != "FULL"), work)
 
@@ -893,7 +1115,9 @@ def test_sqlite_files_are_private(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_sqlite_does_not_mind_if_another_process_made_the_file_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_does_not_mind_if_another_process_made_the_file_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(path, 3)
     is_empty, first = sqlite_file._is_empty, iter([True])
     monkeypatch.setattr(sqlite_file, "_is_empty", lambda db: next(first, False) or is_empty(db))
@@ -954,13 +1178,18 @@ def make_stump(path: Path) -> None:
         (make_other_database, "is not a store of Turncoat's"),
         (make_marked_database, "is not a store of Turncoat's"),
         (make_newer_store, "has version 3; this Turncoat knows versions up to 2"),
-        (make_older_store, "has version 1; this Turncoat reads version 2 only.*another path.*turncoat replay"),
+        (
+            make_older_store,
+            "has version 1; this Turncoat reads version 2 only.*another path.*turncoat replay",
+        ),
         (make_headless_store, "damaged"),
         (make_truncated_store, "damaged"),
         (make_stump, "damaged"),
     ],
 )
-def test_sqlite_refuses_a_file_that_is_no_store_and_leaves_it_alone(path: Path, make: Callable[[Path], None], words: str) -> None:
+def test_sqlite_refuses_a_file_that_is_no_store_and_leaves_it_alone(
+    path: Path, make: Callable[[Path], None], words: str
+) -> None:
     make(path)
     before = path.read_bytes()
     with pytest.raises(StoreError, match=words) as raised:
@@ -1034,7 +1263,9 @@ def test_sqlite_goes_on_when_a_full_disk_has_space_again(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_says_so_when_another_process_does_not_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_says_so_when_another_process_does_not_let_go(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_file, "_PATIENCE", 0.05)
 
     async def work(store: Store) -> None:
@@ -1070,24 +1301,43 @@ def test_sqlite_compresses_contents_together_where_it_pays(path: Path) -> None:
 
     async def work(store: Store) -> None:
         for i, contents in enumerate(writes):
-            assert await put(store, [], [entry(f"{i}-{j}", key=f"{i}-{j}", content=content) for j, content in enumerate(contents)])
-        sizes = [size for (size,) in await in_its_thread(store, "SELECT length(contents) FROM log ORDER BY segment")]
+            assert await put(
+                store,
+                [],
+                [
+                    entry(f"{i}-{j}", key=f"{i}-{j}", content=content)
+                    for j, content in enumerate(contents)
+                ],
+            )
+        sizes = [
+            size
+            for (size,) in await in_its_thread(
+                store, "SELECT length(contents) FROM log ORDER BY segment"
+            )
+        ]
         assert sizes[:2] == [1, 6]
         assert sizes[2] < 200
         assert sizes[3] == 2001
         assert sum(sizes[4:]) < 5000  # of 40,000
-        assert [one.content for one in await store.log()] == [content for contents in writes for content in contents]
+        assert [one.content for one in await store.log()] == [
+            content for contents in writes for content in contents
+        ]
 
     using(f"sqlite:///{path}", work)
 
 
 def test_sqlite_keeps_no_index_of_what_is_forgotten(path: Path) -> None:
     async def work(store: Store) -> None:
-        entries = [entry(f"t{i}", parties=(("c", i), (f"e{i}", 1)), at=float(i)) for i in range(300)]
+        entries = [
+            entry(f"t{i}", parties=(("c", i), (f"e{i}", 1)), at=float(i)) for i in range(300)
+        ]
         assert await put(store, [], entries)
         for before, n_left in ((9.0, 291), (150.0, 150), (400.0, 0)):
             await store.forget(before)
-            for sql, n in (("SELECT count(*) FROM log_parties", 2 * n_left), ("SELECT count(*) FROM log", -(-n_left // 32))):
+            for sql, n in (
+                ("SELECT count(*) FROM log_parties", 2 * n_left),
+                ("SELECT count(*) FROM log", -(-n_left // 32)),
+            ):
                 ((found,),) = await in_its_thread(store, sql)
                 assert found == n if "parties" in sql else abs(found - n) <= 1
 
@@ -1118,13 +1368,29 @@ def test_sqlite_has_no_byte_left_of_what_is_erased(path: Path) -> None:
     marks = [b"c:Wanda", b"wandas-", *(noise[i : i + 16] for i in range(0, len(noise), 500))]
 
     async def work(store: Store) -> None:
-        others = [entry(f"t{i}", i + 1, "c:Eve", content=random.Random(i).randbytes(900)) for i in range(40)]
-        hers = [entry(f"wandas-{i}", parties=(("c:Wanda", i + 1), ("e", i + 1)), content=noise[1000 * i :][:1000]) for i in range(8)]
+        others = [
+            entry(f"t{i}", i + 1, "c:Eve", content=random.Random(i).randbytes(900))
+            for i in range(40)
+        ]
+        hers = [
+            entry(
+                f"wandas-{i}",
+                parties=(("c:Wanda", i + 1), ("e", i + 1)),
+                content=noise[1000 * i :][:1000],
+            )
+            for i in range(8)
+        ]
         mixed = [one for i in range(8) for one in (*others[5 * i : 5 * i + 5], hers[i])]
         for i in range(6):  # records that grow, and pages that fill up
-            assert await put(store, [Change("c:Wanda", i, b"wandas-" * 9 * i), Change("e", i, b"")], mixed[8 * i : 8 * i + 8])
+            assert await put(
+                store,
+                [Change("c:Wanda", i, b"wandas-" * 9 * i), Change("e", i, b"")],
+                mixed[8 * i : 8 * i + 8],
+            )
             if i == 3:
-                await in_its_thread(store, "PRAGMA wal_checkpoint(TRUNCATE)")  # some in the file, some in the write-ahead log
+                await in_its_thread(
+                    store, "PRAGMA wal_checkpoint(TRUNCATE)"
+                )  # some in the file, some in the write-ahead log
         assert await put(store, [], [entry("wandas-alone", 9, "c:Wanda", content=noise)])
         before = bytes_of(path)
         assert all(mark in before for mark in marks)
@@ -1143,8 +1409,13 @@ def test_sqlite_made_anew_has_no_byte_of_what_was_erased(path: Path) -> None:
     async def work(store: Store) -> None:
         draw = random.Random(0)
         for i in range(100):
-            changes = [Change(f"c:cust{k:02d}", i, b"cust%02d" % k * draw.choice([1, 30, 300])) for k in range(60)]
-            entries = [entry(f"{change.key[2:]}-{i}", i + 1, change.key, at=float(i)) for change in changes]
+            changes = [
+                Change(f"c:cust{k:02d}", i, b"cust%02d" % k * draw.choice([1, 30, 300]))
+                for k in range(60)
+            ]
+            entries = [
+                entry(f"{change.key[2:]}-{i}", i + 1, change.key, at=float(i)) for change in changes
+            ]
             assert await put(store, changes, entries)
         assert await store.forget(90.0) == 5400
         for k in range(30):
@@ -1157,7 +1428,9 @@ def test_sqlite_made_anew_has_no_byte_of_what_was_erased(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_erases_though_somebody_reads_all_the_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_erases_though_somebody_reads_all_the_while(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_file, "_READERS_PATIENCE", 0.01)
 
     async def work(store: Store) -> None:
@@ -1178,7 +1451,9 @@ def test_sqlite_erases_though_somebody_reads_all_the_while(path: Path, monkeypat
     using(f"sqlite:///{path}", work)
 
 
-@pytest.mark.parametrize("damage", ["DELETE FROM log", "UPDATE log SET heads = x'91c0'", "UPDATE log SET heads = x'07'"])
+@pytest.mark.parametrize(
+    "damage", ["DELETE FROM log", "UPDATE log SET heads = x'91c0'", "UPDATE log SET heads = x'07'"]
+)
 def test_sqlite_says_so_when_an_entry_to_be_erased_is_not_there(path: Path, damage: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [Change("c", 0, b"")], [entry()])
@@ -1193,11 +1468,22 @@ def test_sqlite_says_so_when_an_entry_to_be_erased_is_not_there(path: Path, dama
 def test_sqlite_unpacks_little_to_find_an_entry(path: Path) -> None:
     """Segments are bounded, whatever is written at once; an entry larger than that is alone."""
     large = random.Random(0).randbytes(700_000)
-    contents = [bytes(9)] * 100 + [random.Random(1).randbytes(100_000)] * 5 + [large, b"small", large]
+    contents = (
+        [bytes(9)] * 100 + [random.Random(1).randbytes(100_000)] * 5 + [large, b"small", large]
+    )
 
     async def work(store: Store) -> None:
-        assert await put(store, [], [entry(f"t{i}", i + 1, content=content) for i, content in enumerate(contents)])
-        sizes = [size for (size,) in await in_its_thread(store, "SELECT length(contents) FROM log ORDER BY segment")]
+        assert await put(
+            store,
+            [],
+            [entry(f"t{i}", i + 1, content=content) for i, content in enumerate(contents)],
+        )
+        sizes = [
+            size
+            for (size,) in await in_its_thread(
+                store, "SELECT length(contents) FROM log ORDER BY segment"
+            )
+        ]
         assert len(sizes) == 3 + 3 + 3
         assert max(sizes) < 710_000
         assert sum(size > 270_000 for size in sizes) == 2
@@ -1253,7 +1539,11 @@ def write_on(url: str, told: Connection, first: int) -> None:
         for i in range(first, first + 100_000):
             held = (await store.read(["count"])).get("count", Stored(0, b""))
             change = Change("count", held.counter, b"%d" % i)
-            if await put(store, [change, Change(f"k{i}", 0, b"%d" % i)], [entry(f"t{i}", held.counter + 1, "count", content=b"x" * 3000)]):
+            if await put(
+                store,
+                [change, Change(f"k{i}", 0, b"%d" % i)],
+                [entry(f"t{i}", held.counter + 1, "count", content=b"x" * 3000)],
+            ):
                 told.send(i)
 
     using(url, work)
@@ -1307,7 +1597,10 @@ def keys_of(server: RedisServer, url: str) -> set[bytes]:
 
 
 def test_redis_through_a_socket_of_this_machine(redis_server: RedisServer) -> None:
-    for url in (f"{redis_server.socket_url}?prefix=socket&db=3", f"redis://127.0.0.1:{redis_server.port}/3?prefix=socket"):
+    for url in (
+        f"{redis_server.socket_url}?prefix=socket&db=3",
+        f"redis://127.0.0.1:{redis_server.port}/3?prefix=socket",
+    ):
         stored = using(url, lambda store: _set_once(store))
         assert stored == {"a": Stored(1, b"1")}
 
@@ -1323,15 +1616,25 @@ def test_redis_prefixes_are_worlds_of_their_own(redis_server: RedisServer, redis
     assert keys_of(redis_server, redis_url) == {b"r:a"}
 
 
-def test_redis_keeps_no_index_of_what_is_forgotten(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_keeps_no_index_of_what_is_forgotten(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     async def work(store: Store) -> None:
         both = (("c", 1), ("e", 1))
-        assert await put(store, [Change("c", 0, b""), Change("e", 0, b"")], [entry("t", parties=both), entry("u", 2, "c", at=5.0)])
+        assert await put(
+            store,
+            [Change("c", 0, b""), Change("e", 0, b"")],
+            [entry("t", parties=both), entry("u", 2, "c", at=5.0)],
+        )
         assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"h:c", b"h:e", b"at", b"log"}
         assert await store.forget(1.0) == 1
         assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"h:c", b"at", b"log"}
         assert await store.forget(6.0) == 1
-        assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"log"}  # an empty stream, which knows its last place
+        assert keys_of(redis_server, redis_url) == {
+            b"r:c",
+            b"r:e",
+            b"log",
+        }  # an empty stream, which knows its last place
 
     using(redis_url, work)
 
@@ -1341,7 +1644,11 @@ def test_redis_keeps_no_index_of_what_is_erased(redis_server: RedisServer, redis
 
     async def work(store: Store) -> None:
         both = [(("c", i), ("e", i)) for i in range(1, 251)]
-        assert await put(store, [Change("c", 0, b""), Change("e", 0, b"")], [entry(f"t{i}", parties=one) for i, one in enumerate(both)])
+        assert await put(
+            store,
+            [Change("c", 0, b""), Change("e", 0, b"")],
+            [entry(f"t{i}", parties=one) for i, one in enumerate(both)],
+        )
         for one in (await store.log())[50:180]:
             redis_server.command("XDEL", f"{prefix}:log", one.place)  # somebody trimmed it
         assert await store.erase("c") == 120
@@ -1352,7 +1659,9 @@ def test_redis_keeps_no_index_of_what_is_erased(redis_server: RedisServer, redis
     using(redis_url, work)
 
 
-def test_redis_erases_nothing_where_a_key_is_taken(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_erases_nothing_where_a_key_is_taken(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     prefix = redis_url.rpartition("=")[2]
 
     async def work(store: Store) -> None:
@@ -1363,13 +1672,20 @@ def test_redis_erases_nothing_where_a_key_is_taken(redis_server: RedisServer, re
             with pytest.raises(StoreError, match="wrong kind of value"):
                 await store.erase("c")
             redis_server.command("RENAME", f"{prefix}:aside", f"{prefix}:{name}")
-        assert len(await store.read(["c"])) == len(await store.history("c")) == len(await store.history("e")) == 1
+        assert (
+            len(await store.read(["c"]))
+            == len(await store.history("c"))
+            == len(await store.history("e"))
+            == 1
+        )
         assert await store.erase("c") == 1
 
     using(redis_url, work)
 
 
-def test_redis_skips_entries_that_somebody_trimmed(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_skips_entries_that_somebody_trimmed(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [], [entry(f"t{i}", i) for i in range(1, 351)])
         log = await store.log()
@@ -1384,7 +1700,9 @@ def test_redis_skips_entries_that_somebody_trimmed(redis_server: RedisServer, re
     using(redis_url, work)
 
 
-def test_redis_changes_nothing_where_a_key_is_taken(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_changes_nothing_where_a_key_is_taken(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     prefix = redis_url.rpartition("=")[2]
 
     async def work(store: Store) -> None:
@@ -1407,9 +1725,18 @@ def test_redis_changes_nothing_where_a_key_is_taken(redis_server: RedisServer, r
 def test_redis_goes_on_when_the_server_is_back(redis_server: RedisServer, redis_url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [Change("a", 0, b"1")], [entry()])
-        assert len(await asyncio.gather(*(store.read(["a"]) for _ in range(5)))) == 5  # several connections that will break
+        assert (
+            len(await asyncio.gather(*(store.read(["a"]) for _ in range(5)))) == 5
+        )  # several connections that will break
         redis_server.stop()
-        uses = [store.read(["a"]), put(store, [Change("a", 1, b"2")]), store.history("c"), store.log(), store.forget(1.0), store.erase("c")]
+        uses = [
+            store.read(["a"]),
+            put(store, [Change("a", 1, b"2")]),
+            store.history("c"),
+            store.log(),
+            store.forget(1.0),
+            store.erase("c"),
+        ]
         for use in uses:
             with pytest.raises(StoreError, match=f"127.0.0.1:{redis_server.port}"):
                 await asyncio.wait_for(use, 10)
@@ -1430,7 +1757,9 @@ def test_redis_goes_on_when_the_server_is_back(redis_server: RedisServer, redis_
             redis_server.start()
 
 
-def test_redis_that_hangs_is_not_waited_for_forever(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_that_hangs_is_not_waited_for_forever(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [Change("a", 0, b"")])
         redis_server.pause()
@@ -1464,7 +1793,9 @@ async def line_that_loses_answers(port: int) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-def test_redis_is_sent_a_write_once_though_its_answer_is_lost(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_is_sent_a_write_once_though_its_answer_is_lost(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [Change("a", 0, b"")])  # so that the server knows the script
         async with line_that_loses_answers(redis_server.port) as port:
@@ -1477,7 +1808,9 @@ def test_redis_is_sent_a_write_once_though_its_answer_is_lost(redis_server: Redi
     using(redis_url, work)
 
 
-def test_redis_forgets_its_scripts_and_is_told_again(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_forgets_its_scripts_and_is_told_again(
+    redis_server: RedisServer, redis_url: str
+) -> None:
     async def work(store: Store) -> None:
         for i in range(3):
             assert await put(store, [Change("a", i, b"")], [entry(f"t{i}", i)])
@@ -1495,7 +1828,11 @@ def test_redis_forgets_its_scripts_and_is_told_again(redis_server: RedisServer, 
     ],
 )
 def test_redis_that_cannot_write_changes_nothing(
-    redis_server: RedisServer, redis_url: str, breaking: tuple[str, ...], mending: tuple[str, ...], words: str
+    redis_server: RedisServer,
+    redis_url: str,
+    breaking: tuple[str, ...],
+    mending: tuple[str, ...],
+    words: str,
 ) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [Change("a", 0, b"1")], [entry()])
@@ -1512,7 +1849,9 @@ def test_redis_that_cannot_write_changes_nothing(
     using(redis_url, work)
 
 
-def test_redis_takes_the_password_from_the_environment(redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_takes_the_password_from_the_environment(
+    redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redis_server.command("CONFIG", "SET", "requirepass", "correct-horse")
     try:
         with pytest.raises(StoreError, match="Authentication"):
@@ -1548,7 +1887,9 @@ def test_redis_takes_the_password_from_the_environment(redis_server: RedisServer
 def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         open_store(url)
-    shown = [str(problem) for problem in (raised.value, raised.value.__cause__) if problem is not None]
+    shown = [
+        str(problem) for problem in (raised.value, raised.value.__cause__) if problem is not None
+    ]
     assert not any("hunter2" in text for text in shown)
     if "@" in url and not url.startswith("redsi"):
         assert "TURNCOAT_REDIS_PASSWORD" in shown[0]

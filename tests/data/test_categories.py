@@ -79,7 +79,11 @@ def test_columns_of_every_type_are_coded_alike(column):
 
 
 def test_truths_are_coded_alike():
-    for column in (pl.Series([True, None, False]), pl.Series(["True", None, "FALSE"]), pl.Series(["true", "", "false"])):
+    for column in (
+        pl.Series([True, None, False]),
+        pl.Series(["True", None, "FALSE"]),
+        pl.Series(["true", "", "false"]),
+    ):
         named = Named.of(column)
         assert (named.codes.tolist(), named.values) == ([0, -1, 1], ("true", "false"))
 
@@ -90,13 +94,18 @@ def test_empty_columns():
     assert len(Named.of(pl.Series([], dtype=pl.Int64)).codes) == 0
 
 
-@pytest.mark.parametrize("column", [pl.Series([[1], [2]]), pl.Series([{"a": 1}]), pl.Series([b"a"]), pl.Series([object()])])
+@pytest.mark.parametrize(
+    "column",
+    [pl.Series([[1], [2]]), pl.Series([{"a": 1}]), pl.Series([b"a"]), pl.Series([object()])],
+)
 def test_what_has_no_spelling_is_refused(column):
     with pytest.raises(TypeError, match="no spelling"):
         Named.of(column)
 
 
-parts = st.lists(st.text(alphabet="a|\\", min_size=1, max_size=3) | st.none(), min_size=2, max_size=2)
+parts = st.lists(
+    st.text(alphabet="a|\\", min_size=1, max_size=3) | st.none(), min_size=2, max_size=2
+)
 
 
 @given(parts, parts)

@@ -41,7 +41,9 @@ def payments(**columns) -> pl.DataFrame:
         "amount": draw.gamma(2, 20, N).round(2),
         "is_fraud": fraud(),
     }
-    return pl.DataFrame({name: values for name, values in {**frame, **columns}.items() if values is not None})
+    return pl.DataFrame(
+        {name: values for name, values in {**frame, **columns}.items() if values is not None}
+    )
 
 
 def fraud(n=N):
@@ -91,7 +93,11 @@ def test_plain_file(tmp_path):
 def test_frames_and_files_give_the_same(tmp_path):
     frame = payments(device=names("a", "b", None), n_items=rng().integers(0, 90, N))
     frame.write_parquet(tmp_path / "payments.parquet")
-    assert guess(frame).schema == guess(saved(frame, tmp_path)).schema == guess(str(tmp_path / "payments.parquet")).schema
+    assert (
+        guess(frame).schema
+        == guess(saved(frame, tmp_path)).schema
+        == guess(str(tmp_path / "payments.parquet")).schema
+    )
 
 
 def test_other_styles_of_names(tmp_path):
@@ -117,7 +123,7 @@ def test_other_styles_of_names(tmp_path):
         time_format="%d.%m.%Y %H:%M:%S",
         id="PaymentRef",
         amount="txAmountEur",
-        entity="MerchantNo",
+        counterparty="MerchantNo",
         label="Chargeback",
         categorical=("merchantCategory", "EntryMode"),
         habits=("MerchantNo", "merchantCategory"),
@@ -144,9 +150,13 @@ def test_written_times(tmp_path, written, form, warned):
     check(found, path, time="timestamp", time_format=form)
     assert bool(found.warnings) == warned
     day = 86400 if "%H" not in written and "%I" not in written else 60
-    expected = sorted(moment.timestamp() // day for moment in [m.replace(tzinfo=None) for m in moments()])
+    expected = sorted(
+        moment.timestamp() // day for moment in [m.replace(tzinfo=None) for m in moments()]
+    )
     shift = (START - datetime(1970, 1, 1)).total_seconds() // day - expected[0]
-    np.testing.assert_array_equal(np.sort(read(path, found.schema).times // day), np.array(expected) + shift)
+    np.testing.assert_array_equal(
+        np.sort(read(path, found.schema).times // day), np.array(expected) + shift
+    )
 
 
 def test_day_or_month_first(tmp_path):
@@ -155,15 +165,22 @@ def test_day_or_month_first(tmp_path):
     found = guess(path)
     check(found, path, time_format="%d/%m/%Y")
     assert any("day or the month first" in warning for warning in found.warnings)
-    ordered = [START.replace(day=10 + k // 100) if k < 200 else START.replace(month=2, day=1 + k // 100) for k in range(N)]
+    ordered = [
+        START.replace(day=10 + k // 100) if k < 200 else START.replace(month=2, day=1 + k // 100)
+        for k in range(N)
+    ]
     found = guess(payments(timestamp=[f"{day:%m/%d/%Y}" for day in ordered]))
     assert found.schema.time_format == "%m/%d/%Y"
     assert not found.warnings
 
 
-@pytest.mark.parametrize(("factor", "unit"), [(1, "s"), (10**3, "ms"), (10**6, "us"), (10**9, "ns")])
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1, "s"), (10**3, "ms"), (10**6, "us"), (10**9, "ns")]
+)
 def test_epochs(tmp_path, factor, unit):
-    seconds = np.array([int((moment - datetime(1970, 1, 1)).total_seconds()) for moment in moments()])
+    seconds = np.array(
+        [int((moment - datetime(1970, 1, 1)).total_seconds()) for moment in moments()]
+    )
     path = saved(payments(timestamp=seconds * factor), tmp_path)
     found = guess(path)
     check(found, path, time="timestamp", time_unit=unit)
@@ -176,7 +193,10 @@ def test_compact_dates_are_dates_in_every_kind_of_file(tmp_path):
     found = guess(path)
     check(found, path, time="booking_date", time_format="%Y%m%d")
     np.testing.assert_array_equal(read(frame, found.schema).times, read(path, found.schema).times)
-    assert read(frame, found.schema).times.min() == datetime(2024, 1, 1).timestamp() - datetime(1970, 1, 1).timestamp()
+    assert (
+        read(frame, found.schema).times.min()
+        == datetime(2024, 1, 1).timestamp() - datetime(1970, 1, 1).timestamp()
+    )
 
 
 def test_rising_ids_are_not_times():
@@ -187,21 +207,38 @@ def test_rising_ids_are_not_times():
 
 def test_long_numbers_are_told_apart(tmp_path):
     path = saved(
-        payments(customer_id=None, cc_num=[4 * 10**18 + k % 50 for k in range(N)], tx_id=[7 * 10**18 + k for k in range(N)]), tmp_path
+        payments(
+            customer_id=None,
+            cc_num=[4 * 10**18 + k % 50 for k in range(N)],
+            tx_id=[7 * 10**18 + k for k in range(N)],
+        ),
+        tmp_path,
     )
     check(guess(path), path, customer=("cc_num",), id="tx_id")
 
 
 def test_columns_that_are_neither_numbers_nor_names_do_no_harm():
-    frame = payments(is_fraud=None, parts=[[1]] * N, raw=[b"x"] * N, empty=pl.Series([None] * N, dtype=pl.List(pl.Int64)))
+    frame = payments(
+        is_fraud=None,
+        parts=[[1]] * N,
+        raw=[b"x"] * N,
+        empty=pl.Series([None] * N, dtype=pl.List(pl.Int64)),
+    )
     found = guess(frame)
     check(found, frame, continuous=("amount",))
     assert set(found.left_out) == {"parts", "raw", "empty"}
-    assert guess([frame, pl.DataFrame({"customer_id": [1000], "empty": [None]})]).schema.time == "timestamp"
+    assert (
+        guess([frame, pl.DataFrame({"customer_id": [1000], "empty": [None]})]).schema.time
+        == "timestamp"
+    )
 
 
 def test_times_of_frames():
-    for values in (moments(), [moment.date() for moment in moments()], pl.Series(moments()).dt.replace_time_zone("Asia/Tokyo")):
+    for values in (
+        moments(),
+        [moment.date() for moment in moments()],
+        pl.Series(moments()).dt.replace_time_zone("Asia/Tokyo"),
+    ):
         check(guess(frame := payments(timestamp=values)), frame, time="timestamp", time_format=None)
 
 
@@ -220,7 +257,16 @@ def test_payments_simulated_by_steps():
         }
     )
     found = guess(frame)
-    check(found, frame, customer=("nameOrig",), time="step", time_unit="h", entity="nameDest", label="isFraud", amount="amount")
+    check(
+        found,
+        frame,
+        customer=("nameOrig",),
+        time="step",
+        time_unit="h",
+        counterparty="nameDest",
+        label="isFraud",
+        amount="amount",
+    )
     assert found.schema.continuous == ("amount", "oldbalanceOrg")
     assert "fraud" in found.left_out["isFlaggedFraud"]
     assert any("time_unit" in warning for warning in found.warnings)
@@ -244,7 +290,9 @@ def test_columns_that_tell_the_label_are_left_out():
 
 
 def test_a_good_feature_is_not_taken_for_a_leak():
-    hint = np.where(fraud() * (np.arange(N) % 40 == 3), "odd", "usual")  # on fraud only, but on half of them
+    hint = np.where(
+        fraud() * (np.arange(N) % 40 == 3), "odd", "usual"
+    )  # on fraud only, but on half of them
     assert guess(payments(hint=hint)).schema.categorical == ("hint",)
 
 
@@ -253,7 +301,10 @@ def test_useless_columns_are_left_out():
     frame = payments(
         nothing=pl.Series([None] * N, dtype=pl.String),
         same=["x"] * N,
-        remark=[f"{k} " + "the customer called about this payment and was told that all is well " * 2 for k in range(N)],
+        remark=[
+            f"{k} " + "the customer called about this payment and was told that all is well " * 2
+            for k in range(N)
+        ],
         session=[f"{k:x}" for k in draw.permutation(10**6)[:N]],
         booked_date=[f"{moment + timedelta(days=2):%Y-%m-%d}" for moment in moments()],
         unix_time=[int((moment - START).total_seconds()) + 10**9 for moment in moments()],
@@ -265,7 +316,9 @@ def test_useless_columns_are_left_out():
     )
     found = guess(frame)
     check(found, frame, time="timestamp", continuous=("amount", "hour_of_day"), categorical=())
-    assert {column: reason.split(":")[0].split(";")[0] for column, reason in found.left_out.items()} == {
+    assert {
+        column: reason.split(":")[0].split(";")[0] for column, reason in found.left_out.items()
+    } == {
         "nothing": "no value in 400 rows",
         "same": "the same value in 400 rows",
         "remark": "free text",
@@ -320,10 +373,17 @@ def test_labels_that_cannot_be_read_are_pointed_out():
     found = guess(payments(is_fraud=["Y" if one else "N" for one in fraud()]))
     assert found.schema.label is None
     assert "is_fraud" in found.left_out
-    assert any("'is_fraud' looks like the label, with values 'N' and 'Y'" in warning for warning in found.warnings)
-    assert any("1 on most rows" in warning for warning in guess(payments(is_fraud=1 - fraud())).warnings)
+    assert any(
+        "'is_fraud' looks like the label, with values 'N' and 'Y'" in warning
+        for warning in found.warnings
+    )
+    assert any(
+        "1 on most rows" in warning for warning in guess(payments(is_fraud=1 - fraud())).warnings
+    )
     gaps = pl.Series(fraud()).set(pl.Series(np.arange(N) < 9), None)
-    assert any("missing on 9 of 400 rows" in warning for warning in guess(payments(is_fraud=gaps)).warnings)
+    assert any(
+        "missing on 9 of 400 rows" in warning for warning in guess(payments(is_fraud=gaps)).warnings
+    )
 
 
 def test_a_label_that_is_constant_in_the_sample_is_found_in_the_whole(monkeypatch):
@@ -336,22 +396,34 @@ def test_a_label_that_is_constant_in_the_sample_is_found_in_the_whole(monkeypatc
 
 
 def test_customers_that_hardly_repeat_or_are_missing_are_pointed_out():
-    assert any("hardly repeats" in warning for warning in guess(payments(customer_id=[*range(N - 1), 0])).warnings)
+    assert any(
+        "hardly repeats" in warning
+        for warning in guess(payments(customer_id=[*range(N - 1), 0])).warnings
+    )
     unknown = guess(payments(customer_id=None, party_id=rng().integers(50, size=N)))
     assert unknown.schema.customer == ("party_id",)
     assert any("'party_id' was taken for the customer" in warning for warning in unknown.warnings)
-    gaps = guess(payments(customer_id=pl.Series(rng().integers(50, size=N)).set(pl.Series(np.arange(N) < 3), None)))
+    gaps = guess(
+        payments(
+            customer_id=pl.Series(rng().integers(50, size=N)).set(pl.Series(np.arange(N) < 3), None)
+        )
+    )
     assert any("missing on 3 of 400 rows" in warning for warning in gaps.warnings)
 
 
 def test_traits_of_a_customer_are_not_the_customer():
     frame = payments(
-        customer_id=None, customer_country=names("NO", "SE"), card_type=names("debit", "credit"), acct=rng().integers(40, size=N)
+        customer_id=None,
+        customer_country=names("NO", "SE"),
+        card_type=names("debit", "credit"),
+        acct=rng().integers(40, size=N),
     )
     assert guess(frame).schema.customer == ("acct",)
 
 
-@pytest.mark.parametrize(("missing", "told"), [("customer_id", "whose transaction"), ("timestamp", "tells the time")])
+@pytest.mark.parametrize(
+    ("missing", "told"), [("customer_id", "whose transaction"), ("timestamp", "tells the time")]
+)
 def test_without_customer_or_time_the_refusal_tells_how_to_go_on(tmp_path, missing, told):
     path = saved(payments(**{missing: None}), tmp_path)
     with pytest.raises(DataError, match=told) as caught:
@@ -397,7 +469,9 @@ def ieee(n=30, label=True):
         elif column.dtype == "string":
             values = [f"{column.name}{k}" for k in draw.integers(3, size=n)]
         else:
-            values = draw.integers(1 if column.kind != "label" else 0, 2 if column.kind == "label" else 50, n)
+            values = draw.integers(
+                1 if column.kind != "label" else 0, 2 if column.kind == "label" else 50, n
+            )
         tables[column.file][column.name] = values
     tables["identity"] = {"TransactionID": np.arange(n) + 2987000, **tables["identity"]}
     if not label:
@@ -407,7 +481,10 @@ def ieee(n=30, label=True):
 
 def test_ieee_files_get_the_preset(tmp_path):
     transactions, identity = ieee()
-    first, second = saved(transactions, tmp_path, "train_transaction.csv"), saved(identity, tmp_path, "train_identity.csv")
+    first, second = (
+        saved(transactions, tmp_path, "train_transaction.csv"),
+        saved(identity, tmp_path, "train_identity.csv"),
+    )
     for origins in (first, tmp_path, [first, second], [second, first]):
         found = guess(origins)
         assert found.schema == preset("ieee-cis")
@@ -454,7 +531,9 @@ def test_fraud_dataset_benchmark_names():
             "ENTITY_ID": [f"u{k}" for k in draw.integers(60, size=N)],
             "ENTITY_TYPE": ["user"] * N,
             "EVENT_TIMESTAMP": [f"{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in moments()],
-            "LABEL_TIMESTAMP": [f"{moment + timedelta(days=30):%Y-%m-%dT%H:%M:%SZ}" for moment in moments()],
+            "LABEL_TIMESTAMP": [
+                f"{moment + timedelta(days=30):%Y-%m-%dT%H:%M:%SZ}" for moment in moments()
+            ],
             "EVENT_LABEL": fraud(),
             "card_bin": draw.integers(400000, 400050, N),
             "customer_job": names("baker", "tailor"),
@@ -481,18 +560,33 @@ def test_fraud_dataset_benchmark_names():
 
 def test_a_second_file_is_joined_by_its_key(tmp_path):
     frame = payments(tx_id=range(N))
-    devices = pl.DataFrame({"tx_id": np.arange(0, N, 2), "device": names("phone", "laptop", n=N // 2)})
-    first, second = saved(frame, tmp_path, "may_transactions.csv"), saved(devices, tmp_path, "may_devices.csv")
+    devices = pl.DataFrame(
+        {"tx_id": np.arange(0, N, 2), "device": names("phone", "laptop", n=N // 2)}
+    )
+    first, second = (
+        saved(frame, tmp_path, "may_transactions.csv"),
+        saved(devices, tmp_path, "may_devices.csv"),
+    )
     found = guess([first, second])
-    check(found, first, id="tx_id", join=Join("{prefix}devices", "tx_id", ("device",)), habits=("device",))
+    check(
+        found,
+        first,
+        id="tx_id",
+        join=Join("{prefix}devices", "tx_id", ("device",)),
+        habits=("device",),
+    )
     assert guess([second, first]).schema == found.schema
     assert np.count_nonzero(read(first, found.schema).names["device"].codes >= 0) == N // 2
     devices.write_csv(tmp_path / "gadgets.csv")
-    assert guess([first, tmp_path / "gadgets.csv"]).schema.join == Join("gadgets", "tx_id", ("device",))
+    assert guess([first, tmp_path / "gadgets.csv"]).schema.join == Join(
+        "gadgets", "tx_id", ("device",)
+    )
 
 
 def test_a_second_file_about_customers(tmp_path):
-    people = pl.DataFrame({"customer_id": np.arange(1000, 1040), "region": names("north", "south", n=40)})
+    people = pl.DataFrame(
+        {"customer_id": np.arange(1000, 1040), "region": names("north", "south", n=40)}
+    )
     first, second = saved(payments(), tmp_path, "a.csv"), saved(people, tmp_path, "b.csv")
     found = guess([first, second])
     check(found, first, join=Join("b", "customer_id", ("region",)), categorical=("region",))
@@ -572,7 +666,10 @@ def test_any_names_come_back(tmp_path_factory, columns, reason, form):
         join=Join("x" + form.replace("/", "-").replace("\\", "-"), key, tuple(others)),
     )
     path = tmp_path_factory.mktemp("odd") / "turncoat.toml"
-    write_schema(Guess(schema, dict.fromkeys(columns[::2], reason), {key: reason, reason: key}, (reason,)), path)
+    write_schema(
+        Guess(schema, dict.fromkeys(columns[::2], reason), {key: reason, reason: key}, (reason,)),
+        path,
+    )
     assert load_schema(path) == schema
     write_schema(schema, path, overwrite=True)
     assert load_schema(path) == schema

@@ -28,7 +28,7 @@ SCHEMA = Schema(
     amount="amount",
     label="fraud",
     id="number",
-    entity="shop",
+    counterparty="shop",
     habits=("shop",),
 )
 FRAME = pl.DataFrame(
@@ -61,7 +61,12 @@ def content(transactions):
         "times": transactions.times.tolist(),
         "ids": transactions.ids.tolist(),
         "labels": None if transactions.labels is None else transactions.labels.tolist(),
-        **{name: [None if value != value else value for value in transactions.column(name).tolist()] for name in columns},
+        **{
+            name: [
+                None if value != value else value for value in transactions.column(name).tolist()
+            ]
+            for name in columns
+        },
     }
 
 
@@ -93,7 +98,14 @@ def csv(*rows, header="card,when,amount,kind,fraud,number"):
     return "\n".join([header, *rows]) + "\n"
 
 
-CSV_SCHEMA = Schema(customer=("card",), time="when", continuous=("amount",), categorical=("kind",), label="fraud", id="number")
+CSV_SCHEMA = Schema(
+    customer=("card",),
+    time="when",
+    continuous=("amount",),
+    categorical=("kind",),
+    label="fraud",
+    id="number",
+)
 GOOD = ("7,10,2.5,visa,0,1", "8,11,3.5,debit,1,2")
 
 
@@ -115,7 +127,9 @@ def test_every_source_gives_the_same(tmp_path):
         "crlf": stored(tmp_path, text(FRAME).replace(b"\n", b"\r\n"), "crlf.csv"),
         "bom": stored(tmp_path, b"\xef\xbb\xbf" + text(FRAME), "bom.csv"),
         "no last line end": stored(tmp_path, text(FRAME).rstrip(b"\n"), "open.csv"),
-        "all quoted": stored(tmp_path, FRAME.write_csv(quote_style="always").encode(), "quoted.csv"),
+        "all quoted": stored(
+            tmp_path, FRAME.write_csv(quote_style="always").encode(), "quoted.csv"
+        ),
         "parquet": tmp_path / "one.parquet",
         "folder": folder,
         "polars": FRAME,
@@ -125,17 +139,31 @@ def test_every_source_gives_the_same(tmp_path):
         "arrow": FRAME.to_arrow(),
         "batch": FRAME.to_arrow().to_batches()[0],
         "categorical": FRAME.with_columns(
-            pl.col("kind", "when").cast(pl.Categorical), pl.col("fraud").cast(pl.String).cast(pl.Enum(["0", "1"]))
+            pl.col("kind", "when").cast(pl.Categorical),
+            pl.col("fraud").cast(pl.String).cast(pl.Enum(["0", "1"])),
         ),
         "truths": FRAME.with_columns(pl.col("fraud").cast(pl.Boolean)),
         "text truths": stored(
-            tmp_path, text(FRAME.with_columns(pl.Series("fraud", ["FALSE", "TRUE", "False", "false", "true", "0.0"]))), "t.csv"
+            tmp_path,
+            text(
+                FRAME.with_columns(
+                    pl.Series("fraud", ["FALSE", "TRUE", "False", "false", "true", "0.0"])
+                )
+            ),
+            "t.csv",
         ),
         "floats": FRAME.with_columns(pl.col("card", "shop", "fraud").cast(pl.Float64)),
-        "small types": FRAME.with_columns(pl.col("card", "shop", "number", "fraud").cast(pl.UInt16)),
+        "small types": FRAME.with_columns(
+            pl.col("card", "shop", "number", "fraud").cast(pl.UInt16)
+        ),
         "text ids": FRAME.with_columns(pl.col("number", "card").cast(pl.String)),
-        "decimals": FRAME.with_columns(pl.col("amount").cast(pl.Decimal(12, 2)), pl.col("card").cast(pl.Decimal(12, 2))),
-        "quoted line break": FRAME.with_columns(unused=pl.lit("a\nb, c")).write_csv(tmp_path / "break.csv") or tmp_path / "break.csv",
+        "decimals": FRAME.with_columns(
+            pl.col("amount").cast(pl.Decimal(12, 2)), pl.col("card").cast(pl.Decimal(12, 2))
+        ),
+        "quoted line break": FRAME.with_columns(unused=pl.lit("a\nb, c")).write_csv(
+            tmp_path / "break.csv"
+        )
+        or tmp_path / "break.csv",
     }
     for name, source in sources.items():
         assert content(read(source, SCHEMA)) == EXPECTED, name
@@ -148,14 +176,25 @@ def test_dates_of_every_type():
     noon = 1709294400.0
     summer = noon + 122 * 86400
     for kind in ("ms", "us", "ns"):
-        assert read(frame.with_columns(pl.col("when").cast(pl.Datetime(kind))), schema).times.tolist() == [noon, summer]
+        assert read(
+            frame.with_columns(pl.col("when").cast(pl.Datetime(kind))), schema
+        ).times.tolist() == [noon, summer]
     berlin = frame.with_columns(pl.col("when").dt.replace_time_zone("Europe/Berlin"))
     assert read(berlin, schema).times.tolist() == [noon - 3600, summer - 7200]
-    assert read(frame.with_columns(pl.col("when").cast(pl.Date)), schema).times.tolist() == [noon - 43200, summer - 43200]
-    assert read(frame.with_columns(pl.Series("when", [date(1969, 12, 31), date(1970, 1, 2)])), schema).times.tolist() == [-86400.0, 86400.0]
-    offsets = frame.with_columns(pl.Series("when", ["2024-03-01T12:00:00+01:00", "2024-07-01T12:00:00+02:00"]))
+    assert read(frame.with_columns(pl.col("when").cast(pl.Date)), schema).times.tolist() == [
+        noon - 43200,
+        summer - 43200,
+    ]
+    assert read(
+        frame.with_columns(pl.Series("when", [date(1969, 12, 31), date(1970, 1, 2)])), schema
+    ).times.tolist() == [-86400.0, 86400.0]
+    offsets = frame.with_columns(
+        pl.Series("when", ["2024-03-01T12:00:00+01:00", "2024-07-01T12:00:00+02:00"])
+    )
     assert read(offsets, schema).times.tolist() == [noon - 3600, summer - 7200]
-    fractions = frame.with_columns(pl.Series("when", ["2024-03-01 12:00:00", "2024-07-01 12:00:00.25"]))
+    fractions = frame.with_columns(
+        pl.Series("when", ["2024-03-01 12:00:00", "2024-07-01 12:00:00.25"])
+    )
     assert read(fractions, schema).times.tolist() == [noon, summer + 0.25]
 
 
@@ -194,7 +233,10 @@ def test_only_columns_in_use_are_read(tmp_path):
         transactions.column("junk")
     mixed = pd.DataFrame({"card": [1, 2], "when": [1, 2], "amount": [1.0, 2.0], "junk": [1, "a"]})
     assert read(mixed, Schema(customer=("card",), time="when", continuous=("amount",))).n_rows == 2
-    twice = stored(tmp_path, csv(*(f"{row},1,2" for row in GOOD), header="card,when,amount,kind,fraud,number,x,x"))
+    twice = stored(
+        tmp_path,
+        csv(*(f"{row},1,2" for row in GOOD), header="card,when,amount,kind,fraud,number,x,x"),
+    )
     assert read(twice, CSV_SCHEMA).n_rows == 2
 
 
@@ -206,14 +248,28 @@ def test_pandas_columns_of_mixed_types_are_names():
 
 
 def test_missing_numbers_have_several_spellings(tmp_path):
-    rows = [f"7,{k},{value},visa,0,{k}" for k, value in enumerate(("", "NA", "NaN", "nan", "1e3", "-0.5"))]
+    rows = [
+        f"7,{k},{value},visa,0,{k}"
+        for k, value in enumerate(("", "NA", "NaN", "nan", "1e3", "-0.5"))
+    ]
     transactions = read(stored(tmp_path, csv(*rows)), CSV_SCHEMA)
-    np.testing.assert_array_equal(transactions.column("amount"), [np.nan, np.nan, np.nan, np.nan, 1000.0, -0.5])
+    np.testing.assert_array_equal(
+        transactions.column("amount"), [np.nan, np.nan, np.nan, np.nan, 1000.0, -0.5]
+    )
 
 
 def test_columns_without_any_value(tmp_path):
     path = stored(tmp_path, csv("7,1,,,0,1", "7,2,,,1,2"))
-    frame = pl.DataFrame({"card": [7, 7], "when": [1, 2], "amount": [None] * 2, "kind": [None] * 2, "fraud": [0, 1], "number": [1, 2]})
+    frame = pl.DataFrame(
+        {
+            "card": [7, 7],
+            "when": [1, 2],
+            "amount": [None] * 2,
+            "kind": [None] * 2,
+            "fraud": [0, 1],
+            "number": [1, 2],
+        }
+    )
     for source in (path, frame):
         transactions = read(source, CSV_SCHEMA)
         assert np.isnan(transactions.column("amount")).all()
@@ -222,7 +278,9 @@ def test_columns_without_any_value(tmp_path):
 
 def test_schemas_without_numbers_or_without_names():
     assert read(FRAME, replace(SCHEMA, continuous=(), amount=None)).numbers == {}
-    assert set(read(FRAME, replace(SCHEMA, categorical=(), habits=(), entity=None)).names) == {"card"}
+    assert set(
+        read(FRAME, replace(SCHEMA, categorical=(), habits=(), counterparty=None)).names
+    ) == {"card"}
 
 
 # One order
@@ -255,8 +313,17 @@ def test_the_order_of_rows_does_not_matter_for_odd_keys(order):
 
 def test_ids_are_numbers_where_all_are_and_text_otherwise():
     def ids(*values):
-        frame = pl.DataFrame({"card": [1] * len(values), "when": [0] * len(values), "amount": [1.0] * len(values), "number": values})
-        return read(frame, Schema(customer=("card",), time="when", continuous=("amount",), id="number")).ids.tolist()
+        frame = pl.DataFrame(
+            {
+                "card": [1] * len(values),
+                "when": [0] * len(values),
+                "amount": [1.0] * len(values),
+                "number": values,
+            }
+        )
+        return read(
+            frame, Schema(customer=("card",), time="when", continuous=("amount",), id="number")
+        ).ids.tolist()
 
     assert ids("10", "9", "-1") == [-1, 9, 10]
     assert ids("7", "007") == ["007", "7"]
@@ -306,7 +373,9 @@ def ieee(n=12):
 
 
 def dashed(identity):
-    return identity.rename({name: name.replace("_", "-") for name in identity.columns if name.startswith("id_")})
+    return identity.rename(
+        {name: name.replace("_", "-") for name in identity.columns if name.startswith("id_")}
+    )
 
 
 def test_ieee_files_are_joined(tmp_path):
@@ -315,22 +384,40 @@ def test_ieee_files_are_joined(tmp_path):
     (tmp_path / "dashed").mkdir()
     for folder, second in (("plain", identity), ("dashed", dashed(identity))):
         transactions.write_csv(tmp_path / folder / "train_transaction.csv")
-        second.sample(fraction=1.0, shuffle=True, seed=1).write_csv(tmp_path / folder / "train_identity.csv")
+        second.sample(fraction=1.0, shuffle=True, seed=1).write_csv(
+            tmp_path / folder / "train_identity.csv"
+        )
     found = read(tmp_path / "plain" / "train_transaction.csv", "ieee-cis")
     partner = {number: row for row, number in enumerate(identity["TransactionID"])}
     rows = [partner.get(number) for number in found.ids.tolist()]
     assert sum(row is not None for row in rows) == 4
-    assert found.column("id_31").tolist() == [None if row is None else identity["id_31"][row] for row in rows]
-    np.testing.assert_array_equal(found.column("id_01"), [np.nan if row is None else identity["id_01"][row] for row in rows])
+    assert found.column("id_31").tolist() == [
+        None if row is None else identity["id_31"][row] for row in rows
+    ]
+    np.testing.assert_array_equal(
+        found.column("id_01"), [np.nan if row is None else identity["id_01"][row] for row in rows]
+    )
     everything = content(found)
     transactions.write_parquet(tmp_path / "train_transaction.parquet")
     for other in (
         read(tmp_path / "plain", "ieee-cis"),
         read(tmp_path / "dashed", "ieee-cis"),
         read(transactions, "ieee-cis", joined=dashed(identity)),
-        read(transactions, "ieee-cis", joined=identity.with_columns(pl.col("TransactionID").cast(pl.Float64))),
-        read(transactions.with_columns(pl.col("TransactionID").cast(pl.String)), "ieee-cis", joined=identity.to_pandas()),
-        read(tmp_path / "train_transaction.parquet", "ieee-cis", joined=tmp_path / "dashed" / "train_identity.csv"),
+        read(
+            transactions,
+            "ieee-cis",
+            joined=identity.with_columns(pl.col("TransactionID").cast(pl.Float64)),
+        ),
+        read(
+            transactions.with_columns(pl.col("TransactionID").cast(pl.String)),
+            "ieee-cis",
+            joined=identity.to_pandas(),
+        ),
+        read(
+            tmp_path / "train_transaction.parquet",
+            "ieee-cis",
+            joined=tmp_path / "dashed" / "train_identity.csv",
+        ),
         read(transactions.join(identity, on="TransactionID", how="left"), "ieee-cis"),
     ):
         assert content(other) == everything
@@ -340,30 +427,49 @@ def test_ieee_finer_customers():
     transactions, identity = ieee()
     found = read(transactions, "ieee-cis:card1+addr1+D1", joined=identity)
     began = np.arange(12) - np.arange(12) % 4
-    expected = {f"{card}|315|{day}" for card, day in zip(9500 + np.arange(12) % 2, began, strict=True)}
+    expected = {
+        f"{card}|315|{day}" for card, day in zip(9500 + np.arange(12) % 2, began, strict=True)
+    }
     assert set(found.keys.tolist()) == expected
     assert found.n_customers == 6
-    unknown = read(transactions.with_columns(D1=pl.lit(None, pl.Float64)), "ieee-cis:card1+addr1+D1", joined=identity)
+    unknown = read(
+        transactions.with_columns(D1=pl.lit(None, pl.Float64)),
+        "ieee-cis:card1+addr1+D1",
+        joined=identity,
+    )
     assert set(unknown.keys.tolist()) == {"9500|315|", "9501|315|"}
 
 
 def test_refusals_of_the_second_table(tmp_path):
     transactions, identity = ieee()
     path = stored(tmp_path, text(transactions), "train_transaction.csv")
-    with pytest.raises(DataError, match=r"train_transaction\.csv: train_identity\.csv .* is not beside it.*`joined=`"):
+    with pytest.raises(
+        DataError,
+        match=r"train_transaction\.csv: train_identity\.csv .* is not beside it.*`joined=`",
+    ):
         read(path, "ieee-cis")
-    with pytest.raises(DataError, match=r"the frame: the columns of the second table are not there\..*`joined=`"):
+    with pytest.raises(
+        DataError, match=r"the frame: the columns of the second table are not there\..*`joined=`"
+    ):
         read(transactions, "ieee-cis")
     stored(tmp_path, text(pl.concat([identity, identity[1:2]])), "train_identity.csv")
-    with pytest.raises(DataError, match=r"train_identity\.csv, column 'TransactionID', row 5: 2987003 is already on row 2\. Keep one"):
+    with pytest.raises(
+        DataError,
+        match=r"train_identity\.csv, column 'TransactionID', row 5: 2987003 is already on row 2\. Keep one",
+    ):
         read(path, "ieee-cis")
     with pytest.raises(DataError, match="column 'TransactionID', row 1: the key is missing"):
         read(path, "ieee-cis", joined=identity.with_columns(TransactionID=pl.lit(None, pl.Int64)))
     stored(tmp_path, text(identity.with_columns(id_02=pl.lit("many"))), "train_identity.csv")
-    with pytest.raises(DataError, match=r"train_identity\.csv, column 'id_02', row 1: 'many' is not a number"):
+    with pytest.raises(
+        DataError, match=r"train_identity\.csv, column 'id_02', row 1: 'many' is not a number"
+    ):
         read(path, "ieee-cis")
     stored(tmp_path, text(identity.drop("id_02")), "train_identity.csv")
-    with pytest.raises(DataError, match=r"train_identity\.csv: schema 'ieee-cis' names 'id_02', and the file does not have it"):
+    with pytest.raises(
+        DataError,
+        match=r"train_identity\.csv: schema 'ieee-cis' names 'id_02', and the file does not have it",
+    ):
         read(path, "ieee-cis")
     with pytest.raises(ConfigError, match="joins no second table; leave `joined` out"):
         read(FRAME, SCHEMA, joined=FRAME)
@@ -371,9 +477,19 @@ def test_refusals_of_the_second_table(tmp_path):
 
 def test_a_second_table_about_customers():
     people = pl.DataFrame({"card": [7, 20], "region": ["north", "south"]})
-    schema = replace(SCHEMA, categorical=("kind", "region"), join=Join("people", "card", ("region",)))
-    assert read(FRAME, schema, joined=people).column("region").tolist() == ["north"] * 2 + ["south"] * 3 + [None]
-    by_shop = replace(SCHEMA, entity=None, habits=(), categorical=("region",), join=Join("shops", "shop", ("region",)))
+    schema = replace(
+        SCHEMA, categorical=("kind", "region"), join=Join("people", "card", ("region",))
+    )
+    assert read(FRAME, schema, joined=people).column("region").tolist() == ["north"] * 2 + [
+        "south"
+    ] * 3 + [None]
+    by_shop = replace(
+        SCHEMA,
+        counterparty=None,
+        habits=(),
+        categorical=("region",),
+        join=Join("shops", "shop", ("region",)),
+    )
     shops = pl.DataFrame({"shop": [404], "region": ["west"]})
     found = read(FRAME, by_shop, joined=shops)
     assert found.column("region").tolist() == [None, "west", "west", "west", None, None]
@@ -386,23 +502,68 @@ def test_a_second_table_about_customers():
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (("7,10,2.5,visa,0,1", "8,11,much,debit,1,2"), r"column 'amount', row 2: 'much' is not a number\. Write plain numbers"),
-        (("7,10,2.5,visa,0,1", "8,11,-inf,debit,1,2"), r"column 'amount', row 2: the value is -inf, and must be finite\. Correct it"),
-        (("7,10,2.5,visa,0,1", "8,,2.5,debit,1,2"), r"column 'when', row 2: the time is missing.*Correct or remove"),
-        (("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,2", "8,soon,2.5,debit,1,3"), r"column 'when', row 3: 'soon' is not a time.*Correct it"),
-        (("7,2024-01-01,2.5,visa,0,1", "8,2024-13-01,2.5,debit,1,2"), r"column 'when', row 2: '2024-13-01' is not .*`time_format`"),
-        (("7,03/04/2024,2.5,visa,0,1",), r"column 'when', row 1: '03/04/2024' is not .* begins with its year.*`time_format`"),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,much,debit,1,2"),
+            r"column 'amount', row 2: 'much' is not a number\. Write plain numbers",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,-inf,debit,1,2"),
+            r"column 'amount', row 2: the value is -inf, and must be finite\. Correct it",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "8,,2.5,debit,1,2"),
+            r"column 'when', row 2: the time is missing.*Correct or remove",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,2", "8,soon,2.5,debit,1,3"),
+            r"column 'when', row 3: 'soon' is not a time.*Correct it",
+        ),
+        (
+            ("7,2024-01-01,2.5,visa,0,1", "8,2024-13-01,2.5,debit,1,2"),
+            r"column 'when', row 2: '2024-13-01' is not .*`time_format`",
+        ),
+        (
+            ("7,03/04/2024,2.5,visa,0,1",),
+            r"column 'when', row 1: '03/04/2024' is not .* begins with its year.*`time_format`",
+        ),
         (("7,inf,2.5,visa,0,1",), r"column 'when', row 1: 'inf' is not a time"),
-        (("7,10,2.5,visa,0,1", "8,11,2.5,debit,2,2"), r"column 'fraud', row 2: the label is '2', and must be 0 or 1\. Correct it"),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,2.5,debit,2,2"),
+            r"column 'fraud', row 2: the label is '2', and must be 0 or 1\. Correct it",
+        ),
         (("7,10,2.5,visa,,1",), r"column 'fraud', row 1: the label is missing"),
-        (("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,1"), r"column 'number', row 2: id 1 is already on row 1\. Remove one"),
-        (("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,"), r"column 'number', row 2: the transaction id is missing\. Every"),
-        (("7,10,2.5,visa,0,1", ",11,2.5,debit,1,2"), r"column 'card', row 2: the customer is missing\. Name it, or remove"),
-        (("7,10,2.5,visa,0,1", "8,11,2.5,vi\0sa,1,2"), r"column 'kind', row 2: 'vi\\x00sa' has a NUL character.*write it again"),
-        (("7,10,2.5,visa,0,1", "8,11,2.5"), r"row 2: 3 fields, and the header has 6\. .*write the file again"),
-        (("7,10,2.5,visa,0,1", "8,11,2.5,Smith, John,1,2", "9,10,2.5,visa,0,3"), r"row 2: 7 fields, and the header has 6\. Put values"),
-        (("7,10,2.5,'visa',0,1", '8,11,2.5,"a, b",1,2', '"a\nb",9,10,"visa",0,3,4'), "row 3: 7 fields"),
-        (("7,10,2.5,visa,0,1", "", "9,10,2.5,visa,0,3"), "column 'when', row 2: the time is missing"),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,1"),
+            r"column 'number', row 2: id 1 is already on row 1\. Remove one",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,"),
+            r"column 'number', row 2: the transaction id is missing\. Every",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", ",11,2.5,debit,1,2"),
+            r"column 'card', row 2: the customer is missing\. Name it, or remove",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,2.5,vi\0sa,1,2"),
+            r"column 'kind', row 2: 'vi\\x00sa' has a NUL character.*write it again",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,2.5"),
+            r"row 2: 3 fields, and the header has 6\. .*write the file again",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "8,11,2.5,Smith, John,1,2", "9,10,2.5,visa,0,3"),
+            r"row 2: 7 fields, and the header has 6\. Put values",
+        ),
+        (
+            ("7,10,2.5,'visa',0,1", '8,11,2.5,"a, b",1,2', '"a\nb",9,10,"visa",0,3,4'),
+            "row 3: 7 fields",
+        ),
+        (
+            ("7,10,2.5,visa,0,1", "", "9,10,2.5,visa,0,3"),
+            "column 'when', row 2: the time is missing",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["payments.csv", "payments.csv.gz"])
@@ -416,13 +577,18 @@ def test_wrong_cells_are_named(tmp_path, rows, told, name):
 
 def test_bytes_that_are_not_text_are_named(tmp_path):
     path = stored(tmp_path, csv(*GOOD).encode().replace(b"debit", b"d\xe9bit"))
-    with pytest.raises(DataError, match=r"payments\.csv, column 'kind', row 2: b'd\\xe9bit' is not UTF-8 text\. Save the file as UTF-8"):
+    with pytest.raises(
+        DataError,
+        match=r"payments\.csv, column 'kind', row 2: b'd\\xe9bit' is not UTF-8 text\. Save the file as UTF-8",
+    ):
         read(path, CSV_SCHEMA)
     stored(tmp_path, csv(*GOOD).encode().replace(b"kind", b"k\xefnd"))
     with pytest.raises(DataError, match=r"payments\.csv, header: b'k\\xefnd' is not UTF-8 text"):
         read(path, replace(CSV_SCHEMA, categorical=()))
     stored(tmp_path, csv(*GOOD).encode("utf-16"))
-    with pytest.raises(DataError, match=r"payments\.csv: the header is not UTF-8 text\. Save the file as UTF-8"):
+    with pytest.raises(
+        DataError, match=r"payments\.csv: the header is not UTF-8 text\. Save the file as UTF-8"
+    ):
         read(path, CSV_SCHEMA)
 
 
@@ -434,15 +600,27 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
         ("a.csv", b"\n\n", "cannot be read"),
         ("a.csv", csv().encode(), r"no rows\. Check how the file was written"),
         ("a.csv", csv().encode().rstrip(), "no rows"),
-        ("a.csv", csv(*GOOD).replace(",", ";").encode(), r"separated by semicolons.*Write the file again with commas"),
+        (
+            "a.csv",
+            csv(*GOOD).replace(",", ";").encode(),
+            r"separated by semicolons.*Write the file again with commas",
+        ),
         ("a.csv", csv(*GOOD).replace(",", "\t").encode(), "separated by tabs"),
         (
             "a.csv",
             csv(*(f"{row},5" for row in GOOD)).replace("number", "number,card").encode(),
             r"the header has 'card' twice\. Rename or remove one",
         ),
-        ("a.csv", csv(*GOOD).replace("kind", "Kind").encode(), r"schema 'custom' names 'kind', .*It has card, when, amount, Kind.*Correct"),
-        ("a.parquet", b"PAR1 and then nothing of use", "cannot be read: .*truncated; write it again"),
+        (
+            "a.csv",
+            csv(*GOOD).replace("kind", "Kind").encode(),
+            r"schema 'custom' names 'kind', .*It has card, when, amount, Kind.*Correct",
+        ),
+        (
+            "a.parquet",
+            b"PAR1 and then nothing of use",
+            "cannot be read: .*truncated; write it again",
+        ),
         (
             "a.csv.gz",
             gzip.compress(csv(*(f"7,{k},2,{k * k},0,{k}" for k in range(3000))).encode())[:-900],
@@ -461,7 +639,9 @@ def test_truncated_parquet(tmp_path):
     FRAME.write_parquet(tmp_path / "whole.parquet")
     raw = (tmp_path / "whole.parquet").read_bytes()
     for kept in (3, len(raw) // 2, len(raw) - 1):
-        with pytest.raises(DataError, match=r"cut\.parquet: cannot be read: .* may be truncated; write it again"):
+        with pytest.raises(
+            DataError, match=r"cut\.parquet: cannot be read: .* may be truncated; write it again"
+        ):
             read(stored(tmp_path, raw[:kept], "cut.parquet"), SCHEMA)
 
 
@@ -478,7 +658,10 @@ def test_paths_that_lead_nowhere(tmp_path):
     stored(tmp_path, text(FRAME[:3]), "transactions.csv")
     assert read(tmp_path, SCHEMA).n_rows == 3
     stored(tmp_path, b"", "transactions.csv.gz")
-    with pytest.raises(DataError, match=r"transactions\.csv and transactions\.csv\.gz are both there\. Give the path of one"):
+    with pytest.raises(
+        DataError,
+        match=r"transactions\.csv and transactions\.csv\.gz are both there\. Give the path of one",
+    ):
         read(tmp_path, SCHEMA)
     with pytest.raises(ConfigError, match=r"cannot read a dict\. Give a path, or a polars"):
         read({"card": [1]}, SCHEMA)
@@ -494,10 +677,22 @@ def test_paths_that_lead_nowhere(tmp_path):
         ),
         ("amount", [[1]] * 6, r"column 'amount': values are List"),
         ("when", [True] * 6, r"column 'when': Boolean values are not times\. Name another column"),
-        ("fraud", [date(2024, 1, 1)] * 6, r"column 'fraud': Date values are not labels\. Labels are 0 and 1"),
+        (
+            "fraud",
+            [date(2024, 1, 1)] * 6,
+            r"column 'fraud': Date values are not labels\. Labels are 0 and 1",
+        ),
         ("fraud", [0.5] * 6, r"column 'fraud', row 1: the label is 0\.5, and must be 0 or 1"),
-        ("number", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], r"column 'number': Float64 values are not ids\. Make them whole numbers or text"),
-        ("kind", [[1]] * 6, r"column 'kind': List\(Int64\) values cannot be names\. Leave the column out"),
+        (
+            "number",
+            [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+            r"column 'number': Float64 values are not ids\. Make them whole numbers or text",
+        ),
+        (
+            "kind",
+            [[1]] * 6,
+            r"column 'kind': List\(Int64\) values cannot be names\. Leave the column out",
+        ),
         ("kind", [b"x"] * 6, r"column 'kind': Binary values cannot be names"),
         ("card", [None] * 6, r"column 'card', row 1: the customer is missing"),
     ],
@@ -515,9 +710,14 @@ def test_pandas_columns_that_are_there_twice():
 
 def test_labels_of_one_kind_are_refused_where_both_are_needed():
     genuine = read(FRAME.with_columns(fraud=pl.lit(0)), SCHEMA)
-    with pytest.raises(DataError, match=r"the frame, column 'fraud': all 6 labels are 0, and calibration needs both 0 and 1\. Choose rows"):
+    with pytest.raises(
+        DataError,
+        match=r"the frame, column 'fraud': all 6 labels are 0, and calibration needs both 0 and 1\. Choose rows",
+    ):
         genuine.needed_labels("calibration")
-    with pytest.raises(DataError, match=r"calibration needs labels, and the schema names none\. Set `label`"):
+    with pytest.raises(
+        DataError, match=r"calibration needs labels, and the schema names none\. Set `label`"
+    ):
         read(FRAME, replace(SCHEMA, label=None)).needed_labels("calibration")
     assert read(FRAME, SCHEMA).needed_labels("calibration").tolist() == EXPECTED["labels"]
 
@@ -539,11 +739,18 @@ def test_a_file_to_be_scored_needs_no_labels(tmp_path: Path) -> None:
     assert transactions.schema == schema
 
 
-@pytest.mark.parametrize("cells", [("1", "", "0"), ("True", "", "false"), ("", "", ""), ("1.0", "", "0.0")], ids=str)
+@pytest.mark.parametrize(
+    "cells", [("1", "", "0"), ("True", "", "false"), ("", "", ""), ("1.0", "", "0.0")], ids=str
+)
 def test_a_file_to_be_scored_may_have_some_labels(tmp_path: Path, cells: tuple[str, ...]) -> None:
-    schema = Schema(customer=("who",), time="when", continuous=("paid",), label="fraud", entity="shop")
+    schema = Schema(
+        customer=("who",), time="when", continuous=("paid",), label="fraud", counterparty="shop"
+    )
     path = tmp_path / "some.csv"
-    path.write_text("who,when,paid,shop,fraud\n" + "".join(f"a,{i},2.5,s,{cell}\n" for i, cell in enumerate(cells)))
+    path.write_text(
+        "who,when,paid,shop,fraud\n"
+        + "".join(f"a,{i},2.5,s,{cell}\n" for i, cell in enumerate(cells))
+    )
     with pytest.raises(DataError, match=r"row [12]"):
         read(path, schema)
     found = read_for_scoring(path, schema)
@@ -561,13 +768,18 @@ def test_times_in_the_wrong_unit_are_refused(tmp_path: Path) -> None:
     schema = Schema(customer=("who",), time="when", continuous=("paid",))
     path = tmp_path / "ms.csv"
     path.write_text("who,when,paid\na,1704110400000,2.5\na,1714110400000,2.5\n")
-    with pytest.raises(DataError, match=r"'1704110400000', in units of 's', is 54,000 years from zero. Set `time_unit`"):
+    with pytest.raises(
+        DataError,
+        match=r"'1704110400000', in units of 's', is 54,000 years from zero. Set `time_unit`",
+    ):
         read(path, schema)
     assert read(path, replace(schema, time_unit="ms")).times[1] == 1714110400
 
 
 def test_refusals_in_the_joined_file_name_its_own_rows_and_spelling(tmp_path: Path) -> None:
-    schema = Schema(customer="who", time="at", continuous=("x_1",), id="id", join=Join("ident", "id", ("x_1",)))
+    schema = Schema(
+        customer="who", time="at", continuous=("x_1",), id="id", join=Join("ident", "id", ("x_1",))
+    )
     trans, ident = tmp_path / "trans.csv", tmp_path / "ident.csv"
     trans.write_text("who,at,id\n1,1,1\n1,2,2\n1,3,3\n")
     ident.write_text("id,x_1\n3,inf\n1,2\n")

@@ -54,7 +54,22 @@ def test_a_day_is_its_midnight() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, float("nan"), float("inf"), 10**400, "soon", "01/02/2024", "2024-W05-1", pd.NaT, [1], {"at": 1}, timedelta(1), b"1", ""],
+    [
+        None,
+        True,
+        float("nan"),
+        float("inf"),
+        10**400,
+        "soon",
+        "01/02/2024",
+        "2024-W05-1",
+        pd.NaT,
+        [1],
+        {"at": 1},
+        timedelta(1),
+        b"1",
+        "",
+    ],
 )
 def test_what_is_no_time_is_refused(value: Any) -> None:
     with pytest.raises(DataError, match="'when'"):
@@ -90,16 +105,23 @@ def test_what_is_no_number_is_refused(value: Any, others: tuple[str, ...]) -> No
 
 
 def test_numbers_are_taken_and_absent_ones_are_missing() -> None:
-    found = row_numbers(("a", "b", "c", "d"), {"a": 1, "b": None, "c": np.float32(2.5), "e": "unused"})
+    found = row_numbers(
+        ("a", "b", "c", "d"), {"a": 1, "b": None, "c": np.float32(2.5), "e": "unused"}
+    )
     np.testing.assert_array_equal(found, [1, np.nan, 2.5, np.nan])
     with pytest.raises(DataError, match="finite"):
         row_numbers(("a",), {"a": float("inf")})
 
 
 def test_text_that_a_file_reads_as_missing_is_missing() -> None:
-    np.testing.assert_array_equal(row_numbers(("a", "b", "c"), {"a": "", "b": "NA", "c": "1.5e3"}), [np.nan, np.nan, 1500])
+    np.testing.assert_array_equal(
+        row_numbers(("a", "b", "c"), {"a": "", "b": "NA", "c": "1.5e3"}), [np.nan, np.nan, 1500]
+    )
 
 
 def test_dates_far_from_now_have_the_bits_of_a_file() -> None:
     far = datetime(2789, 3, 30, 0, 9, 32, 777217)
-    assert row_time(schema(), {"when": far}) == read(pl.DataFrame({"who": ["a"], "when": [far], "paid": [1.0]}), schema()).times[0]
+    assert (
+        row_time(schema(), {"when": far})
+        == read(pl.DataFrame({"who": ["a"], "when": [far], "paid": [1.0]}), schema()).times[0]
+    )

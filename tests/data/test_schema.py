@@ -21,7 +21,7 @@ FULL = Schema(
     amount="amount",
     label="fraud",
     id="number",
-    entity="shop",
+    counterparty="shop",
     habits=("device", "shop"),
     time_unit="ms",
     time_format="%d/%m/%Y",
@@ -31,7 +31,11 @@ FULL = Schema(
 PLAIN = Schema(customer=("card",), time="when", continuous=("amount",))
 
 
-@pytest.mark.parametrize("schema", [FULL, PLAIN, *map(preset, PRESETS), preset("ieee-cis:card1+addr1+D1")], ids=lambda schema: schema.name)
+@pytest.mark.parametrize(
+    "schema",
+    [FULL, PLAIN, *map(preset, PRESETS), preset("ieee-cis:card1+addr1+D1")],
+    ids=lambda schema: schema.name,
+)
 def test_tables_come_back(schema):
     again = Schema.from_table(schema.as_table())
     assert again == schema
@@ -48,7 +52,18 @@ def test_one_name_may_stand_for_a_list():
 
 
 def test_columns_and_texts():
-    assert FULL.columns == ("card", "region", "number", "when", "fraud", "shop", "age", "amount", "kind", "device")
+    assert FULL.columns == (
+        "card",
+        "region",
+        "number",
+        "when",
+        "fraud",
+        "shop",
+        "age",
+        "amount",
+        "kind",
+        "device",
+    )
     assert FULL.texts == ("card", "region", "shop", "kind", "device")
 
 
@@ -58,7 +73,10 @@ def test_columns_and_texts():
         ({"customer": ()}, "`customer` is empty"),
         ({"customer": ("amount",)}, "'amount' is continuous; it cannot be customer too"),
         ({"time_unit": "weeks"}, "time_unit 'weeks' is none of s, ms"),
-        ({"continuous": (), "categorical": (), "amount": None, "customer_age": None}, "no continuous and no categorical"),
+        (
+            {"continuous": (), "categorical": (), "amount": None, "customer_age": None},
+            "no continuous and no categorical",
+        ),
         ({"amount": "kind"}, "amount 'kind' is not among the continuous"),
         ({"categorical": ("amount",)}, "'amount' is both continuous and categorical"),
         ({"time": "fraud"}, "'fraud' is both time and label"),
@@ -68,7 +86,7 @@ def test_columns_and_texts():
         ({"customer": ("when",)}, "'when' is time; it cannot be customer too"),
         ({"habits": ("number",)}, "'number' is id; it cannot be habits too"),
         ({"habits": ("age",)}, "'age' is continuous; it cannot be habits too"),
-        ({"entity": "amount"}, "'amount' is continuous; it cannot be entity too"),
+        ({"counterparty": "amount"}, "'amount' is continuous; it cannot be counterparty too"),
         ({"customer_age": "kind"}, "'kind' is categorical; it cannot be customer_age too"),
         ({"customer_age": "when"}, "'when' is time; it cannot be customer_age too"),
         ({"customer_age": "shop"}, "customer_age 'shop' is a number"),
@@ -118,7 +136,10 @@ def test_what_every_schema_needs(key):
         (b"schema = 5\n", r"has no \[schema\] table"),
         (b'[schema]\ntime = "t"\n', "customer is missing"),
         (b'[schema]\ntime = "t"\ncustomer = "c"\nhabit = "x"\n', "unknown setting 'habit'"),
-        (b'[schema]\ntime = "t"\ncustomer = "c"\ncontinuous = ["t"]\n', "'t' is both time and continuous"),
+        (
+            b'[schema]\ntime = "t"\ncustomer = "c"\ncontinuous = ["t"]\n',
+            "'t' is both time and continuous",
+        ),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, content, told):
@@ -130,7 +151,9 @@ def test_wrong_files_are_refused(tmp_path, content, told):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read: No such file.*turncoat init"):
+    with pytest.raises(
+        ConfigError, match=r"nowhere\.toml: cannot be read: No such file.*turncoat init"
+    ):
         load_schema(tmp_path / "nowhere.toml")
 
 

@@ -42,12 +42,21 @@ def test_files_hold_the_tables(tmp_path, file_format):
 def test_times_in_csv_are_plain(tmp_path):
     paths = simulate("handbook", 3, out=tmp_path)
     first = paths["transactions"].read_text().splitlines()[1].split(",")[1]
-    assert first == tables("handbook", 3)["transactions"]["TX_DATETIME"][0].strftime("%Y-%m-%d %H:%M:%S")
+    assert first == tables("handbook", 3)["transactions"]["TX_DATETIME"][0].strftime(
+        "%Y-%m-%d %H:%M:%S"
+    )
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
-    one, same, other = (simulate("handbook", 200, seed, out=tmp_path / name) for seed, name in ((1, "a"), (1, "b"), (2, "c")))
-    assert one["transactions"].read_bytes() == same["transactions"].read_bytes() != other["transactions"].read_bytes()
+    one, same, other = (
+        simulate("handbook", 200, seed, out=tmp_path / name)
+        for seed, name in ((1, "a"), (1, "b"), (2, "c"))
+    )
+    assert (
+        one["transactions"].read_bytes()
+        == same["transactions"].read_bytes()
+        != other["transactions"].read_bytes()
+    )
 
 
 def test_existing_files_are_kept_unless_asked(filled):
@@ -109,15 +118,24 @@ def test_a_move_that_fails_in_a_new_folder_leaves_no_file(tmp_path, monkeypatch)
 
 
 def test_every_table_is_written_under_its_name(tmp_path, monkeypatch):
-    made = {name: pl.DataFrame({"a": [1, 2]}) for name in ("train_transaction", "train_identity", "truth")}
+    made = {
+        name: pl.DataFrame({"a": [1, 2]})
+        for name in ("train_transaction", "train_identity", "truth")
+    }
     monkeypatch.setattr(simulators, "tables", lambda preset, n_rows, seed: made)
     paths = simulate("ieee-cis", 2, out=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.csv" for name in made} == {path.name for path in paths.values()}
+    assert (
+        {path.name for path in tmp_path.iterdir()}
+        == {f"{name}.csv" for name in made}
+        == {path.name for path in paths.values()}
+    )
 
 
 def test_wrong_requests_are_refused_before_anything_is_made(filled):
     for call in (simulate, lambda preset, n_rows, **_: tables(preset, n_rows)):
-        with pytest.raises(ConfigError, match="preset must be one of handbook, ieee-cis; found 'paysim'"):
+        with pytest.raises(
+            ConfigError, match="preset must be one of handbook, ieee-cis; found 'paysim'"
+        ):
             call("paysim", 10, out=filled)
     with pytest.raises(ConfigError, match="file_format must be one of csv, parquet; found 'xlsx'"):
         simulate("handbook", 10, out=filled, file_format="xlsx")

@@ -13,7 +13,16 @@ from turncoat.data.simulators import handbook as module
 from turncoat.data.simulators.handbook import World, handbook, published_process
 from turncoat.errors import ConfigError
 
-COLUMNS = ["TRANSACTION_ID", "TX_DATETIME", "CUSTOMER_ID", "TERMINAL_ID", "TX_AMOUNT", "TX_TIME_SECONDS", "TX_TIME_DAYS", "TX_FRAUD"]
+COLUMNS = [
+    "TRANSACTION_ID",
+    "TX_DATETIME",
+    "CUSTOMER_ID",
+    "TERMINAL_ID",
+    "TX_AMOUNT",
+    "TX_TIME_SECONDS",
+    "TX_TIME_DAYS",
+    "TX_FRAUD",
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +33,9 @@ def made():
 
 @pytest.fixture(scope="module")
 def rows(made):
-    return made["transactions"].join(made["truth"], on="TRANSACTION_ID", validate="1:1", maintain_order="left")
+    return made["transactions"].join(
+        made["truth"], on="TRANSACTION_ID", validate="1:1", maintain_order="left"
+    )
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 17, 1_000, 30_001])
@@ -42,8 +53,14 @@ def test_any_size_gives_exactly_the_rows_asked_for(n_rows):
 def test_the_clock_is_consistent(rows):
     assert rows["TX_DATETIME"].dtype == pl.Datetime("ms")
     start = datetime.datetime(2018, 4, 1)
-    assert rows.select((pl.col("TX_DATETIME") - start).dt.total_seconds() == pl.col("TX_TIME_SECONDS")).to_series().all()
-    assert rows.select(pl.col("TX_TIME_SECONDS") // 86_400 == pl.col("TX_TIME_DAYS")).to_series().all()
+    assert (
+        rows.select((pl.col("TX_DATETIME") - start).dt.total_seconds() == pl.col("TX_TIME_SECONDS"))
+        .to_series()
+        .all()
+    )
+    assert (
+        rows.select(pl.col("TX_TIME_SECONDS") // 86_400 == pl.col("TX_TIME_DAYS")).to_series().all()
+    )
     assert (rows["TX_TIME_DAYS"].min(), rows["TX_TIME_DAYS"].max()) == (0, 182)
     of_day = rows["TX_TIME_SECONDS"].to_numpy() % 86_400
     assert of_day.min() >= 1
@@ -52,7 +69,9 @@ def test_the_clock_is_consistent(rows):
 
 
 def test_the_truth_is_not_in_the_transactions(made):
-    assert set(made["transactions"].columns).isdisjoint(set(made["truth"].columns) - {"TRANSACTION_ID"})
+    assert set(made["transactions"].columns).isdisjoint(
+        set(made["truth"].columns) - {"TRANSACTION_ID"}
+    )
     assert "TX_FRAUD_SCENARIO" in made["truth"].columns
 
 
@@ -63,11 +82,15 @@ def test_the_scenarios_follow_their_rules(rows):
     assert set(rows["TX_FRAUD_SCENARIO"].unique()) == {0, 1, 2, 3}
     assert rows.filter((scenario == 0) & (pl.col("TX_AMOUNT") > 220)).is_empty()
     assert rows.filter(scenario == 1)["TX_AMOUNT"].min() > 220
-    assert rows.filter(in_terminal_episode & ~scenario.is_in([2, 3])).is_empty(), "all payments at a compromised terminal are fraud"
+    assert rows.filter(in_terminal_episode & ~scenario.is_in([2, 3])).is_empty(), (
+        "all payments at a compromised terminal are fraud"
+    )
     assert rows.filter(~in_terminal_episode & (scenario == 2)).is_empty()
     assert rows.filter(pl.col("CUSTOMER_EPISODE_START").is_null() & (scenario == 3)).is_empty()
     exposed = rows.filter(pl.col("CUSTOMER_EPISODE_START").is_not_null())
-    assert 0.29 < (exposed["TX_FRAUD_SCENARIO"] == 3).mean() < 0.35, "a third of a compromised customer's payments"
+    assert 0.29 < (exposed["TX_FRAUD_SCENARIO"] == 3).mean() < 0.35, (
+        "a third of a compromised customer's payments"
+    )
     for name, length in (("TERMINAL", 28), ("CUSTOMER", 14)):
         inside = rows.filter(pl.col(f"{name}_EPISODE_START").is_not_null())
         first, last = inside[f"{name}_EPISODE_START"], inside[f"{name}_EPISODE_END"]
@@ -77,9 +100,15 @@ def test_the_scenarios_follow_their_rules(rows):
 
 
 def test_fraud_of_a_compromised_customer_is_five_times_the_usual(rows):
-    cents = (rows.filter(pl.col("TX_FRAUD_SCENARIO") == 3)["TX_AMOUNT"] * 100).round().cast(pl.Int64)
+    cents = (
+        (rows.filter(pl.col("TX_FRAUD_SCENARIO") == 3)["TX_AMOUNT"] * 100).round().cast(pl.Int64)
+    )
     assert (cents % 5 == 0).all()
-    usual = rows.filter(pl.col("TX_FRAUD_SCENARIO") == 0).group_by("CUSTOMER_ID").agg(pl.col("TX_AMOUNT").mean().alias("usual"))
+    usual = (
+        rows.filter(pl.col("TX_FRAUD_SCENARIO") == 0)
+        .group_by("CUSTOMER_ID")
+        .agg(pl.col("TX_AMOUNT").mean().alias("usual"))
+    )
     frauds = rows.filter(pl.col("TX_FRAUD_SCENARIO") == 3).join(usual, on="CUSTOMER_ID")
     assert (frauds["TX_AMOUNT"].mean() / frauds["usual"].mean()) == pytest.approx(5, rel=0.1)
 
@@ -90,32 +119,49 @@ def test_rates_are_as_published_at_any_size(n_rows):
     steady = []
     for seed in range(1_200_000 // n_rows):
         tables = handbook(n_rows, seed)
-        steady.append(tables["truth"].filter(tables["transactions"]["TX_TIME_DAYS"] >= 28)["TX_FRAUD_SCENARIO"])
+        steady.append(
+            tables["truth"].filter(tables["transactions"]["TX_TIME_DAYS"] >= 28)[
+                "TX_FRAUD_SCENARIO"
+            ]
+        )
     found = pl.concat(steady)
     for scenario, rate, tolerance in ((1, 0.00057, 0.15), (2, 0.0055, 0.08), (3, 0.00275, 0.08)):
         assert (found == scenario).mean() == pytest.approx(rate, rel=tolerance)
-    assert handbook(n_rows, 0)["transactions"]["CUSTOMER_ID"].n_unique() == pytest.approx(n_rows / 351, rel=0.02)
+    assert handbook(n_rows, 0)["transactions"]["CUSTOMER_ID"].n_unique() == pytest.approx(
+        n_rows / 351, rel=0.02
+    )
 
 
 def test_as_large_a_share_is_drawn_each_day_at_any_size():
     rng = np.random.default_rng(0)
     published = module._drawn_each_day(rng, 5_000, 183, 3 / 5_000)
     assert [np.unique(drawn).size for drawn in published] == [3] * 182, "none on the last day"
-    few = [sum(drawn.size for drawn in module._drawn_each_day(rng, 4, 183, 3 / 5_000)) for _ in range(2_000)]
-    assert np.mean(few) == pytest.approx(4 * 182 * 3 / 5_000, rel=0.1), "less than one in all, still as many on average"
+    few = [
+        sum(drawn.size for drawn in module._drawn_each_day(rng, 4, 183, 3 / 5_000))
+        for _ in range(2_000)
+    ]
+    assert np.mean(few) == pytest.approx(4 * 182 * 3 / 5_000, rel=0.1), (
+        "less than one in all, still as many on average"
+    )
 
 
 def test_payments_stay_near_home_and_terminals_share_them(rows):
-    reached = rows.group_by("CUSTOMER_ID").agg(pl.col("TERMINAL_ID").n_unique().alias("n"), pl.len())
+    reached = rows.group_by("CUSTOMER_ID").agg(
+        pl.col("TERMINAL_ID").n_unique().alias("n"), pl.len()
+    )
     busy = reached.filter(pl.col("len") > 400)["n"]
-    assert busy.mean() == pytest.approx(72, rel=0.06), "terminals within 5 of home, fewer at the edges of the map"
+    assert busy.mean() == pytest.approx(72, rel=0.06), (
+        "terminals within 5 of home, fewer at the edges of the map"
+    )
     per_day = rows.group_by("TERMINAL_ID").len()["len"] / 183
     assert per_day.mean() == pytest.approx(0.958, rel=0.02)
 
 
 def test_amounts_are_normal_around_the_customers_mean(rows):
     own = rows.filter(pl.col("TX_FRAUD_SCENARIO") != 3).filter(pl.len().over("CUSTOMER_ID") > 300)
-    ratio = own.select(pl.col("TX_AMOUNT") / pl.col("TX_AMOUNT").mean().over("CUSTOMER_ID")).to_series()
+    ratio = own.select(
+        pl.col("TX_AMOUNT") / pl.col("TX_AMOUNT").mean().over("CUSTOMER_ID")
+    ).to_series()
     for quantile, published in ((0.05, 0.2554), (0.5, 0.9869), (0.95, 1.7823), (0.99, 2.108)):
         assert ratio.quantile(quantile) == pytest.approx(published, rel=0.02)
     means = own.group_by("CUSTOMER_ID").agg(pl.col("TX_AMOUNT").mean())["TX_AMOUNT"] / 1.0085
@@ -143,13 +189,18 @@ def test_sizes_can_be_chosen_and_few_terminals_are_still_in_reach():
     assert made["TX_TIME_DAYS"].max() == 9
     assert set(made["TERMINAL_ID"]) == {0, 1}
     assert made["CUSTOMER_ID"].max() < 300
-    assert handbook(5, 0, n_days=1)["truth"]["TX_FRAUD_SCENARIO"].is_in([0, 1]).all(), "nobody is compromised on the last day"
+    assert handbook(5, 0, n_days=1)["truth"]["TX_FRAUD_SCENARIO"].is_in([0, 1]).all(), (
+        "nobody is compromised on the last day"
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_rows": 0}, "n_rows must be a whole number of at least 1; found 0. Give n_rows=1 or more"),
+        (
+            {"n_rows": 0},
+            "n_rows must be a whole number of at least 1; found 0. Give n_rows=1 or more",
+        ),
         ({"n_rows": -5}, "n_rows must be"),
         ({"n_rows": 1.5}, "n_rows must be a whole number of at least 1; found 1.5"),
         ({"n_rows": 10, "n_days": 0}, "n_days must be"),

@@ -29,14 +29,19 @@ def tables():
 @pytest.fixture(scope="module")
 def joined(tables):
     """Transactions with their identity and the truth, person by person, oldest first; `day`, `rank` and `usual` added."""
-    frame = tables["train_transaction"].join(tables["train_identity"], on="TransactionID", how="left")
+    frame = tables["train_transaction"].join(
+        tables["train_identity"], on="TransactionID", how="left"
+    )
     return (
         frame.join(tables["truth"], on="TransactionID")
         .sort("customer", "TransactionID")
         .with_columns(
             day=pl.col("TransactionDT") // 86_400,
             hour=pl.col("TransactionDT") % 86_400 // 3600,
-            usual=pl.col("TransactionAmt").filter(pl.col("episode") == "none").median().over("customer"),
+            usual=pl.col("TransactionAmt")
+            .filter(pl.col("episode") == "none")
+            .median()
+            .over("customer"),
         )
     )
 
@@ -86,7 +91,9 @@ def test_truth_has_a_row_for_each_transaction(tables):
     assert ((truth["episode"] != "none") == fraud).all()
     assert ((truth["regime"] == "fraud") == fraud).all()
     assert ((truth["episode_id"] >= 0) == fraud).all()
-    per_episode = truth.filter(fraud).group_by("episode_id").agg(pl.col("customer", "episode").n_unique())
+    per_episode = (
+        truth.filter(fraud).group_by("episode_id").agg(pl.col("customer", "episode").n_unique())
+    )
     assert per_episode["customer"].max() == per_episode["episode"].max() == 1
 
 
@@ -95,13 +102,19 @@ def test_identity_belongs_to_a_quarter_of_the_transactions(tables):
     assert identity["TransactionID"].is_in(frame["TransactionID"].implode()).all()
     assert identity["TransactionID"].n_unique() == identity.height
     assert identity.height / N_ROWS == pytest.approx(0.244, abs=0.005)
-    product = frame.filter(pl.col("TransactionID").is_in(identity["TransactionID"].implode()))["ProductCD"]
+    product = frame.filter(pl.col("TransactionID").is_in(identity["TransactionID"].implode()))[
+        "ProductCD"
+    ]
     assert (product != "W").mean() > 0.9
 
 
 @pytest.mark.parametrize(("n_rows", "seed"), [(5_000, 0), (5_000, 1), (12_000, 2), (N_ROWS, 3)])
 def test_fraud_rate(tables, n_rows, seed):
-    frame = tables["train_transaction"] if n_rows == N_ROWS else ieee_cis(n_rows, seed)["train_transaction"]
+    frame = (
+        tables["train_transaction"]
+        if n_rows == N_ROWS
+        else ieee_cis(n_rows, seed)["train_transaction"]
+    )
     four_deviations = 4 * np.sqrt(0.035 * 0.965 / n_rows)
     assert frame["isFraud"].mean() == pytest.approx(0.035, abs=four_deviations)
 
@@ -109,7 +122,11 @@ def test_fraud_rate(tables, n_rows, seed):
 def test_missing_rates_are_genuine(tables):
     share_with_identity = tables["train_identity"].height / N_ROWS
     for column in ieee_columns():
-        present = 1 - tables[f"train_{column.file}"][column.name].null_count() / tables[f"train_{column.file}"].height
+        present = (
+            1
+            - tables[f"train_{column.file}"][column.name].null_count()
+            / tables[f"train_{column.file}"].height
+        )
         if column.file == "identity" and column.name != "TransactionID":
             present *= share_with_identity
         assert 1 - present == pytest.approx(column.missing_rate, abs=0.01), column.name
@@ -135,7 +152,9 @@ def test_missing_depends_on_product_and_identity(tables):
     of_w = frame["ProductCD"] == "W"
     assert frame.filter(~of_w)["M1"].null_count() > 0.95 * (~of_w).sum()
     assert frame.filter(of_w)["M1"].null_count() < 0.5 * of_w.sum()
-    with_identity = frame["TransactionID"].is_in(tables["train_identity"]["TransactionID"].implode())
+    with_identity = frame["TransactionID"].is_in(
+        tables["train_identity"]["TransactionID"].implode()
+    )
     assert frame.filter(~with_identity)["V217"].null_count() == (~with_identity).sum()
     assert frame.filter(with_identity)["V217"].null_count() < 0.2 * with_identity.sum()
 
@@ -145,7 +164,11 @@ def test_same_seed_same_tables_other_seed_other_tables():
     for name in first:
         assert_frame_equal(first[name], again[name])
         assert not first[name].equals(other[name])
-    changed = [c for c in first["train_transaction"].columns if not first["train_transaction"][c].equals(other["train_transaction"][c])]
+    changed = [
+        c
+        for c in first["train_transaction"].columns
+        if not first["train_transaction"][c].equals(other["train_transaction"][c])
+    ]
     assert len(changed) > 380
 
 
@@ -187,19 +210,27 @@ def test_cards_are_heavy_tailed_and_shared(joined):
 
 
 def test_day_less_d1_is_one_number_per_person(joined):
-    known = joined.filter(pl.col("D1").is_not_null()).with_columns(first=pl.col("day") - pl.col("D1"))
+    known = joined.filter(pl.col("D1").is_not_null()).with_columns(
+        first=pl.col("day") - pl.col("D1")
+    )
     assert known.group_by("customer").agg(pl.col("first").n_unique())["first"].max() == 1
     assert known["D1"].min() == 0
     assert 400 < known["D1"].max() <= 640
     people_per_card = known.group_by("card1").agg(pl.col("customer").n_unique())["customer"].mean()
-    people_per_key = known.group_by("card1", "addr1", "first").agg(pl.col("customer").n_unique())["customer"].mean()
+    people_per_key = (
+        known.group_by("card1", "addr1", "first")
+        .agg(pl.col("customer").n_unique())["customer"]
+        .mean()
+    )
     assert people_per_key < 1.3 < 3 < people_per_card
 
 
 def test_time_deltas(joined):
     both = joined.filter(pl.col("D2").is_not_null() & pl.col("D1").is_not_null())
     assert (both["D2"] == both["D1"]).all()
-    previous = joined.with_columns(gap=(pl.col("TransactionDT").diff().over("customer") / 86_400).floor())
+    previous = joined.with_columns(
+        gap=(pl.col("TransactionDT").diff().over("customer") / 86_400).floor()
+    )
     since = previous.filter(pl.col("D3").is_not_null())
     assert (since["D3"] == since["gap"]).all()
     hours = joined.filter(pl.col("D9").is_not_null())
@@ -213,9 +244,18 @@ def test_values_look_genuine(tables):
     np.testing.assert_allclose(amounts, np.round(amounts, 2), atol=1e-9)
     assert (amounts % 1 > 0).mean() > 0.3
     assert 40 < np.median(amounts) < 110
-    for name, level in {"ProductCD": "W", "card4": "visa", "card6": "debit", "P_emaildomain": "gmail.com"}.items():
+    for name, level in {
+        "ProductCD": "W",
+        "card4": "visa",
+        "card6": "debit",
+        "P_emaildomain": "gmail.com",
+    }.items():
         assert frame[name].drop_nulls().mode()[0] == level
-    for name, level in {"DeviceInfo": "Windows", "id_33": "1920x1080", "id_30": "Windows 10"}.items():
+    for name, level in {
+        "DeviceInfo": "Windows",
+        "id_33": "1920x1080",
+        "id_30": "Windows 10",
+    }.items():
         assert identity[name].drop_nulls().mode()[0] == level
     assert "chrome 63.0" in identity["id_31"]
     v_columns = frame.select(pl.col("^[CV][0-9]+$"))
@@ -234,7 +274,11 @@ def test_categories_are_genuine(tables, file):
         assert found <= set(levels_of(column.name))
         assert len(levels_of(column.name)) == column.n_categories
         assert len(found) >= min(column.n_categories, 4) * 0.5, column.name
-    many = {"addr1": 300, "P_emaildomain": 55} if file == "transaction" else {"DeviceInfo": 500, "id_31": 120, "id_33": 200}
+    many = (
+        {"addr1": 300, "P_emaildomain": 55}
+        if file == "transaction"
+        else {"DeviceInfo": 500, "id_31": 120, "id_33": 200}
+    )
     for name, fewest in many.items():
         counts = tables[f"train_{file}"][name].drop_nulls().value_counts()["count"]
         assert len(counts) >= fewest
@@ -263,13 +307,19 @@ def test_takeover_has_new_device_new_address_odd_hour_and_larger_amounts(joined)
     own = (
         joined.filter(pl.col("episode") == "none")
         .group_by("customer")
-        .agg(own_devices=pl.col("DeviceInfo").drop_nulls(), own_homes=pl.col("addr1").drop_nulls(), own_rows=pl.len())
+        .agg(
+            own_devices=pl.col("DeviceInfo").drop_nulls(),
+            own_homes=pl.col("addr1").drop_nulls(),
+            own_rows=pl.len(),
+        )
     )
     compared = joined.join(own, on="customer").filter(pl.col("own_rows") > 1)
     strange = pl.col("DeviceInfo").is_in(pl.col("own_devices")).not_()
     away = pl.col("addr1").is_in(pl.col("own_homes")).not_()
     taken = fraud_of(compared, "takeover")
-    with_device = taken.filter(pl.col("DeviceInfo").is_not_null() & (pl.col("own_devices").list.len() > 0))
+    with_device = taken.filter(
+        pl.col("DeviceInfo").is_not_null() & (pl.col("own_devices").list.len() > 0)
+    )
     assert with_device.height > 10
     assert with_device.select(strange.mean()).item() > 0.4
     settled = taken.filter(pl.col("addr1").is_not_null() & (pl.col("own_homes").list.len() > 0))
@@ -277,7 +327,10 @@ def test_takeover_has_new_device_new_address_odd_hour_and_larger_amounts(joined)
     ordinary = fraud_of(joined, "none")
     assert (taken["hour"] < 7).mean() > 2 * (ordinary["hour"] < 7).mean()
     assert (taken["TransactionAmt"] / taken["usual"]).median() > 1.5
-    new = [frame.filter(pl.col("id_15").is_not_null())["id_15"].eq("New").mean() for frame in (taken, ordinary)]
+    new = [
+        frame.filter(pl.col("id_15").is_not_null())["id_15"].eq("New").mean()
+        for frame in (taken, ordinary)
+    ]
     assert 1.2 * new[1] < new[0] < 0.98
 
 
@@ -303,20 +356,31 @@ def test_one_off_fraud_is_alone_in_a_life(joined):
     alone = fraud_of(joined, "one-off")
     assert alone.height > 100
     assert alone["customer"].n_unique() == alone.height
-    assert joined.filter(pl.col("customer").is_in(alone["customer"].implode()))["isFraud"].sum() == alone.height
+    assert (
+        joined.filter(pl.col("customer").is_in(alone["customer"].implode()))["isFraud"].sum()
+        == alone.height
+    )
 
 
 def test_regimes_last_and_change_what_people_do(joined):
     ordinary = joined.filter(pl.col("episode") == "none")
     usual = ordinary.filter(pl.col("regime") == "ordinary")
-    by_regime = {name: ordinary.filter(pl.col("regime") == name) for name in ("travel", "season", "micropayments")}
-    assert by_regime["micropayments"]["TransactionAmt"].median() < 0.2 * usual["TransactionAmt"].median()
+    by_regime = {
+        name: ordinary.filter(pl.col("regime") == name)
+        for name in ("travel", "season", "micropayments")
+    }
+    assert (
+        by_regime["micropayments"]["TransactionAmt"].median()
+        < 0.2 * usual["TransactionAmt"].median()
+    )
     assert by_regime["season"]["TransactionAmt"].median() > 1.3 * usual["TransactionAmt"].median()
     assert by_regime["travel"]["dist1"].median() > 1.5 * usual["dist1"].median()
     soon = pl.col("TransactionDT").diff().over("customer") < 86_400
     stays = pl.col("regime") == pl.col("regime").shift().over("customer")
     assert ordinary.filter(soon & (pl.col("regime") != "ordinary")).height > 500
-    odd = ordinary.with_columns(soon=soon, stays=stays).filter(pl.col("soon") & (pl.col("regime") != "ordinary"))
+    odd = ordinary.with_columns(soon=soon, stays=stays).filter(
+        pl.col("soon") & (pl.col("regime") != "ordinary")
+    )
     assert odd["stays"].mean() > 0.6
 
 
@@ -326,7 +390,11 @@ def test_habits_drift():
     people = make_people(20_000, rng)
     lives = make_lives(people, plan_episodes(people, rng), rng)
     order = np.lexsort((lives.seconds, lives.person))
-    person, days, habits = lives.person[order], lives.seconds[order] / 86_400, lives.behaviour[order, 3:N_HABITS]
+    person, days, habits = (
+        lives.person[order],
+        lives.seconds[order] / 86_400,
+        lives.behaviour[order, 3:N_HABITS],
+    )
 
     def change(lag: int, fewest: float, most: float) -> float:
         gap = days[lag:] - days[:-lag]
@@ -339,9 +407,20 @@ def test_habits_drift():
 
 
 def matrix_of(tables) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray]:
-    frame = tables["train_transaction"].join(tables["train_identity"], on="TransactionID", how="left", maintain_order="left")
-    columns = frame.drop("TransactionID", "isFraud").with_columns(pl.col(pl.String).rank("dense")).cast(pl.Float32)
-    return columns.to_numpy(), columns.columns, frame["isFraud"].to_numpy(), frame["card1"].to_numpy()
+    frame = tables["train_transaction"].join(
+        tables["train_identity"], on="TransactionID", how="left", maintain_order="left"
+    )
+    columns = (
+        frame.drop("TransactionID", "isFraud")
+        .with_columns(pl.col(pl.String).rank("dense"))
+        .cast(pl.Float32)
+    )
+    return (
+        columns.to_numpy(),
+        columns.columns,
+        frame["isFraud"].to_numpy(),
+        frame["card1"].to_numpy(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +435,14 @@ def problem(tables):
 
 def boosted_scores(cells: np.ndarray, fraud: np.ndarray, test: np.ndarray) -> tuple[float, float]:
     model = xgboost.XGBClassifier(
-        n_estimators=80, max_depth=5, learning_rate=0.15, subsample=0.8, colsample_bytree=0.3, max_bin=64, n_jobs=2, random_state=0
+        n_estimators=80,
+        max_depth=5,
+        learning_rate=0.15,
+        subsample=0.8,
+        colsample_bytree=0.3,
+        max_bin=64,
+        n_jobs=2,
+        random_state=0,
     )
     scores = model.fit(cells[~test], fraud[~test]).predict_proba(cells[test])[:, 1]
     return average_precision_score(fraud[test], scores), roc_auc_score(fraud[test], scores)
@@ -381,5 +467,7 @@ def test_no_single_column_separates(problem):
     best = {}
     for place, name in enumerate(names):
         column = np.nan_to_num(cells[:, place], nan=-1.0)
-        best[name] = max(average_precision_score(fraud, column), average_precision_score(fraud, -column))
+        best[name] = max(
+            average_precision_score(fraud, column), average_precision_score(fraud, -column)
+        )
     assert 0.06 < max(best.values()) < 0.35, max(best, key=best.__getitem__)

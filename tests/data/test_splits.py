@@ -18,7 +18,16 @@ SEEDS = st.integers(0, 10_000)
 def payments(seed, n_customers=40, n_days=90, per_customer=12, whole_hours=False):
     """Customers, times and labels of a small made-up portfolio; with whole hours many times are equal."""
     rng = np.random.default_rng(seed)
-    customers = np.concatenate([np.arange(n_customers), rng.integers(n_customers, size=n_customers * (per_customer - 1))]) * 7 + 3
+    customers = (
+        np.concatenate(
+            [
+                np.arange(n_customers),
+                rng.integers(n_customers, size=n_customers * (per_customer - 1)),
+            ]
+        )
+        * 7
+        + 3
+    )
     times = rng.uniform(0, n_days * DAY, customers.size)
     times = np.floor(times / 3600) * 3600 if whole_hours else times
     return customers, times, (rng.uniform(size=customers.size) < 0.1).astype(np.int8)
@@ -26,7 +35,13 @@ def payments(seed, n_customers=40, n_days=90, per_customer=12, whole_hours=False
 
 def every_kind(customers, times, labels=None, seed=42):
     """One split of each kind."""
-    windows = {"train": 28 * DAY, "gap": 3 * DAY, "test": 14 * DAY, "selection": 5 * DAY, "calibration": 5 * DAY}
+    windows = {
+        "train": 28 * DAY,
+        "gap": 3 * DAY,
+        "test": 14 * DAY,
+        "selection": 5 * DAY,
+        "calibration": 5 * DAY,
+    }
     return [
         by_customer(customers, times, labels, seed=seed),
         by_time(customers, times, labels, gap=DAY),
@@ -62,7 +77,9 @@ def test_every_row_is_in_exactly_one_place(seed, whole_hours):
 @settings(deadline=None, max_examples=60)
 def test_no_customer_is_in_two_parts(seed, test, selection, calibration):
     customers, times, labels = payments(seed)
-    split = by_customer(customers, times, labels, test=test, selection=selection, calibration=calibration, seed=seed)
+    split = by_customer(
+        customers, times, labels, test=test, selection=selection, calibration=calibration, seed=seed
+    )
     owners = [set(customers[rows]) for rows in split.parts.values()]
     assert sum(map(len, owners)) == len(set(customers)) == len(set.union(*owners))
     assert split.left_out.size == 0
@@ -80,26 +97,40 @@ def test_by_time_each_part_is_strictly_later_by_the_gap(seed, whole_hours, gap):
     for earlier, later in pairwise(parts):
         assert times[later].min() > times[earlier].max()
         assert times[later].min() - times[earlier].max() >= gap
-    assert np.array_equal(split.test, by_time(customers, times).test), "the gap must not move the test"
+    assert np.array_equal(split.test, by_time(customers, times).test), (
+        "the gap must not move the test"
+    )
     assert gap or not split.left_out.size
 
 
 @given(SEEDS, st.integers(1, 20), st.integers(0, 10), st.booleans(), st.floats(-1e6, 1e6))
 @settings(deadline=None, max_examples=60)
-def test_prequential_windows_roll_forward_without_overlap(seed, test_days, gap_days, with_gap, origin):
+def test_prequential_windows_roll_forward_without_overlap(
+    seed, test_days, gap_days, with_gap, origin
+):
     customers, times, labels = payments(seed, n_customers=100, n_days=80)
     times = times + origin
-    windows = {"train": 20 * DAY, "gap": gap_days * DAY * with_gap, "test": test_days * DAY, "selection": 4 * DAY, "calibration": 4 * DAY}
+    windows = {
+        "train": 20 * DAY,
+        "gap": gap_days * DAY * with_gap,
+        "test": test_days * DAY,
+        "selection": 4 * DAY,
+        "calibration": 4 * DAY,
+    }
     splits = prequential(customers, times, labels, start=origin, **windows)
     tested = np.concatenate([split.test for split in splits])
     assert np.array_equal(np.sort(tested), np.unique(tested)), "a row is tested once"
     after_first = times >= times[splits[0].test].min()
     until_last = times <= times[splits[-1].test].max()
-    assert np.array_equal(np.sort(tested), np.flatnonzero(after_first & until_last)), "no row between test windows is skipped"
+    assert np.array_equal(np.sort(tested), np.flatnonzero(after_first & until_last)), (
+        "no row between test windows is skipped"
+    )
     for i, split in enumerate(splits):
         assert_accounts_for_all(split, customers.size)
         edges = origin + i * windows["test"] + np.array([0, 12, 16, 20]) * DAY
-        for part, begin, end in zip((split.fit, split.selection, split.calibration), edges, edges[1:], strict=False):
+        for part, begin, end in zip(
+            (split.fit, split.selection, split.calibration), edges, edges[1:], strict=False
+        ):
             assert np.array_equal(part, np.flatnonzero((times >= begin) & (times < end)))
         assert times[split.test].min() >= edges[-1] + windows["gap"]
         assert times[split.test].max() < edges[-1] + windows["gap"] + windows["test"]
@@ -113,11 +144,17 @@ def test_fitted_things_cannot_see_what_judges_them(seed):
     amounts = rng.normal(size=customers.size)
     for number, split in enumerate(every_kind(customers, times, labels)):
         poisoned_amounts, poisoned_labels = np.full_like(amounts, np.nan), 1 - labels
-        poisoned_amounts[split.fit], poisoned_labels[split.fit] = amounts[split.fit], labels[split.fit]
+        poisoned_amounts[split.fit], poisoned_labels[split.fit] = (
+            amounts[split.fit],
+            labels[split.fit],
+        )
         again = every_kind(customers, times, poisoned_labels)[number]
         fitted, refitted = (
             (values[rows].mean(), marks[rows].sum(), long_enough(customers, rows).tolist())
-            for values, marks, rows in ((amounts, labels, split.fit), (poisoned_amounts, poisoned_labels, again.fit))
+            for values, marks, rows in (
+                (amounts, labels, split.fit),
+                (poisoned_amounts, poisoned_labels, again.fit),
+            )
         )
         assert fitted == refitted
 
@@ -142,18 +179,32 @@ def test_row_order_and_labels_do_not_matter(seed):
 @settings(deadline=None, max_examples=40)
 def test_dropped_cards_are_exactly_those_known_by_then(seed):
     customers, times, labels = payments(seed, n_customers=150)
-    windows = {"train": 30 * DAY, "gap": 4 * DAY, "test": 12 * DAY, "selection": 0, "calibration": 0, "start": 0.0}
+    windows = {
+        "train": 30 * DAY,
+        "gap": 4 * DAY,
+        "test": 12 * DAY,
+        "selection": 0,
+        "calibration": 0,
+        "start": 0.0,
+    }
     kept = prequential(customers, times, labels, drop_compromised=True, **windows)
     full = prequential(customers, times, labels, **windows)
     for i, (without, everyone) in enumerate(zip(kept, full, strict=True)):
         expected = [
             row
             for row in everyone.test
-            if not np.any((customers == customers[row]) & (labels == 1) & (times >= i * 12 * DAY) & (times + 4 * DAY < times[row]))
+            if not np.any(
+                (customers == customers[row])
+                & (labels == 1)
+                & (times >= i * 12 * DAY)
+                & (times + 4 * DAY < times[row])
+            )
         ]
         assert without.test.tolist() == expected
         assert np.array_equal(without.fit, everyone.fit)
-        in_training = np.isin(customers[without.test], customers[everyone.fit][labels[everyone.fit] == 1])
+        in_training = np.isin(
+            customers[without.test], customers[everyone.fit][labels[everyone.fit] == 1]
+        )
         assert not in_training.any()
 
 
@@ -169,14 +220,21 @@ def test_seed_42_is_stable():
     customers = np.repeat(np.arange(1000), 3)
     split = by_customer(customers, np.arange(3000.0))
     tested = np.unique(customers[split.test])
-    assert [np.unique(customers[rows]).size for rows in split.parts.values()] == [650, 100, 100, 150]
+    assert [np.unique(customers[rows]).size for rows in split.parts.values()] == [
+        650,
+        100,
+        100,
+        150,
+    ]
     assert tested[:8].tolist() == [2, 7, 25, 36, 38, 45, 51, 55]
     assert int(tested.sum()) == 78636
 
 
 def test_the_tested_customers_do_not_depend_on_the_other_shares():
     data = payments(3)
-    assert np.array_equal(by_customer(*data).test, by_customer(*data, selection=0.3, calibration=0).test)
+    assert np.array_equal(
+        by_customer(*data).test, by_customer(*data, selection=0.3, calibration=0).test
+    )
 
 
 def test_rows_of_equal_time_stay_together():
@@ -214,7 +272,13 @@ def test_describe_tells_who_is_where():
     table = {line[:12].strip(): line[12:].replace(",", "").split() for line in lines[2:]}
     assert list(table) == [*PARTS, "left out"]
     for part, rows in (*split.parts.items(), ("left out", split.left_out)):
-        found = [rows.size, np.unique(customers[rows]).size, labels[rows].sum(), times[rows].min(), times[rows].max()]
+        found = [
+            rows.size,
+            np.unique(customers[rows]).size,
+            labels[rows].sum(),
+            times[rows].min(),
+            times[rows].max(),
+        ]
         assert table[part] == [f"{value:.0f}" for value in found]
     without = by_customer(customers, times, selection=0)
     assert "seed 42" in without.describe()
@@ -231,7 +295,10 @@ CUSTOMERS, TIMES = np.arange(60) % 20, np.arange(60.0) * DAY
     [
         ((["a", "b"], [0.0, 1.0]), "customers must be whole numbers"),
         ((np.array([], int), []), "customers must be whole numbers"),
-        ((CUSTOMERS, TIMES[:-1]), "times must have one entry per row, as customers has: expected 60"),
+        (
+            (CUSTOMERS, TIMES[:-1]),
+            "times must have one entry per row, as customers has: expected 60",
+        ),
         ((CUSTOMERS, np.where(TIMES == DAY, np.nan, TIMES)), "times row 1: found nan"),
         ((CUSTOMERS, TIMES.astype("datetime64[s]")), "times must be seconds"),
         ((CUSTOMERS, TIMES, np.zeros(3)), "labels must have one entry per row"),
@@ -277,7 +344,10 @@ def test_impossible_windows_are_refused(settings, message):
 
 
 def test_too_little_data_for_the_parts_is_refused():
-    with pytest.raises(DataError, match="customers: found 1, too few for selection, calibration, test and at least one to fit on"):
+    with pytest.raises(
+        DataError,
+        match="customers: found 1, too few for selection, calibration, test and at least one to fit on",
+    ):
         by_customer(np.zeros(50, int), np.arange(50.0))
     with pytest.raises(DataError, match="found 3, too few"):
         by_customer(np.arange(3), np.arange(3.0))
@@ -287,7 +357,9 @@ def test_too_little_data_for_the_parts_is_refused():
     with pytest.raises(DataError, match="by time: selection has no rows"):
         by_time(CUSTOMERS, TIMES, gap=30 * DAY)
     with pytest.raises(DataError, match="prequential 1 of 1: selection has no rows"):
-        prequential(CUSTOMERS, np.where((TIMES >= 14 * DAY) & (TIMES < 21 * DAY), 0.0, TIMES), test=20 * DAY)
+        prequential(
+            CUSTOMERS, np.where((TIMES >= 14 * DAY) & (TIMES < 21 * DAY), 0.0, TIMES), test=20 * DAY
+        )
     with pytest.raises(ConfigError, match="seed must be a whole number of at least 0; found -1"):
         by_customer(CUSTOMERS, TIMES, seed=-1)
 

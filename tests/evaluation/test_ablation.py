@@ -25,7 +25,13 @@ from turncoat.evaluation.ablation import (
     some_customers,
     verdict,
 )
-from turncoat.evaluation.results import JointAblation, JointCycle, JointRun, load_ablation, save_results
+from turncoat.evaluation.results import (
+    JointAblation,
+    JointCycle,
+    JointRun,
+    load_ablation,
+    save_results,
+)
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.trained import TrainedEncoder
 
@@ -37,7 +43,9 @@ def encoder() -> TrainedEncoder:
     pytest.importorskip("torch")
     from turncoat.models.neural.training import train_encoder
 
-    return train_encoder(PANEL, latent_dim=4, hidden_dim=16, settings=quick_settings(epochs=2), n_threads=1)
+    return train_encoder(
+        PANEL, latent_dim=4, hidden_dim=16, settings=quick_settings(epochs=2), n_threads=1
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,9 @@ def cycle(number: int, counts: tuple[float, ...], **changes: Any) -> JointCycle:
 
 
 def hand_made(start: str, *counts: tuple[float, ...]) -> JointRun:
-    return JointRun(start, tuple(cycle(number, of_states) for number, of_states in enumerate(counts)))
+    return JointRun(
+        start, tuple(cycle(number, of_states) for number, of_states in enumerate(counts))
+    )
 
 
 def test_figures_of_hand_made_latents() -> None:
@@ -63,11 +73,17 @@ def test_figures_of_hand_made_latents() -> None:
     found = measured_cycle(7, latents, posteriors, labels)
     assert found.cycle == 7
     assert found.counts == (3.0, 2.0)
-    assert found.effective_states == pytest.approx(math.exp(-0.6 * math.log(0.6) - 0.4 * math.log(0.4)))
+    assert found.effective_states == pytest.approx(
+        math.exp(-0.6 * math.log(0.6) - 0.4 * math.log(0.4))
+    )
     assert found.separation == pytest.approx(4.0)
-    assert found.relative_separation == pytest.approx(4.0)  # every known row is 1 away from its centroid
+    assert found.relative_separation == pytest.approx(
+        4.0
+    )  # every known row is 1 away from its centroid
     assert found.spread == pytest.approx(math.sqrt(latents.var(axis=0).sum()))  # of all rows
-    assert found.enrichment == pytest.approx(1.5 / 2 / 0.5)  # the second state: 1.5 frauds on 2 known rows, half of which are fraud
+    assert found.enrichment == pytest.approx(
+        1.5 / 2 / 0.5
+    )  # the second state: 1.5 frauds on 2 known rows, half of which are fraud
 
 
 def test_latents_in_one_point_are_not_separated() -> None:
@@ -103,14 +119,22 @@ def test_when_a_run_has_collapsed() -> None:
     least = least_states(0.035)
     assert collapsed_at(hand_made("a", (60, 40), (99, 1), (100, 0)), least) == 1
     assert collapsed_at(hand_made("a", (99, 1), (100, 0)), least) == 0
-    assert collapsed_at(hand_made("a", (60, 40), (99, 1), (60, 40), (99, 1)), least) == 3  # it came back in between
+    assert (
+        collapsed_at(hand_made("a", (60, 40), (99, 1), (60, 40), (99, 1)), least) == 3
+    )  # it came back in between
     assert collapsed_at(hand_made("a", (60, 40), (99, 1), (60, 40)), least) is None
-    assert collapsed_at(hand_made("a", (60, 40), (95, 5)), least) is None  # few effective states, as befits rare fraud
+    assert (
+        collapsed_at(hand_made("a", (60, 40), (95, 5)), least) is None
+    )  # few effective states, as befits rare fraud
 
 
 def test_verdict_on_collapsed_runs() -> None:
-    last = cycle(2, (1000, 0), separation=0.001, relative_separation=0.2, spread=0.005, enrichment=1.0)
-    lowest = cycle(1, (990, 10), separation=0.0005, relative_separation=0.1, spread=0.006, enrichment=2.0)
+    last = cycle(
+        2, (1000, 0), separation=0.001, relative_separation=0.2, spread=0.005, enrichment=1.0
+    )
+    lowest = cycle(
+        1, (990, 10), separation=0.0005, relative_separation=0.1, spread=0.006, enrichment=2.0
+    )
     run = JointRun(SCRATCH, (cycle(0, (600, 400)), lowest, last))
     rule, told, conclusion = verdict((run,), 0.035)
     assert "fewer than 1.16 effective states" in rule
@@ -124,11 +148,18 @@ def test_verdict_on_collapsed_runs() -> None:
 
 
 def test_verdict_on_steady_and_mixed_runs() -> None:
-    steady, fallen = hand_made(TRAINED, (60, 40), (70, 30)), hand_made(REWEIGHTED, (60, 40), (100, 0))
+    steady, fallen = (
+        hand_made(TRAINED, (60, 40), (70, 30)),
+        hand_made(REWEIGHTED, (60, 40), (100, 0)),
+    )
     _, told, conclusion = verdict((steady,), 0.035)
-    assert told.startswith("From the trained encoder: no collapse by cycle 1. Effective states 1.96 to 1.84 of 2")
+    assert told.startswith(
+        "From the trained encoder: no collapse by cycle 1. Effective states 1.96 to 1.84 of 2"
+    )
     assert conclusion == "No run collapsed: the paper's occupancy collapse does not show here."
-    assert verdict((steady, fallen), 0.035)[-1].endswith("collapsed from scratch, reweighted. Not collapsed from the trained encoder.")
+    assert verdict((steady, fallen), 0.035)[-1].endswith(
+        "collapsed from scratch, reweighted. Not collapsed from the trained encoder."
+    )
 
 
 def test_some_customers_are_whole_and_few_enough() -> None:
@@ -137,7 +168,9 @@ def test_some_customers_are_whole_and_few_enough() -> None:
     kept = [rows[one.continuous.tobytes()] for one in drawn]
     assert kept == sorted(set(kept))
     assert 100 - PANEL.lengths.max() < drawn.n_rows <= 100
-    assert [one.tobytes() for one in some_customers(PANEL, 100, seed=1).continuous] == [one.tobytes() for one in drawn.continuous]
+    assert [one.tobytes() for one in some_customers(PANEL, 100, seed=1).continuous] == [
+        one.tobytes() for one in drawn.continuous
+    ]
     assert kept != [rows[one.continuous.tobytes()] for one in some_customers(PANEL, 100, seed=2)]
     assert some_customers(PANEL, PANEL.n_rows, seed=1) is PANEL
     with pytest.raises(DataError, match="most_rows is 1"):
@@ -166,19 +199,37 @@ def test_labels_only_measure(encoder: TrainedEncoder, ablation: JointAblation) -
     labels = 1 - PANEL.labels
     labels[::7] = -1
     told: list[tuple[str, int, int]] = []
-    other = joint_ablation(replace(PANEL, labels=labels), encoder, n_states=3, cycles=2, seed=5, announce=lambda *news: told.append(news))
+    other = joint_ablation(
+        replace(PANEL, labels=labels),
+        encoder,
+        n_states=3,
+        cycles=2,
+        seed=5,
+        announce=lambda *news: told.append(news),
+    )
     for run, same in zip(ablation.runs, other.runs, strict=True):
-        assert [(one.counts, one.spread) for one in run.cycles] == [(one.counts, one.spread) for one in same.cycles]
+        assert [(one.counts, one.spread) for one in run.cycles] == [
+            (one.counts, one.spread) for one in same.cycles
+        ]
         assert [one.enrichment for one in run.cycles] != [one.enrichment for one in same.cycles]
-    assert told == [(start, done, 2) for start in (SCRATCH, TRAINED, REWEIGHTED) for done in range(3)]
+    assert told == [
+        (start, done, 2) for start in (SCRATCH, TRAINED, REWEIGHTED) for done in range(3)
+    ]
     assert f"({(labels == 1).sum() / (labels >= 0).sum():.2%} of rows)" in other.verdict[0]
 
 
 def test_some_of_a_big_panel(encoder: TrainedEncoder) -> None:
     found = joint_ablation(PANEL, encoder, n_states=2, cycles=1, seed=1, most_rows=100)
     n_rows = some_customers(PANEL, 100, seed=1).n_rows
-    assert found.measured == f"fit part, smoothed; {n_rows} of {PANEL.n_rows} rows, those of customers drawn at random"
-    assert all(sum(one.counts) == pytest.approx(n_rows, rel=1e-5) for run in found.runs for one in run.cycles)
+    assert (
+        found.measured
+        == f"fit part, smoothed; {n_rows} of {PANEL.n_rows} rows, those of customers drawn at random"
+    )
+    assert all(
+        sum(one.counts) == pytest.approx(n_rows, rel=1e-5)
+        for run in found.runs
+        for one in run.cycles
+    )
 
 
 def test_training_is_as_the_encoders_own(encoder: TrainedEncoder, ablation: JointAblation) -> None:
@@ -205,12 +256,18 @@ def test_refusals(encoder: TrainedEncoder) -> None:
     with pytest.raises(DataError, match=r"label 0 and with label 1; .* have \[\]"):
         joint_ablation(replace(PANEL, labels=None), encoder, n_states=2)
     with pytest.raises(DataError, match=r"have \[0\]"):
-        joint_ablation(replace(PANEL, labels=np.where(PANEL.labels == 1, -1, 0).astype(np.int8)), encoder, n_states=2)
+        joint_ablation(
+            replace(PANEL, labels=np.where(PANEL.labels == 1, -1, 0).astype(np.int8)),
+            encoder,
+            n_states=2,
+        )
 
 
 def test_without_torch_an_ablation_is_read_and_refused(tmp_path: Path) -> None:
     path = tmp_path / "joint.json"
-    save_results(JointAblation(2, 4, "fit part", (hand_made(SCRATCH, (1.0, 0.0)),), ("a sentence",)), path)
+    save_results(
+        JointAblation(2, 4, "fit part", (hand_made(SCRATCH, (1.0, 0.0)),), ("a sentence",)), path
+    )
     script = f"""{WITHOUT_TORCH}
 from pathlib import Path
 from turncoat.errors import ConfigError
@@ -222,5 +279,9 @@ try:
 except ConfigError as problem:
     print(problem)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("a sentence\ntraining an encoder needs the extra: pip install turncoat[neural]")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(
+        "a sentence\ntraining an encoder needs the extra: pip install turncoat[neural]"
+    )

@@ -12,11 +12,21 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from turncoat import BundleError, ConfigError, DataError
-from turncoat.evaluation.baselines import Encoding, FittedXGBoost, IsolationForestBaseline, Logistic, XGBoost
+from turncoat.evaluation.baselines import (
+    Encoding,
+    FittedXGBoost,
+    IsolationForestBaseline,
+    Logistic,
+    XGBoost,
+)
 from turncoat.evaluation.tuning import FIXED, Trial, _read_trials
 
 SIZES = (3, 4)
-BASELINES = {"logistic": Logistic(SIZES, search_rows=1500), "forest": IsolationForestBaseline(60, 128), "xgboost": XGBoost(n_threads=1)}
+BASELINES = {
+    "logistic": Logistic(SIZES, search_rows=1500),
+    "forest": IsolationForestBaseline(60, 128),
+    "xgboost": XGBoost(n_threads=1),
+}
 every = pytest.mark.parametrize("name", list(BASELINES))
 
 
@@ -35,7 +45,9 @@ def rows(n: int = 3000, seed: int = 1) -> tuple[Any, Any, Any]:
 def precision_of(baseline: Any, labels: Any, seed: int = 0) -> tuple[float, float]:
     """Average precision on rows with the same kind of labels, and the base rate."""
     columns, _, customers = rows()
-    scores = baseline.fit(columns[:2000], labels[:2000], customers[:2000], seed).score(columns[2000:])
+    scores = baseline.fit(columns[:2000], labels[:2000], customers[:2000], seed).score(
+        columns[2000:]
+    )
     assert scores.shape == (1000,)
     assert scores.dtype == np.float64
     return average_precision_score(labels[2000:], scores), labels[2000:].mean()
@@ -49,14 +61,18 @@ def test_each_beats_chance(name: str) -> None:
 
 @every
 def test_each_is_at_the_base_rate_on_shuffled_labels(name: str) -> None:
-    found, base_rate = precision_of(BASELINES[name], np.random.default_rng(9).permutation(rows()[1]))
+    found, base_rate = precision_of(
+        BASELINES[name], np.random.default_rng(9).permutation(rows()[1])
+    )
     assert found < 2 * base_rate
 
 
 @every
 def test_the_seed_decides(name: str) -> None:
     columns, labels, customers = rows()
-    first, second, other = (BASELINES[name].fit(columns, labels, customers, seed).score(columns) for seed in (3, 3, 4))
+    first, second, other = (
+        BASELINES[name].fit(columns, labels, customers, seed).score(columns) for seed in (3, 3, 4)
+    )
     np.testing.assert_array_equal(first, second)
     if name != "logistic":
         assert not np.array_equal(first, other)
@@ -65,7 +81,11 @@ def test_the_seed_decides(name: str) -> None:
 @pytest.mark.parametrize("name", ["logistic", "xgboost"])
 def test_probabilities_have_the_right_mean(name: str) -> None:
     columns, labels, customers = rows(20_000)
-    scores = BASELINES[name].fit(columns[:15_000], labels[:15_000], customers[:15_000], 0).score(columns[15_000:])
+    scores = (
+        BASELINES[name]
+        .fit(columns[:15_000], labels[:15_000], customers[:15_000], 0)
+        .score(columns[15_000:])
+    )
     assert scores.mean() == pytest.approx(labels[15_000:].mean(), rel=0.15)
 
 
@@ -73,7 +93,9 @@ def test_the_forest_needs_no_labels_and_the_whole_table_may_be_missing() -> None
     columns, _, customers = rows(300)
     columns[:, 0] = np.nan
     nothing = np.full(300, -1)
-    assert np.isfinite(IsolationForestBaseline(20).fit(columns, nothing, customers, 0).score(columns)).all()
+    assert np.isfinite(
+        IsolationForestBaseline(20).fit(columns, nothing, customers, 0).score(columns)
+    ).all()
 
 
 def test_the_encoding_says_what_is_missing_and_which_category() -> None:
@@ -100,12 +122,16 @@ def test_too_few_customers_with_fraud_are_refused() -> None:
         XGBoost(n_trials=1).fit(columns, labels, np.zeros(len(labels)), 0)
 
 
-def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds(tmp_path: Path) -> None:
+def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds(
+    tmp_path: Path,
+) -> None:
     columns, labels, customers = rows(1500)
     settings: dict[str, Any] = {"n_folds": 2, "search_rows": 800, "n_threads": 1}
     whole = XGBoost(n_trials=3, **settings).fit(columns, labels, customers, 2)
     XGBoost(n_trials=2, folder=tmp_path / "kept", **settings).fit(columns, labels, customers, 2)
-    resumed = XGBoost(n_trials=3, folder=tmp_path / "kept", **settings).fit(columns, labels, customers, 2)
+    resumed = XGBoost(n_trials=3, folder=tmp_path / "kept", **settings).fit(
+        columns, labels, customers, 2
+    )
     np.testing.assert_array_equal(whole.score(columns), resumed.score(columns))
     assert whole.trial == resumed.trial
     (path,) = (tmp_path / "kept").iterdir()
@@ -118,8 +144,12 @@ def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds
 
 def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
     columns, labels, customers = rows(1500)
-    found = XGBoost(n_trials=3, n_folds=2, search_rows=800, n_threads=1).fit(columns, labels, customers, 2)
-    given = XGBoost(n_trials=3, n_threads=1, settings=found.trial.settings).fit(columns, labels, customers, 2)
+    found = XGBoost(n_trials=3, n_folds=2, search_rows=800, n_threads=1).fit(
+        columns, labels, customers, 2
+    )
+    given = XGBoost(n_trials=3, n_threads=1, settings=found.trial.settings).fit(
+        columns, labels, customers, 2
+    )
     assert found.trial.settings != FIXED
     assert given.trial == Trial(found.trial.settings)  # without a value, since nothing was searched
     np.testing.assert_array_equal(given.score(columns), found.score(columns))

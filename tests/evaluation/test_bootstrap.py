@@ -8,7 +8,13 @@ from scipy.stats import wilcoxon
 
 from tests.evaluation.test_metrics import case
 from turncoat.errors import ConfigError, DataError
-from turncoat.evaluation.bootstrap import UNITS, bootstrap, drawn_customers, drawn_transactions, wilcoxon_p
+from turncoat.evaluation.bootstrap import (
+    UNITS,
+    bootstrap,
+    drawn_customers,
+    drawn_transactions,
+    wilcoxon_p,
+)
 from turncoat.evaluation.metrics import ROW_METRICS, Judged, brier_losses, measure
 
 Columns = dict[str, list[Judged]]
@@ -17,9 +23,19 @@ Columns = dict[str, list[Judged]]
 def columns_of(sizes: tuple[int, ...], n_levels: int | None, seed: int = 0) -> Columns:
     """Three columns on the same folds: a good one, a noisy one with ties, and one that is no probability."""
     rng = np.random.default_rng(seed)
-    good = [case(seed + f, n_rows, rate=0.15, n_levels=n_levels, n_customers=25) for f, n_rows in enumerate(sizes)]
-    noisy = [with_scores(fold, np.round(np.clip(fold.scores + rng.normal(0, 0.2, len(fold)), 0, 1), 2)) for fold in good]
-    return {"good": good, "noisy": noisy, "anomaly": [with_scores(fold, fold.scores - 3) for fold in noisy]}
+    good = [
+        case(seed + f, n_rows, rate=0.15, n_levels=n_levels, n_customers=25)
+        for f, n_rows in enumerate(sizes)
+    ]
+    noisy = [
+        with_scores(fold, np.round(np.clip(fold.scores + rng.normal(0, 0.2, len(fold)), 0, 1), 2))
+        for fold in good
+    ]
+    return {
+        "good": good,
+        "noisy": noisy,
+        "anomaly": [with_scores(fold, fold.scores - 3) for fold in noisy],
+    }
 
 
 def with_scores(judged: Judged, scores: np.ndarray) -> Judged:
@@ -36,16 +52,29 @@ def plain(columns: Columns, unit: str, n_resamples: int, seed: int) -> np.ndarra
             drawn = drawn_transactions(seed, r, [len(fold) for fold in folds])
         else:
             chosen = everyone[drawn_customers(seed, r, len(everyone))]
-            drawn = [np.concatenate([np.flatnonzero(fold.customers == one) for one in chosen]) for fold in folds]
+            drawn = [
+                np.concatenate([np.flatnonzero(fold.customers == one) for one in chosen])
+                for fold in folds
+            ]
         for c, column in enumerate(columns.values()):
-            by_fold = [list(measure(fold.take(rows), ROW_METRICS).values()) for fold, rows in zip(column, drawn, strict=True)]
-            values[r, c] = [np.nan if np.isnan(known).all() else np.nanmean(known) for known in np.transpose(by_fold)]
+            by_fold = [
+                list(measure(fold.take(rows), ROW_METRICS).values())
+                for fold, rows in zip(column, drawn, strict=True)
+            ]
+            values[r, c] = [
+                np.nan if np.isnan(known).all() else np.nanmean(known)
+                for known in np.transpose(by_fold)
+            ]
     return values
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize(("sizes", "n_levels"), [((300,), None), ((300, 80, 150), 12), ((40, 6), None)])
-def test_weights_give_what_copies_of_the_drawn_rows_give(unit: str, sizes: tuple[int, ...], n_levels: int | None) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "n_levels"), [((300,), None), ((300, 80, 150), 12), ((40, 6), None)]
+)
+def test_weights_give_what_copies_of_the_drawn_rows_give(
+    unit: str, sizes: tuple[int, ...], n_levels: int | None
+) -> None:
     columns = columns_of(sizes, n_levels)
     found = bootstrap(columns, unit, n_resamples=60, seed=3)
     expected = plain(columns, unit, 60, seed=3)
@@ -56,10 +85,16 @@ def test_weights_give_what_copies_of_the_drawn_rows_give(unit: str, sizes: tuple
             if len(known) == 0:
                 assert found.interval(name, metric) is None
             else:
-                assert found.interval(name, metric) == pytest.approx(np.percentile(known, [5, 95]), abs=1e-12)
+                assert found.interval(name, metric) == pytest.approx(
+                    np.percentile(known, [5, 95]), abs=1e-12
+                )
     differences = expected[:, 0, 1] - expected[:, 1, 1]
-    assert found.difference("good", "noisy", "auroc") == pytest.approx(np.nanpercentile(differences, [5, 95]), abs=1e-12)
-    assert found.interval("good", "auroc", 0.5) == pytest.approx(np.nanpercentile(expected[:, 0, 1], [25, 75]), abs=1e-12)
+    assert found.difference("good", "noisy", "auroc") == pytest.approx(
+        np.nanpercentile(differences, [5, 95]), abs=1e-12
+    )
+    assert found.interval("good", "auroc", 0.5) == pytest.approx(
+        np.nanpercentile(expected[:, 0, 1], [25, 75]), abs=1e-12
+    )
 
 
 def test_what_does_not_exist_has_no_interval() -> None:
@@ -106,7 +141,10 @@ def test_several_columns_stand_for_their_mean() -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_seed_decides_and_the_threads_do_not(unit: str) -> None:
     columns = columns_of((500, 300), 50)
-    one, many, other = (bootstrap(columns, unit, n_resamples=50, seed=s, n_threads=t).values for s, t in ((1, 1), (1, 5), (2, 1)))
+    one, many, other = (
+        bootstrap(columns, unit, n_resamples=50, seed=s, n_threads=t).values
+        for s, t in ((1, 1), (1, 5), (2, 1))
+    )
     np.testing.assert_array_equal(one, many)
     assert not np.array_equal(one, other, equal_nan=True)
 
@@ -116,7 +154,9 @@ def clustered(seed: int, n_customers: int = 60, n_rows: int = 20) -> Judged:
     rng = np.random.default_rng(seed)
     labels = np.repeat(rng.random(n_customers) < 0.2, n_rows)
     scores = np.clip(0.2 + 0.3 * labels + np.repeat(rng.normal(0, 0.15, n_customers), n_rows), 0, 1)
-    return Judged(scores, labels, np.repeat(np.arange(n_customers), n_rows), np.zeros(len(labels), int))
+    return Judged(
+        scores, labels, np.repeat(np.arange(n_customers), n_rows), np.zeros(len(labels), int)
+    )
 
 
 def test_customers_that_are_all_alike_make_wider_intervals() -> None:
@@ -125,22 +165,39 @@ def test_customers_that_are_all_alike_make_wider_intervals() -> None:
     for unit in UNITS:
         found = bootstrap({"a": [judged]}, unit, n_resamples=300)
         widths[unit] = {
-            metric: np.ptp(found.interval("a", metric) or (np.nan, np.nan)) for metric in ("auroc", "brier", "average_precision")
+            metric: np.ptp(found.interval("a", metric) or (np.nan, np.nan))
+            for metric in ("auroc", "brier", "average_precision")
         }
     for metric, width in widths["customer"].items():
-        assert width > 2.5 * widths["transaction"][metric], metric  # the square root of 20 rows each is 4.5
-    shuffled = Judged(judged.scores, judged.labels, np.random.default_rng(0).permutation(judged.customers), judged.days)
-    width = np.ptp(bootstrap({"a": [shuffled]}, "customer", n_resamples=300).interval("a", "brier") or (np.nan, np.nan))
+        assert width > 2.5 * widths["transaction"][metric], (
+            metric
+        )  # the square root of 20 rows each is 4.5
+    shuffled = Judged(
+        judged.scores,
+        judged.labels,
+        np.random.default_rng(0).permutation(judged.customers),
+        judged.days,
+    )
+    width = np.ptp(
+        bootstrap({"a": [shuffled]}, "customer", n_resamples=300).interval("a", "brier")
+        or (np.nan, np.nan)
+    )
     assert width == pytest.approx(widths["transaction"]["brier"], rel=0.5)
 
 
-@pytest.mark.parametrize(("unit", "low", "high"), [("customer", 0.82, 0.95), ("transaction", 0.2, 0.5)])
-def test_about_nine_in_ten_intervals_by_customer_hold_the_truth(unit: str, low: float, high: float) -> None:
+@pytest.mark.parametrize(
+    ("unit", "low", "high"), [("customer", 0.82, 0.95), ("transaction", 0.2, 0.5)]
+)
+def test_about_nine_in_ten_intervals_by_customer_hold_the_truth(
+    unit: str, low: float, high: float
+) -> None:
     """Of the Brier score and AUROC in a world of like customers, where intervals by transaction are far too narrow."""
     truth = measure(clustered(12345, n_customers=200_000, n_rows=1), ("brier", "auroc"))
     inside = []
     for seed in range(120):
-        found = bootstrap({"a": [clustered(seed, n_customers=200, n_rows=8)]}, unit, n_resamples=150, seed=seed)
+        found = bootstrap(
+            {"a": [clustered(seed, n_customers=200, n_rows=8)]}, unit, n_resamples=150, seed=seed
+        )
         for metric, value in truth.items():
             lower, upper = found.interval("a", metric) or (np.nan, np.nan)
             inside.append(lower <= value <= upper)
@@ -150,9 +207,15 @@ def test_about_nine_in_ten_intervals_by_customer_hold_the_truth(unit: str, low: 
 def test_a_customer_of_several_folds_is_drawn_for_all_of_them() -> None:
     """Two folds that are copies of each other are no more evidence than one, by customer; by transaction they seem to be."""
     judged = clustered(1)
-    one, two = (bootstrap({"a": folds}, "customer", n_resamples=50) for folds in ([judged], [judged, judged]))
+    one, two = (
+        bootstrap({"a": folds}, "customer", n_resamples=50)
+        for folds in ([judged], [judged, judged])
+    )
     assert one.interval("a", "brier") == pytest.approx(two.interval("a", "brier"), abs=1e-12)
-    one, two = (bootstrap({"a": folds}, "transaction", n_resamples=200) for folds in ([judged], [judged, judged]))
+    one, two = (
+        bootstrap({"a": folds}, "transaction", n_resamples=200)
+        for folds in ([judged], [judged, judged])
+    )
     assert np.ptp(one.interval("a", "brier") or ()) > 1.2 * np.ptp(two.interval("a", "brier") or ())
 
 
@@ -171,7 +234,9 @@ def test_wilcoxon_is_scipy_s_over_the_losses_of_transactions() -> None:
 def test_impossible_requests_are_refused() -> None:
     columns = columns_of((50, 40), None)
     good = columns["good"]
-    with pytest.raises(ConfigError, match="unit is 'terminal'; it must be one of transaction, customer"):
+    with pytest.raises(
+        ConfigError, match="unit is 'terminal'; it must be one of transaction, customer"
+    ):
         bootstrap(columns, "terminal")
     for setting, value in (("n_resamples", 0), ("seed", -1), ("n_threads", -2)):
         with pytest.raises(ConfigError, match=f"{setting} is {value}; it must be at least"):
@@ -184,7 +249,9 @@ def test_impossible_requests_are_refused() -> None:
     with pytest.raises(DataError, match="in fold 1 'good' and 'other' differ"):
         bootstrap({"good": good, "other": [good[0], good[1].take(np.arange(39))]}, "customer")
     found = bootstrap(columns, "customer", n_resamples=2)
-    with pytest.raises(ConfigError, match="column 'best' was not resampled; choose from good, noisy, anomaly"):
+    with pytest.raises(
+        ConfigError, match="column 'best' was not resampled; choose from good, noisy, anomaly"
+    ):
         found.interval("best", "auroc")
     with pytest.raises(ConfigError, match="metric 'card_precision_100' is not resampled"):
         found.interval("good", "card_precision_100")

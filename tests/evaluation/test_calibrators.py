@@ -28,10 +28,14 @@ def rows(n: int = 1500, seed: int = 1) -> tuple[Any, Any]:
 def test_platt_is_an_unpenalised_logistic_regression_of_log_odds() -> None:
     scores, labels = rows()
     other, _ = rows(200, 2)
-    expected = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(logit(scores)[:, None], labels)
+    expected = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(
+        logit(scores)[:, None], labels
+    )
     found = Platt.fit(scores, labels)
     assert found.of_log_odds
-    np.testing.assert_allclose(found.calibrate(other), expected.predict_proba(logit(other)[:, None])[:, 1], rtol=1e-4)
+    np.testing.assert_allclose(
+        found.calibrate(other), expected.predict_proba(logit(other)[:, None])[:, 1], rtol=1e-4
+    )
     np.testing.assert_allclose(found.calibrate(scores).sum(), labels.sum(), rtol=1e-4)
 
 
@@ -41,7 +45,9 @@ def test_platt_takes_scores_beyond_probabilities_as_they_are() -> None:
     expected = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(margins[:, None], labels)
     found = Platt.fit(margins, labels)
     assert not found.of_log_odds
-    np.testing.assert_allclose(found.calibrate(margins), expected.predict_proba(margins[:, None])[:, 1], rtol=1e-3)
+    np.testing.assert_allclose(
+        found.calibrate(margins), expected.predict_proba(margins[:, None])[:, 1], rtol=1e-3
+    )
 
 
 def test_isotonic_is_scikit_learns() -> None:
@@ -93,7 +99,9 @@ def test_probabilities_improve_and_keep_their_order(calibrator: Any) -> None:
 
 @every
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]])
-def test_separated_reversed_and_equal_scores_are_no_accident(calibrator: Any, labels: list[int]) -> None:
+def test_separated_reversed_and_equal_scores_are_no_accident(
+    calibrator: Any, labels: list[int]
+) -> None:
     for scores in ([0.0, 0.2, 0.9, 1.0], [0.5, 0.5, 0.5, 0.5]):
         found = calibrator.fit(scores, labels).calibrate([-1.0, 0.0, 0.5, 1.0, 7.0])
         assert ((found >= 0) & (found <= 1)).all()
@@ -111,7 +119,9 @@ def test_separated_reversed_and_equal_scores_are_no_accident(calibrator: Any, la
         ([[0.1, 0.2]], [0, 1], "one for each row"),
     ],
 )
-def test_what_cannot_be_calibrated_is_refused(calibrator: Any, scores: Any, labels: Any, words: str) -> None:
+def test_what_cannot_be_calibrated_is_refused(
+    calibrator: Any, scores: Any, labels: Any, words: str
+) -> None:
     with pytest.raises(DataError, match=words):
         calibrator.fit(scores, labels)
 
@@ -133,5 +143,8 @@ def test_numpys_error_settings_survive_the_library(monkeypatch: pytest.MonkeyPat
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "venn_abers", None)
-    with pytest.raises(ConfigError, match=r"Venn-Abers calibration needs the extra: pip install turncoat\[baselines\]"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Venn-Abers calibration needs the extra: pip install turncoat\[baselines\]",
+    ):
         VennAbers.fit(*rows(50, 3))

@@ -43,7 +43,9 @@ def test_folds_and_seeds_are_averaged() -> None:
     one, other = judged(), judged(seed=3)
     both = row_of(one, other)
     for figure in ("occupancy", "fraud_rate", "captured", "enrichment"):
-        assert getattr(both, figure) == pytest.approx((getattr(row_of(one), figure) + getattr(row_of(other), figure)) / 2)
+        assert getattr(both, figure) == pytest.approx(
+            (getattr(row_of(one), figure) + getattr(row_of(other), figure)) / 2
+        )
     twice = tier_row("a", "b", 3, None, [[one], [one]], n_resamples=400, seed=1)
     assert twice.enrichment_interval == pytest.approx(row_of(one).enrichment_interval)
 
@@ -55,5 +57,10 @@ def test_the_seed_decides() -> None:
 
 def test_without_fraud_there_is_no_enrichment() -> None:
     row = row_of(judged(frauds=False))
-    assert (row.fraud_rate, row.captured, row.enrichment, row.enrichment_interval) == (0.0, None, None, None)
+    assert (row.fraud_rate, row.captured, row.enrichment, row.enrichment_interval) == (
+        0.0,
+        None,
+        None,
+        None,
+    )
     assert row.occupancy > 0

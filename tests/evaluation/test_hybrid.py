@@ -19,7 +19,12 @@ from turncoat.evaluation.hybrid import hybrid_columns, hybrid_names, row_log_lik
 SHAPES: dict[str, dict[str, Any]] = {
     "gaussian": {"n_continuous": 3, "n_categories": ()},
     "categorical": {"n_continuous": 0, "n_categories": (2, 3, 5)},
-    "mixed with missing cells": {"n_continuous": 2, "n_categories": (2, 4), "missing": 0.3, "missing_rows": True},
+    "mixed with missing cells": {
+        "n_continuous": 2,
+        "n_categories": (2, 4),
+        "missing": 0.3,
+        "missing_rows": True,
+    },
     "zeros": {"n_continuous": 2, "n_categories": (3,), "zeros": True},
 }
 shapes = pytest.mark.parametrize("shape", list(SHAPES))
@@ -47,19 +52,27 @@ def test_rows_match_enumeration_of_all_paths(shape: str) -> None:
     chain = log0(problem.initial), log0(problem.transition)
     expected = []
     for rows in problem.split(problem.log_emission()):
-        so_far = [0.0] + [enumerate_paths(*chain, rows[: t + 1]).log_likelihood for t in range(len(rows))]
+        so_far = [0.0] + [
+            enumerate_paths(*chain, rows[: t + 1]).log_likelihood for t in range(len(rows))
+        ]
         expected.extend(np.diff(so_far))
-    np.testing.assert_allclose(row_log_likelihoods(baum_welch(problem), panel_of(problem)), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        row_log_likelihoods(baum_welch(problem), panel_of(problem)), expected, rtol=1e-9, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 @kinds
 @shapes
-def test_rows_add_up_to_the_sequence_whatever_the_temperature(shape: str, kind: str, temperature: float) -> None:
+def test_rows_add_up_to_the_sequence_whatever_the_temperature(
+    shape: str, kind: str, temperature: float
+) -> None:
     problem = problem_of(shape)
     model, panel = model_of(problem, kind, temperature=temperature), panel_of(problem)
     found = row_log_likelihoods(model, panel)
-    np.testing.assert_allclose(sums(found, panel), model.log_likelihood(panel), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        sums(found, panel), model.log_likelihood(panel), rtol=1e-9, atol=1e-9
+    )
     np.testing.assert_allclose(hybrid_columns(model, panel)[:, -1], found, rtol=1e-6)
     assert model.temperature == temperature
 
@@ -83,7 +96,9 @@ def test_columns_are_belief_change_entropy_and_likelihood(kind: str) -> None:
     np.testing.assert_allclose(columns[:, :3], belief, atol=1e-6)
     for start, end in zip(panel.offsets[:-1], panel.offsets[1:], strict=True):
         np.testing.assert_array_equal(columns[start, 3:6], 0.0)
-        np.testing.assert_allclose(columns[start + 1 : end, 3:6], np.diff(belief[start:end], axis=0), atol=1e-6)
+        np.testing.assert_allclose(
+            columns[start + 1 : end, 3:6], np.diff(belief[start:end], axis=0), atol=1e-6
+        )
     np.testing.assert_allclose(columns[:, 6], -(belief * np.log(belief)).sum(axis=1), atol=1e-6)
 
 
@@ -95,7 +110,9 @@ def test_no_row_depends_on_later_rows() -> None:
         for length in range(1, int(panel.lengths[u]) + 1):
             start = int(panel.offsets[u])
             rows = slice(start, start + length)
-            prefix = Panel.from_arrays(panel.continuous[rows], panel.categorical[rows], n_categories=panel.n_categories)
+            prefix = Panel.from_arrays(
+                panel.continuous[rows], panel.categorical[rows], n_categories=panel.n_categories
+            )
             np.testing.assert_allclose(hybrid_columns(model, prefix), whole[rows], atol=1e-6)
 
 
@@ -105,7 +122,12 @@ def test_a_detector_gives_the_columns_of_its_model() -> None:
     columns = hybrid_columns(made, panel)
     np.testing.assert_array_equal(columns, hybrid_columns(made.model_, panel))
     assert np.isfinite(columns).all()
-    np.testing.assert_allclose(sums(columns[:, -1].astype(np.float64), panel), made.model_.log_likelihood(panel), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        sums(columns[:, -1].astype(np.float64), panel),
+        made.model_.log_likelihood(panel),
+        rtol=1e-4,
+        atol=1e-3,
+    )
 
 
 def test_an_unfitted_source_is_refused() -> None:

@@ -55,15 +55,26 @@ def test_a_curve_cut_into_segments_is_what_the_paper_says():
     assert found.largest_piece > 0.95
     assert found.first_component > 0.8
     assert [axis.name for axis in found.axes] == [PRINCIPAL, DIFFUSION]
-    assert all(axis.order == tuple(NUMBERS) and axis.segmented > 0.98 and axis.adjacent == 1.0 for axis in found.axes)
-    assert all(axis.monotone > 0.9 and axis.gradual > 0.5 and axis.valley < 0.5 for axis in found.axes)
-    assert (found.contestant, found.measured, found.fraud_regime) == ("neural", "test part; 600 of 600 rows", 4)
+    assert all(
+        axis.order == tuple(NUMBERS) and axis.segmented > 0.98 and axis.adjacent == 1.0
+        for axis in found.axes
+    )
+    assert all(
+        axis.monotone > 0.9 and axis.gradual > 0.5 and axis.valley < 0.5 for axis in found.axes
+    )
+    assert (found.contestant, found.measured, found.fraud_regime) == (
+        "neural",
+        "test part; 600 of 600 rows",
+        4,
+    )
 
 
 @pytest.mark.usefixtures("without_umap")
 def test_clusters_are_not_one_piece():
     regimes, latents = clusters()
-    found = latent_map("neural", "test part", latents, regimes, (regimes == 3).astype(int), 3, n_states=4)
+    found = latent_map(
+        "neural", "test part", latents, regimes, (regimes == 3).astype(int), 3, n_states=4
+    )
     assert found.largest_piece < 0.3
     assert [axis.name for axis in found.axes] == [PRINCIPAL]
     assert found.axes[0].valley > 0.9
@@ -75,15 +86,27 @@ def test_clusters_are_not_one_piece():
 def test_stray_rows_do_not_tie_clusters_together():
     rng = np.random.default_rng(3)
     regimes, latents = clusters()
-    latents[:3] = rng.normal(size=(3, 8)) + 10.0 * np.eye(8)[0]  # nearest to both of two crowds, and none of theirs
-    found = latent_map("neural", "test part", latents, regimes, drawn(np.full(600, 0.2)), 3, n_states=4)
+    latents[:3] = (
+        rng.normal(size=(3, 8)) + 10.0 * np.eye(8)[0]
+    )  # nearest to both of two crowds, and none of theirs
+    found = latent_map(
+        "neural", "test part", latents, regimes, drawn(np.full(600, 0.2)), 3, n_states=4
+    )
     assert found.largest_piece < 0.3
 
 
 @pytest.mark.usefixtures("without_umap")
 def test_regimes_at_random_are_no_segments():
     lengths, latents = curve()
-    found = latent_map("neural", "", latents, np.random.default_rng(2).integers(0, 6, 600), drawn(lengths), 4, n_states=6)
+    found = latent_map(
+        "neural",
+        "",
+        latents,
+        np.random.default_rng(2).integers(0, 6, 600),
+        drawn(lengths),
+        4,
+        n_states=6,
+    )
     assert all(axis.segmented < 0.05 for axis in found.axes)
     assert grades(found)[1] == "does not hold"
 
@@ -91,7 +114,15 @@ def test_regimes_at_random_are_no_segments():
 @pytest.mark.usefixtures("without_umap")
 def test_fraud_that_switches_at_a_boundary_is_not_gradual():
     lengths, latents = curve(n_rows=1500, noise=0.02)
-    found = latent_map("neural", "", latents, cut(lengths), drawn(np.where(lengths > 0.7, 0.8, 0.02)), 4, n_states=6)
+    found = latent_map(
+        "neural",
+        "",
+        latents,
+        cut(lengths),
+        drawn(np.where(lengths > 0.7, 0.8, 0.02)),
+        4,
+        n_states=6,
+    )
     assert all(axis.gradual < 0.15 and axis.monotone > 0.95 for axis in found.axes)
     assert grades(found) == ["holds", "holds", "holds", "does not hold"]
 
@@ -99,7 +130,15 @@ def test_fraud_that_switches_at_a_boundary_is_not_gradual():
 @pytest.mark.usefixtures("without_umap")
 def test_fraud_in_the_middle_is_at_no_end():
     lengths, latents = curve()
-    found = latent_map("neural", "", latents, cut(lengths), drawn(0.8 * np.exp(-(((lengths - 0.5) / 0.15) ** 2))), 0, n_states=6)
+    found = latent_map(
+        "neural",
+        "",
+        latents,
+        cut(lengths),
+        drawn(0.8 * np.exp(-(((lengths - 0.5) / 0.15) ** 2))),
+        0,
+        n_states=6,
+    )
     assert all(axis.monotone < 0.4 for axis in found.axes)
     assert grades(found)[2:] == ["does not hold", "does not hold"]
 
@@ -122,7 +161,11 @@ def test_diffusion_places_are_lengths_along_a_curve():
     lengths, latents = curve(n_rows=1500, turn=1.8 * np.pi, noise=0.02)
     distinct, which = np.unique(module._scaled(latents), axis=0, return_inverse=True)
     (line,) = module._diffusion(module._neighbours(distinct), which, np.zeros(1500, int), 0)
-    places = line.places / np.pi if np.corrcoef(line.places, lengths[line.rows])[0, 1] > 0.0 else 1.0 - line.places / np.pi
+    places = (
+        line.places / np.pi
+        if np.corrcoef(line.places, lengths[line.rows])[0, 1] > 0.0
+        else 1.0 - line.places / np.pi
+    )
     assert abs(places - lengths[line.rows]).max() < 0.05
 
 
@@ -131,12 +174,18 @@ def test_diffusion_is_what_its_definition_says():
     distances = np.linalg.norm(points[:, None] - points, axis=2)
     ranks = distances.argsort(axis=1).argsort(axis=1)
     scale = np.sort(distances, axis=1)[:, 15]
-    weights = np.exp(-(distances**2) / np.outer(scale, scale)) * ((ranks <= 15) | (ranks.T <= 15)) * (1.0 - np.eye(80))
+    weights = (
+        np.exp(-(distances**2) / np.outer(scale, scale))
+        * ((ranks <= 15) | (ranks.T <= 15))
+        * (1.0 - np.eye(80))
+    )
     weights /= np.outer(weights.sum(axis=0), weights.sum(axis=0))
     values, vectors = np.linalg.eig(weights / weights.sum(axis=1, keepdims=True))
     component = vectors[:, values.real.argsort()[-2]].real
     (line,) = module._diffusion(module._neighbours(points), np.arange(80), np.zeros(80, int), 0)
-    wanted = np.arccos(-np.where(component < 0.0, component / -component.min(), component / component.max()))
+    wanted = np.arccos(
+        -np.where(component < 0.0, component / -component.min(), component / component.max())
+    )
     wanted = wanted if np.corrcoef(wanted, line.places)[0, 1] > 0.0 else np.pi - wanted
     assert line.places == pytest.approx(wanted, abs=1e-3)
 
@@ -148,7 +197,9 @@ def test_frauds_on_an_island_are_not_left_out_of_the_test():
     latents[labels == 1, 2] += 20.0
     found = latent_map("neural", "", latents, cut(lengths), labels, 4, n_states=6)
     assert found.largest_piece > 0.9
-    assert [axis.name for axis in found.axes] == [PRINCIPAL]  # the diffusion component would have no fraud
+    assert [axis.name for axis in found.axes] == [
+        PRINCIPAL
+    ]  # the diffusion component would have no fraud
     assert grades(found)[0] == "does not hold"
     assert "0.0% of frauds" in found.verdict[1]
 
@@ -157,7 +208,9 @@ def test_frauds_on_an_island_are_not_left_out_of_the_test():
 def test_the_share_of_frauds_is_kept_in_fewer_rows():
     lengths, latents = curve(n_rows=1000)
     labels = drawn(0.1 * lengths)
-    found = latent_map("neural", "test part", latents, cut(lengths), labels, 4, n_states=6, most_rows=200)
+    found = latent_map(
+        "neural", "test part", latents, cut(lengths), labels, 4, n_states=6, most_rows=200
+    )
     assert found.measured == "test part; 200 of 1,000 rows"
     assert len(found.x) == len(found.y) == len(found.regimes) == len(found.labels) == 200
     assert sum(found.labels) == round(labels.sum() / 5)
@@ -179,26 +232,49 @@ def test_drawn_rows_are_different_ones_in_random_order_with_a_fraud():
 def test_umap_draws_the_same_map_of_the_same_rows_by_the_same_seed():
     regimes, latents = clusters(n_rows=150)
     labels = drawn(np.full(150, 0.2))
-    first, second = (latent_map("neural", "", latents, regimes, labels, 3, n_states=4, most_rows=100, seed=5) for _ in range(2))
+    first, second = (
+        latent_map("neural", "", latents, regimes, labels, 3, n_states=4, most_rows=100, seed=5)
+        for _ in range(2)
+    )
     assert first == second
     places, own = np.column_stack([first.x, first.y]), np.array(first.regimes)
     centres = np.stack([places[own == regime].mean(axis=0) for regime in range(4)])
-    assert (np.linalg.norm(places[:, None] - centres, axis=2).argmin(axis=1) == own).all()  # clusters far apart stay apart
+    assert (
+        np.linalg.norm(places[:, None] - centres, axis=2).argmin(axis=1) == own
+    ).all()  # clusters far apart stay apart
     rows = some_rows(labels, 100, 5)
-    assert (first.regimes, first.labels) == (tuple(regimes[rows].tolist()), tuple(labels[rows].tolist()))
+    assert (first.regimes, first.labels) == (
+        tuple(regimes[rows].tolist()),
+        tuple(labels[rows].tolist()),
+    )
 
 
 @pytest.mark.usefixtures("without_umap")
 def test_another_seed_draws_other_rows():
     lengths, latents = curve(n_rows=300)
-    maps = [latent_map("neural", "", latents, cut(lengths), drawn(lengths), 4, n_states=6, most_rows=100, seed=seed) for seed in (0, 1)]
+    maps = [
+        latent_map(
+            "neural",
+            "",
+            latents,
+            cut(lengths),
+            drawn(lengths),
+            4,
+            n_states=6,
+            most_rows=100,
+            seed=seed,
+        )
+        for seed in (0, 1)
+    ]
     assert maps[0].regimes != maps[1].regimes
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 14, 15])
 def test_few_rows_are_drawn_without_umap_and_not_judged(n_rows):
     _, latents = curve(n_rows=n_rows)
-    found = latent_map("neural", "test part", latents, np.zeros(n_rows, int), np.ones(n_rows, int), 0, n_states=2)
+    found = latent_map(
+        "neural", "test part", latents, np.zeros(n_rows, int), np.ones(n_rows, int), 0, n_states=2
+    )
     assert len(found.x) == len(found.y) == n_rows
     assert found.measured == f"test part; {n_rows} of {n_rows} rows"
     assert found.drawn_by == "two principal components"
@@ -219,17 +295,30 @@ def test_latents_that_differ_by_rounding_only_are_one_point():
 def test_copies_of_rows_change_no_neighbours():
     lengths, latents = curve(n_rows=100)
     once = latent_map("neural", "", latents, cut(lengths), drawn(lengths), 4, n_states=6)
-    often = latent_map("neural", "", *(np.repeat(what, 20, axis=0) for what in (latents, cut(lengths), drawn(lengths))), 4, n_states=6)
+    often = latent_map(
+        "neural",
+        "",
+        *(np.repeat(what, 20, axis=0) for what in (latents, cut(lengths), drawn(lengths))),
+        4,
+        n_states=6,
+    )
     assert often.largest_piece == pytest.approx(once.largest_piece)
-    assert axis_of(often, DIFFUSION).segmented == pytest.approx(axis_of(once, DIFFUSION).segmented, abs=0.01)
+    assert axis_of(often, DIFFUSION).segmented == pytest.approx(
+        axis_of(once, DIFFUSION).segmented, abs=0.01
+    )
 
 
 @pytest.mark.usefixtures("without_umap")
 def test_one_regime_no_fraud_and_one_latent_column_are_still_a_map():
     _, latents = curve(n_rows=200)
-    found = latent_map("neural", "", latents[:, :1], np.ones(200, int), np.zeros(200, int), 0, n_states=2)
+    found = latent_map(
+        "neural", "", latents[:, :1], np.ones(200, int), np.zeros(200, int), 0, n_states=2
+    )
     assert [axis.name for axis in found.axes] == [PRINCIPAL, DIFFUSION]
-    assert all((axis.monotone, axis.gradual, axis.adjacent, axis.order) == (None, None, None, (1,)) for axis in found.axes)
+    assert all(
+        (axis.monotone, axis.gradual, axis.adjacent, axis.order) == (None, None, None, (1,))
+        for axis in found.axes
+    )
     assert found.first_component == 1.0
     assert grades(found)[1:] == ["cannot be judged"] * 3
 
@@ -254,6 +343,12 @@ def test_a_fraud_regime_without_rows_is_said():
     ],
 )
 def test_what_cannot_be_mapped_is_refused(change, error, message):
-    given = {"latents": np.zeros((20, 3)), "regimes": np.zeros(20, int), "labels": np.zeros(20, int), "fraud_regime": 0, "n_states": 2}
+    given = {
+        "latents": np.zeros((20, 3)),
+        "regimes": np.zeros(20, int),
+        "labels": np.zeros(20, int),
+        "fraud_regime": 0,
+        "n_states": 2,
+    }
     with pytest.raises(error, match=message):
         latent_map("neural", "", **{**given, **change})

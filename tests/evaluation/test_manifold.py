@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from turncoat.evaluation.manifold import Line, adjacent, gradual, monotone, segmented, valley, verdict, walk
+from turncoat.evaluation.manifold import (
+    Line,
+    adjacent,
+    gradual,
+    monotone,
+    segmented,
+    valley,
+    verdict,
+    walk,
+)
 
 N_ROWS = 2000
 PLACES = np.arange(N_ROWS) / N_ROWS
@@ -25,13 +34,17 @@ def test_unbroken_segments_of_any_sizes_are_segmented_by_one(sizes):
 
 
 def test_broken_segments_are_less_so_by_the_variance_of_ranks():
-    assert segmented(np.array([0, 1, 0, 1])) == pytest.approx(1.0 / 4.0)  # between: 4 × 0.5²; at best 4 × 1²
+    assert segmented(np.array([0, 1, 0, 1])) == pytest.approx(
+        1.0 / 4.0
+    )  # between: 4 × 0.5²; at best 4 × 1²
     assert segmented(np.random.default_rng(0).integers(0, 6, 2000)) < 0.02
     assert segmented(np.zeros(30, int)) == 0.0
 
 
 def test_adjacent_is_one_along_any_line_however_uneven():
-    centroids = np.array([0.0, 1.0, 5.0, 6.0, 20.0])  # the nearest of 5 and of 1 are on their other sides
+    centroids = np.array(
+        [0.0, 1.0, 5.0, 6.0, 20.0]
+    )  # the nearest of 5 and of 1 are on their other sides
     latents, regimes = np.repeat(centroids, 10)[:, None], np.repeat(np.arange(5), 10)
     assert adjacent(latents, regimes, [0, 1, 2, 3, 4]) == 1.0
     assert adjacent(latents, regimes, [1, 0, 4, 2, 3]) == 4 / 5
@@ -39,7 +52,10 @@ def test_adjacent_is_one_along_any_line_however_uneven():
 
 
 def test_adjacent_leaves_out_regimes_of_few_rows():
-    latents, regimes = np.array([0.0] * 10 + [1.0] * 10 + [2.0] * 9)[:, None], np.repeat([0, 1, 2], [10, 10, 9])
+    latents, regimes = (
+        np.array([0.0] * 10 + [1.0] * 10 + [2.0] * 9)[:, None],
+        np.repeat([0, 1, 2], [10, 10, 9]),
+    )
     assert adjacent(latents, regimes, [0, 1, 2]) is None
     assert adjacent(np.append(latents, [[2.0]], axis=0), np.append(regimes, 2), [0, 1, 2]) == 1.0
 
@@ -47,7 +63,9 @@ def test_adjacent_leaves_out_regimes_of_few_rows():
 def test_monotone_is_what_a_rising_curve_explains():
     assert monotone(np.repeat([0, 0, 1, 1], 50)) == pytest.approx(1.0)
     assert monotone(np.repeat([1, 1, 0, 0], 50)) == pytest.approx(0.0)
-    assert monotone(np.repeat([0, 1, 0], [160, 80, 160])) == pytest.approx(1 / 6)  # 0, 1/3, 1/3 for 0, 1, 0
+    assert monotone(np.repeat([0, 1, 0], [160, 80, 160])) == pytest.approx(
+        1 / 6
+    )  # 0, 1/3, 1/3 for 0, 1, 0
     assert monotone(np.tile([0, 1], 100)) == 0.0
     assert monotone(np.ones(100, int)) is None
     assert monotone(np.zeros(100, int)) is None
@@ -67,7 +85,9 @@ def test_gradual_sees_a_fall_within_the_last_bin():
 
 
 def test_gradual_counts_no_fall_as_a_step():
-    labels = drawn(np.append(np.linspace(0.0, 1.0, 1000), np.full(1000, 0.1)))  # the fall explains more than any rise
+    labels = drawn(
+        np.append(np.linspace(0.0, 1.0, 1000), np.full(1000, 0.1))
+    )  # the fall explains more than any rise
     assert gradual(labels) > 0.2
 
 
@@ -93,7 +113,9 @@ def test_an_outlier_is_no_peak_and_copies_are_no_gaps():
     assert valley(np.append(rng.normal(size=2000), np.full(60, 30.0))) > 0.9
     assert valley(np.repeat([0.0, 1.0], 20)) == 0.0  # nothing between the ends
     assert valley(np.append(rng.normal(size=900), np.zeros(1100))) < 0.5
-    assert valley(np.append(np.zeros(100), rng.normal(size=10))) == 0.0  # one place between the ends
+    assert (
+        valley(np.append(np.zeros(100), rng.normal(size=10))) == 0.0
+    )  # one place between the ends
 
 
 def test_a_walk_goes_where_fraud_rises_in_bins_of_equal_mass():
@@ -108,9 +130,20 @@ def test_a_walk_goes_where_fraud_rises_in_bins_of_equal_mass():
 
 
 def test_few_rows_have_fewer_bins():
-    walked = walk(Line("line", np.arange(35), PLACES[:35]), PLACES[:35, None], SIXTHS[:35], np.zeros(35, int), 6)
+    walked = walk(
+        Line("line", np.arange(35), PLACES[:35]),
+        PLACES[:35, None],
+        SIXTHS[:35],
+        np.zeros(35, int),
+        6,
+    )
     assert len(walked.axis.fraud_share) == 3
-    assert (walked.axis.monotone, walked.axis.gradual, walked.axis.adjacent, walked.axis.segmented) == (None, None, None, 0.0)
+    assert (
+        walked.axis.monotone,
+        walked.axis.gradual,
+        walked.axis.adjacent,
+        walked.axis.segmented,
+    ) == (None, None, None, 0.0)
     told = verdict([walked], np.ones(40, bool), np.zeros(40, int), 5, 0)
     assert [text.split(": ", 1)[1].split(",")[0] for text in told[2:]] == ["cannot be judged"] * 3
     assert "35 of 40 rows" in told[0]
@@ -164,11 +197,26 @@ def test_the_line_that_is_kinder_to_the_claim_is_judged():
 
 def test_a_piece_too_small_or_a_valley_too_deep_is_told():
     flat = walk(Line("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, drawn(PLACES), 6)
-    gap = walk(Line("line", np.arange(N_ROWS), PLACES + 5.0 * (PLACES > 0.5)), PLACES[:, None], SIXTHS, drawn(PLACES), 6)
+    gap = walk(
+        Line("line", np.arange(N_ROWS), PLACES + 5.0 * (PLACES > 0.5)),
+        PLACES[:, None],
+        SIXTHS,
+        drawn(PLACES),
+        6,
+    )
     labels = drawn(PLACES)
     some = np.arange(N_ROWS) % 100
-    told = [verdict([one], some < percent, labels, 5, 0)[1] for one in (flat, gap) for percent in (80, 70)]
-    assert [text.split(": ")[1].split(".")[0] for text in told] == ["holds", "holds in part", "holds in part", "does not hold"]
+    told = [
+        verdict([one], some < percent, labels, 5, 0)[1]
+        for one in (flat, gap)
+        for percent in (80, 70)
+    ]
+    assert [text.split(": ")[1].split(".")[0] for text in told] == [
+        "holds",
+        "holds in part",
+        "holds in part",
+        "does not hold",
+    ]
 
 
 def test_an_island_of_frauds_is_another_piece():
@@ -188,5 +236,15 @@ def test_whether_the_line_is_the_heads_own_score_is_told(noise, is_the_heads):
     told = verdict([walked], PLACES < 0.97, labels, 0, 0)
     assert f"rank correlation of {walked.axis.head:.2f}" in told[-1]
     assert ("the line is that score" in told[-1]) == is_the_heads
-    assert walk(Line("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, labels, 6, np.ones(N_ROWS)).axis.head is None
+    assert (
+        walk(
+            Line("line", np.arange(N_ROWS), PLACES),
+            PLACES[:, None],
+            SIXTHS,
+            labels,
+            6,
+            np.ones(N_ROWS),
+        ).axis.head
+        is None
+    )
     assert along(labels)[0].head is None

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
-from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, precision_recall_curve, roc_auc_score
+from sklearn.metrics import (
+    average_precision_score,
+    brier_score_loss,
+    log_loss,
+    precision_recall_curve,
+    roc_auc_score,
+)
 
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.metrics import (
@@ -28,14 +34,23 @@ from turncoat.evaluation.metrics import (
 RECALLS = [name for name in METRICS if name.startswith("recall_at_")]
 
 
-def case(seed: int, n_rows: int = 2000, rate: float = 0.05, n_levels: int | None = None, n_customers: int = 40, n_days: int = 5) -> Judged:
+def case(
+    seed: int,
+    n_rows: int = 2000,
+    rate: float = 0.05,
+    n_levels: int | None = None,
+    n_customers: int = 40,
+    n_days: int = 5,
+) -> Judged:
     """Scores that know something of the labels; with `n_levels`, many are equal."""
     rng = np.random.default_rng(seed)
     labels = (rng.random(n_rows) < rate).astype(np.int64)
     scores = 1 / (1 + np.exp(-rng.normal(size=n_rows) - 2 * labels + 3))
     if n_levels is not None:
         scores = np.round(scores * n_levels) / n_levels
-    return Judged(scores, labels, rng.integers(0, n_customers, n_rows), rng.integers(10, 10 + n_days, n_rows))
+    return Judged(
+        scores, labels, rng.integers(0, n_customers, n_rows), rng.integers(10, 10 + n_days, n_rows)
+    )
 
 
 def of(judged: Judged, name: str, weights: np.ndarray | None = None) -> float:
@@ -50,18 +65,30 @@ def same(one: dict[str, float], other: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("n_levels", [None, 200, 7, 1])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_ranking_and_losses_are_those_of_scikit_learn_and_scipy(n_levels: int | None, weighted: bool) -> None:
+def test_ranking_and_losses_are_those_of_scikit_learn_and_scipy(
+    n_levels: int | None, weighted: bool
+) -> None:
     for seed in range(3):
         judged = case(seed, n_levels=n_levels)
         weights = np.random.default_rng(seed).gamma(1.0, size=len(judged)) if weighted else None
         y, s = judged.labels, judged.scores
-        assert of(judged, "average_precision", weights) == pytest.approx(average_precision_score(y, s, sample_weight=weights), abs=1e-12)
-        assert of(judged, "auroc", weights) == pytest.approx(roc_auc_score(y, s, sample_weight=weights), abs=1e-12)
-        assert of(judged, "brier", weights) == pytest.approx(brier_score_loss(y, s, sample_weight=weights), abs=1e-12)
+        assert of(judged, "average_precision", weights) == pytest.approx(
+            average_precision_score(y, s, sample_weight=weights), abs=1e-12
+        )
+        assert of(judged, "auroc", weights) == pytest.approx(
+            roc_auc_score(y, s, sample_weight=weights), abs=1e-12
+        )
+        assert of(judged, "brier", weights) == pytest.approx(
+            brier_score_loss(y, s, sample_weight=weights), abs=1e-12
+        )
         inside = Judged(np.clip(s, 0.001, 0.999), y, judged.customers, judged.days)
-        assert of(inside, "log_loss", weights) == pytest.approx(log_loss(y, inside.scores, sample_weight=weights), abs=1e-12)
+        assert of(inside, "log_loss", weights) == pytest.approx(
+            log_loss(y, inside.scores, sample_weight=weights), abs=1e-12
+        )
         if not weighted:
-            assert of(judged, "ks") == pytest.approx(ks_2samp(s[y == 1], s[y == 0], method="asymp").statistic, abs=1e-12)
+            assert of(judged, "ks") == pytest.approx(
+                ks_2samp(s[y == 1], s[y == 0], method="asymp").statistic, abs=1e-12
+            )
 
 
 def test_log_loss_of_a_sure_mistake_is_finite() -> None:
@@ -79,14 +106,21 @@ def test_ece_of_equal_width_is_a_loop_over_bins(n_levels: int | None) -> None:
         if b == 14:
             inside |= judged.scores == 1.0
         if inside.any():
-            expected += inside.mean() * abs(judged.labels[inside].mean() - judged.scores[inside].mean())
+            expected += inside.mean() * abs(
+                judged.labels[inside].mean() - judged.scores[inside].mean()
+            )
     assert of(judged, "ece_width") == pytest.approx(expected, abs=1e-12)
 
 
 def test_ece_of_equal_mass_is_a_loop_over_bins() -> None:
     judged = case(4, n_rows=1500)
     order = np.argsort(judged.scores)
-    expected = np.mean([abs(judged.labels[rows].mean() - judged.scores[rows].mean()) for rows in np.split(order, 15)])
+    expected = np.mean(
+        [
+            abs(judged.labels[rows].mean() - judged.scores[rows].mean())
+            for rows in np.split(order, 15)
+        ]
+    )
     assert of(judged, "ece_mass") == pytest.approx(expected, abs=1e-12)
 
 
@@ -95,7 +129,12 @@ def test_rows_on_a_cut_are_shared_out() -> None:
     judged = case(5, n_rows=20, rate=0.5)
     copies = judged.take(np.repeat(np.arange(20), 15))
     order = np.argsort(copies.scores, kind="stable")
-    expected = np.mean([abs(copies.labels[rows].mean() - copies.scores[rows].mean()) for rows in np.split(order, 15)])
+    expected = np.mean(
+        [
+            abs(copies.labels[rows].mean() - copies.scores[rows].mean())
+            for rows in np.split(order, 15)
+        ]
+    )
     assert of(judged, "ece_mass") == pytest.approx(expected, abs=1e-12)
     assert of(copies, "ece_mass") == pytest.approx(expected, abs=1e-12)
 
@@ -121,13 +160,19 @@ def test_whole_weights_are_copies_of_rows(seed: int, n_rows: int, n_levels: int 
     copies = judged.take(np.repeat(np.arange(n_rows), weights))
     same(measure(judged, weights=weights), measure(copies))
     for k in (1, 3, 7):
-        assert card_precision(judged, k, weights) == pytest.approx(card_precision(copies, k), nan_ok=True)
-        assert daily_precision(judged, k, weights) == pytest.approx(daily_precision(copies, k), nan_ok=True)
+        assert card_precision(judged, k, weights) == pytest.approx(
+            card_precision(copies, k), nan_ok=True
+        )
+        assert daily_precision(judged, k, weights) == pytest.approx(
+            daily_precision(copies, k), nan_ok=True
+        )
 
 
 @given(st.integers(0, 10**6), st.sampled_from([None, 30, 4]))
 @settings(deadline=None, max_examples=30)
-def test_the_order_of_rows_and_the_scale_of_weights_do_not_matter(seed: int, n_levels: int | None) -> None:
+def test_the_order_of_rows_and_the_scale_of_weights_do_not_matter(
+    seed: int, n_levels: int | None
+) -> None:
     judged = case(seed, 50, rate=0.3, n_levels=n_levels, n_customers=12, n_days=3)
     shuffled = judged.take(np.random.default_rng(seed).permutation(50))
     same(measure(judged), measure(shuffled))
@@ -147,7 +192,9 @@ def test_recall_at_a_budget_counts_the_frauds_among_the_highest_scores() -> None
     judged = case(6, n_rows=4000)
     ranked = judged.labels[np.argsort(-judged.scores)]
     for name, budget in zip(RECALLS, BUDGETS, strict=True):
-        assert of(judged, name) == pytest.approx(ranked[: round(budget * 4000)].sum() / ranked.sum(), abs=1e-12)
+        assert of(judged, name) == pytest.approx(
+            ranked[: round(budget * 4000)].sum() / ranked.sum(), abs=1e-12
+        )
 
 
 def handbook_card_precision(frame: pd.DataFrame, k: int) -> float:
@@ -156,7 +203,12 @@ def handbook_card_precision(frame: pd.DataFrame, k: int) -> float:
     shares = []
     for day in sorted(frame["day"].unique()):
         rows = frame[(frame["day"] == day) & ~frame["customer"].isin(found)]
-        cards = rows.groupby("customer").max().sort_values(by="score", ascending=False, kind="stable").reset_index()
+        cards = (
+            rows.groupby("customer")
+            .max()
+            .sort_values(by="score", ascending=False, kind="stable")
+            .reset_index()
+        )
         top = cards.head(k)
         caught = list(top[top["label"] == 1]["customer"])
         shares.append(len(caught) / k)
@@ -169,8 +221,17 @@ def handbook_card_precision(frame: pd.DataFrame, k: int) -> float:
 def test_card_precision_is_the_handbook_s(n_levels: int | None, k: int) -> None:
     for seed in range(3):
         judged = case(seed, n_levels=n_levels, n_customers=300, n_days=7)
-        frame = pd.DataFrame({"score": judged.scores, "label": judged.labels, "customer": judged.customers, "day": judged.days})
-        assert card_precision(judged, k) == pytest.approx(handbook_card_precision(frame, k), abs=1e-12)
+        frame = pd.DataFrame(
+            {
+                "score": judged.scores,
+                "label": judged.labels,
+                "customer": judged.customers,
+                "day": judged.days,
+            }
+        )
+        assert card_precision(judged, k) == pytest.approx(
+            handbook_card_precision(frame, k), abs=1e-12
+        )
     assert measure(judged)["card_precision_100"] == card_precision(judged, 100)
 
 
@@ -178,7 +239,9 @@ def test_a_customer_found_once_is_not_looked_at_again() -> None:
     scores, labels = np.array([0.9, 0.1, 0.9, 0.8]), np.array([1, 0, 1, 1])
     judged = Judged(scores, labels, np.array([1, 2, 1, 2]), np.array([0, 0, 1, 1]))
     assert card_precision(judged, 1) == 1.0  # customer 1 on the first day, then customer 2
-    assert card_precision(judged.take(np.array([0, 2])), 1) == 0.5  # nobody is left on the second day, which counts
+    assert (
+        card_precision(judged.take(np.array([0, 2])), 1) == 0.5
+    )  # nobody is left on the second day, which counts
     assert card_precision(judged, 2) == 0.5
 
 
@@ -217,7 +280,9 @@ def test_scores_beyond_0_and_1_have_no_calibration(outlier: float) -> None:
     other = Judged(scores, judged.labels, judged.customers, judged.days)
     for weights in (None, np.arange(len(judged)) != 7):
         figures = measure(other, weights=weights)
-        assert {name for name, figure in figures.items() if np.isnan(figure)} == {n for n, m in METRICS.items() if m.needs_probability}
+        assert {name for name, figure in figures.items() if np.isnan(figure)} == {
+            n for n, m in METRICS.items() if m.needs_probability
+        }
     assert np.isnan(brier_losses(other)).all()
     assert curves(other).mean_score == curves(other).fraud_share == curves(other).bin_rows == ()
     assert brier_losses(judged).mean() == pytest.approx(of(judged, "brier"))
@@ -228,7 +293,9 @@ def test_the_precision_recall_curve_lies_on_scikit_learn_s() -> None:
     found = curves(judged)
     precision, recall, _ = precision_recall_curve(judged.labels, judged.scores)
     theirs = {(round(r, 12), round(p, 12)) for r, p in zip(recall, precision, strict=True)}
-    assert {(round(r, 12), round(p, 12)) for r, p in zip(found.recall, found.precision, strict=True)} <= theirs
+    assert {
+        (round(r, 12), round(p, 12)) for r, p in zip(found.recall, found.precision, strict=True)
+    } <= theirs
     assert 190 <= len(found.recall) <= 200
     assert found.recall[-1] == 1.0
     assert np.diff(found.recall).max() < 0.02
@@ -240,8 +307,12 @@ def test_reliability_shows_the_bins_of_equal_mass() -> None:
     judged = case(12, n_rows=1500)
     found = curves(judged)
     rows = np.split(np.argsort(judged.scores), 15)
-    np.testing.assert_allclose(found.mean_score, [judged.scores[r].mean() for r in rows], atol=1e-12)
-    np.testing.assert_allclose(found.fraud_share, [judged.labels[r].mean() for r in rows], atol=1e-12)
+    np.testing.assert_allclose(
+        found.mean_score, [judged.scores[r].mean() for r in rows], atol=1e-12
+    )
+    np.testing.assert_allclose(
+        found.fraud_share, [judged.labels[r].mean() for r in rows], atol=1e-12
+    )
     assert found.bin_rows == (100,) * 15
     gap = np.abs(np.array(found.mean_score) - found.fraud_share) @ np.array(found.bin_rows) / 1500
     assert gap == pytest.approx(of(judged, "ece_mass"), abs=1e-12)
@@ -259,7 +330,9 @@ def test_curves_of_no_fraud_and_of_no_rows_are_empty() -> None:
 
 
 def test_the_mean_is_of_the_figures_that_exist() -> None:
-    np.testing.assert_array_equal(mean_of_known(np.array([[1.0, np.nan, np.nan], [3.0, 5.0, np.nan]])), [2.0, 5.0, np.nan])
+    np.testing.assert_array_equal(
+        mean_of_known(np.array([[1.0, np.nan, np.nan], [3.0, 5.0, np.nan]])), [2.0, 5.0, np.nan]
+    )
 
 
 def test_parts_are_put_together() -> None:
@@ -286,7 +359,12 @@ def test_parts_are_put_together() -> None:
     ],
 )
 def test_what_cannot_be_judged_is_refused(changed: dict[str, list[object]], message: str) -> None:
-    fields = {"scores": [0.1, 0.2, 0.3], "labels": [0, 1, 0], "customers": [1, 1, 2], "days": [0, 0, 1]}
+    fields = {
+        "scores": [0.1, 0.2, 0.3],
+        "labels": [0, 1, 0],
+        "customers": [1, 1, 2],
+        "days": [0, 0, 1],
+    }
     with pytest.raises(DataError, match=message):
         Judged(**{name: np.array(values) for name, values in (fields | changed).items()})
 
@@ -306,4 +384,6 @@ def test_unknown_metrics_and_impossible_weights_are_refused() -> None:
 def test_every_metric_has_a_title_and_a_figure() -> None:
     assert len({metric.title for metric in METRICS.values()}) == len(METRICS) == 13
     assert list(measure(case(15))) == list(METRICS)
-    assert {n for n, m in METRICS.items() if not m.higher_is_better} == {n for n, m in METRICS.items() if m.needs_probability}
+    assert {n for n, m in METRICS.items() if not m.higher_is_better} == {
+        n for n, m in METRICS.items() if m.needs_probability
+    }

@@ -16,7 +16,9 @@ torch = pytest.importorskip("torch")
 from turncoat.evaluation import recurrent  # noqa: E402
 from turncoat.evaluation.recurrent import FittedRecurrent, Recurrent  # noqa: E402
 
-QUICK = Recurrent(hidden_dim=8, epochs=3, learning_rate=1e-2, longest=8, batch_rows=128, device="cpu")
+QUICK = Recurrent(
+    hidden_dim=8, epochs=3, learning_rate=1e-2, longest=8, batch_rows=128, device="cpu"
+)
 NEIGHBOURS = 1e-9  # how much a score may owe to what else is scored
 
 
@@ -32,9 +34,16 @@ def panel_of(rule: str = "cell", n_sequences: int = 60, seed: int = 0) -> Panel:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 25, n_sequences)
     n = int(lengths.sum())
-    cells = np.column_stack([rng.normal(size=n), np.where(rng.random(n) < 0.3, np.nan, 0.0)]).astype(np.float32)
+    cells = np.column_stack(
+        [rng.normal(size=n), np.where(rng.random(n) < 0.3, np.nan, 0.0)]
+    ).astype(np.float32)
     codes = rng.integers(-1, 3, (n, 1))
-    told = {"cell": cells[:, 0] > 0.8, "missing cell": np.isnan(cells[:, 1]), "code": codes[:, 0] == 1, "missing code": codes[:, 0] < 0}
+    told = {
+        "cell": cells[:, 0] > 0.8,
+        "missing cell": np.isnan(cells[:, 1]),
+        "code": codes[:, 0] == 1,
+        "missing code": codes[:, 0] < 0,
+    }
     labels = before(told[rule], np.concatenate([[0], np.cumsum(lengths)]))
     return Panel.from_arrays(cells, codes, lengths=lengths, labels=labels, n_categories=[3])
 
@@ -48,9 +57,13 @@ def fitted() -> FittedRecurrent:
     return QUICK.fit(PANEL, np.arange(PANEL.n_rows), 0, n_threads=1)
 
 
-def fit_and_losses(panel: Panel, places: Any, settings: Recurrent = QUICK, seed: int = 0) -> tuple[Any, list[float]]:
+def fit_and_losses(
+    panel: Panel, places: Any, settings: Recurrent = QUICK, seed: int = 0
+) -> tuple[Any, list[float]]:
     heard: list[tuple[int, float]] = []
-    made = settings.fit(panel, places, seed, lambda *epoch_and_loss: heard.append(epoch_and_loss), n_threads=1)
+    made = settings.fit(
+        panel, places, seed, lambda *epoch_and_loss: heard.append(epoch_and_loss), n_threads=1
+    )
     assert [epoch for epoch, _ in heard] == list(range(1, len(heard) + 1))
     return made.score(PANEL), [loss for _, loss in heard]
 
@@ -66,7 +79,11 @@ def with_changed(panel: Panel, rows: Any) -> Panel:
 @pytest.mark.parametrize("rule", ["cell", "missing cell", "code", "missing code"])
 def test_it_learns_from_the_row_before(rule: str) -> None:
     panel, held_out = panel_of(rule, n_sequences=100), panel_of(rule, seed=1)
-    scores = replace(QUICK, hidden_dim=16, epochs=8).fit(panel, np.arange(panel.n_rows), 0, n_threads=1).score(held_out)
+    scores = (
+        replace(QUICK, hidden_dim=16, epochs=8)
+        .fit(panel, np.arange(panel.n_rows), 0, n_threads=1)
+        .score(held_out)
+    )
     assert scores.shape == (held_out.n_rows,)
     assert scores.dtype == np.float64
     assert roc_auc_score(held_out.labels, scores) > 0.95
@@ -80,7 +97,9 @@ def test_later_rows_change_no_earlier_score(fitted: FittedRecurrent) -> None:
         changed = fitted.score(with_changed(sequence, slice(at, None)))
         np.testing.assert_allclose(changed[:at], scores[:at], rtol=0, atol=NEIGHBOURS)
         assert (np.abs(changed[at:] - scores[at:]) > 1e-6).all()
-        begun = Panel.from_arrays(sequence.continuous[:at], sequence.categorical[:at], lengths=[at], n_categories=[3])
+        begun = Panel.from_arrays(
+            sequence.continuous[:at], sequence.categorical[:at], lengths=[at], n_categories=[3]
+        )
         np.testing.assert_allclose(fitted.score(begun), scores[:at], rtol=0, atol=NEIGHBOURS)
 
 
@@ -91,17 +110,26 @@ def test_other_sequences_change_no_score(fitted: FittedRecurrent) -> None:
         np.testing.assert_allclose(fitted.score(PANEL[u]), own, rtol=0, atol=NEIGHBOURS)
 
 
-def test_scores_are_those_of_each_sequence_read_row_by_row(fitted: FittedRecurrent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_those_of_each_sequence_read_row_by_row(
+    fitted: FittedRecurrent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many sequences and rows are read at once, none of a sequence's history is forgotten."""
     network = fitted.network
     expected = []
     with torch.no_grad():
         for sequence in PANEL:
             state = None
-            for cells, codes in zip(sequence.continuous.astype(np.float64), sequence.categorical, strict=True):
+            for cells, codes in zip(
+                sequence.continuous.astype(np.float64), sequence.categorical, strict=True
+            ):
                 known = torch.tensor(np.where(codes < 0, 3, codes), dtype=torch.int64)
                 flag = [float(np.isnan(cells[1]))]
-                row = torch.cat([torch.tensor([*np.nan_to_num(cells), *flag], dtype=torch.float64), network.tables[0].weight[known[0]]])
+                row = torch.cat(
+                    [
+                        torch.tensor([*np.nan_to_num(cells), *flag], dtype=torch.float64),
+                        network.tables[0].weight[known[0]],
+                    ]
+                )
                 read, state = network.memory(network.row_layer(row[None]), state)
                 expected.append(float(torch.sigmoid(network.head(read))))
     for sequences, rows in ((1024, 8192), (7, 20), (1, 1)):
@@ -135,17 +163,28 @@ def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedRecurr
     scores, labels = fitted.score(PANEL), PANEL.labels
     entropy = -np.log(np.where(labels == 1, scores, 1 - scores))
     for batch in batches[:3]:
-        read = np.concatenate([np.arange(windows.first[w], windows.first[w] + windows.lengths[w]) for w in batch])
+        read = np.concatenate(
+            [np.arange(windows.first[w], windows.first[w] + windows.lengths[w]) for w in batch]
+        )
         with torch.no_grad():
-            assert float(windows.loss(fitted.network, batch)) == pytest.approx(entropy[read][judged[read]].mean())
-    assert recurrent._Validation.of(PANEL, judged).loss(fitted.network) == pytest.approx(entropy[judged].mean())
+            assert float(windows.loss(fitted.network, batch)) == pytest.approx(
+                entropy[read][judged[read]].mean()
+            )
+    assert recurrent._Validation.of(PANEL, judged).loss(fitted.network) == pytest.approx(
+        entropy[judged].mean()
+    )
 
 
-def test_a_window_reads_what_came_before_it_but_is_not_judged_on_it(fitted: FittedRecurrent) -> None:
+def test_a_window_reads_what_came_before_it_but_is_not_judged_on_it(
+    fitted: FittedRecurrent,
+) -> None:
     """With windows of one row, each row is judged after reading one row before it."""
     sequence = PANEL[int(np.argmax(PANEL.lengths))]
     windows = recurrent._Windows.of(sequence, np.ones(sequence.n_rows, bool), 1)
-    pairs = [Panel.from_arrays(sequence.continuous[i - 1 : i + 1], sequence.categorical[i - 1 : i + 1]) for i in (5, 6, 7)]
+    pairs = [
+        Panel.from_arrays(sequence.continuous[i - 1 : i + 1], sequence.categorical[i - 1 : i + 1])
+        for i in (5, 6, 7)
+    ]
     scores = np.array([fitted.score(pair)[1] for pair in pairs])
     labels = sequence.labels[5:8]
     with torch.no_grad():
@@ -159,7 +198,10 @@ def test_labels_of_history_and_unknown_labels_are_never_looked_at() -> None:
     flipped[history] = 1 - flipped[history]
     unknown[history] = -1
     scores, losses = fit_and_losses(PANEL, PLACES)
-    for panel, places in ((replace(PANEL, labels=flipped), PLACES), (replace(PANEL, labels=unknown), np.arange(PANEL.n_rows))):
+    for panel, places in (
+        (replace(PANEL, labels=flipped), PLACES),
+        (replace(PANEL, labels=unknown), np.arange(PANEL.n_rows)),
+    ):
         other_scores, other_losses = fit_and_losses(panel, places)
         np.testing.assert_array_equal(other_scores, scores)
         assert other_losses == losses
@@ -168,7 +210,9 @@ def test_labels_of_history_and_unknown_labels_are_never_looked_at() -> None:
 
 def test_history_is_read() -> None:
     history = np.setdiff1d(np.arange(PANEL.n_rows), PLACES)
-    assert not np.array_equal(fit_and_losses(with_changed(PANEL, history), PLACES)[0], fit_and_losses(PANEL, PLACES)[0])
+    assert not np.array_equal(
+        fit_and_losses(with_changed(PANEL, history), PLACES)[0], fit_and_losses(PANEL, PLACES)[0]
+    )
 
 
 def test_held_out_customers_teach_nothing_but_when_to_stop() -> None:
@@ -177,15 +221,21 @@ def test_held_out_customers_teach_nothing_but_when_to_stop() -> None:
     np.testing.assert_array_equal(by_customer[0], ~by_customer[1])
     one_epoch = replace(QUICK, epochs=1)
     scores, losses = fit_and_losses(PANEL, np.arange(PANEL.n_rows), one_epoch)
-    other_scores, other_losses = fit_and_losses(with_changed(PANEL, held_out), np.arange(PANEL.n_rows), one_epoch)
+    other_scores, other_losses = fit_and_losses(
+        with_changed(PANEL, held_out), np.arange(PANEL.n_rows), one_epoch
+    )
     np.testing.assert_array_equal(other_scores, scores)
     assert other_losses != losses
 
 
 def test_the_best_epoch_is_kept_and_patience_ends() -> None:
-    labels = np.random.default_rng(3).integers(0, 2, PANEL.n_rows).astype(np.int8)  # nothing to learn: it soon gets worse
+    labels = (
+        np.random.default_rng(3).integers(0, 2, PANEL.n_rows).astype(np.int8)
+    )  # nothing to learn: it soon gets worse
     panel = replace(PANEL, labels=labels)
-    scores, losses = fit_and_losses(panel, np.arange(PANEL.n_rows), replace(QUICK, epochs=50, patience=2))
+    scores, losses = fit_and_losses(
+        panel, np.arange(PANEL.n_rows), replace(QUICK, epochs=50, patience=2)
+    )
     best = int(np.argmin(losses)) + 1
     assert len(losses) == best + 2 < 50
     kept, until_best = fit_and_losses(panel, np.arange(PANEL.n_rows), replace(QUICK, epochs=best))
@@ -196,7 +246,9 @@ def test_the_best_epoch_is_kept_and_patience_ends() -> None:
 def test_long_gradients_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = fit_and_losses(PANEL, PLACES)[1][::2]
     assert last < first - 0.02
-    monkeypatch.setattr(recurrent, "_LONGEST_GRADIENT", 1e-14)  # far below what Adam takes for nothing
+    monkeypatch.setattr(
+        recurrent, "_LONGEST_GRADIENT", 1e-14
+    )  # far below what Adam takes for nothing
     first, last = fit_and_losses(PANEL, PLACES)[1][::2]
     assert last == pytest.approx(first, abs=1e-3)
 
@@ -215,12 +267,23 @@ def test_the_seed_decides_and_torch_is_left_as_it_was() -> None:
 
 def test_a_code_that_training_never_met_says_as_much_as_any_other_such() -> None:
     panel = panel_of()
-    roomy = Panel.from_arrays(panel.continuous, np.abs(panel.categorical), lengths=panel.lengths, labels=panel.labels, n_categories=[9])
+    roomy = Panel.from_arrays(
+        panel.continuous,
+        np.abs(panel.categorical),
+        lengths=panel.lengths,
+        labels=panel.labels,
+        n_categories=[9],
+    )
     made = QUICK.fit(roomy, np.arange(panel.n_rows), 0, n_threads=1)
-    unseen = [made.score(replace(roomy, categorical=np.full_like(roomy.categorical, code))) for code in (-1, 5, 8)]
+    unseen = [
+        made.score(replace(roomy, categorical=np.full_like(roomy.categorical, code)))
+        for code in (-1, 5, 8)
+    ]
     np.testing.assert_array_equal(unseen[0], unseen[1])
     np.testing.assert_array_equal(unseen[0], unseen[2])
-    assert not np.array_equal(unseen[0], made.score(replace(roomy, categorical=np.full_like(roomy.categorical, 2))))
+    assert not np.array_equal(
+        unseen[0], made.score(replace(roomy, categorical=np.full_like(roomy.categorical, 2)))
+    )
 
 
 def test_panels_of_one_kind_of_column() -> None:
@@ -237,8 +300,16 @@ def test_it_refuses_what_it_cannot_learn_from() -> None:
     legitimate = np.flatnonzero(PANEL.labels == 0)
     of_one = np.where(every_row == np.argmax(PANEL.labels), PANEL.labels, 0).astype(np.int8)
     for panel, places, found in (
-        (replace(PANEL, labels=None), every_row, "0 rows of 0 customers with label 0 and 0 rows of 0 customers with label 1"),
-        (PANEL, legitimate, rf"{len(legitimate)} rows of \d+ customers with label 0 and 0 rows of 0 customers with label 1"),
+        (
+            replace(PANEL, labels=None),
+            every_row,
+            "0 rows of 0 customers with label 0 and 0 rows of 0 customers with label 1",
+        ),
+        (
+            PANEL,
+            legitimate,
+            rf"{len(legitimate)} rows of \d+ customers with label 0 and 0 rows of 0 customers with label 1",
+        ),
         (replace(PANEL, labels=of_one), every_row, "1 rows of 1 customers with label 1"),
     ):
         with pytest.raises(DataError, match=found):

@@ -17,7 +17,12 @@ def test_history_is_cut_at_the_2nd_5th_and_20th_transaction() -> None:
     table = by_history(judged, seen, "variational")
     assert (table.title, table.contestant) == ("by length of history", "variational")
     nth = seen + 1
-    masks = {"first": nth == 1, "2nd to 4th": (nth >= 2) & (nth <= 4), "5th to 19th": (nth >= 5) & (nth <= 19), "20th and later": nth >= 20}
+    masks = {
+        "first": nth == 1,
+        "2nd to 4th": (nth >= 2) & (nth <= 4),
+        "5th to 19th": (nth >= 5) & (nth <= 19),
+        "20th and later": nth >= 20,
+    }
     assert [row.label for row in table.rows] == list(masks)
     for row, mask in zip(table.rows, masks.values(), strict=True):
         assert (row.rows, row.frauds) == (mask.sum(), judged.labels[mask].sum())
@@ -28,9 +33,19 @@ def test_history_is_cut_at_the_2nd_5th_and_20th_transaction() -> None:
 def test_groups_hold_their_rows_in_the_order_of_their_labels() -> None:
     judged = case(1)
     channels = np.random.default_rng(1).choice(["web", "shop", "phone"], len(judged))
-    table = by_group(judged, channels, {"web": "on the web", "phone": "by phone", "fax": "by fax"}, "by channel", "any")
+    table = by_group(
+        judged,
+        channels,
+        {"web": "on the web", "phone": "by phone", "fax": "by fax"},
+        "by channel",
+        "any",
+    )
     assert [row.label for row in table.rows] == ["on the web", "by phone", "by fax"]
-    assert [row.rows for row in table.rows] == [(channels == "web").sum(), (channels == "phone").sum(), 0]
+    assert [row.rows for row in table.rows] == [
+        (channels == "web").sum(),
+        (channels == "phone").sum(),
+        0,
+    ]
     assert table.rows[0].figures == measure(judged.take(channels == "web"), SLICE_METRICS)
     assert set(table.rows[2].figures.values()) == {None}
     assert table.title == "by channel"
@@ -39,7 +54,9 @@ def test_groups_hold_their_rows_in_the_order_of_their_labels() -> None:
 def test_a_scenario_is_its_frauds_among_all_genuine_rows() -> None:
     judged = case(2)
     scenarios = judged.labels * np.random.default_rng(2).integers(1, 4, len(judged))
-    table = by_scenario(judged, scenarios, {1: "large amount", 2: "terminal", 3: "card", 4: "unheard of"}, "any")
+    table = by_scenario(
+        judged, scenarios, {1: "large amount", 2: "terminal", 3: "card", 4: "unheard of"}, "any"
+    )
     n_genuine = (judged.labels == 0).sum()
     for number, row in enumerate(table.rows, start=1):
         frauds = (scenarios == number).sum()

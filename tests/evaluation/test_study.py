@@ -32,7 +32,13 @@ from turncoat.selection import choose_width
 
 QUIET = Console(quiet=True)
 QUICK = Settings(
-    states=3, n_restarts=1, max_iter=10, n_trials=0, n_resamples=60, seeds=(1, 2), only=("paid", "amount_to_mean", "count_hour", "device")
+    states=3,
+    n_restarts=1,
+    max_iter=10,
+    n_trials=0,
+    n_resamples=60,
+    seeds=(1, 2),
+    only=("paid", "amount_to_mean", "count_hour", "device"),
 )
 
 
@@ -45,7 +51,9 @@ def shuffled(seed: int, planted: bool = False) -> Transactions:
     made = portfolio(300, seed)
     labels = np.random.default_rng(seed).permutation(made["fraud"].to_numpy())
     if planted:
-        made = made.with_columns(age=pl.Series(labels + np.random.default_rng(1).normal(0, 0.2, len(labels))))
+        made = made.with_columns(
+            age=pl.Series(labels + np.random.default_rng(1).normal(0, 0.2, len(labels)))
+        )
     return read(made.with_columns(fraud=pl.Series(labels)), SCHEMA)
 
 
@@ -63,10 +71,20 @@ def of(results: Results, name: str) -> Contestant:
 def test_every_contestant_is_there_once(studied: tuple[Studied, Results, Path]) -> None:
     names = [one.name for one in studied[1].contestants]
     assert len(set(names)) == len(names)
-    expected = {"XGBoost", "hybrid", "regime-calibrated XGBoost", "logistic regression", "Isolation Forest"}
+    expected = {
+        "XGBoost",
+        "hybrid",
+        "regime-calibrated XGBoost",
+        "logistic regression",
+        "Isolation Forest",
+    }
     expected |= {f"XGBoost, {how}" for how in ("Platt", "isotonic", "Venn-Abers")}
     for tier in ("baum-welch", "variational", "variational, anchored"):
-        expected |= {f"{tier}, {kind}, {mode}" for kind in ("raw", "corrected") for mode in ("filtered", "smoothed")}
+        expected |= {
+            f"{tier}, {kind}, {mode}"
+            for kind in ("raw", "corrected")
+            for mode in ("filtered", "smoothed")
+        }
         expected |= {f"{tier}, in-sample rates", f"{tier}, corrected, filtered, isotonic"}
     assert expected <= set(names)
     assert set(studied[1].scoring) <= set(names)
@@ -75,10 +93,18 @@ def test_every_contestant_is_there_once(studied: tuple[Studied, Results, Path]) 
 def test_the_figures_are_those_of_the_scores(studied: tuple[Studied, Results, Path]) -> None:
     found, results, _ = studied
     labels = found.folds[0].labels(TEST)
-    for name in ("variational, corrected, filtered", "XGBoost", "hybrid", "variational, raw, smoothed"):
+    for name in (
+        "variational, corrected, filtered",
+        "XGBoost",
+        "hybrid",
+        "variational, raw, smoothed",
+    ):
         scores = [found.scores(0, seed, name)[TEST] for seed in (1, 2)]
         one = of(results, name)
-        for metric, by_hand in (("average_precision", average_precision_score), ("auroc", roc_auc_score)):
+        for metric, by_hand in (
+            ("average_precision", average_precision_score),
+            ("auroc", roc_auc_score),
+        ):
             values = [by_hand(labels, s) for s in scores]
             figure = one.figures[metric]
             assert figure.value == pytest.approx(np.mean(values), rel=1e-9)
@@ -87,7 +113,9 @@ def test_the_figures_are_those_of_the_scores(studied: tuple[Studied, Results, Pa
             assert figure.by_customer[0] <= figure.by_customer[1]
     assert "log_loss" not in of(results, "variational, raw, smoothed").figures
     losses = [log_loss(labels, found.scores(0, seed, "XGBoost")[TEST]) for seed in (1, 2)]
-    assert of(results, "XGBoost").figures["log_loss"].value == pytest.approx(np.mean(losses), rel=1e-9)
+    assert of(results, "XGBoost").figures["log_loss"].value == pytest.approx(
+        np.mean(losses), rel=1e-9
+    )
 
 
 def test_differences_are_between_the_figures(studied: tuple[Studied, Results, Path]) -> None:
@@ -107,7 +135,11 @@ def test_differences_are_between_the_figures(studied: tuple[Studied, Results, Pa
     for name in ("hybrid", "XGBoost"):
         scores = found.scores(0, 1, name)[TEST]
         losses.append(-np.log(np.where(labels == 1, scores, 1 - scores)))
-    one = next(c for c in results.comparisons if (c.first, c.second, c.metric) == ("hybrid", "XGBoost", "log_loss"))
+    one = next(
+        c
+        for c in results.comparisons
+        if (c.first, c.second, c.metric) == ("hybrid", "XGBoost", "log_loss")
+    )
     assert one.wilcoxon_p == pytest.approx(wilcoxon(losses[0] - losses[1]).pvalue)
 
 
@@ -117,7 +149,9 @@ def test_a_detector_scores_as_in_the_study(studied: tuple[Studied, Results, Path
     fold = found.folds[0]
     scores = detector.score(found.transactions)
     np.testing.assert_allclose(
-        scores.probability[fold.rows(TEST)], found.scores(0, 1, "variational, anchored, corrected, filtered")[TEST], atol=1e-6
+        scores.probability[fold.rows(TEST)],
+        found.scores(0, 1, "variational, anchored, corrected, filtered")[TEST],
+        atol=1e-6,
     )
 
 
@@ -134,31 +168,53 @@ def test_slices_are_parts_of_the_whole(studied: tuple[Studied, Results, Path]) -
 
 def test_scenarios_have_tables_of_their_own(studied: tuple[Studied, Results, Path]) -> None:
     found, _, _ = studied
-    kinds = np.where(np.asarray(found.transactions.labels) == 1, 1 + found.transactions.customer_codes // 4 % 2, 0)
+    kinds = np.where(
+        np.asarray(found.transactions.labels) == 1,
+        1 + found.transactions.customer_codes // 4 % 2,
+        0,
+    )
     tables = [table for table in judge(found, kinds).slices if table.title == "by scenario"]
     assert [row.label for row in tables[0].rows] == ["scenario 1", "scenario 2"]
     assert sum(row.frauds for row in tables[0].rows) == int(found.folds[0].labels(TEST).sum())
 
 
-def test_baselines_have_the_rows_and_facts_of_the_detectors(studied: tuple[Studied, Results, Path]) -> None:
+def test_baselines_have_the_rows_and_facts_of_the_detectors(
+    studied: tuple[Studied, Results, Path],
+) -> None:
     """And a fit row's facts hold nothing of held-out customers."""
     found, _, _ = studied
     fold = found.folds[0]
     for part in (TRAIN, CALIBRATION, TEST):
         assert len(fold.columns[part]) == len(fold.rows(part)) == len(fold.labels(part))
-    later = np.isin(np.arange(found.transactions.n_rows), np.concatenate([fold.rows(CALIBRATION), fold.rows(TEST)]))
-    changed = replace(found.transactions, labels=np.where(later, 1 - np.asarray(found.transactions.labels), found.transactions.labels))
+    later = np.isin(
+        np.arange(found.transactions.n_rows),
+        np.concatenate([fold.rows(CALIBRATION), fold.rows(TEST)]),
+    )
+    changed = replace(
+        found.transactions,
+        labels=np.where(
+            later, 1 - np.asarray(found.transactions.labels), found.transactions.labels
+        ),
+    )
     other = study.Fold.of(changed, fold.split, QUICK.features())
     np.testing.assert_array_equal(other.columns[TRAIN], fold.columns[TRAIN])
 
 
-def test_calibration_afterwards_sees_the_calibration_rows_alone(studied: tuple[Studied, Results, Path]) -> None:
+def test_calibration_afterwards_sees_the_calibration_rows_alone(
+    studied: tuple[Studied, Results, Path],
+) -> None:
     found, _, _ = studied
     fold = found.folds[0]
     for name in ("XGBoost", "variational, corrected, filtered", "Isolation Forest"):
         scores = found.scores(0, 1, name)
-        expected = IsotonicRegression(out_of_bounds="clip").fit(scores[CALIBRATION], fold.labels(CALIBRATION)).predict(scores[TEST])
-        np.testing.assert_allclose(Judgement(found).judged(f"{name}, isotonic", 1)[0].scores, expected, atol=1e-9)
+        expected = (
+            IsotonicRegression(out_of_bounds="clip")
+            .fit(scores[CALIBRATION], fold.labels(CALIBRATION))
+            .predict(scores[TEST])
+        )
+        np.testing.assert_allclose(
+            Judgement(found).judged(f"{name}, isotonic", 1)[0].scores, expected, atol=1e-9
+        )
 
 
 def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +231,10 @@ def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("n_fits", [1, 4])
 def test_a_stopped_study_goes_on_to_the_same_results(
-    n_fits: int, studied: tuple[Studied, Results, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    n_fits: int,
+    studied: tuple[Studied, Results, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = replace(QUICK, seeds=(1,), baselines=("xgboost",), tiers=("variational",))
     transactions = read(portfolio(), SCHEMA)
@@ -184,14 +243,25 @@ def test_a_stopped_study_goes_on_to_the_same_results(
         stop_after(n_fits, patch)
         with pytest.raises(KeyboardInterrupt):
             run(transactions, settings, tmp_path / "stopped", QUIET)
-    assert len(list((tmp_path / "stopped" / "fits" / "fold-1-seed-1").glob("*/scores/manifest.json"))) == n_fits
+    assert (
+        len(list((tmp_path / "stopped" / "fits" / "fold-1-seed-1").glob("*/scores/manifest.json")))
+        == n_fits
+    )
     assert judge(run(transactions, settings, tmp_path / "stopped", QUIET)) == whole
     shared = of(studied[1], "variational, corrected, filtered")
     assert shared.figures["auroc"].by_fold != ()
 
 
 def test_a_sweep_and_its_stability_are_part_of_it(tmp_path: Path) -> None:
-    settings = replace(QUICK, states="auto", orders=(2, 3), n_stability=2, tiers=("variational",), baselines=(), seeds=(1,))
+    settings = replace(
+        QUICK,
+        states="auto",
+        orders=(2, 3),
+        n_stability=2,
+        tiers=("variational",),
+        baselines=(),
+        seeds=(1,),
+    )
     found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
     results = judge(found)
     (selection,) = results.selections
@@ -225,18 +295,34 @@ def test_with_shuffled_labels_nobody_finds_anything(tmp_path: Path) -> None:
 
 def test_a_column_that_knows_the_label_is_noticed(tmp_path: Path) -> None:
     """So the test above can fail."""
-    found = run(shuffled(5, planted=True), replace(LEAK, only=("paid", "age")), tmp_path / "run", QUIET)
+    found = run(
+        shuffled(5, planted=True), replace(LEAK, only=("paid", "age")), tmp_path / "run", QUIET
+    )
     rate = found.folds[0].labels(TEST).mean()
     intervals = aps(judge(found))
-    for name in ("XGBoost", "hybrid", "variational, anchored, corrected, filtered", "regime-calibrated XGBoost", "logistic regression"):
+    for name in (
+        "XGBoost",
+        "hybrid",
+        "variational, anchored, corrected, filtered",
+        "regime-calibrated XGBoost",
+        "logistic regression",
+    ):
         assert intervals[name][0] > 2 * rate, name
 
 
 def test_the_paper_s_protocol_does_not_compare_on_the_same_rows(tmp_path: Path) -> None:
     made = portfolio().with_columns(
-        who=pl.when(pl.int_range(pl.len()) % 40 == 0).then(pl.lit("rare") + pl.col("id").cast(pl.String)).otherwise("who")
+        who=pl.when(pl.int_range(pl.len()) % 40 == 0)
+        .then(pl.lit("rare") + pl.col("id").cast(pl.String))
+        .otherwise("who")
     )
-    settings = replace(QUICK, protocol=Protocol("paper"), seeds=(1,), tiers=("variational",), baselines=("isolation-forest", "xgboost"))
+    settings = replace(
+        QUICK,
+        protocol=Protocol("paper"),
+        seeds=(1,),
+        tiers=("variational",),
+        baselines=("isolation-forest", "xgboost"),
+    )
     results = judge(run(read(made, SCHEMA), settings, tmp_path / "run", QUIET))
     assert any("same rows" in warning for warning in results.warnings)
     assert not [one for one in results.comparisons if one.second == "Isolation Forest"]
@@ -247,13 +333,23 @@ def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
     protocol = Protocol("handbook", train_days=42, n_folds=2)
     transactions = read(portfolio(400), SCHEMA)
     settings = replace(
-        QUICK, protocol=protocol, seeds=(1,), tiers=("variational",), baselines=("isolation-forest",), only=("paid", "device")
+        QUICK,
+        protocol=protocol,
+        seeds=(1,),
+        tiers=("variational",),
+        baselines=("isolation-forest",),
+        only=("paid", "device"),
     )
     found = run(transactions, settings, tmp_path / "run", QUIET)
     results = judge(found)
     assert results.n_folds == 2
     assert len(of(results, "Isolation Forest").figures["auroc"].by_fold) == 2
-    assert [one.name for one in results.published] == ["XGBoost", "random forest", "LSTM", "Isolation Forest"]
+    assert [one.name for one in results.published] == [
+        "XGBoost",
+        "random forest",
+        "LSTM",
+        "Isolation Forest",
+    ]
     for fold in found.folds:
         times = transactions.times
         assert times[fold.rows(TRAIN)].max() <= times[fold.rows(CALIBRATION)].min()
@@ -263,7 +359,14 @@ def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
 def test_cards_compromised_long_ago_are_forgotten() -> None:
     times = np.array([0.0, 9.0, 30.0, 31.0]) * DAY
     customers, labels = np.array([0, 1, 0, 1]), np.array([1, 1, 0, 0])
-    windows = {"train": 20 * DAY, "gap": 2 * DAY, "test": 10 * DAY, "selection": 0.0, "calibration": 0.0, "drop_compromised": True}
+    windows = {
+        "train": 20 * DAY,
+        "gap": 2 * DAY,
+        "test": 10 * DAY,
+        "selection": 0.0,
+        "calibration": 0.0,
+        "drop_compromised": True,
+    }
     (everyone,) = prequential(customers, times, labels, **{**windows, "drop_compromised": False})
     assert everyone.test.tolist() == [2, 3]
     (recent,) = prequential(customers, times, labels, memory=12 * DAY, **windows)
@@ -299,7 +402,9 @@ def test_bad_settings_are_refused(change: Callable[[], Any], message: str) -> No
         change()
 
 
-def test_a_folder_of_another_study_is_left_alone(studied: tuple[Studied, Results, Path], tmp_path: Path) -> None:
+def test_a_folder_of_another_study_is_left_alone(
+    studied: tuple[Studied, Results, Path], tmp_path: Path
+) -> None:
     found, _, folder = studied
     with pytest.raises(ConfigError, match="holds another study: other settings"):
         run(found.transactions, replace(QUICK, max_iter=11), folder, QUIET)
@@ -310,7 +415,12 @@ def test_a_folder_of_another_study_is_left_alone(studied: tuple[Studied, Results
         (tmp_path / f"odd{n}" / "study.json").write_text(content)
         with pytest.raises(BundleError, match="Choose another folder"):
             run(found.transactions, QUICK, tmp_path / f"odd{n}", QUIET)
-    for wrong in ({"only": ("nosuch",)}, {"seeds": (2**32,)}, {"anchored_states": 1}, {"temperature": float("nan")}):
+    for wrong in (
+        {"only": ("nosuch",)},
+        {"seeds": (2**32,)},
+        {"anchored_states": 1},
+        {"temperature": float("nan")},
+    ):
         with pytest.raises(ConfigError):
             run(found.transactions, replace(QUICK, **wrong), tmp_path / "wrong", QUIET)
         assert not (tmp_path / "wrong").exists()
@@ -323,7 +433,9 @@ def test_a_folder_of_another_study_is_left_alone(studied: tuple[Studied, Results
 
 
 def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
-    settings = replace(QUICK, seeds=(1,), tiers=("variational",), baselines=("isolation-forest", "xgboost"))
+    settings = replace(
+        QUICK, seeds=(1,), tiers=("variational",), baselines=("isolation-forest", "xgboost")
+    )
     transactions = read(portfolio(), SCHEMA)
     whole = judge(run(transactions, settings, tmp_path / "run", QUIET))
     fits = tmp_path / "run" / "fits" / "fold-1-seed-1"
@@ -338,13 +450,18 @@ def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
 
 def test_too_short_a_file_for_the_folds_is_refused() -> None:
     transactions = read(portfolio(), SCHEMA)
-    with pytest.raises(DataError, match=r"12 test weeks after 35 days of training need 126 days of data, and there are \d+\. Use fewer"):
+    with pytest.raises(
+        DataError,
+        match=r"12 test weeks after 35 days of training need 126 days of data, and there are \d+\. Use fewer",
+    ):
         Protocol("handbook", n_folds=12).splits(transactions)
 
 
 def test_test_weeks_begin_at_midnight() -> None:
     transactions = read(portfolio(400).filter(pl.col("at") < 86.8 * DAY), SCHEMA)
-    for split in Protocol("handbook", train_days=42, n_folds=2, drop_compromised=False).splits(transactions):
+    for split in Protocol("handbook", train_days=42, n_folds=2, drop_compromised=False).splits(
+        transactions
+    ):
         days = np.unique(np.floor(transactions.times[split.test] / DAY))
         assert len(days) == 7
 
@@ -373,29 +490,52 @@ def neural(tmp_path_factory: pytest.TempPathFactory) -> tuple[Studied, Results, 
     return found, judge(found), settings, folder
 
 
-def test_the_neural_tier_takes_part_with_its_head_beside_it(neural: tuple[Studied, Results, Settings, Path]) -> None:
+def test_the_neural_tier_takes_part_with_its_head_beside_it(
+    neural: tuple[Studied, Results, Settings, Path],
+) -> None:
     found, results, settings, folder = neural
     names = {one.name for one in results.contestants}
-    expected = {"neural, corrected, filtered", "neural, anchored, corrected, filtered", "neural, encoder's head", "regime-calibrated head"}
+    expected = {
+        "neural, corrected, filtered",
+        "neural, anchored, corrected, filtered",
+        "neural, encoder's head",
+        "regime-calibrated head",
+    }
     assert expected | {"LSTM", "hybrid", "variational, anchored, corrected, filtered"} <= names
     labels = found.folds[0].labels(TEST)
     for name in ("neural, encoder's head", "LSTM", "regime-calibrated head"):
         scores = found.scores(0, 1, name)[TEST]
-        assert of(results, name).figures["auroc"].value == pytest.approx(roc_auc_score(labels, scores))
+        assert of(results, name).figures["auroc"].value == pytest.approx(
+            roc_auc_score(labels, scores)
+        )
     table = next(one for one in results.regimes if one.contestant == "neural")
     assert any(row.words for row in table.rows)
     sliced = {one.contestant for one in results.slices}
-    assert {"neural, corrected, filtered", "neural, encoder's head", "LSTM", "regime-calibrated head"} <= sliced
+    assert {
+        "neural, corrected, filtered",
+        "neural, encoder's head",
+        "LSTM",
+        "regime-calibrated head",
+    } <= sliced
     assert judge(run(read(portfolio(), SCHEMA), settings, folder, QUIET)) == results
 
 
-def test_detectors_of_the_neural_tier_share_an_encoder(neural: tuple[Studied, Results, Settings, Path]) -> None:
+def test_detectors_of_the_neural_tier_share_an_encoder(
+    neural: tuple[Studied, Results, Settings, Path],
+) -> None:
     fitted = neural[0].fits[0, 1]
-    one, other, ranked = (load(fitted[key].folder / "detector") for key in ("neural", "neural-anchored", "head-ranker"))
+    one, other, ranked = (
+        load(fitted[key].folder / "detector")
+        for key in ("neural", "neural-anchored", "head-ranker")
+    )
     np.testing.assert_array_equal(one.model_.encoder_.tables, other.model_.encoder_.tables)
     assert (one.supervision, other.supervision) == ("none", "anchored")
     scored = ranked.score(neural[0].transactions).probability
-    np.testing.assert_allclose(scored[neural[0].folds[0].rows(TEST)], neural[0].scores(0, 1, "regime-calibrated head")[TEST], rtol=1e-5)
+    np.testing.assert_allclose(
+        scored[neural[0].folds[0].rows(TEST)],
+        neural[0].scores(0, 1, "regime-calibrated head")[TEST],
+        rtol=1e-5,
+    )
 
 
 def test_what_is_told_of_the_encoder(neural: tuple[Studied, Results, Settings, Path]) -> None:
@@ -403,10 +543,17 @@ def test_what_is_told_of_the_encoder(neural: tuple[Studied, Results, Settings, P
     model = load(found.fits[0, 1]["neural"].folder / "detector").model_
     (training,), (latents,) = results.trainings, results.latents
     assert training.validation_losses == model.training_.validation_losses
-    assert (training.latent_dim, training.best_epoch, len(training.train_losses)) == (4, model.training_.best_epoch, 3)
+    assert (training.latent_dim, training.best_epoch, len(training.train_losses)) == (
+        4,
+        model.training_.best_epoch,
+        3,
+    )
     assert len(latents.x) == len(latents.labels) == len(found.folds[0].rows(TEST))
     assert sum(latents.labels) == found.folds[0].labels(TEST).sum()
-    assert latents.fraud_regime == load(found.fits[0, 1]["neural"].folder / "detector").regimes.fraud_state
+    assert (
+        latents.fraud_regime
+        == load(found.fits[0, 1]["neural"].folder / "detector").regimes.fraud_state
+    )
     assert "test part" in latents.measured
     assert results.joint is not None
     assert [len(one.cycles) for one in results.joint.runs] == [3, 3, 3]
@@ -414,10 +561,17 @@ def test_what_is_told_of_the_encoder(neural: tuple[Studied, Results, Settings, P
     assert (folder / "joint.json").exists()
 
 
-def test_the_tiers_table_is_of_test_rows_and_filtered_beliefs(neural: tuple[Studied, Results, Settings, Path]) -> None:
+def test_the_tiers_table_is_of_test_rows_and_filtered_beliefs(
+    neural: tuple[Studied, Results, Settings, Path],
+) -> None:
     found, results, _, _ = neural
     labels = found.folds[0].labels(TEST)
-    assert [row.name for row in results.tiers] == ["variational", "neural", "variational, anchored", "neural, anchored"]
+    assert [row.name for row in results.tiers] == [
+        "variational",
+        "neural",
+        "variational, anchored",
+        "neural, anchored",
+    ]
     assert [row.latent_dim for row in results.tiers] == [None, 4, None, 4]
     for row in results.tiers:
         member = found.scores(0, 1, f"{row.name}, raw, filtered")[TEST]
@@ -432,11 +586,23 @@ def test_the_tiers_table_is_of_test_rows_and_filtered_beliefs(neural: tuple[Stud
 
 def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
     settings = replace(
-        QUICK, tiers=("neural",), baselines=(), seeds=(1,), states="auto", orders=(2, 3), n_stability=1, latent_dims=(3, 5), **TINY_ENCODER
+        QUICK,
+        tiers=("neural",),
+        baselines=(),
+        seeds=(1,),
+        states="auto",
+        orders=(2, 3),
+        n_stability=1,
+        latent_dims=(3, 5),
+        **TINY_ENCODER,
     )
     found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
-    assert list(found.sweeps) == list(found.stabilities) == ["neural, 3 latents", "neural, 5 latents"]
-    chosen = choose_width({width: found.sweeps[f"neural, {width} latents"].choice() for width in (3, 5)})
+    assert (
+        list(found.sweeps) == list(found.stabilities) == ["neural, 3 latents", "neural, 5 latents"]
+    )
+    chosen = choose_width(
+        {width: found.sweeps[f"neural, {width} latents"].choice() for width in (3, 5)}
+    )
     assert found.latent_dim == (3 if chosen is None else chosen)
     results = judge(found)
     assert {row.latent_dim for row in results.tiers} == {found.latent_dim}
@@ -470,9 +636,16 @@ def test_neural_settings_that_cannot_be_are_refused(changes: dict[str, Any], wor
         ({"states": 1, "ablations": ("joint",)}, "2 states or more"),
     ],
 )
-def test_bad_options_of_the_encoder_are_refused_before_a_folder_is_begun(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_bad_options_of_the_encoder_are_refused_before_a_folder_is_begun(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
-        run(read(portfolio(), SCHEMA), replace(QUICK, tiers=("variational", "neural"), **changes), tmp_path / "run", QUIET)
+        run(
+            read(portfolio(), SCHEMA),
+            replace(QUICK, tiers=("variational", "neural"), **changes),
+            tmp_path / "run",
+            QUIET,
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -482,17 +655,26 @@ def test_a_fit_part_that_cannot_train_an_encoder_is_refused_before_a_folder_is_b
     made = portfolio()
     transactions = read(made, SCHEMA)
     split = Protocol().splits(transactions)[0]
-    with_fraud = np.unique(transactions.customer_codes[split.fit][np.asarray(transactions.labels)[split.fit] == 1])
+    with_fraud = np.unique(
+        transactions.customer_codes[split.fit][np.asarray(transactions.labels)[split.fit] == 1]
+    )
     cleared = transactions.keys[with_fraud[1:]]  # one customer with fraud is left in the fit part
     is_cleared = pl.col("who").cast(pl.String).is_in(cleared.astype(str).tolist())
     fewer = made.with_columns(fraud=pl.when(is_cleared).then(0).otherwise(pl.col("fraud")))
     monkeypatch.setattr(Protocol, "splits", lambda *_: [split])
     with pytest.raises(DataError, match="1 have fraud"):
-        run(read(fewer, SCHEMA), replace(QUICK, tiers=("variational", "neural")), tmp_path / "run", QUIET)
+        run(
+            read(fewer, SCHEMA),
+            replace(QUICK, tiers=("variational", "neural")),
+            tmp_path / "run",
+            QUIET,
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_fit_is_made_again(neural: tuple[Studied, Results, Settings, Path], tmp_path: Path) -> None:
+def test_a_damaged_fit_is_made_again(
+    neural: tuple[Studied, Results, Settings, Path], tmp_path: Path
+) -> None:
     _, results, settings, folder = neural
     shutil.copytree(folder, tmp_path / "run")
     fits = tmp_path / "run" / "fits" / "fold-1-seed-1"

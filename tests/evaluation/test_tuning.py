@@ -58,7 +58,9 @@ def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None
 
 def judge(settings: Settings) -> float:
     """Stands for the folds where only the order of trials matters."""
-    return -abs(float(settings["max_depth"]) - 5) - abs(math.log(float(settings["learning_rate"])) + 2)
+    return -abs(float(settings["max_depth"]) - 5) - abs(
+        math.log(float(settings["learning_rate"])) + 2
+    )
 
 
 def test_the_search_covers_the_old_defaults_of_xgboost() -> None:
@@ -81,7 +83,9 @@ def test_the_search_covers_the_old_defaults_of_xgboost() -> None:
 
 
 @pytest.mark.parametrize("stopped_after", [1, 5, 14])
-def test_an_interrupted_search_ends_as_an_uninterrupted_one(tmp_path: Path, stopped_after: int) -> None:
+def test_an_interrupted_search_ends_as_an_uninterrupted_one(
+    tmp_path: Path, stopped_after: int
+) -> None:
     propose = partial(suggest, methods=tree_methods(1000))
     whole, resumed = tmp_path / "whole.json", tmp_path / "resumed.json"
     best = search(judge, propose, 20, 3, whole)
@@ -108,7 +112,9 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(tmp_path: Path, stop
     assert resumed.read_bytes() == whole.read_bytes()
     assert [news[:2] for news in told] == [(i + 1, 20) for i in range(20)]
     assert told[-1][2] == best.value
-    assert search(judge, propose, 5, 3, whole) == max(_read_trials(whole)[:5], key=lambda trial: trial.value or 0.0)
+    assert search(judge, propose, 5, 3, whole) == max(
+        _read_trials(whole)[:5], key=lambda trial: trial.value or 0.0
+    )
     assert len(_read_trials(whole)) == 20
 
 

@@ -42,7 +42,9 @@ class Data:
 def ieee(n_rows: int = 1200, seed: int = 1) -> Data:
     made = tables("ieee-cis", n_rows, seed)
     frame = made["train_transaction"].join(made["train_identity"], on="TransactionID", how="left")
-    return Data(read(made["train_transaction"], "ieee-cis", joined=made["train_identity"]), frame.to_dicts())
+    return Data(
+        read(made["train_transaction"], "ieee-cis", joined=made["train_identity"]), frame.to_dicts()
+    )
 
 
 @cache
@@ -59,17 +61,22 @@ SHOP = Schema(
     amount="paid",
     label="fraud",
     id="id",
-    entity="shop",
+    counterparty="shop",
     habits=("device", "town"),
 )
 
 
-def shop_frame(n_rows: int = 400, seed: int = 0, n_shops: int = 5, days: float = 60.0) -> pl.DataFrame:
-    """An invented file with everything in it: missing cells, a second party that may be missing, ties in time, rows in no order."""
+def shop_frame(
+    n_rows: int = 400, seed: int = 0, n_shops: int = 5, days: float = 60.0
+) -> pl.DataFrame:
+    """An invented file with everything in it: missing cells, a counterparty that may be missing, ties in time, rows in no order."""
     rng = np.random.default_rng(seed)
 
     def some(values: Sequence[Any], missing: float) -> list[Any]:
-        return [None if rng.random() < missing else values[k] for k in rng.integers(len(values), size=n_rows)]
+        return [
+            None if rng.random() < missing else values[k]
+            for k in rng.integers(len(values), size=n_rows)
+        ]
 
     def cells(values: np.ndarray, missing: float) -> list[float | None]:
         return [None if rng.random() < missing else float(value) for value in values]
@@ -117,39 +124,53 @@ def just_before_it_counts(delay_days: float) -> Due:
 
 @dataclass
 class Service:
-    """Keeps a record for every customer and entity, and hands each row the two that it needs."""
+    """Keeps a record for every customer and counterparty, and hands each row the two that it needs."""
 
     features: Features
     due: Due = at_once
     customers: dict[Any, bytes | None] = field(default_factory=dict)
-    entities: dict[str, bytes | None] = field(default_factory=dict)
+    counterparties: dict[str, bytes | None] = field(default_factory=dict)
     waiting: list[tuple[float, str, float]] = field(default_factory=list)
 
-    def take(self, customer: Any, row: Mapping[str, Any], time: float, is_fraud: bool = False) -> FeatureRow:
+    def take(
+        self, customer: Any, row: Mapping[str, Any], time: float, is_fraud: bool = False
+    ) -> FeatureRow:
         """One transaction; the frauds due by now are reported first."""
         schema = self.features.plan_.schema
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
-            _, entity, then = report
-            self.entities[entity] = self.features.report_fraud(State(None, self.entities[entity]), then).entity
-        entity = category_text(row.get(schema.entity)) if schema.entity else None
-        state, found = self.features.step(State(self.customers.get(customer), self.entities.get(entity) if entity else None), row)
+            _, counterparty, then = report
+            self.counterparties[counterparty] = self.features.report_fraud(
+                State(None, self.counterparties[counterparty]), then
+            ).counterparty
+        counterparty = category_text(row.get(schema.counterparty)) if schema.counterparty else None
+        state, found = self.features.step(
+            State(
+                self.customers.get(customer),
+                self.counterparties.get(counterparty) if counterparty else None,
+            ),
+            row,
+        )
         self.customers[customer] = state.customer
-        if entity is not None:
-            self.entities[entity] = state.entity
-            if is_fraud and self.features.plan_.has_entity:
-                self.waiting.append((self.due(time), entity, time))
+        if counterparty is not None:
+            self.counterparties[counterparty] = state.counterparty
+            if is_fraud and self.features.plan_.has_counterparty:
+                self.waiting.append((self.due(time), counterparty, time))
         return found
 
 
-def replayed(features: Features, data: Data, due: Due = at_once, change: Callable[[Row], Row] = dict) -> tuple[np.ndarray, np.ndarray]:
+def replayed(
+    features: Features, data: Data, due: Due = at_once, change: Callable[[Row], Row] = dict
+) -> tuple[np.ndarray, np.ndarray]:
     """The features of every transaction as a live service finds them, one row after the other."""
     transactions, service = data.transactions, Service(features, due)
     found: list[Any] = [None] * transactions.n_rows
     for i in data.live_order:
         is_fraud = transactions.labels is not None and transactions.labels[i] == 1
         row = change(data.rows[transactions.places[i]])
-        found[i] = service.take(transactions.customer_codes[i], row, transactions.times[i], is_fraud)
+        found[i] = service.take(
+            transactions.customer_codes[i], row, transactions.times[i], is_fraud
+        )
     return np.stack([f.continuous for f in found]), np.stack([f.categorical for f in found])
 
 

@@ -12,23 +12,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.features.cases import DAY, SHOP, Data, handbook, ieee, of_frame, raw_facts, shop, shop_frame
+from tests.features.cases import (
+    DAY,
+    SHOP,
+    Data,
+    handbook,
+    ieee,
+    of_frame,
+    raw_facts,
+    shop,
+    shop_frame,
+)
 from turncoat.data import splits
 from turncoat.data.categories import Named
 from turncoat.data.reading import read
 from turncoat.data.transactions import Transactions
 from turncoat.errors import DataError
-from turncoat.features import Features, entities
+from turncoat.features import Features, counterparties
 from turncoat.panel import Panel
 
-RISKS = ["entity_risk_day", "entity_risk_week", "entity_risk_month"]
+RISKS = ["counterparty_risk_day", "counterparty_risk_week", "counterparty_risk_month"]
 
 
 def by_id(panel: Panel) -> dict[int, tuple[bytes, bytes]]:
     """Each row's features, bit by bit."""
     assert panel.ids is not None
     rows = zip(panel.ids.tolist(), panel.continuous, panel.categorical, strict=True)
-    return {row: (continuous.tobytes(), categorical.tobytes()) for row, continuous, categorical in rows}
+    return {
+        row: (continuous.tobytes(), categorical.tobytes()) for row, continuous, categorical in rows
+    }
 
 
 def spoiled(frame: pl.DataFrame, which: np.ndarray, seed: int) -> pl.DataFrame:
@@ -75,11 +87,13 @@ def test_later_rows_do_not_matter(moment: float, seed: int, delay: float) -> Non
 
 
 def test_the_history_of_a_row_includes_ties_with_smaller_ids_and_no_others() -> None:
-    frame = shop_frame(3).with_columns(who=pl.lit("c1"), at=pl.lit(5.0), shop=pl.lit("s1"), id=pl.Series([3, 1, 2]))
+    frame = shop_frame(3).with_columns(
+        who=pl.lit("c1"), at=pl.lit(5.0), shop=pl.lit("s1"), id=pl.Series([3, 1, 2])
+    )
     features = Features().fit(shop().transactions)
     facts = raw_facts(features, read(frame, SHOP))
     np.testing.assert_allclose(facts["n_before"], np.log1p([0, 1, 2]), rtol=1e-15)
-    np.testing.assert_allclose(facts["entity_count_month"], np.log1p([0, 1, 2]), rtol=1e-15)
+    np.testing.assert_allclose(facts["counterparty_count_month"], np.log1p([0, 1, 2]), rtol=1e-15)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.5, 7.0])
@@ -88,7 +102,11 @@ def test_a_rows_own_label_never_matters(delay: float) -> None:
     features = Features(least_rows=2, label_delay_days=delay).fit(read(frame, SHOP))
     before = by_id(features.transform(read(frame, SHOP)))
     for row in range(0, frame.height, 40):
-        flipped = frame.with_columns(fraud=pl.Series(np.where(np.arange(frame.height) == row, 1 - frame["fraud"], frame["fraud"])))
+        flipped = frame.with_columns(
+            fraud=pl.Series(
+                np.where(np.arange(frame.height) == row, 1 - frame["fraud"], frame["fraud"])
+            )
+        )
         after = by_id(features.transform(read(flipped, SHOP)))
         itself = frame["id"][row]
         assert after[itself] == before[itself]
@@ -99,7 +117,9 @@ BEGIN = 40 * DAY  # a day of the calendar begins
 
 @pytest.mark.parametrize("delay", [0.0, 0.25, 1.0, 2.5, 7.0, 100.0])
 @pytest.mark.parametrize("second", [0.0, 1.0, 43_200.0, 86_399.0])
-def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(delay: float, second: float) -> None:
+def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(
+    delay: float, second: float
+) -> None:
     """Probes at one shop around the moment at which the label of one early transaction becomes known."""
     known = BEGIN + DAY + delay * DAY
     probes = [
@@ -122,12 +142,16 @@ def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(delay: float, s
             who=pl.Series([f"c{k}" for k in range(n)]),  # in the order of time
             at=pl.Series(at),
             shop=pl.lit("s1"),
-            fraud=pl.Series(np.where(at >= BEGIN + DAY, next_days, np.where(at == at[0], first_is_fraud, 0))),
+            fraud=pl.Series(
+                np.where(at >= BEGIN + DAY, next_days, np.where(at == at[0], first_is_fraud, 0))
+            ),
             id=pl.Series(range(n)),
         )
         facts = raw_facts(features, read(frame, SHOP))
         order = np.argsort([f"c{k}" for k in range(n)])
-        return facts["entity_risk_month"][np.argsort(order)], facts["entity_known_month"][np.argsort(order)]
+        return facts["counterparty_risk_month"][np.argsort(order)], facts[
+            "counterparty_known_month"
+        ][np.argsort(order)]
 
     genuine, counted = risks(0)
     fraud, counted_too = risks(1)
@@ -145,15 +169,23 @@ def test_what_is_known_fades_over_a_month() -> None:
     features = Features(label_delay_days=0).fit(shop().transactions)
     at = [0.0, DAY, 31 * DAY, 61 * DAY, 3000 * DAY]
     frame = shop_frame(5).with_columns(
-        who=pl.lit("c0"), at=pl.Series(at), shop=pl.lit("s1"), fraud=pl.Series([1, 0, 0, 0, 0]), id=pl.Series(range(5))
+        who=pl.lit("c0"),
+        at=pl.Series(at),
+        shop=pl.lit("s1"),
+        fraud=pl.Series([1, 0, 0, 0, 0]),
+        id=pl.Series(range(5)),
     )
-    known = np.expm1(raw_facts(features, read(frame, SHOP))["entity_known_month"])
+    known = np.expm1(raw_facts(features, read(frame, SHOP))["counterparty_known_month"])
     fade = np.exp(-1.0)
-    np.testing.assert_allclose(known[:4], [0.0, 1.0, fade + np.exp(-29 / 30), fade**2 + np.exp(-59 / 30) + np.exp(-29 / 30)], rtol=1e-12)
+    np.testing.assert_allclose(
+        known[:4],
+        [0.0, 1.0, fade + np.exp(-29 / 30), fade**2 + np.exp(-59 / 30) + np.exp(-29 / 30)],
+        rtol=1e-12,
+    )
     assert known[4] < 1e-12
 
 
-def test_labels_only_matter_through_the_risk_of_the_second_party() -> None:
+def test_labels_only_matter_through_the_risk_of_the_counterparty() -> None:
     data = handbook()
     features = Features().fit(data.transactions)
     labels = data.transactions.labels
@@ -166,7 +198,9 @@ def test_labels_only_matter_through_the_risk_of_the_second_party() -> None:
     without = Features().fit(ieee().transactions)
     np.testing.assert_array_equal(
         without.transform(ieee().transactions).continuous,
-        without.transform(with_labels(ieee().transactions, 1 - ieee().transactions.labels)).continuous,
+        without.transform(
+            with_labels(ieee().transactions, 1 - ieee().transactions.labels)
+        ).continuous,
     )
 
 
@@ -176,19 +210,29 @@ def with_labels(transactions: Transactions, labels: np.ndarray) -> Transactions:
 
 @pytest.mark.parametrize("data", [shop, handbook, ieee])
 @pytest.mark.parametrize("kind", ["engineered", "processed"])
-def test_some_rows_of_the_whole_are_the_rows_of_the_whole(data: Callable[[], Data], kind: str) -> None:
+def test_some_rows_of_the_whole_are_the_rows_of_the_whole(
+    data: Callable[[], Data], kind: str
+) -> None:
     transactions = data().transactions
     features = Features(kind).fit(transactions)
     whole = features.transform(transactions)
     rng = np.random.default_rng(0)
     every = np.arange(transactions.n_rows)
-    for rows in (every[:1], every[-1:], every[::7], np.sort(rng.choice(every, 90, replace=False)), every):
+    for rows in (
+        every[:1],
+        every[-1:],
+        every[::7],
+        np.sort(rng.choice(every, 90, replace=False)),
+        every,
+    ):
         part = features.transform(transactions, rows=rows)
         np.testing.assert_array_equal(part.continuous, whole.continuous[rows])
         np.testing.assert_array_equal(part.categorical, whole.categorical[rows])
         np.testing.assert_array_equal(part.ids, whole.ids[rows])
         np.testing.assert_array_equal(part.labels, whole.labels[rows])
-        np.testing.assert_array_equal(np.repeat(part.customers, part.lengths), np.repeat(whole.customers, whole.lengths)[rows])
+        np.testing.assert_array_equal(
+            np.repeat(part.customers, part.lengths), np.repeat(whole.customers, whole.lengths)[rows]
+        )
 
 
 def test_rows_in_any_form_that_names_them() -> None:
@@ -212,11 +256,15 @@ def poisoned(transactions: Transactions, kept: np.ndarray) -> Transactions:
     numbers = {}
     for column, values in transactions.numbers.items():
         numbers[column] = values.copy()
-        numbers[column][places] = np.where(np.isnan(values[places]) | (rng.random(len(places)) < 0.3), rng.normal(1e6, 1e9), np.nan)
+        numbers[column][places] = np.where(
+            np.isnan(values[places]) | (rng.random(len(places)) < 0.3), rng.normal(1e6, 1e9), np.nan
+        )
     names = {}
     for column, named in transactions.names.items():
         codes = named.codes.copy()
-        codes[places] = np.where(codes[places] < 0, 0, rng.integers(-1, 2, len(places)) + len(named.values))
+        codes[places] = np.where(
+            codes[places] < 0, 0, rng.integers(-1, 2, len(places)) + len(named.values)
+        )
         names[column] = Named(codes, (*named.values, "poison", "venom"))
     labels = None if transactions.labels is None else transactions.labels.copy()
     if labels is not None:
@@ -226,8 +274,18 @@ def poisoned(transactions: Transactions, kept: np.ndarray) -> Transactions:
 
 def fitted_plan(features: Features) -> str:
     plan = features.plan_
-    scales = [array.tolist() for array in (plan.scales.units, plan.scales.centres, plan.scales.spreads)]
-    return json.dumps([scales, plan.flagged, plan.base_rate, [(v.frequent, v.rare) for v in plan.vocabularies], plan.n_categories])
+    scales = [
+        array.tolist() for array in (plan.scales.units, plan.scales.centres, plan.scales.spreads)
+    ]
+    return json.dumps(
+        [
+            scales,
+            plan.flagged,
+            plan.base_rate,
+            [(v.frequent, v.rare) for v in plan.vocabularies],
+            plan.n_categories,
+        ]
+    )
 
 
 @pytest.mark.parametrize("data", [shop, handbook, ieee])
@@ -259,33 +317,46 @@ def test_earlier_rows_of_the_judged_parts_do_not_change_when_later_ones_do() -> 
     early = parts.test[transactions.times[parts.test] < until]
     assert 0 < len(early) < len(parts.test)
     before = features.transform(transactions, rows=early)
-    after = features.transform(poisoned(transactions, np.flatnonzero(transactions.times < until)), rows=early)
+    after = features.transform(
+        poisoned(transactions, np.flatnonzero(transactions.times < until)), rows=early
+    )
     np.testing.assert_array_equal(before.continuous, after.continuous)
     np.testing.assert_array_equal(before.categorical, after.categorical)
 
 
-def test_customers_apart_from_each_other_do_not_meet_without_a_second_party() -> None:
+def test_customers_apart_from_each_other_do_not_meet_without_a_counterparty() -> None:
     data = of_frame(shop_frame(), SHOP)
     transactions = ieee().transactions
     features = Features().fit(transactions)
     one = features.transform(transactions)[7]
-    rows = np.flatnonzero(transactions.customer_codes == transactions.customer_codes[transactions.offsets[7]])
-    np.testing.assert_array_equal(features.transform(transactions.take(rows)).continuous, one.continuous)
+    rows = np.flatnonzero(
+        transactions.customer_codes == transactions.customer_codes[transactions.offsets[7]]
+    )
+    np.testing.assert_array_equal(
+        features.transform(transactions.take(rows)).continuous, one.continuous
+    )
     shared = Features(least_rows=3).fit(data.transactions)
     alone = np.arange(data.transactions.offsets[1])
     with_others = shared.transform(data.transactions)[0].continuous
     by_itself = shared.transform(data.transactions.take(alone)).continuous
     differs = ((with_others != by_itself) & ~np.isnan(with_others)).any(axis=0)
-    assert {name for name, d in zip(shared.names[0], differs, strict=True) if d} <= {*entities.CONTINUOUS}
+    assert {name for name, d in zip(shared.names[0], differs, strict=True) if d} <= {
+        *counterparties.CONTINUOUS
+    }
     assert differs.any()
 
 
 def test_a_row_whose_label_is_not_known_says_nothing_about_risk() -> None:
     data = handbook()
-    features, labels = Features(label_delay_days=1.0).fit(data.transactions), np.asarray(data.transactions.labels)
+    features, labels = (
+        Features(label_delay_days=1.0).fit(data.transactions),
+        np.asarray(data.transactions.labels),
+    )
     unknown = np.arange(len(labels)) % 3 == 0
-    some = features.transform(with_labels(data.transactions, np.where(unknown, -1, labels).astype(np.int8)))
-    known = features.names[0].index("entity_known_month")
+    some = features.transform(
+        with_labels(data.transactions, np.where(unknown, -1, labels).astype(np.int8))
+    )
+    known = features.names[0].index("counterparty_known_month")
     whole = features.transform(data.transactions)
     assert (some.continuous[:, known] < whole.continuous[:, known]).any()
     assert not (some.continuous[:, known] > whole.continuous[:, known]).any()

@@ -8,11 +8,30 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.features.cases import DAY, SHOP, assert_same_bits, handbook, ieee, of_frame, raw_facts, replayed, shop, shop_frame
+from tests.features.cases import (
+    DAY,
+    SHOP,
+    assert_same_bits,
+    handbook,
+    ieee,
+    of_frame,
+    raw_facts,
+    replayed,
+    shop,
+    shop_frame,
+)
 from turncoat.errors import DataError
 from turncoat.features import FeatureRow, Features, State, history
 
-GOOD = {"at": 1000.0, "paid": 5.0, "age": 30.0, "kind": 404, "device": "phone", "town": "Oslo", "shop": "s1"}
+GOOD = {
+    "at": 1000.0,
+    "paid": 5.0,
+    "age": 30.0,
+    "kind": 404,
+    "device": "phone",
+    "town": "Oslo",
+    "shop": "s1",
+}
 
 
 @pytest.fixture
@@ -49,7 +68,17 @@ def test_times_close_together_far_apart_and_before_zero(stretch: float, shift: f
 
 
 @pytest.mark.parametrize(
-    ("time", "weekday"), [(-1e-12, 6), (-1.0, 6), (0.0, 0), (DAY - 0.001, 0), (DAY, 1), (7 * DAY, 0), (-7 * DAY, 0), (-7 * DAY - 1, 6)]
+    ("time", "weekday"),
+    [
+        (-1e-12, 6),
+        (-1.0, 6),
+        (0.0, 0),
+        (DAY - 0.001, 0),
+        (DAY, 1),
+        (7 * DAY, 0),
+        (-7 * DAY, 0),
+        (-7 * DAY - 1, 6),
+    ],
 )
 def test_weekdays_around_zero(features: Features, time: float, weekday: int) -> None:
     _, found = features.step(None, GOOD | {"at": time})
@@ -60,16 +89,20 @@ def test_times_that_can_only_be_a_wrong_unit_are_refused(features: Features) -> 
     with pytest.raises(DataError, match="'at': 1704110400000"):
         stepped(features, {"at": 1_704_110_400_000.0})
     _, found = stepped(features, {"at": -1e11}, {"at": 1e11})
-    assert np.isfinite(found.continuous[features.names[0].index("entity_risk_month")])
+    assert np.isfinite(found.continuous[features.names[0].index("counterparty_risk_month")])
 
 
 def test_after_a_lifetime_habits_are_forgotten_and_the_count_is_not(features: Features) -> None:
     _, found = stepped(features, {"at": 0.0}, {"at": 1.0}, {"at": 80 * 365 * DAY})
-    assert np.isnan([of_name(features, found, "hour_habit"), of_name(features, found, "weekday_habit")]).all()
+    assert np.isnan(
+        [of_name(features, found, "hour_habit"), of_name(features, found, "weekday_habit")]
+    ).all()
     _, first = features.step(None, GOOD)
     assert of_name(features, found, "count_month") == of_name(features, first, "count_month")
     assert of_name(features, found, "n_before") > of_name(features, first, "n_before")
-    assert of_name(features, found, "entity_known_month") == of_name(features, first, "entity_known_month")
+    assert of_name(features, found, "counterparty_known_month") == of_name(
+        features, first, "counterparty_known_month"
+    )
     assert code_of(features, found, "new_device") == 0
 
 
@@ -92,19 +125,27 @@ def test_negative_amounts_are_nothing_paid(features: Features) -> None:
     nothing, expected = stepped(features, {"paid": 0.0}, {"paid": 0.0, "at": 2000.0})
     assert negative == nothing
     own = features.names[0].index("paid")
-    np.testing.assert_array_equal(np.delete(found.continuous, own), np.delete(expected.continuous, own))
+    np.testing.assert_array_equal(
+        np.delete(found.continuous, own), np.delete(expected.continuous, own)
+    )
     assert found.continuous[own] < expected.continuous[own]
 
 
 @pytest.mark.parametrize("late", [-1e9, 0.0, 999.0])
 def test_rows_out_of_order_leave_a_usable_record(features: Features, late: float) -> None:
-    state, found = stepped(features, {"at": 40 * DAY}, {"at": late}, {"at": late - 50 * DAY}, {"at": 40 * DAY + 60})
+    state, found = stepped(
+        features, {"at": 40 * DAY}, {"at": late}, {"at": late - 50 * DAY}, {"at": 40 * DAY + 60}
+    )
     assert np.isfinite(found.continuous).all()
-    assert of_name(features, found, "since_last") < of_name(features, stepped(features, {"at": 0.0}, {"at": DAY})[1], "since_last")
+    assert of_name(features, found, "since_last") < of_name(
+        features, stepped(features, {"at": 0.0}, {"at": DAY})[1], "since_last"
+    )
     reported = features.report_fraud(state, late)
     _, after = features.step(reported, GOOD | {"at": 60 * DAY})
     _, without = features.step(state, GOOD | {"at": 60 * DAY})
-    assert of_name(features, after, "entity_risk_month") >= of_name(features, without, "entity_risk_month")
+    assert of_name(features, after, "counterparty_risk_month") >= of_name(
+        features, without, "counterparty_risk_month"
+    )
     assert np.isfinite(after.continuous).all()
 
 
@@ -114,14 +155,14 @@ def test_a_fraud_reported_over_and_over_keeps_the_risk_a_number(features: Featur
         state = features.report_fraud(state, 1000.0)
     for days in (9, 40, 400, 4000):
         state, found = features.step(state, GOOD | {"at": days * DAY})
-        assert np.isfinite(of_name(features, found, "entity_risk_month"))
+        assert np.isfinite(of_name(features, found, "counterparty_risk_month"))
 
 
 @pytest.mark.parametrize("labels", [0, 1])
 def test_files_of_nothing_but_genuine_and_nothing_but_fraud(labels: int) -> None:
     data = of_frame(shop_frame(150).with_columns(fraud=pl.lit(labels)))
     features = Features().fit(data.transactions)
-    risk = raw_facts(features, data.transactions)["entity_risk_month"]
+    risk = raw_facts(features, data.transactions)["counterparty_risk_month"]
     assert np.isfinite(risk).any() == bool(labels)
     assert not np.isinf(risk).any()
     assert_same_bits(replayed(features, data), features.transform(data.transactions))
@@ -138,8 +179,24 @@ def test_the_size_of_a_record() -> None:
 
 
 def test_names_in_any_script_and_of_any_length() -> None:
-    names = ["東京", "Zürich", "Zu\u0308rich", "🙂", "\u0430", "a", " ", "x" * 10_000, "a|b", "a\nb", "'; --", "²", "--5"]
-    frame = shop_frame(130).with_columns(device=pl.Series(names * 10), town=pl.Series(names[::-1] * 10))
+    names = [
+        "東京",
+        "Zürich",
+        "Zu\u0308rich",
+        "🙂",
+        "\u0430",
+        "a",
+        " ",
+        "x" * 10_000,
+        "a|b",
+        "a\nb",
+        "'; --",
+        "²",
+        "--5",
+    ]
+    frame = shop_frame(130).with_columns(
+        device=pl.Series(names * 10), town=pl.Series(names[::-1] * 10)
+    )
     data = of_frame(frame, SHOP)
     features = Features(least_rows=2).fit(data.transactions)
     assert len(features.plan_.vocabularies[1].frequent) == len(names)

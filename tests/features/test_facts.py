@@ -11,12 +11,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.features.cases import DAY, SHOP, Data, assert_same_bits, handbook, of_frame, raw_facts, replayed, shop, shop_frame
+from tests.features.cases import (
+    DAY,
+    SHOP,
+    Data,
+    assert_same_bits,
+    handbook,
+    of_frame,
+    raw_facts,
+    replayed,
+    shop,
+    shop_frame,
+)
 from turncoat.data.categories import category_text
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.errors import ConfigError
-from turncoat.features import Features, State, entities, history, load_features, moments
+from turncoat.features import Features, State, counterparties, history, load_features, moments
 
 HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
@@ -32,7 +43,7 @@ class Told:
         self.names = [category_text(row[column]) for column in schema.categorical]
         self.habits = [category_text(row[column]) for column in schema.habits]
         self.amount = row[schema.amount] if schema.amount else None
-        self.entity = category_text(row[schema.entity]) if schema.entity else None
+        self.counterparty = category_text(row[schema.counterparty]) if schema.counterparty else None
 
     @property
     def size(self) -> float | None:
@@ -47,14 +58,20 @@ def told(data: Data) -> list[Told]:
     """In the order of the transactions."""
     t = data.transactions
     labels = np.zeros(t.n_rows) if t.labels is None else t.labels
-    return [Told(data.rows[place], t.schema, time, int(label)) for place, time, label in zip(t.places, t.times, labels, strict=True)]
+    return [
+        Told(data.rows[place], t.schema, time, int(label))
+        for place, time, label in zip(t.places, t.times, labels, strict=True)
+    ]
 
 
 def agreement(now: Told, earlier: list[Told], period: float) -> float:
     weights = [math.exp(-(now.time - one.time) / MONTH) for one in earlier]
     if not weights or sum(weights) == 0:
         return NOTHING
-    near = sum(w * math.cos(2 * math.pi * (now.time - one.time) / period) for w, one in zip(weights, earlier, strict=True))
+    near = sum(
+        w * math.cos(2 * math.pi * (now.time - one.time) / period)
+        for w, one in zip(weights, earlier, strict=True)
+    )
     return near / sum(weights)
 
 
@@ -87,7 +104,9 @@ def party_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
         weights = [math.exp(-(now.time - one.time) / seconds) for one in earlier]
         paid = [max(one.amount or 0.0, 0.0) for one in earlier]
         facts[f"count_{window}"] = math.log1p(math.fsum(weights))
-        facts[f"sum_{window}"] = math.log1p(math.fsum(w * p for w, p in zip(weights, paid, strict=True)))
+        facts[f"sum_{window}"] = math.log1p(
+            math.fsum(w * p for w, p in zip(weights, paid, strict=True))
+        )
     sizes = [one.size for one in earlier if one.size is not None]
     facts["amount_z"] = amount_z(now, sizes)
     compares = now.size is not None and bool(sizes)
@@ -97,10 +116,12 @@ def party_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
     return facts
 
 
-def entity_facts(now: Told, earlier: list[Told], delay: float, base_rate: float) -> dict[str, float]:
-    if now.entity is None:
-        return dict.fromkeys(entities.CONTINUOUS, NOTHING)
-    facts = {f"entity_{name}": value for name, value in party_facts(now, earlier).items()}
+def counterparty_facts(
+    now: Told, earlier: list[Told], delay: float, base_rate: float
+) -> dict[str, float]:
+    if now.counterparty is None:
+        return dict.fromkeys(counterparties.CONTINUOUS, NOTHING)
+    facts = {f"counterparty_{name}": value for name, value in party_facts(now, earlier).items()}
     for window, days in (("day", 1), ("week", 7), ("month", 30)):
         counted = frauds = 0.0
         for one in earlier:
@@ -111,8 +132,10 @@ def entity_facts(now: Told, earlier: list[Told], delay: float, base_rate: float)
                 counted += weight
                 frauds += weight * one.label
         share = (frauds + 5 * base_rate) / (counted + 5)
-        facts[f"entity_risk_{window}"] = math.log(share / (1 - share)) if base_rate else NOTHING
-        facts[f"entity_known_{window}"] = math.log1p(counted) if base_rate else NOTHING
+        facts[f"counterparty_risk_{window}"] = (
+            math.log(share / (1 - share)) if base_rate else NOTHING
+        )
+        facts[f"counterparty_known_{window}"] = math.log1p(counted) if base_rate else NOTHING
     return facts
 
 
@@ -124,11 +147,14 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
     past: dict[Any, list[Told]] = {}
     found: dict[int, dict[str, float]] = {}
     for i in order:
-        whose = [("customer", data.transactions.customer_codes[i]), ("entity", rows[i].entity)]
+        whose = [
+            ("customer", data.transactions.customer_codes[i]),
+            ("counterparty", rows[i].counterparty),
+        ]
         mine, theirs = (past.setdefault(key, []) for key in whose)
         found[i] = party_facts(rows[i], mine) | own_facts(rows[i])
-        if plan.has_entity:
-            found[i] |= entity_facts(rows[i], theirs, plan.label_delay, plan.base_rate)
+        if plan.has_counterparty:
+            found[i] |= counterparty_facts(rows[i], theirs, plan.label_delay, plan.base_rate)
         mine.append(rows[i])
         theirs.append(rows[i])
     for i in range(len(rows)):
@@ -139,13 +165,23 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("data", "delay"),
-    [(shop(), 7.0), (shop(300, seed=4), 0.0), (shop(300, seed=5), 2.5), (handbook(), 7.0), (handbook(700, seed=8), 0.4)],
+    [
+        (shop(), 7.0),
+        (shop(300, seed=4), 0.0),
+        (shop(300, seed=5), 2.5),
+        (handbook(), 7.0),
+        (handbook(700, seed=8), 0.4),
+    ],
     ids=["shop", "at once", "two days and a half", "handbook", "ten hours"],
 )
 def test_every_continuous_fact(data: Data, delay: float) -> None:
     features = Features(label_delay_days=delay).fit(data.transactions)
     found, expected = raw_facts(features, data.transactions), oracle(data, features)
-    assert set(found) == set(expected) == {*history.CONTINUOUS, *moments.CONTINUOUS, *entities.CONTINUOUS}
+    assert (
+        set(found)
+        == set(expected)
+        == {*history.CONTINUOUS, *moments.CONTINUOUS, *counterparties.CONTINUOUS}
+    )
     for name, values in expected.items():
         assert np.isfinite(values).any()
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
@@ -158,17 +194,21 @@ def test_the_panel_holds_the_facts_on_their_scale() -> None:
     names = (*data.transactions.schema.continuous, *features.plan_.continuous_facts)
     expected = oracle(data, features)
     checked = 0
-    for name, unit, centre, spread in zip(names, scales.units, scales.centres, scales.spreads, strict=True):
+    for name, unit, centre, spread in zip(
+        names, scales.units, scales.centres, scales.spreads, strict=True
+    ):
         if name in expected and spread > 0:
             values = expected[name]
             values = np.sign(values) * np.log1p(np.abs(values) / unit) if unit > 0 else values
             column = panel.continuous[:, features.names[0].index(name)]
-            np.testing.assert_allclose(column, (values - centre) / spread, rtol=1e-5, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(
+                column, (values - centre) / spread, rtol=1e-5, atol=1e-5, err_msg=name
+            )
             checked += 1
     assert checked >= 41
 
 
-def test_without_amounts_second_party_habits_or_labels() -> None:
+def test_without_amounts_counterparty_habits_or_labels() -> None:
     schema = Schema(customer="who", time="at", continuous=("age",), id="id")
     data = of_frame(shop_frame(150), schema)
     features = Features().fit(data.transactions)
@@ -185,10 +225,10 @@ def test_without_labels_there_is_no_risk() -> None:
     data = of_frame(shop_frame(150), replace(SHOP, label=None))
     features = Features().fit(data.transactions)
     found = raw_facts(features, data.transactions)
-    assert np.isnan(found["entity_risk_month"]).all()
-    assert np.isnan(found["entity_known_month"]).all()
+    assert np.isnan(found["counterparty_risk_month"]).all()
+    assert np.isnan(found["counterparty_known_month"]).all()
     assert not [name for name in features.names[0] if "risk" in name or "known" in name]
-    assert "entity_count_day" in features.names[0]
+    assert "counterparty_count_day" in features.names[0]
 
 
 def expected_codes(now: Told, earlier: list[Told], habits: tuple[str, ...]) -> dict[str, int]:
@@ -211,12 +251,15 @@ def test_first_weekday_new_and_changed() -> None:
     past: dict[Any, list[Told]] = {}
     for i in data.live_order:
         now = rows[i]
-        mine, theirs = past.setdefault(("customer", codes[i]), []), past.setdefault(("entity", now.entity), [])
-        of_entity = expected_codes(now, theirs, habits)
-        if now.entity is None:
-            of_entity = dict.fromkeys(of_entity, -1)
+        mine, theirs = (
+            past.setdefault(("customer", codes[i]), []),
+            past.setdefault(("counterparty", now.counterparty), []),
+        )
+        of_counterparty = expected_codes(now, theirs, habits)
+        if now.counterparty is None:
+            of_counterparty = dict.fromkeys(of_counterparty, -1)
         expected = expected_codes(now, mine, habits) | {"weekday": math.floor(now.time / DAY) % 7}
-        expected |= {f"entity_{name}": value for name, value in of_entity.items()}
+        expected |= {f"counterparty_{name}": value for name, value in of_counterparty.items()}
         assert {*names} >= {*expected}
         for name, value in expected.items():
             assert panel.categorical[i, names.index(name)] == value, (i, name)
@@ -224,28 +267,37 @@ def test_first_weekday_new_and_changed() -> None:
         mine.append(now)
         theirs.append(now)
     assert checked["is_first"] == {0, 1}
-    assert checked["entity_is_first"] == {-1, 0, 1}
+    assert checked["counterparty_is_first"] == {-1, 0, 1}
     assert checked["weekday"] == set(range(7))
     for column in habits:
-        for whose in ("", "entity_"):
-            assert checked[f"{whose}new_{column}"] == checked[f"{whose}changed_{column}"] == {-1, 0, 1}
+        for whose in ("", "counterparty_"):
+            assert (
+                checked[f"{whose}new_{column}"] == checked[f"{whose}changed_{column}"] == {-1, 0, 1}
+            )
 
 
-def test_the_second_party_has_every_fact_of_the_customer_but_its_own_name() -> None:
+def test_the_counterparty_has_every_fact_of_the_customer_but_its_own_name() -> None:
     data = of_frame(shop_frame(150), replace(SHOP, habits=("device", "shop", "town")))
     plan = Features().fit(data.transactions).plan_
     own = {*history.CONTINUOUS, *history.categorical(("device", "shop", "town"))}
     facts = {*plan.continuous_facts, *plan.categorical_facts}
     assert own <= facts
-    lacking = own - {name.removeprefix("entity_") for name in facts if name.startswith("entity_")}
+    lacking = own - {
+        name.removeprefix("counterparty_") for name in facts if name.startswith("counterparty_")
+    }
     assert lacking == {"new_shop", "changed_shop"}
 
 
 HABIT = Schema(customer="who", time="at", categorical=("town",), habits=("town",))
 
 
-@pytest.mark.parametrize(("n_names", "lowest", "highest"), [(1, 0.0, 0.001), (5, 0.0, 0.004), (30, 1 / 27, 1 / 19), (80, 1 / 5.5, 1 / 4)])
-def test_how_often_a_new_name_is_taken_for_an_old_one(n_names: int, lowest: float, highest: float) -> None:
+@pytest.mark.parametrize(
+    ("n_names", "lowest", "highest"),
+    [(1, 0.0, 0.001), (5, 0.0, 0.004), (30, 1 / 27, 1 / 19), (80, 1 / 5.5, 1 / 4)],
+)
+def test_how_often_a_new_name_is_taken_for_an_old_one(
+    n_names: int, lowest: float, highest: float
+) -> None:
     frame = pl.DataFrame({"who": [1, 1], "at": [0, 1], "town": ["a", "b"]})
     features = Features().fit(read(frame, HABIT))
     new = features.names[1].index("new_town")
@@ -256,9 +308,16 @@ def test_how_often_a_new_name_is_taken_for_an_old_one(n_names: int, lowest: floa
         for name in used:
             state, _ = features.step(state, {"at": 0.0, "town": name})
         for name in used:
-            assert features.step(state, {"at": 1.0, "town": name})[1].categorical[new] == 0  # never the other way
+            assert (
+                features.step(state, {"at": 1.0, "town": name})[1].categorical[new] == 0
+            )  # never the other way
         for k in range(100):
-            taken_for_old += features.step(state, {"at": 1.0, "town": f"unheard of {k} {customer}"})[1].categorical[new] == 0
+            taken_for_old += (
+                features.step(state, {"at": 1.0, "town": f"unheard of {k} {customer}"})[
+                    1
+                ].categorical[new]
+                == 0
+            )
             probed += 1
     assert lowest <= taken_for_old / probed <= highest
 
@@ -285,19 +344,21 @@ def test_a_row_that_arrives_late_counts_as_now() -> None:
         "count_month",
         "sum_week",
         "amount_z",
-        "entity_count_day",
-        "entity_risk_month",
-        "entity_known_month",
+        "counterparty_count_day",
+        "counterparty_risk_month",
+        "counterparty_known_month",
     ):
         column = features.names[0].index(name)
         assert found.continuous[column] == on_time.continuous[column], name
 
 
 @pytest.mark.parametrize("days", [(0, 5, 10, 12), (0, 2, 2.1), (0.9, 3, 4), (0, 1, 2, 3)], ids=str)
-def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_would(days: tuple[float, ...]) -> None:
+def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_would(
+    days: tuple[float, ...],
+) -> None:
     data = shop()
     features = Features(label_delay_days=1.0).fit(data.transactions)
-    risk = features.names[0].index("entity_risk_month")
+    risk = features.names[0].index("counterparty_risk_month")
 
     def risk_at(report_before: float) -> np.float32:
         state, found, reported = State(), None, False
@@ -312,19 +373,38 @@ def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_wou
     np.testing.assert_allclose(late, in_time, rtol=1e-6)
 
 
-FEW = ("amount_to_mean", "paid", "entity_risk_day", "device", "no_age", "entity_new_town")
+FEW = (
+    "amount_to_mean",
+    "paid",
+    "counterparty_risk_day",
+    "device",
+    "no_age",
+    "counterparty_new_town",
+)
 
 
-@pytest.mark.parametrize("only", [FEW, ("device",), ("paid",), FEW[::-1]], ids=["mixed", "a name", "a number", "in another order"])
+@pytest.mark.parametrize(
+    "only",
+    [FEW, ("device",), ("paid",), FEW[::-1]],
+    ids=["mixed", "a name", "a number", "in another order"],
+)
 def test_only_some_features(only: tuple[str, ...], tmp_path: Path) -> None:
     data = shop()
-    every, some = (Features(least_rows=3, only=names).fit(data.transactions) for names in (None, only))
+    every, some = (
+        Features(least_rows=3, only=names).fit(data.transactions) for names in (None, only)
+    )
     assert [set(names) for names in some.names] == [set(names) & set(only) for names in every.names]
     whole, part = (features.transform(data.transactions) for features in (every, some))
     for name in some.names[0]:
-        np.testing.assert_array_equal(part.continuous[:, some.names[0].index(name)], whole.continuous[:, every.names[0].index(name)])
+        np.testing.assert_array_equal(
+            part.continuous[:, some.names[0].index(name)],
+            whole.continuous[:, every.names[0].index(name)],
+        )
     for name in some.names[1]:
-        np.testing.assert_array_equal(part.categorical[:, some.names[1].index(name)], whole.categorical[:, every.names[1].index(name)])
+        np.testing.assert_array_equal(
+            part.categorical[:, some.names[1].index(name)],
+            whole.categorical[:, every.names[1].index(name)],
+        )
     assert_same_bits(replayed(some, data), part)
     some.save(tmp_path / "features")
     assert_same_bits(replayed(load_features(tmp_path / "features"), data), part)
@@ -333,7 +413,10 @@ def test_only_some_features(only: tuple[str, ...], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("only", "message"),
     [
-        (("amount_to_meen",), "'amount_to_meen', and there is no such feature. Near it are amount_to_mean"),
+        (
+            ("amount_to_meen",),
+            "'amount_to_meen', and there is no such feature. Near it are amount_to_mean",
+        ),
         ((), "none of the features"),
         ("paid", "must be a list"),
         ((3,), "must be a list"),

@@ -1,4 +1,4 @@
-"""A file replayed row by row, customers and entities interleaved, gives the features of the whole file to the last bit."""
+"""A file replayed row by row, customers and counterparties interleaved, gives the features of the whole file to the last bit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_handbook_with_frauds_reported_before_they_count(due: Due) -> None:
     data = handbook()
     features = Features().fit(data.transactions)
     panel = features.transform(data.transactions)
-    risk = panel.continuous[:, features.names[0].index("entity_risk_month")]
+    risk = panel.continuous[:, features.names[0].index("counterparty_risk_month")]
     assert len(np.unique(risk)) > 50
     assert_same_bits(replayed(features, data, due), panel)
 
@@ -64,8 +64,14 @@ def test_a_fraud_never_reported_does_matter() -> None:
     features = Features().fit(data.transactions)
     continuous, _ = replayed(features, data, lambda time: np.inf)
     panel = features.transform(data.transactions)
-    wrong = np.array(features.names[0])[(continuous != panel.continuous).any(axis=0) & ~np.isnan(continuous).any(axis=0)]
-    assert list(wrong) == ["entity_risk_day", "entity_risk_week", "entity_risk_month"]
+    wrong = np.array(features.names[0])[
+        (continuous != panel.continuous).any(axis=0) & ~np.isnan(continuous).any(axis=0)
+    ]
+    assert list(wrong) == [
+        "counterparty_risk_day",
+        "counterparty_risk_week",
+        "counterparty_risk_month",
+    ]
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.3, 1.0, 2.5, 45.0, 3650.0])
@@ -80,14 +86,25 @@ def test_any_label_delay(delay: float, late: bool) -> None:
 def test_numbers_as_names_however_they_are_spelled_live() -> None:
     data = shop()
     features = Features(least_rows=2).fit(data.transactions)
-    spellings = [float, str, np.int64, np.float32, lambda kind: f"{kind}.0", lambda kind: np.str_(kind)]
+    spellings = [
+        float,
+        str,
+        np.int64,
+        np.float32,
+        lambda kind: f"{kind}.0",
+        lambda kind: np.str_(kind),
+    ]
 
     def respelled(row: Row) -> Row:
         kind = row["kind"]
         missing = [None, float("nan"), "", np.nan][row["id"] % 4]
-        return row | {"kind": missing if kind is None else spellings[row["id"] % len(spellings)](kind)}
+        return row | {
+            "kind": missing if kind is None else spellings[row["id"] % len(spellings)](kind)
+        }
 
-    assert_same_bits(replayed(features, data, change=respelled), features.transform(data.transactions))
+    assert_same_bits(
+        replayed(features, data, change=respelled), features.transform(data.transactions)
+    )
 
 
 def test_absent_keys_are_missing_values_and_others_do_not_matter() -> None:
@@ -95,21 +112,55 @@ def test_absent_keys_are_missing_values_and_others_do_not_matter() -> None:
     features = Features(least_rows=2).fit(data.transactions)
 
     def sparse(row: Row) -> Row:
-        return {column: value for column, value in row.items() if value is not None} | {"weather": ["wet"], "fraud": "?", "id": None}
+        return {column: value for column, value in row.items() if value is not None} | {
+            "weather": ["wet"],
+            "fraud": "?",
+            "id": None,
+        }
 
     assert_same_bits(replayed(features, data, change=sparse), features.transform(data.transactions))
 
 
-numbers = st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.0, -5.5, 1e-300, 1e12, -1e9, 0.1]), st.floats(-1e6, 1e6))
+numbers = st.one_of(
+    st.none(),
+    st.sampled_from([0.0, -0.0, 1.0, -5.5, 1e-300, 1e12, -1e9, 0.1]),
+    st.floats(-1e6, 1e6),
+)
 times = st.one_of(
-    st.sampled_from([0.0, 0.5, 86399.999, 86400.0, 604800.0, -1.0, -1e-12, 1e9, 3e9, -4e8, 1e9 + 1]),
+    st.sampled_from(
+        [0.0, 0.5, 86399.999, 86400.0, 604800.0, -1.0, -1e-12, 1e9, 3e9, -4e8, 1e9 + 1]
+    ),
     st.floats(-1e8, 2e9),
     st.integers(-100, 10**6),
 )
 names = {
-    "text": (st.sampled_from(["a", "b", "é", "東京", "007", "7", "7.0", "--5", "²", " ", "True", "-0", "1e3", "a|b", "nan"]), pl.String),
+    "text": (
+        st.sampled_from(
+            [
+                "a",
+                "b",
+                "é",
+                "東京",
+                "007",
+                "7",
+                "7.0",
+                "--5",
+                "²",
+                " ",
+                "True",
+                "-0",
+                "1e3",
+                "a|b",
+                "nan",
+            ]
+        ),
+        pl.String,
+    ),
     "whole": (st.sampled_from([-1, 0, 1, 2, 404, 2**53 + 1, -(2**60)]), pl.Int64),
-    "float": (st.sampled_from([-1.0, -0.0, 0.0, 1.0, 404.0, 2.5, float("nan"), 1e22, 2.0**53]), pl.Float64),
+    "float": (
+        st.sampled_from([-1.0, -0.0, 0.0, 1.0, 404.0, 2.5, float("nan"), 1e22, 2.0**53]),
+        pl.Float64,
+    ),
     "truth": (st.booleans(), pl.Boolean),
     "nothing": (st.none(), pl.String),
 }
@@ -119,20 +170,30 @@ names = {
 def odd_files(draw: st.DrawFn) -> tuple[pl.DataFrame, Schema, dict[str, Any]]:
     """A small file of an invented kind: any of its columns may be of any type, full of holes, or not there at all."""
     n_rows = draw(st.integers(1, 14))
-    n_continuous, n_categorical = draw(st.sampled_from([(0, 1), (1, 0), (1, 1), (2, 2), (17, 1), (0, 3)]))
+    n_continuous, n_categorical = draw(
+        st.sampled_from([(0, 1), (1, 0), (1, 1), (2, 2), (17, 1), (0, 3)])
+    )
     continuous = [f"x{k}" for k in range(n_continuous)]
     categorical = [f"g{k}" for k in range(n_categorical)]
     columns: dict[str, pl.Series] = {}
     for column in continuous:
-        columns[column] = pl.Series(draw(st.lists(numbers, min_size=n_rows, max_size=n_rows)), dtype=pl.Float64)
+        columns[column] = pl.Series(
+            draw(st.lists(numbers, min_size=n_rows, max_size=n_rows)), dtype=pl.Float64
+        )
     for column in [*categorical, "place", "town"]:
         values, kind = names[draw(st.sampled_from(sorted(names)))]
         drawn = draw(st.lists(st.one_of(st.none(), values), min_size=n_rows, max_size=n_rows))
         columns[column] = pl.Series(drawn, dtype=kind)
     n_customers = draw(st.integers(1, 3))
-    columns["who"] = pl.Series(draw(st.lists(st.integers(1, n_customers), min_size=n_rows, max_size=n_rows)))
-    columns["at"] = pl.Series(draw(st.lists(times, min_size=n_rows, max_size=n_rows)), dtype=pl.Float64)
-    columns["fraud"] = pl.Series(draw(st.lists(st.booleans(), min_size=n_rows, max_size=n_rows)), dtype=pl.Boolean)
+    columns["who"] = pl.Series(
+        draw(st.lists(st.integers(1, n_customers), min_size=n_rows, max_size=n_rows))
+    )
+    columns["at"] = pl.Series(
+        draw(st.lists(times, min_size=n_rows, max_size=n_rows)), dtype=pl.Float64
+    )
+    columns["fraud"] = pl.Series(
+        draw(st.lists(st.booleans(), min_size=n_rows, max_size=n_rows)), dtype=pl.Boolean
+    )
     columns["id"] = pl.Series(draw(st.permutations(range(n_rows))))
     if draw(st.booleans()):
         columns["id"] = columns["id"].cast(pl.String)
@@ -144,7 +205,7 @@ def odd_files(draw: st.DrawFn) -> tuple[pl.DataFrame, Schema, dict[str, Any]]:
         amount=draw(st.sampled_from([None, *continuous])),
         label=draw(st.sampled_from([None, "fraud"])),
         id=draw(st.sampled_from([None, "id"])),
-        entity=draw(st.sampled_from([None, "place"])),
+        counterparty=draw(st.sampled_from([None, "place"])),
         habits=draw(st.sampled_from([(), ("town",), ("town", "place"), tuple(categorical)])),
         time_unit=draw(st.sampled_from(["s", "ms"])),
     )
@@ -162,9 +223,15 @@ def has_columns(features: Features) -> bool:
     return bool(features.names[0]) or bool(features.names[1])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(odd_files(), st.booleans())
-def test_odd_files_of_invented_kinds(file: tuple[pl.DataFrame, Schema, dict[str, Any]], late: bool) -> None:
+def test_odd_files_of_invented_kinds(
+    file: tuple[pl.DataFrame, Schema, dict[str, Any]], late: bool
+) -> None:
     frame, schema, arguments = file
     data = of_frame(frame, schema)
     features = Features(**arguments).fit(data.transactions)
@@ -176,17 +243,22 @@ def test_odd_files_of_invented_kinds(file: tuple[pl.DataFrame, Schema, dict[str,
 def test_records_are_bytes_of_one_size_whatever_the_history() -> None:
     data = shop()
     features = Features(label_delay_days=2.5).fit(data.transactions)
-    of_customer, of_entity = features.state_bytes
+    of_customer, of_counterparty = features.state_bytes
     service = Service(features)
     for i in data.live_order:
         transactions = data.transactions
-        service.take(transactions.customer_codes[i], data.rows[transactions.places[i]], transactions.times[i], transactions.labels[i] == 1)
+        service.take(
+            transactions.customer_codes[i],
+            data.rows[transactions.places[i]],
+            transactions.times[i],
+            transactions.labels[i] == 1,
+        )
         for record in service.customers.values():
             assert type(record) is bytes
             assert len(record) == of_customer
-        assert {len(record) for record in service.entities.values()} <= {of_entity}
+        assert {len(record) for record in service.counterparties.values()} <= {of_counterparty}
     assert len(service.customers) == 12
-    assert len(service.entities) == 5
+    assert len(service.counterparties) == 5
 
 
 def test_records_that_went_through_a_store_are_as_good() -> None:
@@ -196,8 +268,10 @@ def test_records_that_went_through_a_store_are_as_good() -> None:
     kept = stored = State()
     for row in rows:
         kept, expected = features.step(kept, row)
-        written = (stored.customer or b"").hex(), (stored.entity or b"").hex()
-        stored, found = features.step(State(*(bytes.fromhex(text) or None for text in written)), row)
+        written = (stored.customer or b"").hex(), (stored.counterparty or b"").hex()
+        stored, found = features.step(
+            State(*(bytes.fromhex(text) or None for text in written)), row
+        )
         np.testing.assert_array_equal(found.continuous, expected.continuous)
         np.testing.assert_array_equal(found.categorical, expected.categorical)
         assert stored == kept
@@ -207,10 +281,10 @@ def test_a_step_leaves_the_record_it_was_given_as_it_was() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     first, _ = features.step(None, data.rows[0])
-    before = bytes(first.customer or b""), bytes(first.entity or b"")
+    before = bytes(first.customer or b""), bytes(first.counterparty or b"")
     again = [features.step(first, data.rows[1])[1].continuous for _ in range(2)]
     np.testing.assert_array_equal(*again)
-    assert before == (first.customer, first.entity)
+    assert before == (first.customer, first.counterparty)
 
 
 def test_processed_features_keep_no_record() -> None:
@@ -220,13 +294,13 @@ def test_processed_features_keep_no_record() -> None:
     assert features.step(State(b"kept", None), data.rows[0])[0] == State(b"kept", None)
 
 
-def test_a_row_without_a_second_party_leaves_that_record_alone() -> None:
+def test_a_row_without_a_counterparty_leaves_that_record_alone() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     row = next(row for row in data.rows if row["shop"] is not None)
     state, _ = features.step(None, row)
     later, found = features.step(state, row | {"shop": None})
-    assert later.entity == state.entity
+    assert later.counterparty == state.counterparty
     assert later.customer != state.customer
-    risk = features.names[0].index("entity_risk_month")
+    risk = features.names[0].index("counterparty_risk_month")
     assert np.isnan(found.continuous[risk])

@@ -65,17 +65,28 @@ def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_numbers_of_numpy_are_fine_as_settings() -> None:
-    features = Features(least_rows=np.int64(3), most_names=np.int32(5), label_delay_days=np.float32(2.5)).fit(shop().transactions)
+    features = Features(
+        least_rows=np.int64(3), most_names=np.int32(5), label_delay_days=np.float32(2.5)
+    ).fit(shop().transactions)
     assert features.plan_.label_delay == 2.5 * 86400
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"continuous": ("age", "paid")}, {"categorical": ("kind",)}, {"habits": ()}, {"entity": None}, {"time_unit": "ms"}, {"amount": "age"}],
+    [
+        {"continuous": ("age", "paid")},
+        {"categorical": ("kind",)},
+        {"habits": ()},
+        {"counterparty": None},
+        {"time_unit": "ms"},
+        {"amount": "age"},
+    ],
 )
 def test_another_schema_is_refused(features: Features, change: dict[str, Any]) -> None:
     other = of_frame(shop_frame(), replace(SHOP, name="other", **change)).transactions
-    with pytest.raises(DataError, match=r"the frame: read with schema 'other'.*fitted with 'custom'"):
+    with pytest.raises(
+        DataError, match=r"the frame: read with schema 'other'.*fitted with 'custom'"
+    ):
         features.transform(other)
 
 
@@ -84,7 +95,15 @@ def test_another_name_for_the_same_schema_is_no_other_schema(features: Features)
     np.testing.assert_array_equal(features.transform(other).ids, shop().transactions.ids)
 
 
-GOOD = {"at": 1000.0, "paid": 5.0, "age": 30.0, "kind": 404, "device": "phone", "town": "Oslo", "shop": "s1"}
+GOOD = {
+    "at": 1000.0,
+    "paid": 5.0,
+    "age": 30.0,
+    "kind": 404,
+    "device": "phone",
+    "town": "Oslo",
+    "shop": "s1",
+}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +129,9 @@ GOOD = {"at": 1000.0, "paid": 5.0, "age": 30.0, "kind": 404, "device": "phone", 
     ],
     ids=str,
 )
-def test_bad_rows_are_refused_and_say_which_column(features: Features, change: dict[str, Any], message: str) -> None:
+def test_bad_rows_are_refused_and_say_which_column(
+    features: Features, change: dict[str, Any], message: str
+) -> None:
     features.step(None, GOOD)
     for kind in (features, Features("processed").fit(shop().transactions)):
         with pytest.raises(DataError, match=message):
@@ -125,7 +146,9 @@ def test_a_row_without_a_time_is_refused(features: Features) -> None:
 def test_a_row_of_nothing_but_a_time_is_all_missing(features: Features) -> None:
     _, found = features.step(None, {"at": 5})
     named = dict(zip(features.names[0], found.continuous, strict=True))
-    assert np.isnan([named["paid"], named["age"], named["amount_z"], named["entity_count_day"]]).all()
+    assert np.isnan(
+        [named["paid"], named["age"], named["amount_z"], named["counterparty_count_day"]]
+    ).all()
     codes = dict(zip(features.names[1], found.categorical.tolist(), strict=True))
     assert (codes["kind"], codes["device"], codes["new_town"], codes["is_first"]) == (-1, -1, -1, 1)
     assert codes["no_paid"] == codes["no_kind"] == 1
@@ -133,7 +156,9 @@ def test_a_row_of_nothing_but_a_time_is_all_missing(features: Features) -> None:
 
 def test_columns_of_no_use_are_ignored(features: Features) -> None:
     plain = features.step(None, GOOD)
-    more = features.step(None, {**GOOD, "who": "c1", "fraud": "?", "weather": {"wet": [1, 2]}, "id": None, 5: 6})
+    more = features.step(
+        None, {**GOOD, "who": "c1", "fraud": "?", "weather": {"wet": [1, 2]}, "id": None, 5: 6}
+    )
     assert more[0] == plain[0]
     np.testing.assert_array_equal(more[1].continuous, plain[1].continuous)
     np.testing.assert_array_equal(more[1].categorical, plain[1].categorical)
@@ -146,7 +171,14 @@ def test_a_thing_that_is_no_name_is_a_name_never_seen(features: Features, value:
     assert found.categorical[place] == features.plan_.vocabularies[1].size - 1
 
 
-@pytest.mark.parametrize("moment", [datetime.datetime(2018, 4, 1, 7, 25, 53), "2018-04-01 07:25:53", np.datetime64("2018-04-01T07:25:53")])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.datetime(2018, 4, 1, 7, 25, 53),
+        "2018-04-01 07:25:53",
+        np.datetime64("2018-04-01T07:25:53"),
+    ],
+)
 def test_times_as_dates(moment: Any) -> None:
     data = handbook()
     features = Features().fit(data.transactions)
@@ -158,7 +190,7 @@ def test_times_as_dates(moment: Any) -> None:
 @pytest.mark.parametrize("time", [float("nan"), float("inf"), 1000.5, 1e12])
 def test_fraud_is_reported_of_transactions_that_were(features: Features, time: float) -> None:
     state, _ = features.step(None, GOOD)
-    assert features.report_fraud(state, 1000.0).entity != state.entity
+    assert features.report_fraud(state, 1000.0).counterparty != state.counterparty
     with pytest.raises(DataError, match="latest transaction was"):
         features.report_fraud(state, time)
 
@@ -166,7 +198,10 @@ def test_fraud_is_reported_of_transactions_that_were(features: Features, time: f
 def test_fraud_cannot_be_reported_to_nobody(features: Features) -> None:
     with pytest.raises(DataError, match="nothing to report fraud to"):
         features.report_fraud(State(), 0.0)
-    for others in (Features("processed").fit(shop().transactions), Features().fit(ieee().transactions)):
+    for others in (
+        Features("processed").fit(shop().transactions),
+        Features().fit(ieee().transactions),
+    ):
         with pytest.raises(DataError, match="nothing to report fraud to"):
             others.report_fraud(State(b"", b""), 0.0)
 
@@ -202,7 +237,11 @@ def test_what_is_given_is_left_as_it_was() -> None:
     arrays = [
         *transactions.numbers.values(),
         *(named.codes for named in transactions.names.values()),
-        *(value for field in fields(transactions) if isinstance(value := getattr(transactions, field.name), np.ndarray)),
+        *(
+            value
+            for field in fields(transactions)
+            if isinstance(value := getattr(transactions, field.name), np.ndarray)
+        ),
     ]
     copies = [array.copy() for array in arrays]
     for array in arrays:
@@ -240,7 +279,9 @@ def test_a_file_in_which_nothing_varies_has_no_features() -> None:
     frame = pl.DataFrame({"who": [1, 2], "at": [0, 0], "paid": [5.0, 5.0]})
     from turncoat.data.schema import Schema
 
-    transactions = of_frame(frame, Schema(customer="who", time="at", continuous=("paid",))).transactions
+    transactions = of_frame(
+        frame, Schema(customer="who", time="at", continuous=("paid",))
+    ).transactions
     features = Features("processed").fit(transactions)
     assert features.names == ((), ())
     with pytest.raises(DataError, match="no columns"):
@@ -251,5 +292,8 @@ def test_names_without_a_row_are_no_names() -> None:
     """Names of a file that none of these transactions has."""
     transactions = shop().transactions
     named = transactions.names["device"]
-    more = replace(transactions, names={**transactions.names, "device": Named(named.codes, (*named.values, "never"))})
+    more = replace(
+        transactions,
+        names={**transactions.names, "device": Named(named.codes, (*named.values, "never"))},
+    )
     assert "never" not in Features(least_rows=1).fit(more).plan_.vocabularies[1].known

@@ -35,7 +35,13 @@ def test_signed_log_is_exact_to_rounding(x: float, unit: float) -> None:
 
 
 def test_signed_log_at_the_edges() -> None:
-    sizes = np.concatenate([10.0 ** np.arange(-320, 308), np.nextafter(np.sqrt(2) ** np.arange(-8, 9), 0), 2.0 ** np.arange(-60, 60) - 1])
+    sizes = np.concatenate(
+        [
+            10.0 ** np.arange(-320, 308),
+            np.nextafter(np.sqrt(2) ** np.arange(-8, 9), 0),
+            2.0 ** np.arange(-60, 60) - 1,
+        ]
+    )
     for x in sizes[sizes >= 0]:
         np.testing.assert_allclose(_signed_log(x, 1.0), np.log1p(x), rtol=4e-16, atol=1e-323)
         assert _signed_log(-x, 1.0) == -_signed_log(x, 1.0)
@@ -52,7 +58,14 @@ def kurtosis(values: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("shape", "is_heavy"),
-    [("normal", False), ("uniform", False), ("flags", False), ("lognormal", True), ("pareto both ways", True), ("rare flags", True)],
+    [
+        ("normal", False),
+        ("uniform", False),
+        ("flags", False),
+        ("lognormal", True),
+        ("pareto both ways", True),
+        ("rare flags", True),
+    ],
 )
 def test_only_heavy_tails_are_logged(shape: str, is_heavy: bool) -> None:
     rng = np.random.default_rng(0)
@@ -70,7 +83,9 @@ def test_only_heavy_tails_are_logged(shape: str, is_heavy: bool) -> None:
     if is_heavy:
         np.testing.assert_allclose(scales.units[0], np.abs(column).mean(), rtol=1e-12)
     treated = signed_log(column, scales.units[0]) if is_heavy else column
-    np.testing.assert_allclose([scales.centres[0], scales.spreads[0]], [treated.mean(), treated.std()], rtol=1e-9)
+    np.testing.assert_allclose(
+        [scales.centres[0], scales.spreads[0]], [treated.mean(), treated.std()], rtol=1e-9
+    )
 
 
 def test_the_boundary_of_a_heavy_tail() -> None:
@@ -134,7 +149,11 @@ def test_cells_near_the_largest_number_do_not_spoil_what_is_saved(tmp_path) -> N
     column = np.linspace(1.0, 2.0, 40)
     column[::4] = 1.7e308
     features = Features("processed").fit(file_of(a=column, b=np.arange(40.0)))
-    for array in (features.plan_.scales.units, features.plan_.scales.centres, features.plan_.scales.spreads):
+    for array in (
+        features.plan_.scales.units,
+        features.plan_.scales.centres,
+        features.plan_.scales.spreads,
+    ):
         assert np.isfinite(array).all()
     features.save(tmp_path / "features")
     assert load_features(tmp_path / "features").names == features.names
@@ -144,7 +163,9 @@ def test_absence_stays_absent() -> None:
     column = np.where(np.arange(90) % 4, np.arange(90.0), np.nan)
     transactions = file_of(a=column)
     panel = Features("processed").fit(transactions).transform(transactions)
-    np.testing.assert_array_equal(np.isnan(panel.continuous[:, 0]), np.isnan(column)[transactions.places])
+    np.testing.assert_array_equal(
+        np.isnan(panel.continuous[:, 0]), np.isnan(column)[transactions.places]
+    )
     np.testing.assert_array_equal(panel.categorical[:, 0], np.isnan(column)[transactions.places])
 
 
@@ -175,7 +196,12 @@ def with_holes() -> Transactions:
 
 
 @pytest.mark.parametrize(
-    ("which", "flags"), [("distinct", ["no_a", "no_c", "no_h"]), ("all", ["no_a", "no_b", "no_c", "no_g", "no_h"]), ("none", [])]
+    ("which", "flags"),
+    [
+        ("distinct", ["no_a", "no_c", "no_h"]),
+        ("all", ["no_a", "no_b", "no_c", "no_g", "no_h"]),
+        ("none", []),
+    ],
 )
 def test_missing_flags(with_holes: Transactions, which: str, flags: list[str]) -> None:
     features = Features("processed", missing_flags=which).fit(with_holes)
@@ -186,12 +212,16 @@ def test_missing_flags(with_holes: Transactions, which: str, flags: list[str]) -
         column = panel.categorical[:, features.names[1].index(flag)]
         np.testing.assert_array_equal(column, with_holes.places % every[flag] == 0)
     row = {"at": 0, "a": 1.0, "c": None, "h": "x"}
-    found = dict(zip(features.names[1], features.step(None, row)[1].categorical.tolist(), strict=True))
+    found = dict(
+        zip(features.names[1], features.step(None, row)[1].categorical.tolist(), strict=True)
+    )
     expected = {"g": -1, "h": 0, "k": -1, "no_a": 0, "no_b": 1, "no_c": 1, "no_g": 1, "no_h": 0}
     assert found == {name: expected[name] for name in features.names[1]}
 
 
-def test_large_fits_take_scales_from_rows_spread_over_the_whole_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_fits_take_scales_from_rows_spread_over_the_whole_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from turncoat.features import features as module
 
     column = np.arange(1000.0)
@@ -199,18 +229,32 @@ def test_large_fits_take_scales_from_rows_spread_over_the_whole_file(monkeypatch
     monkeypatch.setattr(module, "_SAMPLE_ROWS", 100)
     sampled = Features("processed").fit(file_of(a=column)).plan_.scales
     assert sampled.centres[0] != whole.centres[0]
-    np.testing.assert_allclose([sampled.centres[0], sampled.spreads[0]], [whole.centres[0], whole.spreads[0]], rtol=0.03)
+    np.testing.assert_allclose(
+        [sampled.centres[0], sampled.spreads[0]], [whole.centres[0], whole.spreads[0]], rtol=0.03
+    )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.floats(allow_infinity=False), st.sampled_from([0.0, 1e-8, 0.3, 1e9]), st.booleans()), max_size=40))
-def test_a_row_alone_has_the_bits_of_one_among_many(columns: list[tuple[float, float, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(allow_infinity=False), st.sampled_from([0.0, 1e-8, 0.3, 1e9]), st.booleans()
+        ),
+        max_size=40,
+    )
+)
+def test_a_row_alone_has_the_bits_of_one_among_many(
+    columns: list[tuple[float, float, bool]],
+) -> None:
     """Logged or not, left out or kept, missing or not; every other column has a missing flag."""
     n = len(columns)
     cells, units = (np.array([column[i] for column in columns], np.float64) for i in range(2))
     kept = np.array([column[2] for column in columns], bool)
     scale = (units, np.linspace(-1, 1, n), np.where(kept, np.linspace(0.1, 3, n), 0.0))
-    places, flags = np.where(kept, np.cumsum(kept) - 1, -1), np.where(np.arange(n) % 2, np.arange(n) // 2, -1)
+    places, flags = (
+        np.where(kept, np.cumsum(kept) - 1, -1),
+        np.where(np.arange(n) % 2, np.arange(n) // 2, -1),
+    )
     many = np.zeros((3, n), np.float32), np.zeros((3, n), np.int8), np.zeros(3, np.int32)
     fill_columns(np.repeat(cells[:, None], 3, axis=1), np.arange(3), scale, places, flags, *many)
     one = np.zeros(n, np.float32), np.zeros(n, np.int8)

@@ -22,7 +22,9 @@ N_SCALES = 2 + 18 + 3 + 24  # columns, facts of the customer, of the transaction
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    Features(least_rows=3, label_delay_days=2.5).fit(shop().transactions).save(tmp_path / "features")
+    Features(least_rows=3, label_delay_days=2.5).fit(shop().transactions).save(
+        tmp_path / "features"
+    )
     return tmp_path / "features"
 
 
@@ -39,7 +41,13 @@ def rewrite(folder: Path, **changes: Any) -> None:
 
 
 def rewrite_arrays(folder: Path, **changes: np.ndarray) -> None:
-    raw = save({name: array for name, array in {**load_file(params_file(folder)), **changes}.items() if array is not None})
+    raw = save(
+        {
+            name: array
+            for name, array in {**load_file(params_file(folder)), **changes}.items()
+            if array is not None
+        }
+    )
     params_file(folder).write_bytes(raw)
     rewrite(folder, params_sha256=hashlib.sha256(raw).hexdigest())
 
@@ -95,7 +103,9 @@ def test_a_refit_with_the_same_columns_keeps_the_records() -> None:
     """Scales and vocabularies are no part of them."""
     rows = shop().rows
     state, _ = Features().fit(shop(200, seed=9).transactions).step(None, rows[0])
-    again, _ = Features(least_rows=1, missing_flags="none").fit(shop().transactions).step(state, rows[1])
+    again, _ = (
+        Features(least_rows=1, missing_flags="none").fit(shop().transactions).step(state, rows[1])
+    )
     assert again.customer is not None
 
 
@@ -105,23 +115,25 @@ def test_records_of_other_features_are_refused() -> None:
     state, _ = features.step(None, next(row for row in data.rows if row["shop"] is not None))
     row = data.rows[1] | {"shop": "s1"}
     assert state.customer is not None
-    assert state.entity is not None
+    assert state.counterparty is not None
     broken = [
         State(state.customer[:-1], None),
         State(state.customer + b"\0", None),
         State(b"", None),
         State(b"\1" + state.customer[1:], None),
-        State(state.entity, None),
+        State(state.counterparty, None),
         State(None, state.customer),
-        State(None, state.entity[:-8]),
-        State(state.customer, b"\1" + state.entity[1:]),
+        State(None, state.counterparty[:-8]),
+        State(state.customer, b"\1" + state.counterparty[1:]),
     ]
     for wrong in broken:
         with pytest.raises(DataError, match=r"made by other features.*replaying"):
             features.step(wrong, row)
     with pytest.raises(DataError, match="made by other features"):
         features.report_fraud(State(None, state.customer), 0.0)
-    delayed = Features(label_delay_days=7.5).fit(data.transactions)  # whose entities' records have another size
+    delayed = Features(label_delay_days=7.5).fit(
+        data.transactions
+    )  # whose counterparties' records have another size
     same_size = Features(label_delay_days=6.9).fit(data.transactions)
     assert same_size.state_bytes == features.state_bytes
     for others in (delayed, same_size, Features().fit(handbook().transactions)):
@@ -130,7 +142,14 @@ def test_records_of_other_features_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"amount": "age"}, {"amount": None}, {"habits": ("town", "device")}, {"entity": "kind"}, {"customer": ("who", "shop")}]
+    "change",
+    [
+        {"amount": "age"},
+        {"amount": None},
+        {"habits": ("town", "device")},
+        {"counterparty": "kind"},
+        {"customer": ("who", "shop")},
+    ],
 )
 def test_records_that_mean_something_else_are_refused(change: dict[str, Any]) -> None:
     """As many bytes, about another column."""
@@ -139,7 +158,10 @@ def test_records_that_mean_something_else_are_refused(change: dict[str, Any]) ->
     from tests.features.cases import SHOP, of_frame, shop_frame
 
     data = shop()
-    features, others = Features().fit(data.transactions), Features().fit(of_frame(shop_frame(), replace(SHOP, **change)).transactions)
+    features, others = (
+        Features().fit(data.transactions),
+        Features().fit(of_frame(shop_frame(), replace(SHOP, **change)).transactions),
+    )
     state, _ = features.step(None, data.rows[0])
     assert others.state_bytes == features.state_bytes
     with pytest.raises(DataError, match="made by other features"):
@@ -153,7 +175,9 @@ def test_saving_again_replaces_and_leaves_nothing_behind(saved: Path) -> None:
     assert os.listdir(saved.parent) == ["features"]
 
 
-def test_a_failed_save_leaves_the_earlier_features(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_the_earlier_features(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replace = os.replace
 
     def full_disk(source: str, target: Path) -> None:
@@ -257,7 +281,10 @@ def test_a_manifest_that_makes_no_sense_is_refused(saved: Path, changes: dict[st
         load_features(saved)
 
 
-@pytest.mark.parametrize("left_out", ["settings", "schema", "engineered", "label_delay", "base_rate", "flagged", "vocabularies"])
+@pytest.mark.parametrize(
+    "left_out",
+    ["settings", "schema", "engineered", "label_delay", "base_rate", "flagged", "vocabularies"],
+)
 def test_a_manifest_with_something_left_out_is_refused(saved: Path, left_out: str) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     del manifest[left_out], manifest["manifest_sha256"]

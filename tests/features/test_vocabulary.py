@@ -22,16 +22,22 @@ SCHEMA = Schema(customer="who", time="at", categorical=("g",))
 
 
 def fitted(values: list[Any], least_rows: int = 1, most_names: int = 100) -> Vocabulary:
-    return Vocabulary.of(Named.of(pl.Series(values)), np.arange(len(values)), least_rows, most_names)
+    return Vocabulary.of(
+        Named.of(pl.Series(values)), np.arange(len(values)), least_rows, most_names
+    )
 
 
 def file_of(values: Any) -> pl.DataFrame:
     column = pl.Series("g", values)
-    return pl.DataFrame({"who": np.arange(len(column)) % 3, "at": np.arange(len(column)), "g": column})
+    return pl.DataFrame(
+        {"who": np.arange(len(column)) % 3, "at": np.arange(len(column)), "g": column}
+    )
 
 
 def test_frequent_rare_unseen_and_missing() -> None:
-    vocabulary = fitted(["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"] + [None] * 9, least_rows=2, most_names=2)
+    vocabulary = fitted(
+        ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"] + [None] * 9, least_rows=2, most_names=2
+    )
     assert vocabulary == Vocabulary(frequent=("a", "b"), rare=("c", "d"))
     assert vocabulary.size == 4
     codes = {"a": 0, "b": 1, "c": 2, "d": 2, "z": 3, None: -1, "": -1, float("nan"): -1}
@@ -54,7 +60,9 @@ def test_the_least_rows_and_the_most_names() -> None:
     st.randoms(use_true_random=False),
     st.integers(1, 3),
 )
-def test_by_number_and_then_by_name_whatever_the_order_of_rows(values: list[str | None], random: Any, most_names: int) -> None:
+def test_by_number_and_then_by_name_whatever_the_order_of_rows(
+    values: list[str | None], random: Any, most_names: int
+) -> None:
     counts = Counter(value for value in values if value is not None)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
     frequent = [name for name in ranked if counts[name] >= 2][:most_names]
@@ -70,10 +78,25 @@ def test_only_rows_in_the_fit_count() -> None:
     assert Vocabulary.of(named, np.array([0, 3]), 1, 10) == Vocabulary(("a", "c"), ())
 
 
-SPELLINGS = [404, 404.0, "404", "404.0", "404.00", np.int64(404), np.float32(404), np.str_("404"), Decimal("404"), Decimal("404.0")]
+SPELLINGS = [
+    404,
+    404.0,
+    "404",
+    "404.0",
+    "404.00",
+    np.int64(404),
+    np.float32(404),
+    np.str_("404"),
+    Decimal("404"),
+    Decimal("404.0"),
+]
 
 
-@pytest.mark.parametrize("column", [[404, 7], [404.0, 7.0], ["404", "7"], ["404.0", "7.0"]], ids=["int", "float", "text", "text floats"])
+@pytest.mark.parametrize(
+    "column",
+    [[404, 7], [404.0, 7.0], ["404", "7"], ["404.0", "7.0"]],
+    ids=["int", "float", "text", "text floats"],
+)
 def test_one_name_for_a_number_however_it_is_spelled(column: list[Any]) -> None:
     vocabulary = fitted(column * 2)
     assert vocabulary.frequent == ("404", "7")
@@ -123,7 +146,9 @@ def test_names_that_almost_are_numbers() -> None:
     assert len(vocabulary.frequent) == len(ODD_NAMES)
     for name in ODD_NAMES:
         assert vocabulary.frequent[vocabulary.code(name)] == category_text(name)
-    assert codes_of([vocabulary] * len(ODD_NAMES), [ODD_NAMES])[0] == [vocabulary.code(name) for name in ODD_NAMES]
+    assert codes_of([vocabulary] * len(ODD_NAMES), [ODD_NAMES])[0] == [
+        vocabulary.code(name) for name in ODD_NAMES
+    ]
     assert codes_of([vocabulary] * 5, [[7, 5, 1000, 16, 3]])[0] == [len(ODD_NAMES) + 1] * 5
     assert vocabulary.frequent[vocabulary.code(0)] == "0"
 
@@ -134,7 +159,21 @@ values = st.one_of(
     st.integers(-3, 3),
     st.integers(),
     st.floats(),
-    st.sampled_from([1.0, -0.0, 2.5, 1e22, np.float32(0.1), np.int8(1), np.bool_(False), Decimal("1.50"), [1], {"a": 1}, (1,)]),
+    st.sampled_from(
+        [
+            1.0,
+            -0.0,
+            2.5,
+            1e22,
+            np.float32(0.1),
+            np.int8(1),
+            np.bool_(False),
+            Decimal("1.50"),
+            [1],
+            {"a": 1},
+            (1,),
+        ]
+    ),
     st.text(max_size=4),
     st.sampled_from(["1", "1.0", "-1", "true", "a", "2.5", "--1", "¹"]),
 )
@@ -143,7 +182,9 @@ values = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(values, min_size=1, max_size=6), st.lists(values, min_size=0, max_size=8))
 def test_the_fast_way_to_codes_is_the_plain_way(asked: list[Any], seen: list[Any]) -> None:
-    names = tuple(dict.fromkeys(text for value in seen if (text := category_text(value)) is not None))
+    names = tuple(
+        dict.fromkeys(text for value in seen if (text := category_text(value)) is not None)
+    )
     vocabulary = Vocabulary(names[::2], names[1::2])
     every = [*names[::2]]
 
@@ -171,7 +212,9 @@ def test_the_panel_knows_the_number_of_codes(most_names: int) -> None:
     assert unseen.dtype == panel.categorical.dtype
     assert unseen.tolist() == [n_frequent + 1]
     later = features.transform(read(file_of(["never", "n0", None]), SCHEMA))
-    np.testing.assert_array_equal(later.categorical[:, 0], [n_frequent + 1, features.plan_.vocabularies[0].code("n0"), -1])
+    np.testing.assert_array_equal(
+        later.categorical[:, 0], [n_frequent + 1, features.plan_.vocabularies[0].code("n0"), -1]
+    )
     assert later.n_categories == panel.n_categories
 
 
@@ -184,4 +227,6 @@ def test_very_many_names() -> None:
     assert panel.n_categories == (35_002,)
     assert panel.categorical.dtype == np.int32
     assert np.bincount(panel.categorical[:, 0]).tolist() == [1] * 35_000 + [5_000]
-    assert features.step(None, {"at": 0, "g": "näme 7"})[1].categorical[0] == features.plan_.vocabularies[0].code("näme 7")
+    assert features.step(None, {"at": 0, "g": "näme 7"})[1].categorical[
+        0
+    ] == features.plan_.vocabularies[0].code("näme 7")

@@ -27,7 +27,11 @@ PAGES = {"README.md": 4, "docs/scores.md": 1, "docs/tutorials/bring-your-own-dat
 
 @pytest.mark.parametrize(("page", "n_python"), PAGES.items())
 def test_every_block_of_a_page_runs_in_order(
-    page: str, n_python: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    page: str,
+    n_python: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     """Python blocks print what their comments, or the text block after them, promise; `turncoat` commands succeed."""
     monkeypatch.chdir(tmp_path)
@@ -43,10 +47,18 @@ def test_every_block_of_a_page_runs_in_order(
             assert capsys.readouterr().out.splitlines() == promised
         elif kind == "sh":
             for command in re.findall(r"^turncoat (.*)$", text, re.MULTILINE):
-                subprocess.run([sys.executable, "-m", "turncoat", *shlex.split(command)], check=True, capture_output=True, timeout=300)
+                subprocess.run(
+                    [sys.executable, "-m", "turncoat", *shlex.split(command)],
+                    check=True,
+                    capture_output=True,
+                    timeout=300,
+                )
 
 
-@pytest.mark.skipif(not shutil.which("curl") or not shutil.which("bash"), reason="the README talks to the service with curl, in bash")
+@pytest.mark.skipif(
+    not shutil.which("curl") or not shutil.which("bash"),
+    reason="the README talks to the service with curl, in bash",
+)
 def test_the_service_answers_as_the_readme_shows(tmp_path: Path) -> None:
     """The block as it stands, on a free port, with a small detector where the demo leaves its own."""
     (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -56,7 +68,11 @@ def test_the_service_answers_as_the_readme_shows(tmp_path: Path) -> None:
         f"fit {data} --config ieee-cis --supervision anchored --states 3 --restarts 1 --out {detector}",
     ):
         subprocess.run(
-            [sys.executable, "-m", "turncoat", *shlex.split(command)], check=True, capture_output=True, timeout=300, cwd=tmp_path
+            [sys.executable, "-m", "turncoat", *shlex.split(command)],
+            check=True,
+            capture_output=True,
+            timeout=300,
+            cwd=tmp_path,
         )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -64,7 +80,12 @@ def test_the_service_answers_as_the_readme_shows(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script = "set -e\n" + block.replace("8000", port)
     with subprocess.Popen(
-        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as shell:
         try:
             shown = shell.communicate(timeout=120)[0].splitlines()
@@ -88,17 +109,25 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 def test_the_demo_ends_with_a_report_and_leaves_a_detector(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "turncoat", "demo", "--rows", "8000"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600, cwd=tmp_path).stdout
+    shown = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=600, cwd=tmp_path
+    ).stdout
     report = tmp_path / shown.splitlines()[-1]
     assert report.name == "report.html"
     assert "<script" not in report.read_text()
     results = load_results(report.parent / "results.json")
-    assert {"XGBoost", "hybrid", "variational, corrected, filtered"} <= {one.name for one in results.contestants}
+    assert {"XGBoost", "hybrid", "variational, corrected, filtered"} <= {
+        one.name for one in results.contestants
+    }
     detector = load(tmp_path / re.search(r"a saved detector: ([^;]+);", shown)[1])
     assert detector.supervision == "anchored"
     before = report.read_bytes()
     again = subprocess.run(
-        [sys.executable, "-m", "turncoat", "report", report.parent], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-m", "turncoat", "report", report.parent],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
     )
     assert again.stdout.strip() == str(report)
     assert report.read_bytes() == before
@@ -107,5 +136,7 @@ def test_the_demo_ends_with_a_report_and_leaves_a_detector(tmp_path: Path) -> No
 def test_importing_the_package_stays_light() -> None:
     heavy = ["torch", "jax", "polars", "matplotlib", "uvicorn", "starlette"]
     script = f"import sys, turncoat; print([name for name in {heavy} if name in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
     assert shown.strip() == "[]"

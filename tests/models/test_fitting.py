@@ -34,14 +34,30 @@ class Scripted:
 
     def collect(self, terms: Terms) -> Statistics:
         empty = np.zeros((1, 0))
-        return Statistics(np.ones(1), np.ones((1, 1)), np.full(1, 10.0), empty, empty, empty, empty, empty, (), next(self.bounds), 10)
+        return Statistics(
+            np.ones(1),
+            np.ones((1, 1)),
+            np.full(1, 10.0),
+            empty,
+            empty,
+            empty,
+            empty,
+            empty,
+            (),
+            next(self.bounds),
+            10,
+        )
 
 
-def run(bounds: list[float], max_iter: int = 10, tol: float = 1e-3, precision: str = "float64") -> Any:
+def run(
+    bounds: list[float], max_iter: int = 10, tol: float = 1e-3, precision: str = "float64"
+) -> Any:
     tier = Scripted(bounds)
     seen: list[tuple[int, int, int, float]] = []
     options = FitOptions(max_iter, tol, False, precision)
-    _, report = fit(tier, [(0, lambda: PARAMS)], tier.collect, options, lambda *news: seen.append(news))
+    _, report = fit(
+        tier, [(0, lambda: PARAMS)], tier.collect, options, lambda *news: seen.append(news)
+    )
     assert [bound for _, _, _, bound in seen] == list(report.history)
     return report
 
@@ -68,6 +84,11 @@ def test_statistics_of_different_parameters_do_not_add() -> None:
     both = one + one
     assert both.n_rows == 20
     assert both.log_likelihood == 2.0
-    moved = Statistics(*[np.ones((1, 1)) if name == "reference" else getattr(one, name) for name in one.__dataclass_fields__])
+    moved = Statistics(
+        *[
+            np.ones((1, 1)) if name == "reference" else getattr(one, name)
+            for name in one.__dataclass_fields__
+        ]
+    )
     with pytest.raises(ValueError, match="different parameters"):
         one + moved

@@ -23,7 +23,14 @@ BaumWelchHMM(2, max_iter=3).fit(panel).filter(panel)
 def test_compilation_is_announced_once_and_only_when_it_happens(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     runs = [
-        subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True, timeout=300)
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
         for _ in range(2)
     ]
     assert runs[0].stderr.count("compiling kernels, once") == 1
@@ -33,7 +40,9 @@ def test_compilation_is_announced_once_and_only_when_it_happens(tmp_path: Path) 
 
 def test_without_a_writable_folder_kernels_are_compiled_and_not_cached() -> None:
     script = "from numba.core import caching; caching.CacheImpl._locator_classes = []\n" + SCRIPT
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+    )
     assert run.stderr.count("compiling kernels, once") == 1
     assert "not cached: set NUMBA_CACHE_DIR" in run.stderr
 

@@ -54,14 +54,19 @@ def test_intervals_cover_what_they_say() -> None:
     params, rng, n = posterior(), np.random.default_rng(0), 200_000
     precision = rng.gamma(params.dof / 2, 2 / params.scale, size=(n, 2, 1))
     drawn = {
-        "means": params.location + rng.normal(size=precision.shape) / np.sqrt(params.mean_strength * precision),
+        "means": params.location
+        + rng.normal(size=precision.shape) / np.sqrt(params.mean_strength * precision),
         "variances": 1 / precision,
         "initial_probs": rng.dirichlet(params.initial_concentration, n),
-        "transition_matrix": np.stack([rng.dirichlet(row, n) for row in params.transition_concentration], axis=1),
+        "transition_matrix": np.stack(
+            [rng.dirichlet(row, n) for row in params.transition_concentration], axis=1
+        ),
     }
     for name, values in drawn.items():
         low, high = params.interval(name, 0.8)
-        np.testing.assert_allclose(((values > low) & (values < high)).mean(axis=0), 0.8, atol=0.005, err_msg=name)
+        np.testing.assert_allclose(
+            ((values > low) & (values < high)).mean(axis=0), 0.8, atol=0.005, err_msg=name
+        )
     low, high = params.interval("category_probs", 0.8)[0]
     values = np.stack([rng.dirichlet(row, n) for row in params.category_concentration[0]], axis=1)
     np.testing.assert_allclose(((values > low) & (values < high)).mean(axis=0), 0.8, atol=0.005)

@@ -11,9 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turncoat import BaumWelchHMM, BundleError, HMMParams, Panel, Prior, VariationalHMM, load_model, storage
+from turncoat import (
+    BaumWelchHMM,
+    BundleError,
+    HMMParams,
+    Panel,
+    Prior,
+    VariationalHMM,
+    load_model,
+    storage,
+)
 
-PARAMS = HMMParams([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]], [[0.0], [1.0]], [[1.0], [2.0]], ([[0.3, 0.7], [0.5, 0.5]],))
+PARAMS = HMMParams(
+    [0.5, 0.5],
+    [[0.9, 0.1], [0.2, 0.8]],
+    [[0.0], [1.0]],
+    [[1.0], [2.0]],
+    ([[0.3, 0.7], [0.5, 0.5]],),
+)
 
 
 @pytest.fixture
@@ -48,7 +63,9 @@ def test_holds_only_safetensors_and_json(saved: Path) -> None:
 
 def test_prior_and_emission_survive(tmp_path: Path) -> None:
     panel = Panel.from_arrays(np.random.default_rng(0).normal(size=(40, 2)), lengths=[8] * 5)
-    model = VariationalHMM(2, prior=Prior(sticky=9.0), emission="predictive", n_restarts=1, max_iter=5).fit(panel)
+    model = VariationalHMM(
+        2, prior=Prior(sticky=9.0), emission="predictive", n_restarts=1, max_iter=5
+    ).fit(panel)
     model.save(str(tmp_path / "deep" / "model"))
     loaded = load_model(tmp_path / "deep" / "model")
     assert loaded.prior == Prior(sticky=9.0)
@@ -65,7 +82,9 @@ def test_saving_again_replaces_and_leaves_nothing_behind(saved: Path) -> None:
     assert len(os.listdir(saved)) == 2
 
 
-def test_a_failed_save_leaves_the_earlier_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_the_earlier_model(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replace = os.replace
 
     def full_disk(source: str, target: Path) -> None:
@@ -83,7 +102,9 @@ def test_a_failed_save_leaves_the_earlier_model(saved: Path, monkeypatch: pytest
     assert not (saved.parent / "another" / "manifest.json").exists()
 
 
-def test_an_interrupted_save_leaves_the_earlier_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_save_leaves_the_earlier_model(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(handle: int) -> None:
         raise KeyboardInterrupt
 
@@ -195,7 +216,9 @@ def test_a_manifest_that_makes_no_sense_is_refused(saved: Path, changes: dict[st
         load_model(saved)
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "null", '"text"', '{"format": "other"}', "\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "[]", "null", '"text"', '{"format": "other"}', "\xff\xfe"]
+)
 def test_other_json_is_refused(saved: Path, content: str) -> None:
     (saved / "manifest.json").write_text(content, encoding="latin-1")
     with pytest.raises(BundleError):

@@ -21,7 +21,12 @@ from turncoat.scoring.temperature import TEMPERATURES, choose_temperature
 SHAPES: dict[str, dict[str, Any]] = {
     "gaussian": {"n_continuous": 3, "n_categories": ()},
     "categorical": {"n_continuous": 0, "n_categories": (2, 3, 5)},
-    "mixed with missing cells": {"n_continuous": 2, "n_categories": (2, 4), "missing": 0.3, "missing_rows": True},
+    "mixed with missing cells": {
+        "n_continuous": 2,
+        "n_categories": (2, 4),
+        "missing": 0.3,
+        "missing_rows": True,
+    },
     "wide": {"n_continuous": 19, "n_categories": (2,) * 9 + (3,), "missing": 0.1},
     "anchored": {"n_continuous": 2, "n_categories": (3,), "noise": 0.1},
 }
@@ -48,21 +53,33 @@ def terms_of(shape: str, kind: str) -> tuple[Array, Array, Array]:
     """Log initial, log transition and log emission at temperature 1, each the long way."""
     problem = problem_of(shape)
     if kind == "point":
-        rows = log_emissions(problem.continuous, problem.categorical, problem.means, problem.variances, problem.category_probs)
+        rows = log_emissions(
+            problem.continuous,
+            problem.categorical,
+            problem.means,
+            problem.variances,
+            problem.category_probs,
+        )
         return log0(problem.initial), log0(problem.transition), rows
     q = factors_of(model_of(problem, kind))
     if kind == "expected-log":
         rows = q.expected_log_emissions(problem.continuous, problem.categorical)
         return q.expected_log_initial(), q.expected_log_transition(), rows
     rows = q.predictive_log_emissions(problem.continuous, problem.categorical)
-    return np.log(q.initial / q.initial.sum()), np.log(q.transition / q.transition.sum(axis=1, keepdims=True)), rows
+    return (
+        np.log(q.initial / q.initial.sum()),
+        np.log(q.transition / q.transition.sum(axis=1, keepdims=True)),
+        rows,
+    )
 
 
 @pytest.mark.parametrize("precision", list(TOLERANCE))
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.7, 64.0])
 @kinds
 @shapes
-def test_tempered_inference_is_the_recursion_on_divided_emissions(shape: str, kind: str, temperature: float, precision: str) -> None:
+def test_tempered_inference_is_the_recursion_on_divided_emissions(
+    shape: str, kind: str, temperature: float, precision: str
+) -> None:
     """Anchors are no emission, and are not divided."""
     problem = problem_of(shape)
     model = model_of(problem, kind, temperature=temperature, precision=precision)
@@ -71,9 +88,20 @@ def test_tempered_inference_is_the_recursion_on_divided_emissions(shape: str, ki
     expected = [forward_backward(initial, transition, part) for part in problem.split(rows)]
     panel, anchors, tolerance = panel_of(problem), anchors_of(problem), TOLERANCE[precision]
     filtered = model.filter(panel, anchors)
-    np.testing.assert_allclose(filtered.probs, np.concatenate([e.filtered for e in expected]), atol=tolerance)
-    np.testing.assert_allclose(model.smooth(panel, anchors).probs, np.concatenate([e.smoothed for e in expected]), atol=tolerance)
-    np.testing.assert_allclose(filtered.log_likelihood, [e.log_likelihood for e in expected], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        filtered.probs, np.concatenate([e.filtered for e in expected]), atol=tolerance
+    )
+    np.testing.assert_allclose(
+        model.smooth(panel, anchors).probs,
+        np.concatenate([e.smoothed for e in expected]),
+        atol=tolerance,
+    )
+    np.testing.assert_allclose(
+        filtered.log_likelihood,
+        [e.log_likelihood for e in expected],
+        rtol=tolerance,
+        atol=tolerance,
+    )
     if precision == "float64":
         path = np.concatenate([viterbi(initial, transition, part) for part in problem.split(rows)])
         np.testing.assert_array_equal(model.decode(panel, anchors), path)
@@ -97,14 +125,21 @@ def test_the_live_step_has_the_temperature_too(shape: str, kind: str) -> None:
 def test_changing_the_temperature_of_a_used_model_counts_at_once(kind: str) -> None:
     problem = problem_of("mixed with missing cells")
     model, panel = model_of(problem, kind), panel_of(problem)
-    before = [model.filter(panel).probs, model.step(None, panel.continuous[1], panel.categorical[1])]
+    before = [
+        model.filter(panel).probs,
+        model.step(None, panel.continuous[1], panel.categorical[1]),
+    ]
     pieces = model.pieces(panel.continuous, panel.categorical)[0]
     model.set_params(temperature=4.0)
     fresh = model_of(problem, kind, temperature=4.0)
     after = [model.filter(panel).probs, model.step(None, panel.continuous[1], panel.categorical[1])]
     np.testing.assert_array_equal(after[0], fresh.filter(panel).probs)
-    np.testing.assert_array_equal(after[1], fresh.step(None, panel.continuous[1], panel.categorical[1]))
-    np.testing.assert_allclose(model.pieces(panel.continuous, panel.categorical)[0], pieces / 4.0, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(
+        after[1], fresh.step(None, panel.continuous[1], panel.categorical[1])
+    )
+    np.testing.assert_allclose(
+        model.pieces(panel.continuous, panel.categorical)[0], pieces / 4.0, rtol=1e-12, atol=1e-12
+    )
     assert not np.allclose(before[0], after[0])
     assert not np.allclose(before[1], after[1])
 
@@ -121,8 +156,18 @@ def test_temperature_one_changes_no_bit(shape: str, kind: str) -> None:
         np.testing.assert_array_equal(model.filter(panel).probs, plain.filter(panel).probs)
         np.testing.assert_array_equal(model.smooth(panel).probs, plain.smooth(panel).probs)
         divided = terms.tempered(float(one))
-        for name in ("log_initial", "log_transition", "means", "scales", "constants", "log_categories", "half_dof"):
-            np.testing.assert_array_equal(getattr(divided, name), getattr(terms, name), err_msg=name)
+        for name in (
+            "log_initial",
+            "log_transition",
+            "means",
+            "scales",
+            "constants",
+            "log_categories",
+            "half_dof",
+        ):
+            np.testing.assert_array_equal(
+                getattr(divided, name), getattr(terms, name), err_msg=name
+            )
 
 
 def test_temperatures_multiply() -> None:
@@ -156,7 +201,9 @@ def test_fitting_is_at_temperature_one(tier: Any) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 6.0])
 @kinds
 @shapes
-def test_without_its_chain_a_model_sees_each_row_alone(shape: str, kind: str, temperature: float) -> None:
+def test_without_its_chain_a_model_sees_each_row_alone(
+    shape: str, kind: str, temperature: float
+) -> None:
     problem = problem_of(shape)
     model = model_of(problem, kind, temperature=temperature)
     _, _, emission = terms_of(shape, kind)
@@ -178,7 +225,9 @@ def test_without_its_chain_a_state_of_no_weight_is_never_believed() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @kinds
 @shapes
-def test_pieces_add_up_to_the_emission_of_the_kernels(shape: str, kind: str, temperature: float) -> None:
+def test_pieces_add_up_to_the_emission_of_the_kernels(
+    shape: str, kind: str, temperature: float
+) -> None:
     """A sequence of one row under a single state has the emission as its likelihood."""
     problem = problem_of(shape)
     model, whole = model_of(problem, kind, temperature=temperature), panel_of(problem)
@@ -189,10 +238,15 @@ def test_pieces_add_up_to_the_emission_of_the_kernels(shape: str, kind: str, tem
     assert (cells.transpose(0, 2, 1)[np.isnan(whole.continuous)] == 0.0).all()
     assert (names.transpose(0, 2, 1)[whole.categorical < 0] == 0.0).all()
     total = cells.sum(axis=2) + names.sum(axis=2)
-    np.testing.assert_allclose(total, terms_of(shape, kind)[2] / temperature, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        total, terms_of(shape, kind)[2] / temperature, rtol=1e-10, atol=1e-10
+    )
     np.testing.assert_array_equal(model.log_emission(whole.continuous, whole.categorical), total)
     alone = Panel.from_arrays(
-        whole.continuous, whole.categorical, lengths=np.ones(whole.n_rows, int), n_categories=whole.n_categories or None
+        whole.continuous,
+        whole.categorical,
+        lengths=np.ones(whole.n_rows, int),
+        n_categories=whole.n_categories or None,
     )
     for state in range(3):
         kernels = model.memoryless(alone, np.eye(3)[state]).log_likelihood
@@ -206,7 +260,9 @@ def test_the_predicted_belief_is_the_chain_alone(kind: str) -> None:
     initial, transition, _ = terms_of("gaussian", kind)
     np.testing.assert_allclose(model.log_predicted(None), initial, rtol=1e-12)
     for belief in ([0.2, 0.5, 0.3], [1.0, 0.0, 0.0]):
-        np.testing.assert_allclose(model.log_predicted(belief), np.log(np.array(belief) @ np.exp(transition)), rtol=1e-10)
+        np.testing.assert_allclose(
+            model.log_predicted(belief), np.log(np.array(belief) @ np.exp(transition)), rtol=1e-10
+        )
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), float("inf"), "hot", True, None])
@@ -234,13 +290,21 @@ def with_copies(n_copies: int, seed: int) -> tuple[BaumWelchHMM, Panel]:
     truth = HMMParams([0.9, 0.1], [[0.95, 0.05], [0.2, 0.8]], [[0.0], [2.0]], [[1.0], [1.0]])
     drawn, states = BaumWelchHMM.from_params(truth).sample([25] * 160, random_state=seed)
     labels = np.random.default_rng(seed).random(len(states)) < np.where(states == 1, 0.6, 0.01)
-    params = HMMParams(truth.initial_probs, truth.transition_matrix, *(np.repeat(a, n_copies, 1) for a in (truth.means, truth.variances)))
+    params = HMMParams(
+        truth.initial_probs,
+        truth.transition_matrix,
+        *(np.repeat(a, n_copies, 1) for a in (truth.means, truth.variances)),
+    )
     cells = np.repeat(drawn.continuous, n_copies, axis=1)
-    return BaumWelchHMM.from_params(params), Panel.from_arrays(cells, lengths=drawn.lengths, labels=labels)
+    return BaumWelchHMM.from_params(params), Panel.from_arrays(
+        cells, lengths=drawn.lengths, labels=labels
+    )
 
 
 @pytest.mark.parametrize(("n_copies", "least", "most"), [(1, 1.0, 2.0), (32, 16.0, 64.0)])
-def test_the_chosen_temperature_undoes_copied_columns(n_copies: int, least: float, most: float) -> None:
+def test_the_chosen_temperature_undoes_copied_columns(
+    n_copies: int, least: float, most: float
+) -> None:
     model, fit = with_copies(n_copies, seed=1)
     _, selection = with_copies(n_copies, seed=2)
     chosen = choose_temperature(model, fit, selection, np.arange(selection.n_rows))
@@ -258,4 +322,6 @@ def test_the_temperature_is_judged_on_the_named_rows_only() -> None:
         lengths=selection.lengths,
         labels=np.where(np.arange(selection.n_rows) % 2, 1 - selection.labels, selection.labels),
     )
-    assert choose_temperature(model, fit, other, places) == choose_temperature(model, fit, selection, places)
+    assert choose_temperature(model, fit, other, places) == choose_temperature(
+        model, fit, selection, places
+    )

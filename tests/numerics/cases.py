@@ -62,8 +62,14 @@ class Problem:
 def draw(case: Case, precision: str, seed: int = 0) -> Problem:
     rng = np.random.default_rng(seed)
     k, d, n = case.n_states, case.n_columns, sum(case.lengths)
-    continuous = (case.separation * rng.integers(-2, 3, (n, 1)) + rng.normal(size=(n, d))).astype(case.cells)
-    categorical = np.stack([rng.integers(0, c, n) for c in case.n_categories], axis=1) if case.n_categories else np.empty((n, 0), int)
+    continuous = (case.separation * rng.integers(-2, 3, (n, 1)) + rng.normal(size=(n, d))).astype(
+        case.cells
+    )
+    categorical = (
+        np.stack([rng.integers(0, c, n) for c in case.n_categories], axis=1)
+        if case.n_categories
+        else np.empty((n, 0), int)
+    )
     continuous[rng.random((n, d)) < case.missing] = np.nan
     categorical[rng.random(categorical.shape) < case.missing] = -1
     transition = rng.dirichlet(np.ones(k), k)
@@ -71,10 +77,16 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         transition = np.triu(transition)
         transition /= transition.sum(axis=1, keepdims=True)
     anchors = np.where(rng.random(n) < 0.5, -1, rng.integers(0, 2, n)) if case.anchors else None
-    anchor_table = np.log(np.where(np.arange(k) < k // 2, [[0.9], [0.2]], [[0.1], [0.8]])) if case.anchors else None
+    anchor_table = (
+        np.log(np.where(np.arange(k) < k // 2, [[0.9], [0.2]], [[0.1], [0.8]]))
+        if case.anchors
+        else None
+    )
     terms = Terms(
         log_initial=np.log(rng.dirichlet(np.ones(k))),
-        log_transition=np.log(transition, out=np.full(transition.shape, -np.inf), where=transition > 0),
+        log_transition=np.log(
+            transition, out=np.full(transition.shape, -np.inf), where=transition > 0
+        ),
         means=case.separation * rng.normal(size=(k, d)),
         scales=rng.uniform(0.5, 2.0, (k, d)),
         constants=rng.normal(size=(k, d)),
@@ -82,7 +94,9 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         n_categories=case.n_categories,
         dof=rng.uniform(3.0, 50.0, (k, d)) if case.student else None,
     )
-    coding = Coding.of(case.n_categories, np.isnan(continuous).any(axis=0), (categorical < 0).any(axis=0))
+    coding = Coding.of(
+        case.n_categories, np.isnan(continuous).any(axis=0), (categorical < 0).any(axis=0)
+    )
     offsets = np.concatenate([[0], np.cumsum(case.lengths)]).astype(np.int64)
     observations = coding.pack(continuous, categorical, offsets, anchors)
     potentials = coding.potentials(terms, continuous.dtype, precision, anchor_table)

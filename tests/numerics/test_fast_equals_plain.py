@@ -17,7 +17,9 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 def assert_same_sums(fast: Sums, slow: Sums, precision: str) -> None:
     for field in Sums._fields:
-        np.testing.assert_allclose(getattr(fast, field), getattr(slow, field), **TOLERANCE[precision], err_msg=field)
+        np.testing.assert_allclose(
+            getattr(fast, field), getattr(slow, field), **TOLERANCE[precision], err_msg=field
+        )
 
 
 @both_precisions
@@ -29,7 +31,9 @@ def test_infer(name: str, precision: str, smoothed: bool) -> None:
     slow, slow_likelihood = plain.infer(problem.observations, problem.potentials, smoothed)
     np.testing.assert_allclose(fast, slow, **TOLERANCE[precision])
     np.testing.assert_allclose(fast.sum(axis=1), 1.0, atol=1e-12)
-    np.testing.assert_allclose(fast_likelihood, slow_likelihood, rtol=1e-10 if precision == "float64" else 1e-5)
+    np.testing.assert_allclose(
+        fast_likelihood, slow_likelihood, rtol=1e-10 if precision == "float64" else 1e-5
+    )
 
 
 @both_precisions
@@ -39,16 +43,22 @@ def test_collect(name: str, precision: str) -> None:
     fast, fast_likelihood = engine.collect(problem.observations, problem.potentials)
     slow, slow_likelihood = plain.collect(problem.observations, problem.potentials)
     assert_same_sums(fast, slow, precision)
-    np.testing.assert_allclose(fast_likelihood, slow_likelihood, rtol=1e-10 if precision == "float64" else 1e-5)
+    np.testing.assert_allclose(
+        fast_likelihood, slow_likelihood, rtol=1e-10 if precision == "float64" else 1e-5
+    )
 
 
 @both_precisions
 @every_case
 def test_collect_given(name: str, precision: str) -> None:
     problem = draw(CASES[name], precision)
-    probs = np.random.default_rng(1).dirichlet(np.ones(CASES[name].n_states), len(problem.continuous))
+    probs = np.random.default_rng(1).dirichlet(
+        np.ones(CASES[name].n_states), len(problem.continuous)
+    )
     fast = engine.collect_given(problem.observations, problem.potentials, probs)
-    assert_same_sums(fast, plain.collect_given(problem.observations, problem.potentials, probs), precision)
+    assert_same_sums(
+        fast, plain.collect_given(problem.observations, problem.potentials, probs), precision
+    )
 
 
 @every_case
@@ -93,7 +103,10 @@ def test_live_steps_go_on_from_each_other(name: str) -> None:
     """Rows of three customers mixed, against one step after the other."""
     problem = draw(CASES[name], "float64")
     tables, n_rows = live.live_tables(problem.terms), min(8, len(problem.continuous))
-    cells, codes = problem.continuous[:n_rows].astype(np.float64), problem.categorical[:n_rows].astype(np.int64)
+    cells, codes = (
+        problem.continuous[:n_rows].astype(np.float64),
+        problem.categorical[:n_rows].astype(np.int64),
+    )
     k = tables.n_states
     beliefs, known = np.zeros((n_rows, k)), np.zeros(n_rows, bool)
     beliefs[1:2], known[1:2] = 1 / k, True  # the second customer was seen before
@@ -104,14 +117,19 @@ def test_live_steps_go_on_from_each_other(name: str) -> None:
     for i in range(n_rows):
         customer = i % 3 if i < 6 else 1
         previous[i], latest[customer] = latest.get(customer, -1), i
-        before, held[customer] = held[customer], plain.live_step(held[customer], cells[i], codes[i], tables, 1e30)[2]
+        before, held[customer] = (
+            held[customer],
+            plain.live_step(held[customer], cells[i], codes[i], tables, 1e30)[2],
+        )
         expected.append((before, held[customer]))
     status, _, _, updated = live.live_steps(beliefs, known, previous, cells, codes, tables, 1e30)
     assert status == live.FINE
     for i, (before, after) in enumerate(expected):
         assert known[i] == (len(before) > 0)
         np.testing.assert_allclose(updated[i], after, rtol=1e-8, atol=1e-300)
-        np.testing.assert_allclose(beliefs[i], before if len(before) else np.zeros(k), rtol=1e-8, atol=1e-300)
+        np.testing.assert_allclose(
+            beliefs[i], before if len(before) else np.zeros(k), rtol=1e-8, atol=1e-300
+        )
 
 
 @every_case
@@ -123,12 +141,16 @@ def test_live_contrasts(name: str) -> None:
         before = rng.normal(0, 3, (len(rows), terms.n_states))
         pieces = plain.row_pieces(rows, codes, *terms.tables)
         for state in {0, terms.n_states - 1}:
-            status, _, _, rivals, of_cells, of_codes = live.live_contrasts(state, before, rows, codes, live.live_tables(terms), 1e30)
+            status, _, _, rivals, of_cells, of_codes = live.live_contrasts(
+                state, before, rows, codes, live.live_tables(terms), 1e30
+            )
             assert status == live.FINE
             if terms.n_states == 1:
                 continue
             for i, (cells, names) in enumerate(zip(*pieces, strict=True)):
-                rival, by_cells, by_codes, _ = plain.contrast(state, before[i], cells, names, np.zeros(terms.n_states))
+                rival, by_cells, by_codes, _ = plain.contrast(
+                    state, before[i], cells, names, np.zeros(terms.n_states)
+                )
                 assert rivals[i] == rival
                 np.testing.assert_allclose(of_cells[i], by_cells, rtol=1e-9, atol=1e-9)
                 np.testing.assert_allclose(of_codes[i], by_codes, rtol=1e-12, atol=1e-12)
@@ -151,7 +173,9 @@ def test_log_predicted_rows(name: str) -> None:
     known = np.array([True, False, True, True])
     found = live.log_predicted_rows(beliefs, known, terms.log_initial, terms.log_transition)
     for i in range(4):
-        expected = plain.log_predicted(beliefs[i], terms.log_transition) if known[i] else terms.log_initial
+        expected = (
+            plain.log_predicted(beliefs[i], terms.log_transition) if known[i] else terms.log_initial
+        )
         np.testing.assert_allclose(found[i], expected, rtol=1e-13)
 
 
@@ -165,7 +189,12 @@ def test_live_step_names_the_bad_cell() -> None:
         assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CELL, 7)
         cells[7], codes[11] = 0.0, 3
         assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
-        for belief in (np.zeros(5), np.full(5, np.nan), np.array([1.5, -0.5, 0.0, 0.0, 0.0]), np.full(5, 0.3)):
+        for belief in (
+            np.zeros(5),
+            np.full(5, np.nan),
+            np.array([1.5, -0.5, 0.0, 0.0, 0.0]),
+            np.full(5, 0.3),
+        ):
             assert step(belief, cells, np.zeros(13, np.int64), tables, 1e30)[0] == live.BAD_BELIEF
         codes[11] = -2
         assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
@@ -176,7 +205,9 @@ def test_pieces(name: str) -> None:
     problem = draw(CASES[name], "float64")
     rows, codes = problem.continuous.astype(np.float64), problem.categorical.astype(np.int64)
     for terms in (problem.terms, problem.terms.tempered(3.0)):
-        for fast, slow in zip(terms.pieces(rows, codes), plain.row_pieces(rows, codes, *terms.tables), strict=True):
+        for fast, slow in zip(
+            terms.pieces(rows, codes), plain.row_pieces(rows, codes, *terms.tables), strict=True
+        ):
             np.testing.assert_allclose(fast, slow, rtol=1e-14, atol=1e-300)
 
 
@@ -193,7 +224,10 @@ def test_log_predicted(belief: list[float]) -> None:
     with np.errstate(divide="ignore"):
         impossible = np.log([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     for moves in (np.log(np.full((3, 3), 1 / 3)), impossible, np.array([[-1.0, -900.0, -2e4]] * 3)):
-        fast, slow = (predicted(np.array(belief), moves) for predicted in (live.log_predicted, plain.log_predicted))
+        fast, slow = (
+            predicted(np.array(belief), moves)
+            for predicted in (live.log_predicted, plain.log_predicted)
+        )
         np.testing.assert_allclose(fast, slow, rtol=1e-14)
 
 
@@ -201,7 +235,13 @@ def test_log_predicted(belief: list[float]) -> None:
 def test_packing(name: str) -> None:
     problem = draw(CASES[name], "float64")
     slow = np.zeros_like(problem.observations.flags)
-    plain.pack_flags(problem.continuous, problem.categorical, problem.coding.questions, problem.coding.columns, slow)
+    plain.pack_flags(
+        problem.continuous,
+        problem.categorical,
+        problem.coding.questions,
+        problem.coding.columns,
+        slow,
+    )
     np.testing.assert_array_equal(problem.observations.flags, slow)
     assert slow.any() == (2 in CASES[name].n_categories or CASES[name].missing > 0)
 
@@ -228,7 +268,11 @@ def _linear_and_log(name: str) -> tuple[Observations, Potentials, Potentials]:
 @pytest.mark.parametrize("name", ["mixed", "far apart", "longer than a block", "anchored"])
 def test_scaled_and_log_domain_recursions_agree(name: str) -> None:
     observations, scaled, logarithmic = _linear_and_log(name)
-    assert_same_sums(engine.collect(observations, scaled)[0], engine.collect(observations, logarithmic)[0], "float64")
+    assert_same_sums(
+        engine.collect(observations, scaled)[0],
+        engine.collect(observations, logarithmic)[0],
+        "float64",
+    )
 
 
 def test_underflowed_state_comes_back_when_moves_are_impossible() -> None:
@@ -245,7 +289,9 @@ def test_underflowed_state_comes_back_when_moves_are_impossible() -> None:
         n_categories=(),
     )
     layout = coding.Coding.of((), np.array([False]), np.empty(0, bool))
-    observations = layout.pack(np.vstack([cells, cells[-1:]]), np.empty((n + 1, 0), np.int8), np.array([0, n + 1]))
+    observations = layout.pack(
+        np.vstack([cells, cells[-1:]]), np.empty((n + 1, 0), np.int8), np.array([0, n + 1])
+    )
     potentials = layout.potentials(terms, np.dtype("float64"), "float64")
     assert not potentials.linear
     probs, _ = engine.infer(observations, potentials, smoothed=False)

@@ -14,7 +14,9 @@ def test_exp_to_the_last_bit_or_two() -> None:
         for i in range(0, len(values), 8):
             vectors.store(out, (i,), vectors.exp(vectors.load8(values, (i,))))
 
-    values = np.concatenate([-np.linspace(0, 700, 8000), [-np.inf, -708.5, -1e300, 0.0, -1e-300, -0.5, -1.0, -2.0]])
+    values = np.concatenate(
+        [-np.linspace(0, 700, 8000), [-np.inf, -708.5, -1e300, 0.0, -1e-300, -0.5, -1.0, -2.0]]
+    )
     out = np.empty_like(values)
     run(values, out)
     exact = np.where(values < -708, 0.0, np.exp(values))
@@ -35,7 +37,9 @@ def test_log_to_the_last_bit_or_two() -> None:
 
 def test_reductions_residual_and_conversion() -> None:
     @numba.njit
-    def run(values: np.ndarray, scale: np.ndarray, location: np.ndarray, out: np.ndarray) -> tuple[float, float]:
+    def run(
+        values: np.ndarray, scale: np.ndarray, location: np.ndarray, out: np.ndarray
+    ) -> tuple[float, float]:
         x = vectors.load16(values, (0, 16))
         t = vectors.residual(x, vectors.load16(scale, (0,)), vectors.load16(location, (0,)))
         vectors.store(out, (0,), vectors.convert(t, vectors.load16(out, (0,))))

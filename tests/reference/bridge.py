@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from turncoat import Anchors, BaumWelchHMM, HMMParams, Panel, Prior, VariationalHMM, VariationalParams
+from turncoat import (
+    Anchors,
+    BaumWelchHMM,
+    HMMParams,
+    Panel,
+    Prior,
+    VariationalHMM,
+    VariationalParams,
+)
 
 from .enumeration import Factors
 from .evidence import Hyper

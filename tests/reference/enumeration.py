@@ -25,7 +25,9 @@ class Enumeration:
     pairs: Array  # [T - 1, K, K]: posterior of (state at t, state at t + 1)
     path: Ints  # [T]
     path_log_prob: float  # log of the joint weight of the best path
-    path_margin: float  # by how much it beats the second best: paths that permute the same moves tie exactly
+    path_margin: (
+        float  # by how much it beats the second best: paths that permute the same moves tie exactly
+    )
 
     @property
     def initial(self) -> Array:
@@ -46,10 +48,14 @@ def log(values: Array) -> Array:
 
 def all_paths(n_states: int, length: int) -> Ints:
     """Every path, [K^T, T]."""
-    return np.array(list(product(range(n_states), repeat=length)), dtype=np.int64).reshape(-1, length)
+    return np.array(list(product(range(n_states), repeat=length)), dtype=np.int64).reshape(
+        -1, length
+    )
 
 
-def path_log_probs(paths: Ints, log_initial: Array, log_transition: Array, log_emission: Array) -> Array:
+def path_log_probs(
+    paths: Ints, log_initial: Array, log_transition: Array, log_emission: Array
+) -> Array:
     """Joint log weight of each path and its observations, [P]. The weights need not be normalised (variational E-step)."""
     length = paths.shape[1]
     total = log_initial[paths[:, 0]] + log_emission[np.arange(length), paths].sum(axis=1)
@@ -74,21 +80,33 @@ def enumerate_paths(log_initial: Array, log_transition: Array, log_emission: Arr
     filtered = np.zeros((length, n_states))
     for row in range(length):  # each row from the prefixes that end there, knowing nothing later
         prefixes = all_paths(n_states, row + 1)
-        prefix_joint = path_log_probs(prefixes, log_initial, log_transition, log_emission[: row + 1])
+        prefix_joint = path_log_probs(
+            prefixes, log_initial, log_transition, log_emission[: row + 1]
+        )
         np.add.at(filtered[row], prefixes[:, -1], np.exp(prefix_joint - logsumexp(prefix_joint)))
 
     best = int(np.argmax(joint))
     margin = float(joint[best] - np.delete(joint, best).max(initial=-np.inf))
-    return Enumeration(log_likelihood, filtered, smoothed, pairs, paths[best], float(joint[best]), margin)
+    return Enumeration(
+        log_likelihood, filtered, smoothed, pairs, paths[best], float(joint[best]), margin
+    )
 
 
-def log_emissions(continuous: Array, categorical: Ints, means: Array, variances: Array, category_probs: Sequence[Array]) -> Array:
+def log_emissions(
+    continuous: Array,
+    categorical: Ints,
+    means: Array,
+    variances: Array,
+    category_probs: Sequence[Array],
+) -> Array:
     """Log density of each row under each state, [N, K]; a missing cell (NaN, -1) has factor one."""
     result = np.zeros((len(continuous), len(means)))
     for column, values in enumerate(continuous.T):
         for row in np.flatnonzero(~np.isnan(values)):
             variance = variances[:, column]
-            result[row] -= 0.5 * (np.log(2 * np.pi * variance) + (values[row] - means[:, column]) ** 2 / variance)
+            result[row] -= 0.5 * (
+                np.log(2 * np.pi * variance) + (values[row] - means[:, column]) ** 2 / variance
+            )
     for column, codes in enumerate(categorical.T):
         for row in np.flatnonzero(codes >= 0):
             result[row] += log(category_probs[column][:, codes[row]])
@@ -135,10 +153,14 @@ class Factors:
                         shape, rate = self.dof[state, column] / 2, self.scale[state, column] / 2
                         expected_log_precision = digamma(shape) - np.log(rate)
                         expected_square = shape / rate * (value - m) ** 2 + 1 / kappa
-                        result[row, state] += 0.5 * (expected_log_precision - np.log(2 * np.pi) - expected_square)
+                        result[row, state] += 0.5 * (
+                            expected_log_precision - np.log(2 * np.pi) - expected_square
+                        )
                 for column, code in enumerate(codes):
                     if code >= 0:
-                        result[row, state] += dirichlet_expected_log(self.category[column][state])[code]
+                        result[row, state] += dirichlet_expected_log(self.category[column][state])[
+                            code
+                        ]
         return result
 
     def predictive_log_emissions(self, continuous: Array, categorical: Ints) -> Array:
@@ -150,7 +172,9 @@ class Factors:
                     if not np.isnan(value):
                         kappa, nu = self.mean_strength[state, column], self.dof[state, column]
                         spread = np.sqrt(self.scale[state, column] * (kappa + 1) / (nu * kappa))
-                        result[row, state] += student_t.logpdf(value, nu, self.location[state, column], spread)
+                        result[row, state] += student_t.logpdf(
+                            value, nu, self.location[state, column], spread
+                        )
                 for column, code in enumerate(codes):
                     if code >= 0:
                         alpha = self.category[column][state]
@@ -180,7 +204,9 @@ def weighted_moments(continuous: Array, smoothed: Array) -> tuple[Array, Array, 
     return weight, mean, squares
 
 
-def weighted_counts(categorical: Ints, smoothed: Array, n_categories: Sequence[int]) -> tuple[Array, ...]:
+def weighted_counts(
+    categorical: Ints, smoothed: Array, n_categories: Sequence[int]
+) -> tuple[Array, ...]:
     """Expected category counts of each state over the observed cells: one [K, C_j] for each column."""
     counts = tuple(np.zeros((smoothed.shape[1], size)) for size in n_categories)
     for column, table in enumerate(counts):

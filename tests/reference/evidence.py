@@ -35,7 +35,8 @@ class Hyper:
         shape = (n_states, n_columns)
         return Factors(
             initial=np.full(n_states, self.initial),
-            transition=np.full((n_states, n_states), self.transition) + self.sticky * np.eye(n_states),
+            transition=np.full((n_states, n_states), self.transition)
+            + self.sticky * np.eye(n_states),
             location=np.full(shape, self.mean),
             mean_strength=np.full(shape, self.mean_strength),
             dof=np.full(shape, self.dof),
@@ -73,7 +74,9 @@ def dirichlet_log_evidence(counts: Array, concentration: Array) -> float:
     )
 
 
-def iid_log_evidence(continuous: Array, categorical: Ints, n_categories: Sequence[int], prior: Hyper) -> float:
+def iid_log_evidence(
+    continuous: Array, categorical: Ints, n_categories: Sequence[int], prior: Hyper
+) -> float:
     """Log evidence of rows that share one state: the columns are independent, missing cells drop out. This is K = 1, whose chain adds 0."""
     total = 0.0
     for column in continuous.T:
@@ -94,11 +97,18 @@ def chain_log_evidence(paths: Sequence[Ints], n_states: int, prior: Hyper) -> fl
             moves[before, after] += 1
     rows = prior.factors(n_states, 0, ()).transition
     total = dirichlet_log_evidence(first, np.full(n_states, prior.initial))
-    return total + sum(dirichlet_log_evidence(moves[state], rows[state]) for state in range(n_states))
+    return total + sum(
+        dirichlet_log_evidence(moves[state], rows[state]) for state in range(n_states)
+    )
 
 
 def exact_log_evidence(
-    continuous: Array, categorical: Ints, n_categories: Sequence[int], lengths: Sequence[int], n_states: int, prior: Hyper
+    continuous: Array,
+    categorical: Ints,
+    n_categories: Sequence[int],
+    lengths: Sequence[int],
+    n_states: int,
+    prior: Hyper,
 ) -> float:
     """Log evidence of a whole tiny panel: for each joint hidden path everything integrates in closed form; sum over all paths."""
     ends = np.cumsum(lengths)[:-1]
@@ -115,7 +125,12 @@ def exact_log_evidence(
 def dirichlet_kl(q: Array, p: Array) -> float:
     """KL(Dir(q) || Dir(p)); zero for a single component."""
     expected_log = digamma(q) - digamma(q.sum())
-    return float(gammaln(q.sum()) - gammaln(p.sum()) + (gammaln(p) - gammaln(q)).sum() + ((q - p) * expected_log).sum())
+    return float(
+        gammaln(q.sum())
+        - gammaln(p.sum())
+        + (gammaln(p) - gammaln(q)).sum()
+        + ((q - p) * expected_log).sum()
+    )
 
 
 def normal_gamma_kl(m: float, kappa: float, nu: float, s: float, prior: Hyper) -> float:
@@ -129,7 +144,9 @@ def normal_gamma_kl(m: float, kappa: float, nu: float, s: float, prior: Hyper) -
         + shape * (rate0 - rate) / rate
     )
     ratio = prior.mean_strength / kappa
-    normals = 0.5 * (ratio - 1 - np.log(ratio) + prior.mean_strength * shape / rate * (m - prior.mean) ** 2)
+    normals = 0.5 * (
+        ratio - 1 - np.log(ratio) + prior.mean_strength * shape / rate * (m - prior.mean) ** 2
+    )
     return float(gammas + normals)
 
 
@@ -142,13 +159,24 @@ def total_kl(q: Factors, prior: Hyper) -> float:
         total += dirichlet_kl(q.transition[state], p.transition[state])
         for column in range(n_columns):
             cell = (state, column)
-            total += normal_gamma_kl(q.location[cell], q.mean_strength[cell], q.dof[cell], q.scale[cell], prior)
-        total += sum(dirichlet_kl(mine[state], theirs[state]) for mine, theirs in zip(q.category, p.category, strict=True))
+            total += normal_gamma_kl(
+                q.location[cell], q.mean_strength[cell], q.dof[cell], q.scale[cell], prior
+            )
+        total += sum(
+            dirichlet_kl(mine[state], theirs[state])
+            for mine, theirs in zip(q.category, p.category, strict=True)
+        )
     return total
 
 
 def update(
-    continuous: Array, categorical: Ints, n_categories: Sequence[int], smoothed: Array, initial: Array, transitions: Array, prior: Hyper
+    continuous: Array,
+    categorical: Ints,
+    n_categories: Sequence[int],
+    smoothed: Array,
+    initial: Array,
+    transitions: Array,
+    prior: Hyper,
 ) -> Factors:
     """The coordinate update of every factor from state posteriors [N, K], first-state sums [K] and expected transition counts [K, K]."""
     p = prior.factors(smoothed.shape[1], continuous.shape[1], n_categories)
@@ -161,5 +189,10 @@ def update(
         mean_strength=kappa,
         dof=p.dof + weight,
         scale=p.scale + squares + p.mean_strength * weight / kappa * (average - p.location) ** 2,
-        category=tuple(a + b for a, b in zip(p.category, weighted_counts(categorical, smoothed, n_categories), strict=True)),
+        category=tuple(
+            a + b
+            for a, b in zip(
+                p.category, weighted_counts(categorical, smoothed, n_categories), strict=True
+            )
+        ),
     )

@@ -20,7 +20,9 @@ class ForwardBackward:
     transitions: Array  # [K, K]
 
 
-def forward_backward(log_initial: Array, log_transition: Array, log_emission: Array) -> ForwardBackward:
+def forward_backward(
+    log_initial: Array, log_transition: Array, log_emission: Array
+) -> ForwardBackward:
     """Textbook recursions on logarithms."""
     length, n_states = log_emission.shape
     alpha = np.empty((length, n_states))
@@ -35,7 +37,13 @@ def forward_backward(log_initial: Array, log_transition: Array, log_emission: Ar
     smoothed = np.exp(alpha + beta - log_likelihood)
     transitions = np.zeros((n_states, n_states))
     for row in range(length - 1):
-        transitions += np.exp(alpha[row][:, None] + log_transition + log_emission[row + 1] + beta[row + 1] - log_likelihood)
+        transitions += np.exp(
+            alpha[row][:, None]
+            + log_transition
+            + log_emission[row + 1]
+            + beta[row + 1]
+            - log_likelihood
+        )
     return ForwardBackward(log_likelihood, filtered, smoothed, transitions)
 
 

@@ -9,7 +9,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .enumeration import Array, Enumeration, Factors, Ints, anchor_log_weights, enumerate_paths, log, log_emissions
+from .enumeration import (
+    Array,
+    Enumeration,
+    Factors,
+    Ints,
+    anchor_log_weights,
+    enumerate_paths,
+    log,
+    log_emissions,
+)
 from .logdomain import ForwardBackward, forward_backward
 
 T = TypeVar("T")
@@ -53,7 +62,12 @@ class Problem:
 
     def log_emission(self) -> Array:
         """Log emission weights [N, K], anchors included."""
-        return log_emissions(self.continuous, self.categorical, self.means, self.variances, self.category_probs) + self.anchor_weights()
+        return (
+            log_emissions(
+                self.continuous, self.categorical, self.means, self.variances, self.category_probs
+            )
+            + self.anchor_weights()
+        )
 
     def anchor_weights(self) -> Array:
         """Log anchor weights [N, K], zero where there are none."""
@@ -63,16 +77,25 @@ class Problem:
 
     def enumerate(self) -> list[Enumeration]:
         """Brute force, one result for each sequence."""
-        return [enumerate_paths(log(self.initial), log(self.transition), rows) for rows in self.split(self.log_emission())]
+        return [
+            enumerate_paths(log(self.initial), log(self.transition), rows)
+            for rows in self.split(self.log_emission())
+        ]
 
     def forward_backward(self) -> list[ForwardBackward]:
         """The log-domain recursions, one result for each sequence."""
-        return [forward_backward(log(self.initial), log(self.transition), rows) for rows in self.split(self.log_emission())]
+        return [
+            forward_backward(log(self.initial), log(self.transition), rows)
+            for rows in self.split(self.log_emission())
+        ]
 
     def enumerate_expected(self, q: Factors) -> list[Enumeration]:
         """Brute force under the expected-log parameters of a variational posterior."""
         rows = q.expected_log_emissions(self.continuous, self.categorical) + self.anchor_weights()
-        return [enumerate_paths(q.expected_log_initial(), q.expected_log_transition(), part) for part in self.split(rows)]
+        return [
+            enumerate_paths(q.expected_log_initial(), q.expected_log_transition(), part)
+            for part in self.split(rows)
+        ]
 
     def reorder(self, order: Sequence[int] | Ints) -> Problem:
         """The same sequences in another order (or a selection, or repeats)."""
@@ -92,7 +115,9 @@ class Problem:
         return np.concatenate([np.arange(self.offsets[u], self.offsets[u + 1]) for u in order])
 
 
-def draw_states(rng: np.random.Generator, initial: Array, transition: Array, lengths: Sequence[int] | Ints) -> Ints:
+def draw_states(
+    rng: np.random.Generator, initial: Array, transition: Array, lengths: Sequence[int] | Ints
+) -> Ints:
     """Hidden paths of all sequences, end to end."""
     states = []
     for length in lengths:
@@ -105,10 +130,16 @@ def draw_states(rng: np.random.Generator, initial: Array, transition: Array, len
 
 
 def draw_rows(
-    rng: np.random.Generator, states: Ints, means: Array, variances: Array, category_probs: Sequence[Array]
+    rng: np.random.Generator,
+    states: Ints,
+    means: Array,
+    variances: Array,
+    category_probs: Sequence[Array],
 ) -> tuple[Array, Ints]:
     """One row for each state, rounded to float32 so that every precision sees the same numbers."""
-    continuous = means[states] + np.sqrt(variances[states]) * rng.standard_normal((len(states), means.shape[1]))
+    continuous = means[states] + np.sqrt(variances[states]) * rng.standard_normal(
+        (len(states), means.shape[1])
+    )
     categorical = np.zeros((len(states), len(category_probs)), dtype=np.int64)
     for column, table in enumerate(category_probs):
         for row, state in enumerate(states):
@@ -157,7 +188,17 @@ def random_problem(
         blank[[0, -1]] = True, True
         continuous[blank] = np.nan
         categorical[blank] = -1
-    problem = Problem(initial, transition, means, variances, category_probs, np.asarray(lengths), states, continuous, categorical)
+    problem = Problem(
+        initial,
+        transition,
+        means,
+        variances,
+        category_probs,
+        np.asarray(lengths),
+        states,
+        continuous,
+        categorical,
+    )
     return problem if noise is None else anchored(problem, rng, noise)
 
 
@@ -174,7 +215,9 @@ def anchored(problem: Problem, rng: np.random.Generator, noise: float) -> Proble
     return replace(problem, codes=codes, allowed_states=allowed, noise=noise)
 
 
-def random_factors(seed: int, n_states: int, n_continuous: int, n_categories: Sequence[int]) -> Factors:
+def random_factors(
+    seed: int, n_states: int, n_continuous: int, n_categories: Sequence[int]
+) -> Factors:
     """A random variational posterior, not fitted to anything."""
     rng = np.random.default_rng(seed)
     shape = (n_states, n_continuous)
@@ -189,6 +232,8 @@ def random_factors(seed: int, n_states: int, n_continuous: int, n_categories: Se
     )
 
 
-def stack(results: Sequence[Enumeration] | Sequence[ForwardBackward], pick: Callable[..., Array]) -> Array:
+def stack(
+    results: Sequence[Enumeration] | Sequence[ForwardBackward], pick: Callable[..., Array]
+) -> Array:
     """Concatenate one field over sequences."""
     return np.concatenate([pick(result) for result in results])

@@ -36,7 +36,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "zeros": {"n_continuous": 1, "n_categories": (3,), "zeros": True},
     "anchors": {"n_continuous": 1, "n_categories": (2,), "noise": 0.0},
     "noisy anchors": {"n_continuous": 1, "n_categories": (3,), "missing": 0.2, "noise": 0.07},
-    "anchors and zeros": {"n_continuous": 1, "n_categories": (2,), "missing": 0.2, "zeros": True, "noise": 0.0},
+    "anchors and zeros": {
+        "n_continuous": 1,
+        "n_categories": (2,),
+        "missing": 0.2,
+        "zeros": True,
+        "noise": 0.0,
+    },
 }
 LENGTHS = ((6,), (1,), (2, 6, 1, 5), (4, 3, 6, 1, 2))
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
@@ -47,7 +53,9 @@ precisions = pytest.mark.parametrize("precision", list(TOLERANCE))
 
 def make(shape: str, seed: int) -> Problem:
     """Problem `seed` of this shape: K in {1, 2, 3}, ragged lengths."""
-    return random_problem(1000 + seed, (2, 3, 3, 2, 3, 1)[seed % 6], lengths=LENGTHS[seed % 4], **SHAPES[shape])
+    return random_problem(
+        1000 + seed, (2, 3, 3, 2, 3, 1)[seed % 6], lengths=LENGTHS[seed % 4], **SHAPES[shape]
+    )
 
 
 @precisions
@@ -56,18 +64,27 @@ def make(shape: str, seed: int) -> Problem:
 def test_posteriors_and_likelihood_equal_enumeration(shape: str, seed: int, precision: str) -> None:
     """filter, smooth and log_likelihood, row by row and sequence by sequence."""
     problem, tolerance = make(shape, seed), TOLERANCE[precision]
-    model, panel, anchors, truth = baum_welch(problem, precision=precision), panel_of(problem), anchors_of(problem), problem.enumerate()
+    model, panel, anchors, truth = (
+        baum_welch(problem, precision=precision),
+        panel_of(problem),
+        anchors_of(problem),
+        problem.enumerate(),
+    )
     expected = np.array([e.log_likelihood for e in truth])
     for found, rows in (
         (model.filter(panel, anchors=anchors), stack(truth, lambda e: e.filtered)),
         (model.smooth(panel, anchors=anchors), stack(truth, lambda e: e.smoothed)),
     ):
         np.testing.assert_allclose(found.probs, rows, atol=tolerance, rtol=0)
-        np.testing.assert_allclose(found.probs.sum(axis=1), 1.0, atol=1e-12 if precision == "float64" else 1e-6)
+        np.testing.assert_allclose(
+            found.probs.sum(axis=1), 1.0, atol=1e-12 if precision == "float64" else 1e-6
+        )
         np.testing.assert_allclose(found.log_likelihood, expected, rtol=tolerance, atol=tolerance)
         assert found.probs.dtype == np.float64
     if anchors is None:
-        np.testing.assert_allclose(model.log_likelihood(panel), expected, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            model.log_likelihood(panel), expected, rtol=tolerance, atol=tolerance
+        )
 
 
 @precisions
@@ -78,8 +95,12 @@ def test_decode_is_the_best_of_all_paths(shape: str, seed: int, precision: str) 
     problem = make(shape, seed)
     decoded = baum_welch(problem, precision=precision).decode(panel_of(problem))
     truth = problem.enumerate()
-    for mine, rows, best in zip(problem.split(decoded), problem.split(problem.log_emission()), truth, strict=True):
-        score = path_log_probs(np.asarray(mine)[None], log0(problem.initial), log0(problem.transition), rows)[0]
+    for mine, rows, best in zip(
+        problem.split(decoded), problem.split(problem.log_emission()), truth, strict=True
+    ):
+        score = path_log_probs(
+            np.asarray(mine)[None], log0(problem.initial), log0(problem.transition), rows
+        )[0]
         tolerance = TOLERANCE[precision] * (1 + abs(best.path_log_prob))
         assert score >= best.path_log_prob - tolerance
         if best.path_margin > tolerance:
@@ -90,7 +111,9 @@ def test_bic_counts_parameters_as_the_method_says() -> None:
     problem = random_problem(3, 3, 2, (2, 4), (5, 4, 6))
     total = sum(e.log_likelihood for e in problem.enumerate())
     n_params = 2 + 3 * 2 + 2 * 3 * 2 + 3 * (1 + 3)
-    assert baum_welch(problem).bic(panel_of(problem)) == pytest.approx(-2 * total + n_params * np.log(15), rel=1e-10)
+    assert baum_welch(problem).bic(panel_of(problem)) == pytest.approx(
+        -2 * total + n_params * np.log(15), rel=1e-10
+    )
 
 
 @dataclass(frozen=True)
@@ -111,7 +134,10 @@ def maximise(problem: Problem, smoothing: float = 0.0) -> Maximised:
     initial = np.mean([e.initial for e in truth], axis=0)
     transitions = np.sum([e.transitions for e in truth], axis=0)
     weight, means, squares = weighted_moments(problem.continuous, smoothed)
-    counts = [table + smoothing for table in weighted_counts(problem.categorical, smoothed, problem.n_categories)]
+    counts = [
+        table + smoothing
+        for table in weighted_counts(problem.categorical, smoothed, problem.n_categories)
+    ]
     return Maximised(
         initial,
         transitions / transitions.sum(axis=1, keepdims=True),
@@ -128,12 +154,25 @@ STEP_SHAPES = [name for name in SHAPES if name != "anchors and zeros"]
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", STEP_SHAPES)
-def test_one_em_step_equals_the_enumerated_one(shape: str, seed: int, smoothing: float, precision: str) -> None:
+def test_one_em_step_equals_the_enumerated_one(
+    shape: str, seed: int, smoothing: float, precision: str
+) -> None:
     """Two E-steps with one update between them: bounds before and after it, and the new parameters."""
-    problem = random_problem(2000 + seed, (2, 3, 2)[seed], lengths=(6, 5, 6, 4, 6, 1, 5, 3), **SHAPES[shape])
+    problem = random_problem(
+        2000 + seed, (2, 3, 2)[seed], lengths=(6, 5, 6, 4, 6, 1, 5, 3), **SHAPES[shape]
+    )
     tolerance = 1e-9 if precision == "float64" else 2e-4
-    options = {**QUIET, "precision": precision, "max_iter": 2, "tol": 0.0, "variance_floor": 1e-10, "category_smoothing": smoothing}
-    model = BaumWelchHMM(problem.n_states, init=params_of(problem), **options).fit(panel_of(problem), anchors=anchors_of(problem))
+    options = {
+        **QUIET,
+        "precision": precision,
+        "max_iter": 2,
+        "tol": 0.0,
+        "variance_floor": 1e-10,
+        "category_smoothing": smoothing,
+    }
+    model = BaumWelchHMM(problem.n_states, init=params_of(problem), **options).fit(
+        panel_of(problem), anchors=anchors_of(problem)
+    )
     expected, params = maximise(problem, smoothing), model.params_
     assert model.fit_report_.n_iter == 2
     np.testing.assert_allclose(params.initial_probs, expected.initial, atol=tolerance)
@@ -146,7 +185,11 @@ def test_one_em_step_equals_the_enumerated_one(shape: str, seed: int, smoothing:
     after = Problem(**{**problem.__dict__, **expected.__dict__})
     bounds = []
     for stage in (problem, after):
-        penalty = smoothing * sum(float(log0(table).sum()) for table in stage.category_probs) if smoothing else 0.0
+        penalty = (
+            smoothing * sum(float(log0(table).sum()) for table in stage.category_probs)
+            if smoothing
+            else 0.0
+        )
         bounds.append(sum(e.log_likelihood for e in stage.enumerate()) + penalty)
     np.testing.assert_allclose(model.fit_report_.history, bounds, rtol=tolerance)
     assert model.lower_bound_ == pytest.approx(bounds[-1], rel=tolerance)
@@ -155,27 +198,49 @@ def test_one_em_step_equals_the_enumerated_one(shape: str, seed: int, smoothing:
 @precisions
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", STEP_SHAPES)
-def test_one_variational_step_equals_the_enumerated_one(shape: str, seed: int, precision: str) -> None:
+def test_one_variational_step_equals_the_enumerated_one(
+    shape: str, seed: int, precision: str
+) -> None:
     """From random factors: the ELBO before the update, the updated factors, the ELBO after."""
     problem = random_problem(3000 + seed, (2, 3, 1)[seed], lengths=(6, 5, 1, 4, 6), **SHAPES[shape])
-    prior = (Hyper(), Hyper.paper(problem.continuous.shape[1]), Hyper(0.5, 0.7, 1.5, 0.8, 0.4, 2.0, 6.0, 2.5))[seed]
+    prior = (
+        Hyper(),
+        Hyper.paper(problem.continuous.shape[1]),
+        Hyper(0.5, 0.7, 1.5, 0.8, 0.4, 2.0, 6.0, 2.5),
+    )[seed]
     tolerance = 1e-9 if precision == "float64" else 2e-4
     q = random_factors(seed, problem.n_states, problem.continuous.shape[1], problem.n_categories)
     options = {**QUIET, "precision": precision, "max_iter": 2, "tol": 0.0, "prior": prior_of(prior)}
-    model = VariationalHMM(problem.n_states, init=posterior_of(q), **options).fit(panel_of(problem), anchors=anchors_of(problem))
+    model = VariationalHMM(problem.n_states, init=posterior_of(q), **options).fit(
+        panel_of(problem), anchors=anchors_of(problem)
+    )
 
     bounds = []
     data = (problem.continuous, problem.categorical, problem.n_categories)
     parts = problem.enumerate_expected(q)
     bounds.append(sum(e.log_likelihood for e in parts) - total_kl(q, prior))
-    smoothed, initial = stack(parts, lambda e: e.smoothed), np.sum([e.initial for e in parts], axis=0)
-    expected = update(*data, smoothed, initial, np.sum([e.transitions for e in parts], axis=0), prior)
-    bounds.append(sum(e.log_likelihood for e in problem.enumerate_expected(expected)) - total_kl(expected, prior))
+    smoothed, initial = (
+        stack(parts, lambda e: e.smoothed),
+        np.sum([e.initial for e in parts], axis=0),
+    )
+    expected = update(
+        *data, smoothed, initial, np.sum([e.transitions for e in parts], axis=0), prior
+    )
+    bounds.append(
+        sum(e.log_likelihood for e in problem.enumerate_expected(expected))
+        - total_kl(expected, prior)
+    )
 
     assert model.fit_report_.n_iter == 2
     found = factors_of(model)
     for name in ("initial", "transition", "location", "mean_strength", "dof", "scale"):
-        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=tolerance, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(found, name),
+            getattr(expected, name),
+            rtol=tolerance,
+            atol=tolerance,
+            err_msg=name,
+        )
     for mine, table in zip(found.category, expected.category, strict=True):
         np.testing.assert_allclose(mine, table, rtol=tolerance)
     np.testing.assert_allclose(model.fit_report_.history, bounds, rtol=tolerance)
@@ -186,21 +251,35 @@ def test_one_variational_step_equals_the_enumerated_one(shape: str, seed: int, p
 @pytest.mark.parametrize("emission", ["expected-log", "predictive"])
 @pytest.mark.parametrize("seed", range(3))
 @cases
-def test_variational_scoring_equals_enumeration(shape: str, seed: int, emission: str, precision: str) -> None:
+def test_variational_scoring_equals_enumeration(
+    shape: str, seed: int, emission: str, precision: str
+) -> None:
     """Expected-log weights (unnormalised) or Student-t emissions with posterior-mean chain."""
     problem, tolerance = make(shape, seed), TOLERANCE[precision]
     q = random_factors(seed, problem.n_states, problem.continuous.shape[1], problem.n_categories)
     if emission == "expected-log":
         truth = problem.enumerate_expected(q)
     else:
-        rows = q.predictive_log_emissions(problem.continuous, problem.categorical) + problem.anchor_weights()
-        chain = np.log(q.initial / q.initial.sum()), np.log(q.transition / q.transition.sum(axis=1, keepdims=True))
+        rows = (
+            q.predictive_log_emissions(problem.continuous, problem.categorical)
+            + problem.anchor_weights()
+        )
+        chain = (
+            np.log(q.initial / q.initial.sum()),
+            np.log(q.transition / q.transition.sum(axis=1, keepdims=True)),
+        )
         truth = [enumerate_paths(*chain, part) for part in problem.split(rows)]
-    model, panel, anchors = variational(q, emission=emission, precision=precision), panel_of(problem), anchors_of(problem)
+    model, panel, anchors = (
+        variational(q, emission=emission, precision=precision),
+        panel_of(problem),
+        anchors_of(problem),
+    )
     filtered, smoothed = model.filter(panel, anchors=anchors), model.smooth(panel, anchors=anchors)
     np.testing.assert_allclose(filtered.probs, stack(truth, lambda e: e.filtered), atol=tolerance)
     np.testing.assert_allclose(smoothed.probs, stack(truth, lambda e: e.smoothed), atol=tolerance)
-    np.testing.assert_allclose(smoothed.log_likelihood, [e.log_likelihood for e in truth], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        smoothed.log_likelihood, [e.log_likelihood for e in truth], rtol=tolerance, atol=tolerance
+    )
     if anchors is None:
         for mine, best in zip(problem.split(model.decode(panel)), truth, strict=True):
             if best.path_margin > tolerance * (1 + abs(best.path_log_prob)):
@@ -222,10 +301,16 @@ def test_row_that_only_an_unreachable_state_explains(leak: float, precision: str
             "continuous": np.array([[0.0], [100.0], [0.5], [100.0], [1.0], [99.0], [0.0]]),
         }
     )
-    model, panel, truth = baum_welch(problem, precision=precision), panel_of(problem), problem.enumerate()
+    model, panel, truth = (
+        baum_welch(problem, precision=precision),
+        panel_of(problem),
+        problem.enumerate(),
+    )
     tolerance = TOLERANCE[precision]
     filtered, smoothed = model.filter(panel), model.smooth(panel)
     np.testing.assert_allclose(filtered.probs, stack(truth, lambda e: e.filtered), atol=tolerance)
     np.testing.assert_allclose(smoothed.probs, stack(truth, lambda e: e.smoothed), atol=tolerance)
-    np.testing.assert_allclose(smoothed.log_likelihood, [e.log_likelihood for e in truth], rtol=tolerance)
+    np.testing.assert_allclose(
+        smoothed.log_likelihood, [e.log_likelihood for e in truth], rtol=tolerance
+    )
     np.testing.assert_array_equal(model.decode(panel), stack(truth, lambda e: e.path))

@@ -23,9 +23,21 @@ TINY: dict[str, dict[str, Any]] = {
     "continuous": {"n_states": 2, "n_continuous": 2, "n_categories": (), "lengths": (3,)},
     "categorical": {"n_states": 2, "n_continuous": 0, "n_categories": (2, 3), "lengths": (3, 2)},
     "mixed": {"n_states": 2, "n_continuous": 1, "n_categories": (3,), "lengths": (4, 1, 2)},
-    "missing": {"n_states": 2, "n_continuous": 2, "n_categories": (2,), "lengths": (4, 3), "missing": 0.3},
+    "missing": {
+        "n_states": 2,
+        "n_continuous": 2,
+        "n_categories": (2,),
+        "lengths": (4, 3),
+        "missing": 0.3,
+    },
     "three states": {"n_states": 3, "n_continuous": 1, "n_categories": (2,), "lengths": (3, 2)},
-    "three states, missing": {"n_states": 3, "n_continuous": 1, "n_categories": (3,), "lengths": (2, 3), "missing": 0.3},
+    "three states, missing": {
+        "n_states": 3,
+        "n_continuous": 1,
+        "n_categories": (3,),
+        "lengths": (2, 3),
+        "missing": 0.3,
+    },
 }
 PRIORS = {"weak": Hyper(), "own": Hyper(0.5, 0.7, 1.5, 0.8, 0.4, 2.0, 6.0, 2.5)}
 
@@ -45,7 +57,9 @@ def test_one_state_elbo_is_the_exact_evidence(kind: str, preset: str, precision:
     problem = random_problem(17, 1, n_continuous, n_categories, (30, 1, 12, 7), missing=missing)
     hyper = {"weak": Hyper(), "paper": Hyper.paper(n_continuous), "own": PRIORS["own"]}[preset]
     prior = {"weak": None, "paper": Prior.paper(), "own": prior_of(hyper)}[preset]
-    model = VariationalHMM(1, prior=prior, **{**QUIET, "precision": precision}).fit(panel_of(problem))
+    model = VariationalHMM(1, prior=prior, **{**QUIET, "precision": precision}).fit(
+        panel_of(problem)
+    )
     exact = iid_log_evidence(problem.continuous, problem.categorical, problem.n_categories, hyper)
     assert model.lower_bound_ == pytest.approx(exact, rel=1e-8 if precision == "float64" else 1e-5)
 
@@ -57,7 +71,11 @@ def test_fitted_elbo_stays_below_the_exact_evidence(kind: str, preset: str, seed
     """Below the sum over all paths, by a few nats (relabelled modes, local optima); and it is the ELBO of the kept parameters."""
     problem, prior = random_problem(50 + seed, **TINY[kind]), PRIORS[preset]
     exact = evidence_of(problem, prior)
-    model = VariationalHMM(problem.n_states, prior=prior_of(prior), **{**QUIET, "n_restarts": 3, "max_iter": 300, "tol": 1e-12})
+    model = VariationalHMM(
+        problem.n_states,
+        prior=prior_of(prior),
+        **{**QUIET, "n_restarts": 3, "max_iter": 300, "tol": 1e-12},
+    )
     model.fit(panel_of(problem))
     assert exact - 8.0 < model.lower_bound_ <= exact + 1e-9
     q = factors_of(model)
@@ -72,13 +90,28 @@ def test_random_factors_are_bounded_by_the_exact_evidence(kind: str, seed: int) 
     problem, prior = random_problem(80 + seed, **TINY[kind]), PRIORS["weak"]
     q = random_factors(seed, problem.n_states, problem.continuous.shape[1], problem.n_categories)
     options = {**QUIET, "max_iter": 20, "tol": 0.0, "prior": prior_of(prior)}
-    report = VariationalHMM(problem.n_states, init=posterior_of(q), **options).fit(panel_of(problem)).fit_report_
+    report = (
+        VariationalHMM(problem.n_states, init=posterior_of(q), **options)
+        .fit(panel_of(problem))
+        .fit_report_
+    )
     bounds = []
     for _ in range(report.n_iter):
         parts = problem.enumerate_expected(q)
         bounds.append(sum(e.log_likelihood for e in parts) - total_kl(q, prior))
-        first, moves = np.sum([e.initial for e in parts], axis=0), np.sum([e.transitions for e in parts], axis=0)
+        first, moves = (
+            np.sum([e.initial for e in parts], axis=0),
+            np.sum([e.transitions for e in parts], axis=0),
+        )
         smoothed = stack(parts, lambda e: e.smoothed)
-        q = update(problem.continuous, problem.categorical, problem.n_categories, smoothed, first, moves, prior)
+        q = update(
+            problem.continuous,
+            problem.categorical,
+            problem.n_categories,
+            smoothed,
+            first,
+            moves,
+            prior,
+        )
     np.testing.assert_allclose(report.history, bounds, rtol=1e-9)
     assert (np.asarray(report.history) <= evidence_of(problem, prior) + 1e-9).all()

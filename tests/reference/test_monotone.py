@@ -20,18 +20,25 @@ def problems(draw: st.DrawFn) -> tuple[Problem, int]:
     """A random panel (missing cells, maybe anchored) and a number of states to fit that need not be the true one."""
     seed = draw(st.integers(0, 10_000))
     n_continuous = draw(st.integers(0, 3))
-    n_categories = tuple(draw(st.lists(st.integers(2, 4), min_size=0 if n_continuous else 1, max_size=2)))
+    n_categories = tuple(
+        draw(st.lists(st.integers(2, 4), min_size=0 if n_continuous else 1, max_size=2))
+    )
     lengths = draw(st.lists(st.integers(1, 12), min_size=3, max_size=8))
     missing, noise = draw(st.sampled_from([0.0, 0.1, 0.4])), draw(st.sampled_from([None, 0.05]))
     n_states = draw(st.integers(1, 4))
-    problem = random_problem(seed, n_states, n_continuous, n_categories, (6, 6, *lengths), missing=missing, noise=noise)
+    problem = random_problem(
+        seed, n_states, n_continuous, n_categories, (6, 6, *lengths), missing=missing, noise=noise
+    )
     return problem, seed
 
 
 def never_falls(history: np.ndarray[Any, Any], relative: float) -> bool:
     """Each bound is at least the one before, up to a share of its size."""
     history = np.asarray(history, dtype=float)
-    return bool(np.isfinite(history).all() and (np.diff(history) >= -relative * (1 + np.abs(history[1:]))).all())
+    return bool(
+        np.isfinite(history).all()
+        and (np.diff(history) >= -relative * (1 + np.abs(history[1:]))).all()
+    )
 
 
 @pytest.mark.parametrize("tier", [BaumWelchHMM, VariationalHMM])
@@ -54,7 +61,13 @@ def test_bound_never_decreases(tier: Any, drawn: tuple[Problem, int]) -> None:
 def test_bound_never_decreases_in_float32(tier: Any, drawn: tuple[Problem, int]) -> None:
     """The same to float32 rounding."""
     problem, seed = drawn
-    model = tier(problem.n_states, **{**QUIET, "precision": "float32"}, max_iter=40, tol=0.0, random_state=seed)
+    model = tier(
+        problem.n_states,
+        **{**QUIET, "precision": "float32"},
+        max_iter=40,
+        tol=0.0,
+        random_state=seed,
+    )
     report = model.fit(panel_of(problem), anchors=anchors_of(problem)).fit_report_
     assert never_falls(report.history, 1e-5), np.asarray(report.history)
 
@@ -67,4 +80,6 @@ def test_bound_never_decreases_while_the_floor_or_the_prior_binds(tier: Any) -> 
     assert never_falls(model.fit_report_.history, 1e-9)
     assert np.isfinite(model.params_.means).all()
     assert (np.asarray(model.params_.variances) > 0).all()
-    np.testing.assert_allclose(np.asarray(model.params_.transition_matrix).sum(axis=1), 1, atol=1e-9)
+    np.testing.assert_allclose(
+        np.asarray(model.params_.transition_matrix).sum(axis=1), 1, atol=1e-9
+    )

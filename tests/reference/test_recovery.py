@@ -33,7 +33,9 @@ def known_problem(seed: int, missing: float) -> Problem:
     continuous, categorical = draw_rows(rng, states, means, variances, tables)
     continuous[rng.random(continuous.shape) < missing] = np.nan
     categorical[rng.random(categorical.shape) < missing] = -1
-    return Problem(initial, transition, means, variances, tables, lengths, states, continuous, categorical)
+    return Problem(
+        initial, transition, means, variances, tables, lengths, states, continuous, categorical
+    )
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
@@ -44,27 +46,44 @@ def test_known_parameters_come_back(tier: Any, missing: float, precision: str) -
     panel = panel_of(problem)
     model = tier(3, n_restarts=3, random_state=0, precision=precision).fit(panel)
     params = model.params_
-    order = linear_sum_assignment(((problem.means[:, None] - np.asarray(params.means)) ** 2).sum(axis=2))[1]
+    order = linear_sum_assignment(
+        ((problem.means[:, None] - np.asarray(params.means)) ** 2).sum(axis=2)
+    )[1]
     rows = np.bincount(problem.states) * (1 - missing)
     leaving = np.bincount(np.concatenate([part[:-1] for part in problem.split(problem.states)]))
 
     def close(found: Array, truth: Array, error: Array, what: str) -> None:
         off = np.abs(found - truth) / error
-        assert (off < SIGMAS).all(), f"{what}: off by {off.max():.1f} standard errors\n{found}\n{truth}"
+        assert (off < SIGMAS).all(), (
+            f"{what}: off by {off.max():.1f} standard errors\n{found}\n{truth}"
+        )
 
     def multinomial(probs: Array, draws: Array | float) -> Array:
         return np.asarray(np.sqrt(probs * (1 - probs) / draws))
 
-    close(params.initial_probs[order], problem.initial, multinomial(problem.initial, len(problem.lengths)), "initial")
+    close(
+        params.initial_probs[order],
+        problem.initial,
+        multinomial(problem.initial, len(problem.lengths)),
+        "initial",
+    )
     moves = multinomial(problem.transition, leaving[:, None])
     close(params.transition_matrix[np.ix_(order, order)], problem.transition, moves, "transition")
     close(params.means[order], problem.means, np.sqrt(problem.variances / rows[:, None]), "means")
-    close(params.variances[order], problem.variances, problem.variances * np.sqrt(2 / rows[:, None]), "variances")
+    close(
+        params.variances[order],
+        problem.variances,
+        problem.variances * np.sqrt(2 / rows[:, None]),
+        "variances",
+    )
     for found, table in zip(params.category_probs, problem.category_probs, strict=True):
         close(found[order], table, multinomial(table, rows[:, None]), "category")
 
     probs = model.smooth(panel).probs
     np.testing.assert_array_equal(align_states(np.eye(3)[problem.states], probs), order)
     agreement = np.mean(probs[:, order].argmax(axis=1) == problem.states)
-    best = np.mean(np.concatenate([f.smoothed for f in problem.forward_backward()]).argmax(axis=1) == problem.states)
+    best = np.mean(
+        np.concatenate([f.smoothed for f in problem.forward_backward()]).argmax(axis=1)
+        == problem.states
+    )
     assert agreement > best - 0.01

@@ -31,8 +31,24 @@ from turncoat.evaluation.results import (
 )
 
 _BASE = 0.0083712
-_SPREADS = {"average_precision": 0.031, "auroc": 0.009, "ks": 0.014, "card_precision_100": 0.012, "recall_at_1%": 0.028}
-_METRICS = ("average_precision", "auroc", "ks", "ece_mass", "ece_width", "brier", "log_loss", "card_precision_100", "recall_at_1%")
+_SPREADS = {
+    "average_precision": 0.031,
+    "auroc": 0.009,
+    "ks": 0.014,
+    "card_precision_100": 0.012,
+    "recall_at_1%": 0.028,
+}
+_METRICS = (
+    "average_precision",
+    "auroc",
+    "ks",
+    "ece_mass",
+    "ece_width",
+    "brier",
+    "log_loss",
+    "card_precision_100",
+    "recall_at_1%",
+)
 
 MANIFEST: dict[str, Any] = {
     "turncoat": "0.4.0",
@@ -40,7 +56,12 @@ MANIFEST: dict[str, Any] = {
     "packages": {"numpy": "2.1.3", "scikit-learn": "1.5.2", "xgboost": "3.0.1"},
     "seeds": [1, 2],
     "data": {"file": "transactions.parquet", "sha256": "5f0c1de27a4b9e3311c0f9a2"},
-    "config": {"protocol": "matched", "n_folds": 2, "orders": [2, 3, 4, 5, 6], "temperature": "auto"},
+    "config": {
+        "protocol": "matched",
+        "n_folds": 2,
+        "orders": [2, 3, 4, 5, 6],
+        "temperature": "auto",
+    },
 }
 
 
@@ -84,17 +105,35 @@ def rich() -> Results:
         selections=(_selection("baum-welch", "bic"), _selection("variational", "elbo")),
         regimes=(_regimes("Baum-Welch"), _regimes("variational")),
         tiers=(
-            TierRow("variational", "variational, corrected, filtered", 6, None, 0.0317, 0.1723, 0.41, 5.46, *_tier_intervals()),
-            TierRow("neural", "nobody", 9, 64, 0.0381, None, None, None, (0.03, 0.05), None, None, None),
+            TierRow(
+                "variational",
+                "variational, corrected, filtered",
+                6,
+                None,
+                0.0317,
+                0.1723,
+                0.41,
+                5.46,
+                *_tier_intervals(),
+            ),
+            TierRow(
+                "neural", "nobody", 9, 64, 0.0381, None, None, None, (0.03, 0.05), None, None, None
+            ),
         ),
         published=(
             Published(
-                "Neural VBEM, corrected, filtered", "the paper, Table 2", {"average_precision": 0.199, "ks": 0.581, "ece_width": 0.0}
+                "Neural VBEM, corrected, filtered",
+                "the paper, Table 2",
+                {"average_precision": 0.199, "ks": 0.581, "ece_width": 0.0},
             ),
             Published(
-                "Baum-Welch, corrected, filtered", "the paper, Table 2", {"average_precision": 0.142, "ks": 0.45, "ece_width": 0.0001}
+                "Baum-Welch, corrected, filtered",
+                "the paper, Table 2",
+                {"average_precision": 0.142, "ks": 0.45, "ece_width": 0.0001},
             ),
-            Published("XGBoost", "Fraud Detection Handbook", {"average_precision": 0.639, "auroc": 0.871}),
+            Published(
+                "XGBoost", "Fraud Detection Handbook", {"average_precision": 0.639, "auroc": 0.871}
+            ),
         ),
         errata=(
             "E7, E8: with fraud shares from the fit part the mean corrected score is the fraud share by construction; held out it is not.",
@@ -118,7 +157,17 @@ def minimal() -> Results:
     """One contestant, no fraud in the test rows, nothing else."""
     figure = Figure(None, (None,), None, None, None)
     curves = Curves((), (), (), (), ())
-    only = Contestant("forest", "baseline", None, None, None, "anomaly", False, {"average_precision": figure, "brier": figure}, curves)
+    only = Contestant(
+        "forest",
+        "baseline",
+        None,
+        None,
+        None,
+        "anomaly",
+        False,
+        {"average_precision": figure, "brier": figure},
+        curves,
+    )
     return Results(
         title="Least",
         protocol="paper",
@@ -159,14 +208,32 @@ def hostile(name: str) -> Results:
         scoring=(name,),
         comparisons=(Comparison(name, name, name, 0.1, (0.0, 0.2), (0.0, 0.2), None, name),),
         slices=(SliceTable(name, name, (SliceRow(name, 1, 0, {name: None}),)),),
-        selections=(Selection(**{**_fields(base.selections[0]), "tier": name, "features": name, "measured": name, "why_used": name}),),
-        regimes=(RegimeTable(**{**_fields(base.regimes[0]), "contestant": name, "measured": name}),),
+        selections=(
+            Selection(
+                **{
+                    **_fields(base.selections[0]),
+                    "tier": name,
+                    "features": name,
+                    "measured": name,
+                    "why_used": name,
+                }
+            ),
+        ),
+        regimes=(
+            RegimeTable(**{**_fields(base.regimes[0]), "contestant": name, "measured": name}),
+        ),
         published=(Published(name, name, {name: 0.1}),),
         errata=(name,),
         warnings=(name,),
         trainings=(replace(base.trainings[0], contestant=name),),
         latents=tuple(
-            replace(one, contestant=name, measured=name, verdict=(name,), axes=tuple(replace(axis, name=name) for axis in one.axes))
+            replace(
+                one,
+                contestant=name,
+                measured=name,
+                verdict=(name,),
+                axes=tuple(replace(axis, name=name) for axis in one.axes),
+            )
             for one in base.latents
         ),
         joint=JointAblation(4, 8, name, (JointRun(name, _joint().runs[0].cycles),), (name,)),
@@ -179,27 +246,86 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _contestants() -> tuple[Contestant, ...]:
     made = []
-    for tier, name, skill in (("baum-welch", "Baum-Welch", 0.30), ("variational", "variational", 0.34)):
+    for tier, name, skill in (
+        ("baum-welch", "Baum-Welch", 0.30),
+        ("variational", "variational", 0.34),
+    ):
         made += [
             _contestant(f"{name}, raw, smoothed", "hmm", tier, "none", "smoothed", "raw", skill),
-            _contestant(f"{name}, corrected, smoothed", "hmm", tier, "none", "smoothed", "corrected", skill + 0.018),
-            _contestant(f"{name}, corrected, filtered", "hmm", tier, "none", "filtered", "corrected", skill - 0.003),
-            _contestant(f"{name}, anchored, corrected, filtered", "hmm", tier, "anchored", "filtered", "corrected", skill + 0.274),
+            _contestant(
+                f"{name}, corrected, smoothed",
+                "hmm",
+                tier,
+                "none",
+                "smoothed",
+                "corrected",
+                skill + 0.018,
+            ),
+            _contestant(
+                f"{name}, corrected, filtered",
+                "hmm",
+                tier,
+                "none",
+                "filtered",
+                "corrected",
+                skill - 0.003,
+            ),
+            _contestant(
+                f"{name}, anchored, corrected, filtered",
+                "hmm",
+                tier,
+                "anchored",
+                "filtered",
+                "corrected",
+                skill + 0.274,
+            ),
         ]
     made += [
-        _contestant("XGBoost", "baseline", None, None, None, "probability", 0.7402, note="64 trials of Optuna, exact trees"),
+        _contestant(
+            "XGBoost",
+            "baseline",
+            None,
+            None,
+            None,
+            "probability",
+            0.7402,
+            note="64 trials of Optuna, exact trees",
+        ),
         _contestant("logistic regression", "baseline", None, None, None, "probability", 0.5611),
         _contestant("random forest", "baseline", None, None, None, "probability", 0.6904),
         _contestant("isolation forest", "baseline", None, None, None, "anomaly", 0.1873),
         _contestant("XGBoost, isotonic", "calibrated", None, None, None, "probability", 0.7301),
-        _contestant("XGBoost on beliefs and features", "hybrid", "variational", "anchored", "filtered", "probability", 0.7455),
-        _contestant("XGBoost inside the variational regimes", "ranker", "variational", "none", "filtered", "probability", 0.7439),
+        _contestant(
+            "XGBoost on beliefs and features",
+            "hybrid",
+            "variational",
+            "anchored",
+            "filtered",
+            "probability",
+            0.7455,
+        ),
+        _contestant(
+            "XGBoost inside the variational regimes",
+            "ranker",
+            "variational",
+            "none",
+            "filtered",
+            "probability",
+            0.7439,
+        ),
     ]
     return tuple(made)
 
 
 def _contestant(
-    name: str, family: str, tier: str | None, supervision: str | None, mode: str | None, kind: str, skill: float, note: str = ""
+    name: str,
+    family: str,
+    tier: str | None,
+    supervision: str | None,
+    mode: str | None,
+    kind: str,
+    skill: float,
+    note: str = "",
 ) -> Contestant:
     is_probability = kind in ("corrected", "probability")
     gap = 0.0007 + 0.0031 * (1 - skill) if is_probability else 0.1234 + skill / 10
@@ -214,27 +340,69 @@ def _contestant(
         "card_precision_100": 0.12 + 0.21 * skill,
         "recall_at_1%": 0.1 + 0.8 * skill,
     }
-    figures = {metric: _figure(values[metric], _SPREADS.get(metric, values[metric] / 9)) for metric in _METRICS}
-    return Contestant(name, family, tier, supervision, mode, kind, is_probability, figures, _curves(skill, gap), note)
+    figures = {
+        metric: _figure(values[metric], _SPREADS.get(metric, values[metric] / 9))
+        for metric in _METRICS
+    }
+    return Contestant(
+        name,
+        family,
+        tier,
+        supervision,
+        mode,
+        kind,
+        is_probability,
+        figures,
+        _curves(skill, gap),
+        note,
+    )
 
 
 def _figure(value: float, spread: float) -> Figure:
-    customers, transactions = (value - spread, value + spread * 1.07), (value - spread * 0.43, value + spread * 0.45)
-    return Figure(value, (value - spread / 3, value + spread / 3), spread / 7, transactions, customers)
+    customers, transactions = (
+        (value - spread, value + spread * 1.07),
+        (value - spread * 0.43, value + spread * 0.45),
+    )
+    return Figure(
+        value, (value - spread / 3, value + spread / 3), spread / 7, transactions, customers
+    )
 
 
 def _curves(skill: float, gap: float) -> Curves:
     recall = tuple(place / 60 for place in range(61))
-    precision = tuple(_BASE + (1 - _BASE) * (1 - r ** (0.4 + 3 * skill * skill)) * (0.5 + skill / 2) for r in recall)
+    precision = tuple(
+        _BASE + (1 - _BASE) * (1 - r ** (0.4 + 3 * skill * skill)) * (0.5 + skill / 2)
+        for r in recall
+    )
     scores = tuple(0.0004 * math.exp(place * 0.55 * (0.6 + skill / 2)) for place in range(10))
-    shares = tuple(max(0.0, score * (1 + 25 * gap * math.sin(place * 1.7))) if place else 0.0 for place, score in enumerate(scores))
+    shares = tuple(
+        max(0.0, score * (1 + 25 * gap * math.sin(place * 1.7))) if place else 0.0
+        for place, score in enumerate(scores)
+    )
     return Curves(recall, precision, scores, shares, (26_854,) * 10)
 
 
 def _comparisons() -> tuple[Comparison, ...]:
-    def of(first: str, second: str, metric: str, value: float, spread: float, p: float | None = None, headline: str = "") -> Comparison:
+    def of(
+        first: str,
+        second: str,
+        metric: str,
+        value: float,
+        spread: float,
+        p: float | None = None,
+        headline: str = "",
+    ) -> Comparison:
         wide: Interval = (value - spread, value + spread)
-        return Comparison(first, second, metric, value, (value - spread * 0.6, value + spread * 0.6), wide, p, headline)
+        return Comparison(
+            first,
+            second,
+            metric,
+            value,
+            (value - spread * 0.6, value + spread * 0.6),
+            wide,
+            p,
+            headline,
+        )
 
     ranker, hybrid = "XGBoost inside the variational regimes", "XGBoost on beliefs and features"
     return (
@@ -247,7 +415,15 @@ def _comparisons() -> tuple[Comparison, ...]:
             None,
             "Inside the regimes XGBoost ranks as well as alone; the interval includes 0.",
         ),
-        of(hybrid, "XGBoost", "average_precision", 0.0053, 0.0039, None, "Beliefs as features help XGBoost a little."),
+        of(
+            hybrid,
+            "XGBoost",
+            "average_precision",
+            0.0053,
+            0.0039,
+            None,
+            "Beliefs as features help XGBoost a little.",
+        ),
         of(
             "variational, corrected, filtered",
             "variational, raw, smoothed",
@@ -257,8 +433,20 @@ def _comparisons() -> tuple[Comparison, ...]:
             1.2e-88,
             "The correction makes a belief a probability: the calibration error falls by a factor of more than fifty.",
         ),
-        of("variational, corrected, filtered", "Baum-Welch, corrected, filtered", "average_precision", 0.04, 0.021),
-        of("variational, anchored, corrected, filtered", "variational, corrected, filtered", "average_precision", 0.277, 0.033),
+        of(
+            "variational, corrected, filtered",
+            "Baum-Welch, corrected, filtered",
+            "average_precision",
+            0.04,
+            0.021,
+        ),
+        of(
+            "variational, anchored, corrected, filtered",
+            "variational, corrected, filtered",
+            "average_precision",
+            0.277,
+            0.033,
+        ),
         of(ranker, "XGBoost, isotonic", "log_loss", -0.000278, 0.00031, 0.0314),
         of(ranker, "XGBoost", "log_loss", -0.0011, 0.0005, 0.00041),
     )
@@ -266,9 +454,20 @@ def _comparisons() -> tuple[Comparison, ...]:
 
 def _slices() -> tuple[SliceTable, ...]:
     tables = []
-    for name, skill in (("variational, corrected, filtered", 0.33), ("XGBoost inside the variational regimes", 0.74)):
+    for name, skill in (
+        ("variational, corrected, filtered", 0.33),
+        ("XGBoost inside the variational regimes", 0.74),
+    ):
         history = [
-            SliceRow(label, rows, frauds, {"average_precision": None if frauds == 0 else skill + lift, "ece_mass": 0.0021 - lift / 100})
+            SliceRow(
+                label,
+                rows,
+                frauds,
+                {
+                    "average_precision": None if frauds == 0 else skill + lift,
+                    "ece_mass": 0.0021 - lift / 100,
+                },
+            )
             for label, rows, frauds, lift in (
                 ("first", 12, 0, 0.0),
                 ("2nd to 4th", 118, 3, -0.081),
@@ -277,7 +476,10 @@ def _slices() -> tuple[SliceTable, ...]:
             )
         ]
         tables.append(SliceTable("by length of history", name, tuple(history)))
-    for name, skill in (("variational, corrected, filtered", 0.33), ("XGBoost inside the variational regimes", 0.74)):
+    for name, skill in (
+        ("variational, corrected, filtered", 0.33),
+        ("XGBoost inside the variational regimes", 0.74),
+    ):
         scenarios = [
             SliceRow(
                 f"scenario {number}",
@@ -294,7 +496,13 @@ def _slices() -> tuple[SliceTable, ...]:
 def _selection(tier: str, criterion: str) -> Selection:
     sign = -1 if criterion == "bic" else 1
     orders = []
-    found = ((2, 0.112, 0.021, 2.51), (3, 0.061, 0.038, 4.54), (4, 0.024, 0.079, 9.44), (5, 0.0191, 0.0853, 10.19), (6, 0.0031, None, None))
+    found = (
+        (2, 0.112, 0.021, 2.51),
+        (3, 0.061, 0.038, 4.54),
+        (4, 0.024, 0.079, 9.44),
+        (5, 0.0191, 0.0853, 10.19),
+        (6, 0.0031, None, None),
+    )
     reasons = (
         "the first eligible order",
         "enrichment 4.54 is 81 % above the kept K = 2",
@@ -303,10 +511,19 @@ def _selection(tier: str, criterion: str) -> Selection:
         "the fraud regime holds 0.31 % of the rows, below the floor of 0.5 %",
     )
     for (k, occupancy, rate, enrichment), reason in zip(found, reasons, strict=True):
-        criteria = {criterion: sign * (8_123_456.789 - 91_000.5 * k + 6_100 * k * k), "held_out": -31.2345 + 0.61 * k - 0.035 * k * k}
-        orders.append(OrderRow(k, criteria, occupancy, rate or 0.0912, enrichment, k < 6, k < 5, reason))
+        criteria = {
+            criterion: sign * (8_123_456.789 - 91_000.5 * k + 6_100 * k * k),
+            "held_out": -31.2345 + 0.61 * k - 0.035 * k * k,
+        }
+        orders.append(
+            OrderRow(k, criteria, occupancy, rate or 0.0912, enrichment, k < 6, k < 5, reason)
+        )
     sensitivity = [
-        {"floor": floor, "delta": delta, "n_states": None if floor > 0.06 and delta > 0.9 else 4.0 if delta < 1 else 2.0}
+        {
+            "floor": floor,
+            "delta": delta,
+            "n_states": None if floor > 0.06 and delta > 0.9 else 4.0 if delta < 1 else 2.0,
+        }
         for floor in (0.0025, 0.005, 0.01, 0.1)
         for delta in (0.25, 0.5, 1.0)
     ]
@@ -334,8 +551,26 @@ def _regimes(name: str) -> RegimeTable:
             0.931,
             ("amount to mean: about the average (-0.1 spreads)", "pace: slow (-0.7 spreads)"),
         ),
-        RegimeRow(1, 0.341, 0.0024, 0.0021, 0.0028, 0.287, 0.874, ("pace: fast (+0.9 spreads)", "hour habit: as usual (+0.2 spreads)")),
-        RegimeRow(2, 0.123, 0.0113, 0.0101, 0.0127, 1.35, 0.702, ("terminal risk, 7 days: above the average (+1.2 spreads)",)),
+        RegimeRow(
+            1,
+            0.341,
+            0.0024,
+            0.0021,
+            0.0028,
+            0.287,
+            0.874,
+            ("pace: fast (+0.9 spreads)", "hour habit: as usual (+0.2 spreads)"),
+        ),
+        RegimeRow(
+            2,
+            0.123,
+            0.0113,
+            0.0101,
+            0.0127,
+            1.35,
+            0.702,
+            ("terminal risk, 7 days: above the average (+1.2 spreads)",),
+        ),
         RegimeRow(
             3,
             0.024,
@@ -351,22 +586,58 @@ def _regimes(name: str) -> RegimeTable:
             ),
         ),
     )
-    transition = ((0.931, 0.051, 0.016, 0.002), (0.091, 0.874, 0.031, 0.004), (0.151, 0.122, 0.702, 0.025), (0.211, 0.133, 0.1048, 0.5512))
-    return RegimeTable(name, "calibration part, filtered, held out", 3, 4.0, 0.1234, 0.0181, 0.0156, 0.412, rows, transition)
+    transition = (
+        (0.931, 0.051, 0.016, 0.002),
+        (0.091, 0.874, 0.031, 0.004),
+        (0.151, 0.122, 0.702, 0.025),
+        (0.211, 0.133, 0.1048, 0.5512),
+    )
+    return RegimeTable(
+        name,
+        "calibration part, filtered, held out",
+        3,
+        4.0,
+        0.1234,
+        0.0181,
+        0.0156,
+        0.412,
+        rows,
+        transition,
+    )
 
 
 def _training(name: str, epochs: int, weight: float = 1.0) -> Training:
-    train = tuple(0.0412 + 0.21 * math.exp(-epoch / 4) + 0.0004 * math.sin(3 * epoch) for epoch in range(epochs))
-    held_out = tuple(0.0467 + 0.18 * math.exp(-epoch / 3) + 0.00002 * epoch**2 for epoch in range(epochs))
-    return Training(name, 8, train, held_out, held_out.index(min(held_out)) + 1, stopped_early=epochs < 30, class_weight=weight)
+    train = tuple(
+        0.0412 + 0.21 * math.exp(-epoch / 4) + 0.0004 * math.sin(3 * epoch)
+        for epoch in range(epochs)
+    )
+    held_out = tuple(
+        0.0467 + 0.18 * math.exp(-epoch / 3) + 0.00002 * epoch**2 for epoch in range(epochs)
+    )
+    return Training(
+        name,
+        8,
+        train,
+        held_out,
+        held_out.index(min(held_out)) + 1,
+        stopped_early=epochs < 30,
+        class_weight=weight,
+    )
 
 
 def _latents(name: str, rows: int) -> LatentMap:
     """Rows along a bent line, four regimes one after the other, frauds towards the end."""
     places = [row / rows for row in range(rows)]
-    x = tuple(9 * place + 0.9 * math.sin(97.3 * row) * math.cos(row) for row, place in enumerate(places))
-    y = tuple(3 * math.sin(4 * place) + 0.8 * math.sin(71.9 * row) for row, place in enumerate(places))
-    regimes = tuple((0, 0, 0, 0, 1, 1, 1, 2, 2, 3)[int(10 * place)] if row % 11 else (row // 11) % 4 for row, place in enumerate(places))
+    x = tuple(
+        9 * place + 0.9 * math.sin(97.3 * row) * math.cos(row) for row, place in enumerate(places)
+    )
+    y = tuple(
+        3 * math.sin(4 * place) + 0.8 * math.sin(71.9 * row) for row, place in enumerate(places)
+    )
+    regimes = tuple(
+        (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)[int(10 * place)] if row % 11 else (row // 11) % 4
+        for row, place in enumerate(places)
+    )
     labels = tuple(int(place > 0.93 and row % 3 == 0) for row, place in enumerate(places))
     ramp = tuple(0.0011 + 0.21 * (at / 19) ** 3 for at in range(20))
     bumpy = tuple(share * (1.4 if at % 2 else 0.6) for at, share in enumerate(ramp))
@@ -382,8 +653,29 @@ def _latents(name: str, rows: int) -> LatentMap:
         first_component=0.4127,
         largest_piece=0.9871,
         axes=(
-            Axis("first principal component", ramp, _segments(), (0, 1, 2, 3), 0.8123, 0.6667, 0.2345, 0.9456, 0.0871, 0.9765),
-            Axis("first diffusion component", bumpy, mixed, (1, 0, 2, 3), 0.1234, None, None, None, 0.0),
+            Axis(
+                "first principal component",
+                ramp,
+                _segments(),
+                (0, 1, 2, 3),
+                0.8123,
+                0.6667,
+                0.2345,
+                0.9456,
+                0.0871,
+                0.9765,
+            ),
+            Axis(
+                "first diffusion component",
+                bumpy,
+                mixed,
+                (1, 0, 2, 3),
+                0.1234,
+                None,
+                None,
+                None,
+                0.0,
+            ),
         ),
         verdict=(
             "The latents are one piece: 98.7 % of the rows hang together.",
@@ -394,17 +686,29 @@ def _latents(name: str, rows: int) -> LatentMap:
 
 def _segments() -> tuple[tuple[float, ...], ...]:
     """Shares of four regimes in 20 bins, each with its own stretch."""
-    weights = [[math.exp(-(((at - middle) / 3) ** 2)) for middle in (3, 9, 14, 19)] for at in range(20)]
+    weights = [
+        [math.exp(-(((at - middle) / 3) ** 2)) for middle in (3, 9, 14, 19)] for at in range(20)
+    ]
     return tuple(tuple(weight / sum(row) for weight in row) for row in weights)
 
 
 def _joint() -> JointAblation:
     scratch, trained = (
-        tuple(_cycle(cycle, keeps * math.exp(-cycle / pace), keeps) for cycle in range(16)) for keeps, pace in ((0.61, 2.5), (0.93, 6.0))
+        tuple(_cycle(cycle, keeps * math.exp(-cycle / pace), keeps) for cycle in range(16))
+        for keeps, pace in ((0.61, 2.5), (0.93, 6.0))
     )
     runs = (JointRun("from scratch", scratch), JointRun("from the trained encoder", trained))
-    verdict = ("Trained together from scratch one state ends with 99.7 % of the rows.", "From the trained encoder it takes longer.")
-    return JointAblation(4, 8, "fit part, smoothed; 20,000 of 1,150,233 rows, those of customers drawn at random", runs, verdict)
+    verdict = (
+        "Trained together from scratch one state ends with 99.7 % of the rows.",
+        "From the trained encoder it takes longer.",
+    )
+    return JointAblation(
+        4,
+        8,
+        "fit part, smoothed; 20,000 of 1,150,233 rows, those of customers drawn at random",
+        runs,
+        verdict,
+    )
 
 
 def _cycle(cycle: int, alive: float, skill: float) -> JointCycle:
@@ -412,4 +716,12 @@ def _cycle(cycle: int, alive: float, skill: float) -> JointCycle:
     counts = (20_000 - sum(others), *others)
     entropy = -sum(count / 20_000 * math.log(count / 20_000) for count in counts)
     enrichment = None if alive < 0.02 else 1 + 11.5 * alive
-    return JointCycle(cycle, counts, math.exp(entropy), 2.1 * alive, 0.3 + 1.2 * alive * skill, 0.4 + 3.1 * alive, enrichment)
+    return JointCycle(
+        cycle,
+        counts,
+        math.exp(entropy),
+        2.1 * alive,
+        0.3 + 1.2 * alive * skill,
+        0.4 + 3.1 * alive,
+        enrichment,
+    )

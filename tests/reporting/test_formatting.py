@@ -29,13 +29,25 @@ def test_numbers(value: float | None, decimals: int, text: str) -> None:
 
 
 def test_signs_are_shown_on_differences() -> None:
-    assert [show.signed(value) for value in (0.01, -0.01, 0.0, None)] == ["+0.0100", f"{MINUS}0.0100", "0.0000", DASH]
+    assert [show.signed(value) for value in (0.01, -0.01, 0.0, None)] == [
+        "+0.0100",
+        f"{MINUS}0.0100",
+        "0.0000",
+        DASH,
+    ]
     assert show.signed_interval((-0.01, 0.02)) == f"{MINUS}0.0100 to +0.0200"
 
 
 def test_shares() -> None:
     shown = [show.percent(value) for value in (0.5, 0.0837, 0.00837, 0.00041, 0.0, None)]
-    assert shown == [f"50.0{SPACE}%", f"8.37{SPACE}%", f"0.84{SPACE}%", f"0.041{SPACE}%", f"0.00{SPACE}%", DASH]
+    assert shown == [
+        f"50.0{SPACE}%",
+        f"8.37{SPACE}%",
+        f"0.84{SPACE}%",
+        f"0.041{SPACE}%",
+        f"0.00{SPACE}%",
+        DASH,
+    ]
     assert show.round_percent(0.005) == f"0.5{SPACE}%"
 
 

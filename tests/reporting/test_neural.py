@@ -23,7 +23,13 @@ from turncoat.reporting.page import Report, make_report
 @cache
 def results() -> Results:
     rich = cases.rich()
-    return replace(cases.minimal(), protocol="matched", trainings=rich.trainings, latents=rich.latents, joint=rich.joint)
+    return replace(
+        cases.minimal(),
+        protocol="matched",
+        trainings=rich.trainings,
+        latents=rich.latents,
+        joint=rich.joint,
+    )
 
 
 @cache
@@ -55,7 +61,10 @@ def said(figure: Drawn) -> list[str]:
 
 def dots(figure: Drawn) -> list[tuple[str, int]]:
     """Colour and number of dots of each layer, the lowest first."""
-    layers = re.findall(r'<path d="([^"]*)"[^>]*fill: none;[^>]*? stroke: (#\w+);[^>]*stroke-linecap: round', figure.svg.decode())
+    layers = re.findall(
+        r'<path d="([^"]*)"[^>]*fill: none;[^>]*? stroke: (#\w+);[^>]*stroke-linecap: round',
+        figure.svg.decode(),
+    )
     return [(colour, path.count("M")) for path, colour in layers]
 
 
@@ -64,12 +73,16 @@ def with_changes(**changes: Any) -> Report:
 
 
 def test_the_section_is_there_only_if_it_has_something() -> None:
-    assert [section.anchor for section in report().sections if section.anchor == "neural"] == ["neural"]
+    assert [section.anchor for section in report().sections if section.anchor == "neural"] == [
+        "neural"
+    ]
     assert "Inside the neural tier" in page().words
     assert "neural" not in [section.anchor for section in make_report(cases.minimal(), {}).sections]
     for part in ("trainings", "latents", "joint"):
         alone = with_changes(**{part: getattr(results(), part)})
-        assert [section.title for section in alone.sections if section.anchor == "neural"] == ["Inside the neural tier"]
+        assert [section.title for section in alone.sections if section.anchor == "neural"] == [
+            "Inside the neural tier"
+        ]
 
 
 def test_losses_are_drawn_with_the_kept_epoch() -> None:
@@ -79,16 +92,29 @@ def test_losses_are_drawn_with_the_kept_epoch() -> None:
         assert set(kept.get_xdata()) == {training.best_epoch}
         assert tuple(train.get_ydata()) == training.train_losses
         assert tuple(held_out.get_ydata()) == training.validation_losses
-        assert list(train.get_xdata()) == list(held_out.get_xdata()) == list(range(1, len(training.train_losses) + 1))
+        assert (
+            list(train.get_xdata())
+            == list(held_out.get_xdata())
+            == list(range(1, len(training.train_losses) + 1))
+        )
         best = show.number(training.validation_losses[training.best_epoch - 1])
-        legend = ["training, in sample", "validation customers, held out", f"epoch {training.best_epoch}, kept: validation loss {best}"]
+        legend = [
+            "training, in sample",
+            "validation customers, held out",
+            f"epoch {training.best_epoch}, kept: validation loss {best}",
+        ]
         assert [text.get_text() for text in figure.figure.texts] == legend
         assert f"a fraud row weighs {show.number(training.class_weight, 2)}" in figure.caption
         assert figure.figure.axes[0].get_yscale() == "linear"
 
 
 def test_losses_of_a_wide_range_have_a_logarithmic_axis() -> None:
-    wide = replace(results().trainings[0], train_losses=(9.0, 1.0, 0.1), validation_losses=(8.0, 2.0, 0.3), best_epoch=3)
+    wide = replace(
+        results().trainings[0],
+        train_losses=(9.0, 1.0, 0.1),
+        validation_losses=(8.0, 2.0, 0.3),
+        best_epoch=3,
+    )
     figure = drawn("losses-1", with_changes(trainings=(wide,)))
     assert figure.figure.axes[0].get_yscale() == "log"
     assert "Logarithmic axis" in figure.caption
@@ -108,33 +134,56 @@ def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
         for one in results().trainings
     ]
     assert cells("trainings") == expected
-    assert [float(row["validation_loss"]) for row in file_of("trainings")] == [min(one.validation_losses) for one in results().trainings]
-    written = [(row["contestant"], int(row["epoch"]), float(row["train_loss"]), float(row["validation_loss"])) for row in file_of("losses")]
+    assert [float(row["validation_loss"]) for row in file_of("trainings")] == [
+        min(one.validation_losses) for one in results().trainings
+    ]
+    written = [
+        (
+            row["contestant"],
+            int(row["epoch"]),
+            float(row["train_loss"]),
+            float(row["validation_loss"]),
+        )
+        for row in file_of("losses")
+    ]
     assert written == [
         (one.contestant, epoch, *losses)
         for one in results().trainings
-        for epoch, losses in enumerate(zip(one.train_losses, one.validation_losses, strict=True), start=1)
+        for epoch, losses in enumerate(
+            zip(one.train_losses, one.validation_losses, strict=True), start=1
+        )
     ]
 
 
 def test_a_training_of_one_epoch_or_none() -> None:
-    one = replace(results().trainings[0], train_losses=(0.5,), validation_losses=(0.25,), best_epoch=1)
-    read = with_changes(trainings=(one, replace(one, train_losses=(), validation_losses=(), best_epoch=0)))
-    assert [figure.name for figure in read.figures if figure.name.startswith("losses")] == ["losses-1"]
-    assert "epoch 1, kept: validation loss 0.250" in [text.get_text() for text in drawn("losses-1", read).figure.texts]
-    assert [[value for value, _ in row][2:5] for row in read_page(read.html()).tables["trainings"]] == [
-        ["1", "1", "0.250"],
-        ["0", "0", show.DASH],
+    one = replace(
+        results().trainings[0], train_losses=(0.5,), validation_losses=(0.25,), best_epoch=1
+    )
+    read = with_changes(
+        trainings=(one, replace(one, train_losses=(), validation_losses=(), best_epoch=0))
+    )
+    assert [figure.name for figure in read.figures if figure.name.startswith("losses")] == [
+        "losses-1"
     ]
+    assert "epoch 1, kept: validation loss 0.250" in [
+        text.get_text() for text in drawn("losses-1", read).figure.texts
+    ]
+    assert [
+        [value for value, _ in row][2:5] for row in read_page(read.html()).tables["trainings"]
+    ] == [["1", "1", "0.250"], ["0", "0", show.DASH]]
 
 
 def test_the_map_shows_every_row_by_regime_with_the_fraud_regime_on_top() -> None:
     latents = results().latents[0]
     layers = dots(drawn("latents-1-regimes"))
-    count = {str(regime_looks(regime, 3)["color"]): latents.regimes.count(regime) for regime in range(4)}
+    count = {
+        str(regime_looks(regime, 3)["color"]): latents.regimes.count(regime) for regime in range(4)
+    }
     assert dict(layers) == count
     assert layers[-1][0] == FRAUD
-    assert [number for _, number in layers[:-1]] == sorted((number for _, number in layers[:-1]), reverse=True)
+    assert [number for _, number in layers[:-1]] == sorted(
+        (number for _, number in layers[:-1]), reverse=True
+    )
     named = said(drawn("latents-1-regimes"))
     assert "Most likely regime; k* = 3 is the fraud regime" in named
     for name in ("0", "1", "2", "k* = 3"):
@@ -150,11 +199,20 @@ def test_the_map_shows_frauds_on_top_of_the_rest() -> None:
 
 
 def test_dots_keep_their_places_and_one_scale() -> None:
-    latents = replace(results().latents[0], x=(0.0, 4.0, 4.0), y=(0.0, 0.0, 1.0), regimes=(0, 0, 0), labels=(0, 0, 0))
-    paths = re.findall(
-        r'<path d="(M[^"]*)"[^>]*stroke-linecap: round', drawn("latents-1-labels", with_changes(latents=(latents,))).svg.decode()
+    latents = replace(
+        results().latents[0],
+        x=(0.0, 4.0, 4.0),
+        y=(0.0, 0.0, 1.0),
+        regimes=(0, 0, 0),
+        labels=(0, 0, 0),
     )
-    (left, low), (right, same), (also, up) = (map(float, pair) for pair in re.findall(r"M (\S+) (\S+)", paths[0]))
+    paths = re.findall(
+        r'<path d="(M[^"]*)"[^>]*stroke-linecap: round',
+        drawn("latents-1-labels", with_changes(latents=(latents,))).svg.decode(),
+    )
+    (left, low), (right, same), (also, up) = (
+        map(float, pair) for pair in re.findall(r"M (\S+) (\S+)", paths[0])
+    )
     assert right == also
     assert low == same
     assert low - up == pytest.approx((right - left) / 4, abs=0.5)
@@ -163,7 +221,10 @@ def test_dots_keep_their_places_and_one_scale() -> None:
 
 def test_points_are_in_a_file() -> None:
     latents = results().latents[0]
-    written = [(float(row["x"]), float(row["y"]), int(row["regime"]), int(row["label"])) for row in file_of("latents_1")]
+    written = [
+        (float(row["x"]), float(row["y"]), int(row["regime"]), int(row["label"]))
+        for row in file_of("latents_1")
+    ]
     assert written == list(zip(latents.x, latents.y, latents.regimes, latents.labels, strict=True))
 
 
@@ -177,7 +238,9 @@ def test_a_map_without_fraud_with_one_place_or_without_rows() -> None:
     assert [number for _, number in dots(drawn("latents-1-labels", read)) if number] == [200]
     assert said(drawn("latents-1-regimes", read)).count("1") == 2
     assert dots(drawn("latents-2-labels", read)) == [(FAINT, 1), ("#ffffff", 1), (FRAUD, 1)]
-    assert not [figure.name for figure in read.figures if figure.name.startswith(("latents-3", "axis-3"))]
+    assert not [
+        figure.name for figure in read.figures if figure.name.startswith(("latents-3", "axis-3"))
+    ]
     assert not [table.name for table in read.tables if table.name.endswith("_3")]
     assert "One manifold or not, neural" in read_page(read.html()).words
 
@@ -190,13 +253,23 @@ def test_many_regimes_look_different() -> None:
 
 def test_a_large_map_is_light_and_loads_nothing() -> None:
     latents, n = results().latents[0], 5000
-    x, y = (tuple(step * row % 1.0 for row in range(n)) for step in (0.7548776662, 0.5698402910))  # evenly spread
+    x, y = (
+        tuple(step * row % 1.0 for row in range(n)) for step in (0.7548776662, 0.5698402910)
+    )  # evenly spread
     large = replace(
-        latents, x=x, y=y, regimes=tuple(row % 15 for row in range(n)), labels=tuple(int(row % 100 == 0) for row in range(n)), axes=()
+        latents,
+        x=x,
+        y=y,
+        regimes=tuple(row % 15 for row in range(n)),
+        labels=tuple(int(row % 100 == 0) for row in range(n)),
+        axes=(),
     )
     read = with_changes(latents=(large,))
     assert sum(number for _, number in dots(drawn("latents-1-regimes", read))) > 0.95 * n
-    assert sum(len(figure.inline) for figure in read.figures if figure.name.startswith("latents")) < 300_000
+    assert (
+        sum(len(figure.inline) for figure in read.figures if figure.name.startswith("latents"))
+        < 300_000
+    )
     html = read.html()
     assert "<image" not in html
     assert "default-src 'none'; style-src 'unsafe-inline'\"" in html
@@ -215,8 +288,12 @@ def test_axes_show_fraud_above_and_regimes_below() -> None:
             values, _, baseline = patch.get_data()
             assert list(baseline) == lower
             lower = list(values)
-            assert list(values - baseline) == pytest.approx([shares[regime] for shares in axis.regime_shares])
-        assert [text.get_text() for text in figure.figure.texts] == ["k* = 3" if k == 3 else str(k) for k in axis.order]
+            assert list(values - baseline) == pytest.approx(
+                [shares[regime] for shares in axis.regime_shares]
+            )
+        assert [text.get_text() for text in figure.figure.texts] == [
+            "k* = 3" if k == 3 else str(k) for k in axis.order
+        ]
         assert axis.name in figure.caption
         assert "no UMAP" in figure.caption
         assert f"{show.percent(axis.fraud_share[-1])} in the last" in figure.alt
@@ -231,7 +308,10 @@ def test_the_manifold_test_is_told_in_figures_and_words() -> None:
     expected = [
         [
             show.plain(axis.name),
-            *(show.percent(value) for value in (axis.segmented, axis.monotone, axis.gradual, axis.adjacent)),
+            *(
+                show.percent(value)
+                for value in (axis.segmented, axis.monotone, axis.gradual, axis.adjacent)
+            ),
             show.number(axis.valley, 2),
             show.number(axis.head, 2),
             ", ".join("3 (k*)" if regime == 3 else str(regime) for regime in axis.order),
@@ -240,29 +320,60 @@ def test_the_manifold_test_is_told_in_figures_and_words() -> None:
     ]
     assert cells("manifold_1") == expected
     assert expected[1][2:5] == [show.DASH] * 3
-    for line in (*latents.verdict, show.percent(latents.first_component), show.percent(latents.largest_piece)):
+    for line in (
+        *latents.verdict,
+        show.percent(latents.first_component),
+        show.percent(latents.largest_piece),
+    ):
         assert line in page().words
-    assert any("not to be trusted" in line and "does not depend on it" in line for line in page().words)
-    titles = [attributes["title"] for tag, attributes in page().tags if tag == "th" and attributes.get("title")]
+    assert any(
+        "not to be trusted" in line and "does not depend on it" in line for line in page().words
+    )
+    titles = [
+        attributes["title"]
+        for tag, attributes in page().tags
+        if tag == "th" and attributes.get("title")
+    ]
     assert any("0 without one, 1 for a gap" in str(title) for title in titles)
 
 
 def test_bins_are_in_a_file() -> None:
     written = [
-        (row["axis"], int(row["bin"]), float(row["fraud_share"]), tuple(float(row[f"regime_{k}"]) for k in range(4)))
+        (
+            row["axis"],
+            int(row["bin"]),
+            float(row["fraud_share"]),
+            tuple(float(row[f"regime_{k}"]) for k in range(4)),
+        )
         for row in file_of("bins_1")
     ]
     assert written == [
         (axis.name, at, fraud, shares)
         for axis in results().latents[0].axes
-        for at, (fraud, shares) in enumerate(zip(axis.fraud_share, axis.regime_shares, strict=True), start=1)
+        for at, (fraud, shares) in enumerate(
+            zip(axis.fraud_share, axis.regime_shares, strict=True), start=1
+        )
     ]
 
 
 def test_an_axis_without_fraud_or_without_a_regime() -> None:
-    axis = replace(results().latents[0].axes[1], fraud_share=(0.0, 0.0), regime_shares=((1.0, 0.0), (0.25, 0.75)), order=(1,))
-    read = with_changes(latents=(replace(results().latents[0], axes=(axis, replace(axis, fraud_share=(), regime_shares=(), order=()))),))
-    assert [figure.name for figure in read.figures if figure.name.startswith("axis")] == ["axis-1-1"]
+    axis = replace(
+        results().latents[0].axes[1],
+        fraud_share=(0.0, 0.0),
+        regime_shares=((1.0, 0.0), (0.25, 0.75)),
+        order=(1,),
+    )
+    read = with_changes(
+        latents=(
+            replace(
+                results().latents[0],
+                axes=(axis, replace(axis, fraud_share=(), regime_shares=(), order=())),
+            ),
+        )
+    )
+    assert [figure.name for figure in read.figures if figure.name.startswith("axis")] == [
+        "axis-1-1"
+    ]
     assert [text.get_text() for text in drawn("axis-1-1", read).figure.texts] == ["1", "0"]
     assert read_page(read.html()).tables["manifold_1"][1][-1][0] == show.DASH
 
@@ -271,8 +382,22 @@ def test_joint_training_is_drawn_cycle_by_cycle() -> None:
     joint = results().joint
     assert joint is not None
     for name, drawn_values in (
-        ("joint-occupancy", (lambda one: one.effective_states, lambda one: max(one.counts) / 20_000, lambda one: one.enrichment)),
-        ("joint-separation", (lambda one: one.separation, lambda one: one.relative_separation, lambda one: one.spread)),
+        (
+            "joint-occupancy",
+            (
+                lambda one: one.effective_states,
+                lambda one: max(one.counts) / 20_000,
+                lambda one: one.enrichment,
+            ),
+        ),
+        (
+            "joint-separation",
+            (
+                lambda one: one.separation,
+                lambda one: one.relative_separation,
+                lambda one: one.spread,
+            ),
+        ),
     ):
         figure = drawn(name)
         for axes, of in zip(figure.figure.axes, drawn_values, strict=True):
@@ -281,7 +406,9 @@ def test_joint_training_is_drawn_cycle_by_cycle() -> None:
                 shown = [None if value != value else value for value in line.get_ydata()]
                 assert shown == pytest.approx([of(cycle) for cycle in run.cycles])
                 assert list(line.get_xdata()) == [cycle.cycle for cycle in run.cycles]
-        assert [text.get_text() for text in figure.figure.texts] == [run.start for run in joint.runs]
+        assert [text.get_text() for text in figure.figure.texts] == [
+            run.start for run in joint.runs
+        ]
     reference = drawn("joint-occupancy").figure.axes[0].lines[0]
     assert set(reference.get_ydata()) == {joint.n_states}
 
@@ -290,12 +417,16 @@ def test_counts_of_states_are_stacked_for_every_run() -> None:
     joint = results().joint
     assert joint is not None
     figure = drawn("joint-counts")
-    assert [axes.get_title(loc="left") for axes in figure.figure.axes] == [show.plain(run.start) for run in joint.runs]
+    assert [axes.get_title(loc="left") for axes in figure.figure.axes] == [
+        show.plain(run.start) for run in joint.runs
+    ]
     for run, axes in zip(joint.runs, figure.figure.axes, strict=True):
         tops = [layer.get_paths()[0].get_extents() for layer in axes.collections]
         assert len(tops) == joint.n_states
         assert tops[0].y0 == 0
-        assert max(box.y1 for box in tops) == pytest.approx(max(sum(cycle.counts) for cycle in run.cycles))
+        assert max(box.y1 for box in tops) == pytest.approx(
+            max(sum(cycle.counts) for cycle in run.cycles)
+        )
         assert tops[0].y1 == pytest.approx(max(cycle.counts[0] for cycle in run.cycles))
         assert show.listed(show.count(value) for value in run.cycles[-1].counts) in figure.alt
 
@@ -306,7 +437,10 @@ def test_joint_training_has_its_first_lowest_and_last_cycle_in_a_table() -> None
     expected: list[list[str]] = []
     for run in joint.runs:
         expected.append([show.plain(run.start)])
-        expected += [["first", *_cycle(run.cycles[0])], ["fewest states and last", *_cycle(run.cycles[-1])]]
+        expected += [
+            ["first", *_cycle(run.cycles[0])],
+            ["fewest states and last", *_cycle(run.cycles[-1])],
+        ]
     assert cells("joint") == expected
     assert expected[2][-1] == show.DASH
     for line in joint.verdict:
@@ -318,7 +452,11 @@ def test_joint_training_has_its_first_lowest_and_last_cycle_in_a_table() -> None
 
 
 def _cycle(one: JointCycle) -> list[str]:
-    shown = [str(one.cycle), show.number(one.effective_states, 2), show.percent(max(one.counts) / sum(one.counts))]
+    shown = [
+        str(one.cycle),
+        show.number(one.effective_states, 2),
+        show.percent(max(one.counts) / sum(one.counts)),
+    ]
     return [
         *shown,
         *(show.number(value) for value in (one.separation, one.relative_separation, one.spread)),
@@ -337,14 +475,21 @@ def test_every_cycle_is_in_a_file() -> None:
     for (start, cycle), row in zip(cycles, file_of("joint_cycles"), strict=True):
         assert (row["start"], int(row["cycle"])) == (start, cycle.cycle)
         assert tuple(float(row[f"count_{place}"]) for place in range(1, 5)) == cycle.counts
-        assert (float(row["effective_states"]), float(row["separation"])) == (cycle.effective_states, cycle.separation)
+        assert (float(row["effective_states"]), float(row["separation"])) == (
+            cycle.effective_states,
+            cycle.separation,
+        )
         assert row["enrichment"] == ("" if cycle.enrichment is None else repr(cycle.enrichment))
 
 
 def test_a_run_of_one_cycle_or_none() -> None:
     joint = results().joint
     assert joint is not None
-    read = with_changes(joint=replace(joint, runs=(JointRun("from scratch", (_with(0, 1.5),)), JointRun("never begun", ()))))
+    read = with_changes(
+        joint=replace(
+            joint, runs=(JointRun("from scratch", (_with(0, 1.5),)), JointRun("never begun", ()))
+        )
+    )
     assert len(drawn("joint-occupancy", read).figure.axes) == 2  # nothing has an enrichment
     assert [[value for value, _ in row][:4] for row in read_page(read.html()).tables["joint"]] == [
         ["From scratch"],
@@ -370,7 +515,13 @@ def test_names_are_escaped() -> None:
     assert joint is not None
     read = with_changes(
         trainings=(replace(results().trainings[0], contestant=name),),
-        latents=(replace(latents, contestant=name, axes=tuple(replace(axis, name=name) for axis in latents.axes)),),
+        latents=(
+            replace(
+                latents,
+                contestant=name,
+                axes=tuple(replace(axis, name=name) for axis in latents.axes),
+            ),
+        ),
         joint=replace(joint, runs=(JointRun(name, joint.runs[0].cycles),)),
     )
     parsed = read_page(read.html())

@@ -34,12 +34,17 @@ def test_every_contestant_has_its_figures() -> None:
     rows = page().rows("contestants")
     said = {row[0][0]: row[0][1] for row in page().tables["contestants"]}
     for one in results().contestants:
-        assert said[one.name] == [line for line in (f"{one.kind}, {one.mode}" if one.mode else one.kind, one.note) if line]
+        assert said[one.name] == [
+            line for line in (f"{one.kind}, {one.mode}" if one.mode else one.kind, one.note) if line
+        ]
         cells = rows[one.name]
         for metric, (value, small) in zip(show.MAIN, cells, strict=False):
             figure, digits = one.figures[metric], show.metric_of(metric).decimals
             assert value == show.number(figure.value, digits)
-            assert small == [show.interval(figure.by_customer, digits), f"± {show.number(figure.over_seeds, digits)}"]
+            assert small == [
+                show.interval(figure.by_customer, digits),
+                f"± {show.number(figure.over_seeds, digits)}",
+            ]
 
 
 def test_every_figure_is_in_the_folded_table() -> None:
@@ -49,7 +54,10 @@ def test_every_figure_is_in_the_folded_table() -> None:
         for metric in show.METRICS:
             if metric in one.figures:
                 figure, shown = one.figures[metric], show.metric_of(metric)
-                intervals = [show.interval(bounds, shown.decimals) for bounds in (figure.by_customer, figure.by_transaction)]
+                intervals = [
+                    show.interval(bounds, shown.decimals)
+                    for bounds in (figure.by_customer, figure.by_transaction)
+                ]
                 folds = " · ".join(show.number(value, shown.decimals) for value in figure.by_fold)
                 expected.append(
                     [
@@ -69,7 +77,9 @@ def test_scores_that_are_no_probabilities_are_greyed_only_in_calibration() -> No
     for group in table.groups:
         for row in group.rows:
             for column, cell in zip(table.columns, row, strict=True):
-                calibration = column.name in show.METRICS and show.METRICS[column.name].is_calibration
+                calibration = (
+                    column.name in show.METRICS and show.METRICS[column.name].is_calibration
+                )
                 assert cell.muted == (calibration and not names[row[0].text].is_probability)
 
 
@@ -92,7 +102,10 @@ def test_comparisons_and_headlines() -> None:
 
 def test_tiers_table_has_the_fraud_regime_and_the_scores() -> None:
     rows = page().rows("tiers")
-    first = [(value.replace("\xa0", " "), [line.replace("\xa0", " ") for line in small]) for value, small in rows["variational"]]
+    first = [
+        (value.replace("\xa0", " "), [line.replace("\xa0", " ") for line in small])
+        for value, small in rows["variational"]
+    ]
     assert first[:6] == [
         ("6", []),
         (show.DASH, []),
@@ -101,7 +114,9 @@ def test_tiers_table_has_the_fraud_regime_and_the_scores() -> None:
         ("41.0 %", ["37.0 % to 45.0 %"]),
         ("5.46", ["4.81 to 6.12"]),
     ]
-    one = next(one for one in results().contestants if one.name == "variational, corrected, filtered")
+    one = next(
+        one for one in results().contestants if one.name == "variational, corrected, filtered"
+    )
     assert first[6][0] == f"{one.figures['average_precision'].value:.3f}"
     assert [value for value, _ in rows["neural"]] == ["9", "64", "3.81\xa0%", *[show.DASH] * 6]
 
@@ -109,7 +124,11 @@ def test_tiers_table_has_the_fraud_regime_and_the_scores() -> None:
 def test_scoring_table_is_that_of_the_paper() -> None:
     named = {one.name: one for one in results().contestants}
     rows = [row for row in page().tables["scoring"] if len(row) > 1]
-    assert [row[0][0] for row in rows] == ["raw / smoothed", "corrected / smoothed", "corrected / filtered"] * 2
+    assert [row[0][0] for row in rows] == [
+        "raw / smoothed",
+        "corrected / smoothed",
+        "corrected / filtered",
+    ] * 2
     for name, row in zip(results().scoring, rows, strict=True):
         expected = [
             show.number(named[name].figures[m].value, show.metric_of(m).decimals)
@@ -122,7 +141,10 @@ def test_published_figures_stand_above_ours() -> None:
     rows = [row for row in page().tables["published"] if len(row) > 1]
     metrics = ("average_precision", "auroc", "ks", "ece_width")
     for published, row in zip(results().published, rows, strict=False):
-        assert [value for value, _ in row] == [published.name, *(show.as_given(published.figures.get(m)) for m in metrics)]
+        assert [value for value, _ in row] == [
+            published.name,
+            *(show.as_given(published.figures.get(m)) for m in metrics),
+        ]
     assert len(rows) == len(results().published) + len(results().contestants)
 
 
@@ -138,26 +160,54 @@ def test_slices() -> None:
 
 def _slice_row(table: SliceTable, at: int) -> list[str]:
     row = table.rows[at]
-    figures = [show.number(row.figures[m], show.metric_of(m).decimals) for m in show.METRICS if m in row.figures]
+    figures = [
+        show.number(row.figures[m], show.metric_of(m).decimals)
+        for m in show.METRICS
+        if m in row.figures
+    ]
     return [row.label, show.count(row.rows), show.count(row.frauds), *figures]
 
 
 def test_orders_regimes_and_parts() -> None:
     for place, selection in enumerate(results().selections, start=1):
         for order, row in zip(selection.orders, page().tables[f"orders_{place}"], strict=True):
-            criteria = [show.number(v, 3) if name == "held_out" else show.count(v) for name, v in order.criteria.items()]
+            criteria = [
+                show.number(v, 3) if name == "held_out" else show.count(v)
+                for name, v in order.criteria.items()
+            ]
             verdict = "no" if not order.eligible else "yes, kept" if order.kept else "yes"
-            shares = [show.percent(order.occupancy), show.percent(order.rate), show.number(order.enrichment, 2)]
-            assert [value for value, _ in row] == [str(order.n_states), *criteria, *shares, verdict, order.reason]
-        found = {(row[0][0], at): value for row in page().tables[f"sensitivity_{place}"] for at, (value, _) in enumerate(row[1:])}
+            shares = [
+                show.percent(order.occupancy),
+                show.percent(order.rate),
+                show.number(order.enrichment, 2),
+            ]
+            assert [value for value, _ in row] == [
+                str(order.n_states),
+                *criteria,
+                *shares,
+                verdict,
+                order.reason,
+            ]
+        found = {
+            (row[0][0], at): value
+            for row in page().tables[f"sensitivity_{place}"]
+            for at, (value, _) in enumerate(row[1:])
+        }
         deltas = list(dict.fromkeys(row["delta"] for row in selection.sensitivity))
         for row in selection.sensitivity:
-            assert found[show.round_percent(row["floor"]), deltas.index(row["delta"])] == show.count(row["n_states"])
+            assert found[
+                show.round_percent(row["floor"]), deltas.index(row["delta"])
+            ] == show.count(row["n_states"])
         stability = [
-            [show.count(row["n_states"]), *(show.round_percent(row[n]) for n in ("by_eligibility", "by_criterion"))]
+            [
+                show.count(row["n_states"]),
+                *(show.round_percent(row[n]) for n in ("by_eligibility", "by_criterion")),
+            ]
             for row in selection.stability
         ]
-        assert [[value for value, _ in row] for row in page().tables[f"stability_{place}"]] == stability
+        assert [
+            [value for value, _ in row] for row in page().tables[f"stability_{place}"]
+        ] == stability
     for place, table in enumerate(results().regimes, start=1):
         for regime, row in zip(table.rows, page().tables[f"regimes_{place}"], strict=True):
             assert [value for value, _ in row[1:]] == [
@@ -169,24 +219,38 @@ def test_orders_regimes_and_parts() -> None:
                 regime.words[0],
             ]
             assert row[-1][1] == list(regime.words[1:])
-    expected = [[part.part, show.count(part.rows), show.count(part.customers), show.count(part.frauds)] for part in results().parts]
+    expected = [
+        [part.part, show.count(part.rows), show.count(part.customers), show.count(part.frauds)]
+        for part in results().parts
+    ]
     assert [[value for value, _ in row] for row in page().tables["parts"]] == expected
 
 
 def test_words_are_all_there() -> None:
     said = page().words
-    for line in (*results().summary, *results().warnings, *results().errata, results().split, *results().data.values()):
+    for line in (
+        *results().summary,
+        *results().warnings,
+        *results().errata,
+        results().split,
+        *results().data.values(),
+    ):
         assert line in said
     assert any(str(cases.MANIFEST["data"]["sha256"]) in line for line in said)
 
 
 def test_every_caption_says_where_it_comes_from() -> None:
-    captions = [*(table.caption for table in report().tables), *(figure.caption for figure in report().figures)]
+    captions = [
+        *(table.caption for table in report().tables),
+        *(figure.caption for figure in report().figures),
+    ]
     assert len(captions) > 30
     for caption in captions:
         assert "Split: " in caption
         assert any(words in caption for words in ("inference", "filtered", "smoothed"))
-        assert any(words in caption for words in ("out of sample", "in sample", "held out", "counts"))
+        assert any(
+            words in caption for words in ("out of sample", "in sample", "held out", "counts")
+        )
 
 
 def test_nothing_comes_from_outside() -> None:
@@ -210,7 +274,11 @@ def test_page_is_accessible() -> None:
     assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in drawn)
     ids = [attributes["id"] for _, attributes in page().tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    targets = {str(attributes["href"])[1:] for _, attributes in page().tags if str(attributes.get("href") or "").startswith("#")}
+    targets = {
+        str(attributes["href"])[1:]
+        for _, attributes in page().tags
+        if str(attributes.get("href") or "").startswith("#")
+    }
     assert targets <= set(ids)
 
 
@@ -224,7 +292,15 @@ def test_least_results_have_only_what_they_have() -> None:
     read = read_page(html)
     assert set(read.tables) == {"contestants", "every_figure"}
     assert [value for value, _ in read.rows("contestants")["forest"]] == [show.DASH, show.DASH]
-    for absent in ("Headlines", "Choosing K", "Regimes", "Beside published figures", "The run", "Before you rely on this", "Curves"):
+    for absent in (
+        "Headlines",
+        "Choosing K",
+        "Regimes",
+        "Beside published figures",
+        "The run",
+        "Before you rely on this",
+        "Curves",
+    ):
         assert absent not in read.words
 
 
@@ -232,21 +308,32 @@ def test_least_results_have_only_what_they_have() -> None:
     "changes",
     [
         {"contestants": (), "scoring": ()},
-        {"scoring": ("nobody",), "slices": (SliceTable("by month", "nobody", ()),), "comparisons": cases.rich().comparisons[:2]},
+        {
+            "scoring": ("nobody",),
+            "slices": (SliceTable("by month", "nobody", ()),),
+            "comparisons": cases.rich().comparisons[:2],
+        },
         {
             "selections": tuple(
-                replace(one, orders=(), sensitivity=(), stability=(), by_eligibility=None) for one in cases.rich().selections
+                replace(one, orders=(), sensitivity=(), stability=(), by_eligibility=None)
+                for one in cases.rich().selections
             )
         },
         {"regimes": tuple(replace(one, rows=(), transition=()) for one in cases.rich().regimes)},
-        {"contestants": tuple(replace(one, figures={}) for one in cases.rich().contestants[:2]), "published": cases.rich().published},
+        {
+            "contestants": tuple(replace(one, figures={}) for one in cases.rich().contestants[:2]),
+            "published": cases.rich().published,
+        },
     ],
 )
 def test_missing_parts_never_break_it(changes: dict[str, Any]) -> None:
     read_page(make_report(replace(cases.minimal(), **changes), cases.MANIFEST).html())
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '" onload="x', "_$\\frac{$_{", "客户 & {{ 7 * 7 }} " + "a" * 200])
+@pytest.mark.parametrize(
+    "name",
+    ["<script>alert(1)</script>", '" onload="x', "_$\\frac{$_{", "客户 & {{ 7 * 7 }} " + "a" * 200],
+)
 def test_hostile_names_are_only_names(name: str) -> None:
     read = read_page(make_report(cases.hostile(name), {name: name}).html())
     assert name in read.words

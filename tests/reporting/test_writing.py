@@ -17,12 +17,20 @@ from turncoat.reporting import write_report, writing
 
 def _few() -> Results:
     rich = cases.rich()
-    few = {"comparisons": rich.comparisons[:1], "selections": rich.selections[:1], "trainings": rich.trainings[:1]}
+    few = {
+        "comparisons": rich.comparisons[:1],
+        "selections": rich.selections[:1],
+        "trainings": rich.trainings[:1],
+    }
     return replace(rich, contestants=rich.contestants[1:3], scoring=(), **few)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def _table(folder: Path, name: str) -> list[dict[str, str]]:
@@ -40,10 +48,25 @@ def test_all_files_are_written_and_always_the_same(written: Path, tmp_path: Path
     write_report(_few(), cases.MANIFEST, tmp_path)
     files = _files(written)
     assert files == _files(tmp_path)
-    assert {"report.html", "tables/contestants.csv", "figures/differences-1.svg", "figures/differences-1.png"} <= set(files)
+    assert {
+        "report.html",
+        "tables/contestants.csv",
+        "figures/differences-1.svg",
+        "figures/differences-1.png",
+    } <= set(files)
     assert not any(".saving-" in name for name in files)
-    assert {name[:-4] for name in files if name.endswith(".svg")} == {name[:-4] for name in files if name.endswith(".png")}
-    for name in ("contestants", "comparisons", "orders_1", "transitions_1", "latents_1", "losses", "joint_cycles"):
+    assert {name[:-4] for name in files if name.endswith(".svg")} == {
+        name[:-4] for name in files if name.endswith(".png")
+    }
+    for name in (
+        "contestants",
+        "comparisons",
+        "orders_1",
+        "transitions_1",
+        "latents_1",
+        "losses",
+        "joint_cycles",
+    ):
         assert f"tables/{name}.csv" in files
 
 
@@ -56,16 +79,29 @@ def test_files_hold_full_precision(written: Path) -> None:
         assert row["family"] == "Hidden Markov models"
         _same_figures(row, one)
     comparison, row = results.comparisons[0], _table(written, "comparisons")[0]
-    assert (row["first"], row["first_minus"], row["metric"]) == (comparison.first, comparison.second, comparison.metric)
+    assert (row["first"], row["first_minus"], row["metric"]) == (
+        comparison.first,
+        comparison.second,
+        comparison.metric,
+    )
     assert float(row["difference"]) == comparison.difference
-    assert (float(row["by_customer_lower"]), float(row["by_customer_upper"])) == comparison.by_customer
+    assert (
+        float(row["by_customer_lower"]),
+        float(row["by_customer_upper"]),
+    ) == comparison.by_customer
     orders = _table(written, "orders_1")
-    assert [float(row["bic"]) for row in orders] == [order.criteria["bic"] for order in results.selections[0].orders]
+    assert [float(row["bic"]) for row in orders] == [
+        order.criteria["bic"] for order in results.selections[0].orders
+    ]
     assert [row["enrichment"] for row in orders][-1] == ""
     transitions = _table(written, "transitions_1")
-    assert [[float(row[f"to_{k}"]) for k in range(4)] for row in transitions] == [list(row) for row in results.regimes[0].transition]
+    assert [[float(row[f"to_{k}"]) for k in range(4)] for row in transitions] == [
+        list(row) for row in results.regimes[0].transition
+    ]
     folds = _table(written, "every_figure")[0]
-    assert (float(folds["fold_1"]), float(folds["fold_2"])) == results.contestants[0].figures["average_precision"].by_fold
+    assert (float(folds["fold_1"]), float(folds["fold_2"])) == results.contestants[0].figures[
+        "average_precision"
+    ].by_fold
 
 
 def _same_figures(row: dict[str, str], one: Contestant) -> None:
@@ -73,12 +109,17 @@ def _same_figures(row: dict[str, str], one: Contestant) -> None:
         figure = one.figures[metric]
         assert figure.by_customer is not None
         assert float(row[metric]) == figure.value
-        assert (float(row[f"{metric}_by_customer_lower"]), float(row[f"{metric}_by_customer_upper"])) == figure.by_customer
+        assert (
+            float(row[f"{metric}_by_customer_lower"]),
+            float(row[f"{metric}_by_customer_upper"]),
+        ) == figure.by_customer
         assert float(row[f"{metric}_over_seeds"]) == figure.over_seeds
         assert float(row[f"{metric}_fold_2"]) == figure.by_fold[1]
 
 
-def test_a_failed_run_leaves_the_earlier_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_leaves_the_earlier_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_report(cases.minimal(), {}, tmp_path)
     before = _files(tmp_path)
 

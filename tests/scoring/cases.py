@@ -23,8 +23,8 @@ from turncoat.scoring import DetectorState, Score
 QUICK: dict[str, Any] = {"n_restarts": 1, "max_iter": 8, "n_threads": 1}
 EVERY = 10**9  # reasons
 FEW = ("paid", "age", "since_last", "count_day", "sum_week", "amount_z", "amount_to_mean", "hour_habit", "hour_cos", "hour_sin",
-       "n_missing", "entity_since_last", "entity_amount_z", "entity_risk_week", "entity_risk_month", "entity_known_month", "kind",
-       "device", "no_age", "new_device", "changed_town", "weekday", "is_first", "entity_new_device")  # fmt: skip
+       "n_missing", "counterparty_since_last", "counterparty_amount_z", "counterparty_risk_week", "counterparty_risk_month", "counterparty_known_month", "kind",
+       "device", "no_age", "new_device", "changed_town", "weekday", "is_first", "counterparty_new_device")  # fmt: skip
 
 
 def model_of(kind: str, n_states: int = 3, **settings: Any) -> BaumWelchHMM | VariationalHMM:
@@ -35,13 +35,19 @@ def model_of(kind: str, n_states: int = 3, **settings: Any) -> BaumWelchHMM | Va
 
 
 def data_of(name: str) -> Data:
-    """The invented shop has everything in it; the handbook file a second party; the other hundreds of columns."""
-    return {"shop": lambda: shop(700, 3), "handbook": lambda: handbook(2500, 4), "ieee": lambda: ieee(700, 2)}[name]()
+    """The invented shop has everything in it; the handbook file a counterparty; the other hundreds of columns."""
+    return {
+        "shop": lambda: shop(700, 3),
+        "handbook": lambda: handbook(2500, 4),
+        "ieee": lambda: ieee(700, 2),
+    }[name]()
 
 
 def customers_split(transactions: Transactions, seed: int = 1) -> Split:
     shares = {"test": 0.2, "selection": 0.2, "calibration": 0.25}
-    return by_customer(transactions.customer_codes, transactions.times, transactions.labels, seed=seed, **shares)
+    return by_customer(
+        transactions.customer_codes, transactions.times, transactions.labels, seed=seed, **shares
+    )
 
 
 def time_split(transactions: Transactions) -> Split:
@@ -50,52 +56,71 @@ def time_split(transactions: Transactions) -> Split:
 
 
 @cache
-def detector(data: str = "shop", kind: str = "expected-log", features: str = "engineered", **settings: Any) -> Detector:
+def detector(
+    data: str = "shop", kind: str = "expected-log", features: str = "engineered", **settings: Any
+) -> Detector:
     """A fitted detector, shared by tests, which must not change it. `precision` and `n_states` are the model's."""
     transactions = data_of(data).transactions
     of_model = {name: settings.pop(name) for name in ("precision", "n_states") if name in settings}
-    few = FEW if features == "engineered" and data == "shop" else None  # with more, regimes are the age of shops and beliefs 0 or 1
-    made = Detector(Features(features, least_rows=4, only=few), model_of(kind, **of_model), **settings)
+    few = (
+        FEW if features == "engineered" and data == "shop" else None
+    )  # with more, regimes are the age of shops and beliefs 0 or 1
+    made = Detector(
+        Features(features, least_rows=4, only=few), model_of(kind, **of_model), **settings
+    )
     return made.fit(transactions, time_split(transactions))
 
 
 @dataclass
 class Service:
-    """Keeps a record for every customer and entity, and hands each row the two that it needs."""
+    """Keeps a record for every customer and counterparty, and hands each row the two that it needs."""
 
     detector: Detector
     due: Due = at_once
     n_reasons: int = 3
     customers: dict[Any, bytes | None] = field(default_factory=dict)
-    entities: dict[str, bytes | None] = field(default_factory=dict)
+    counterparties: dict[str, bytes | None] = field(default_factory=dict)
     waiting: list[tuple[float, str, float]] = field(default_factory=list)
 
-    def take(self, customer: Any, row: dict[str, Any], time: float, is_fraud: bool = False) -> Score:
+    def take(
+        self, customer: Any, row: dict[str, Any], time: float, is_fraud: bool = False
+    ) -> Score:
         """One transaction; the frauds due by now are reported first."""
         plan = self.detector.features_.fitted()
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
-            _, entity, then = report
-            self.entities[entity] = self.detector.report_fraud(DetectorState(None, self.entities[entity]), then).entity
-        entity = category_text(row.get(plan.schema.entity)) if plan.schema.entity else None
-        state = DetectorState(self.customers.get(customer), self.entities.get(entity) if entity else None)
+            _, counterparty, then = report
+            self.counterparties[counterparty] = self.detector.report_fraud(
+                DetectorState(None, self.counterparties[counterparty]), then
+            ).counterparty
+        counterparty = (
+            category_text(row.get(plan.schema.counterparty)) if plan.schema.counterparty else None
+        )
+        state = DetectorState(
+            self.customers.get(customer),
+            self.counterparties.get(counterparty) if counterparty else None,
+        )
         state, score = self.detector.score_one(state, row, n_reasons=self.n_reasons)
         self.customers[customer] = state.customer
-        if entity is not None:
-            self.entities[entity] = state.entity
-            if is_fraud and plan.has_entity:
-                self.waiting.append((self.due(time), entity, time))
+        if counterparty is not None:
+            self.counterparties[counterparty] = state.counterparty
+            if is_fraud and plan.has_counterparty:
+                self.waiting.append((self.due(time), counterparty, time))
         return score
 
 
-def replayed(made: Detector, data: Data, n_reasons: int = 3, change: Callable[[Any], Any] = dict) -> list[Score]:
+def replayed(
+    made: Detector, data: Data, n_reasons: int = 3, change: Callable[[Any], Any] = dict
+) -> list[Score]:
     """The score of every transaction as a live service finds it, customers interleaved; in the order of `transactions`."""
     transactions, service = data.transactions, Service(made, n_reasons=n_reasons)
     found: list[Any] = [None] * transactions.n_rows
     for i in data.live_order:
         is_fraud = transactions.labels is not None and transactions.labels[i] == 1
         row = change(data.rows[transactions.places[i]])
-        found[i] = service.take(transactions.customer_codes[i], row, transactions.times[i], is_fraud)
+        found[i] = service.take(
+            transactions.customer_codes[i], row, transactions.times[i], is_fraud
+        )
     return found
 
 
@@ -108,8 +133,15 @@ def log_terms(model: Any, continuous: Array, categorical: Any) -> tuple[Array, A
         return log(p.initial_probs), log(p.transition_matrix), rows / model.temperature
     q = factors_of(model)
     if model.emission == "expected-log":
-        return q.expected_log_initial(), q.expected_log_transition(), q.expected_log_emissions(cells, codes) / model.temperature
-    chain = log(q.initial / q.initial.sum()), log(q.transition / q.transition.sum(axis=1, keepdims=True))
+        return (
+            q.expected_log_initial(),
+            q.expected_log_transition(),
+            q.expected_log_emissions(cells, codes) / model.temperature,
+        )
+    chain = (
+        log(q.initial / q.initial.sum()),
+        log(q.transition / q.transition.sum(axis=1, keepdims=True)),
+    )
     return *chain, q.predictive_log_emissions(cells, codes) / model.temperature
 
 

@@ -61,7 +61,13 @@ def rewrite(folder: Path, **changes: Any) -> None:
 
 
 def rewrite_arrays(folder: Path, changes: dict[str, Any]) -> None:
-    raw = save({name: array for name, array in {**load_file(params_file(folder)), **changes}.items() if array is not None})
+    raw = save(
+        {
+            name: array
+            for name, array in {**load_file(params_file(folder)), **changes}.items()
+            if array is not None
+        }
+    )
     params_file(folder).write_bytes(raw)
     rewrite(folder, params_sha256=hashlib.sha256(raw).hexdigest())
 
@@ -72,10 +78,15 @@ def test_a_round_trip_changes_no_bit(case: str, tmp_path: Path) -> None:
     made.save(str(tmp_path / "deep" / "bundle"))
     loaded = load(tmp_path / "deep" / "bundle")
     names = ("supervision", "n_fraud_states", "label_noise", "temperature")
-    assert {name: getattr(loaded, name) for name in names} == {name: getattr(made, name) for name in names}
+    assert {name: getattr(loaded, name) for name in names} == {
+        name: getattr(made, name) for name in names
+    }
     known = np.arange(data.transactions.n_rows) % 3 - 1
     for settings in ({}, {"mode": "smoothed"}, {"kind": "raw"}, {"known": known}):
-        one, other = made.score(data.transactions, **settings), loaded.score(data.transactions, **settings)
+        one, other = (
+            made.score(data.transactions, **settings),
+            loaded.score(data.transactions, **settings),
+        )
         assert one.frame().equals(other.frame())
     assert loaded.parts_.temporal_share == made.parts_.temporal_share
     assert loaded.parts_.in_sample.describe() == made.parts_.in_sample.describe()
@@ -92,7 +103,9 @@ def test_hundreds_of_columns_survive(tmp_path: Path) -> None:
     made, data = detector("ieee", "expected-log"), data_of("ieee")
     made.save(tmp_path / "bundle")
     loaded = load(tmp_path / "bundle")
-    np.testing.assert_array_equal(loaded.score(data.transactions).belief, made.score(data.transactions).belief)
+    np.testing.assert_array_equal(
+        loaded.score(data.transactions).belief, made.score(data.transactions).belief
+    )
     assert loaded.score_one(None, data.rows[0]) == made.score_one(None, data.rows[0])
 
 
@@ -114,18 +127,40 @@ print(digest.hexdigest())
 """
 
 
-def test_another_process_finds_the_same_bits(saved: Path, saved_ranked: Path, tmp_path: Path) -> None:
+def test_another_process_finds_the_same_bits(
+    saved: Path, saved_ranked: Path, tmp_path: Path
+) -> None:
     frames = {saved: shop_frame(700, 3), saved_ranked: pl.DataFrame(scored_shop().rows)}
     outputs, expected = [], []
     for folder, frame in frames.items():
         frame.write_parquet(tmp_path / f"{folder.name}.parquet")
-        command = [sys.executable, "-W", "error", "-c", OTHER_PROCESS, str(folder), str(tmp_path / f"{folder.name}.parquet")]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            OTHER_PROCESS,
+            str(folder),
+            str(tmp_path / f"{folder.name}.parquet"),
+        ]
+        ran = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         assert ran.returncode == 0, ran.stderr
         outputs.append(ran.stdout.strip())
-        made, data = (detector(), data_of("shop")) if folder == saved else (ranked_detector("xgboost"), scored_shop())
+        made, data = (
+            (detector(), data_of("shop"))
+            if folder == saved
+            else (ranked_detector("xgboost"), scored_shop())
+        )
         scores = made.score(data.transactions)
-        digest = hashlib.sha256(scores.belief.tobytes() + scores.probability.tobytes() + scores.variance.tobytes())
+        digest = hashlib.sha256(
+            scores.belief.tobytes() + scores.probability.tobytes() + scores.variance.tobytes()
+        )
         state = DetectorState()
         for row in frame.to_dicts()[:20]:
             state, score = made.score_one(DetectorState(state.customer, None), row)
@@ -146,15 +181,24 @@ def test_states_live_on_when_a_detector_is_loaded(saved: Path) -> None:
     state, _ = made.score_one(None, rows[0])
     assert loaded.score_one(state, rows[1]) == made.score_one(state, rows[1])
     whole = replayed(loaded, data_of("shop"))
-    np.testing.assert_allclose([s.probability for s in whole], made.score(data_of("shop").transactions).probability, atol=2e-4)
+    np.testing.assert_allclose(
+        [s.probability for s in whole],
+        made.score(data_of("shop").transactions).probability,
+        atol=2e-4,
+    )
 
 
 def test_a_loaded_detector_can_be_saved_and_fitted_again(saved: Path, tmp_path: Path) -> None:
     loaded = load(saved)
     loaded.save(tmp_path / "again")
-    one, other = (load(folder).score(data_of("shop").transactions).probability for folder in (saved, tmp_path / "again"))
+    one, other = (
+        load(folder).score(data_of("shop").transactions).probability
+        for folder in (saved, tmp_path / "again")
+    )
     np.testing.assert_array_equal(one, other)
-    again = load(saved).set_params(model__n_states=2, **{f"model__{name}": value for name, value in QUICK.items()})
+    again = load(saved).set_params(
+        model__n_states=2, **{f"model__{name}": value for name, value in QUICK.items()}
+    )
     again.fit(data_of("shop").transactions)
     assert again.score(data_of("shop").transactions).belief.shape[1] == 2
 
@@ -178,7 +222,9 @@ def test_saving_again_replaces_and_leaves_nothing_behind(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("fails_at", ["manifest.json", "params"])
-def test_a_full_disk_leaves_the_earlier_detector(saved: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str) -> None:
+def test_a_full_disk_leaves_the_earlier_detector(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
     before = load(saved).score(data_of("shop").transactions).probability
     replace = os.replace
 
@@ -193,7 +239,9 @@ def test_a_full_disk_leaves_the_earlier_detector(saved: Path, monkeypatch: pytes
     with pytest.raises(BundleError, match="No space left"):
         detector(kind="point").save(saved.parent / "new")
     monkeypatch.undo()
-    np.testing.assert_array_equal(load(saved).score(data_of("shop").transactions).probability, before)
+    np.testing.assert_array_equal(
+        load(saved).score(data_of("shop").transactions).probability, before
+    )
     assert not list(saved.glob(".saving*"))
 
 
@@ -254,18 +302,50 @@ NONSENSE: dict[str, Any] = {
     "no features": {"features": None},
     "features in words": {"features": "all"},
     "no model": {"model": {}},
-    "a model of no kind": {"model": {"kind": "Oracle", "settings": {}, "n_categories": [], "fit_report": None}},
+    "a model of no kind": {
+        "model": {"kind": "Oracle", "settings": {}, "n_categories": [], "fit_report": None}
+    },
     "no regimes": {"regimes": {}},
-    "regimes of one mode": {"regimes": {"filtered": {"part": "calibration", "mode": "filtered", "in_sample": False}}},
+    "regimes of one mode": {
+        "regimes": {"filtered": {"part": "calibration", "mode": "filtered", "in_sample": False}}
+    },
     "regimes in words": {"regimes": "three"},
     "regimes of nothing": {"regimes": {"filtered": None, "smoothed": None, "in_sample": None}},
     "a share in words": {"temporal_share": "high"},
     "no settings": {"settings": None},
     "unknown settings": {"settings": {"charm": 3}},
-    "bad supervision": {"settings": {"supervision": "full", "n_fraud_states": 1, "label_noise": 0.0, "temperature": 1.0}},
-    "too many fraud states": {"settings": {"supervision": "anchored", "n_fraud_states": 9, "label_noise": 0.0, "temperature": 1.0}},
-    "bad noise": {"settings": {"supervision": "none", "n_fraud_states": 1, "label_noise": 2.0, "temperature": 1.0}},
-    "bad temperature": {"settings": {"supervision": "none", "n_fraud_states": 1, "label_noise": 0.0, "temperature": -1.0}},
+    "bad supervision": {
+        "settings": {
+            "supervision": "full",
+            "n_fraud_states": 1,
+            "label_noise": 0.0,
+            "temperature": 1.0,
+        }
+    },
+    "too many fraud states": {
+        "settings": {
+            "supervision": "anchored",
+            "n_fraud_states": 9,
+            "label_noise": 0.0,
+            "temperature": 1.0,
+        }
+    },
+    "bad noise": {
+        "settings": {
+            "supervision": "none",
+            "n_fraud_states": 1,
+            "label_noise": 2.0,
+            "temperature": 1.0,
+        }
+    },
+    "bad temperature": {
+        "settings": {
+            "supervision": "none",
+            "n_fraud_states": 1,
+            "label_noise": 0.0,
+            "temperature": -1.0,
+        }
+    },
     "a ranker of nothing": {"ranker": {}},
     "a ranker in words": {"ranker": "mine"},
     "a list of everything": {"features": [], "model": [], "regimes": []},
@@ -300,7 +380,10 @@ WRONG_ARRAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", list(WRONG_ARRAYS))
 def test_arrays_that_do_not_fit_each_other_are_refused(saved: Path, name: str) -> None:
     present = load_file(params_file(saved))
-    changes = {key: np.full_like(present[key], np.nan) if isinstance(value, str) else value for key, value in WRONG_ARRAYS[name].items()}
+    changes = {
+        key: np.full_like(present[key], np.nan) if isinstance(value, str) else value
+        for key, value in WRONG_ARRAYS[name].items()
+    }
     rewrite_arrays(saved, changes)
     with pytest.raises(BundleError, match="not a detector this version understands"):
         load(saved)
@@ -336,7 +419,9 @@ def test_parts_of_two_detectors_do_not_make_one(saved: Path, tmp_path: Path) -> 
     detector("handbook").save(tmp_path / "other")
     rewrite(saved, features=manifest_of(tmp_path / "other")["features"])
     others = load_file(params_file(tmp_path / "other"))
-    rewrite_arrays(saved, {name: array for name, array in others.items() if name.startswith("features.")})
+    rewrite_arrays(
+        saved, {name: array for name, array in others.items() if name.startswith("features.")}
+    )
     with pytest.raises(BundleError, match="the model's columns are not the features'"):
         load(saved)
 

@@ -25,11 +25,20 @@ from .cases import QUICK, customers_split, data_of, detector, model_of, replayed
 
 def arrays_of(made: Detector) -> dict[str, np.ndarray]:
     """Every number of a fitted detector."""
-    found: dict[str, Any] = {f"model.{name}": value for name, value in vars(made.model_.params_).items() if name[0] != "_"}
+    found: dict[str, Any] = {
+        f"model.{name}": value
+        for name, value in vars(made.model_.params_).items()
+        if name[0] != "_"
+    }
     found |= {f"scales.{name}": value for name, value in vars(made.features_.plan_.scales).items()}
     for mode, regimes in {**made.parts_.regimes, "in_sample": made.parts_.in_sample}.items():
-        found |= {f"{mode}.{name}": getattr(regimes, name) for name in ("mass", "frauds", "evidence")}
-    found["temporal_share"], found["temperature"] = made.parts_.temporal_share, made.model_.temperature
+        found |= {
+            f"{mode}.{name}": getattr(regimes, name) for name in ("mass", "frauds", "evidence")
+        }
+    found["temporal_share"], found["temperature"] = (
+        made.parts_.temporal_share,
+        made.model_.temperature,
+    )
     flat = {}
     for name, value in found.items():
         parts = value if isinstance(value, tuple) else (value,)
@@ -95,19 +104,29 @@ LIVE_TOLERANCE = {"float64": 1e-9, "float32": 2e-4}
         ("ieee", "predictive", "processed"),
     ],
 )
-def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(data: str, kind: str, features: str, precision: str) -> None:
+def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(
+    data: str, kind: str, features: str, precision: str
+) -> None:
     made, file = detector(data, kind, features, precision=precision), data_of(data)
     whole, live = made.score(file.transactions), replayed(made, file)
     tolerance = LIVE_TOLERANCE[precision]
     np.testing.assert_allclose([score.belief for score in live], whole.belief, atol=tolerance)
-    np.testing.assert_allclose([score.probability for score in live], whole.probability, atol=tolerance)
+    np.testing.assert_allclose(
+        [score.probability for score in live], whole.probability, atol=tolerance
+    )
     np.testing.assert_allclose([score.raw for score in live], whole.raw, atol=tolerance)
-    np.testing.assert_allclose([score.entropy for score in live], whole.entropy, atol=10 * tolerance)
+    np.testing.assert_allclose(
+        [score.entropy for score in live], whole.entropy, atol=10 * tolerance
+    )
     np.testing.assert_array_equal([score.seen for score in live], whole.seen)
     if precision == "float64":
-        np.testing.assert_allclose([score.interval for score in live], np.transpose(whole.interval()), atol=1e-6)
+        np.testing.assert_allclose(
+            [score.interval for score in live], np.transpose(whole.interval()), atol=1e-6
+        )
         sure = np.sort(whole.belief, axis=1)[:, -1] - np.sort(whole.belief, axis=1)[:, -2] > 1e-6
-        np.testing.assert_array_equal(np.array([score.regime for score in live])[sure], whole.regime[sure])
+        np.testing.assert_array_equal(
+            np.array([score.regime for score in live])[sure], whole.regime[sure]
+        )
     if data != "ieee":
         assert len(np.unique(whole.probability.round(6))) > 50
 
@@ -123,14 +142,21 @@ def test_scores_are_filtered_and_corrected_unless_asked_otherwise() -> None:
     np.testing.assert_array_equal(plain.value, plain.probability)
     regimes = made.parts_.regimes["filtered"]
     np.testing.assert_allclose(plain.probability, plain.belief @ regimes.mean_rates)
-    np.testing.assert_allclose(plain.variance, np.einsum("nk,kj,nj->n", plain.belief, regimes.rate_covariance, plain.belief))
+    np.testing.assert_allclose(
+        plain.variance,
+        np.einsum("nk,kj,nj->n", plain.belief, regimes.rate_covariance, plain.belief),
+    )
     smoothed = made.score(transactions, mode="smoothed")
     np.testing.assert_array_equal(smoothed.belief, exact.smooth(panel).probs)
-    np.testing.assert_allclose(smoothed.probability, smoothed.belief @ made.parts_.regimes["smoothed"].mean_rates)
+    np.testing.assert_allclose(
+        smoothed.probability, smoothed.belief @ made.parts_.regimes["smoothed"].mean_rates
+    )
     assert not np.allclose(smoothed.belief, plain.belief)
     for mode in ("filtered", "smoothed"):
         raw = made.score(transactions, mode=mode, kind="raw")
-        np.testing.assert_array_equal(raw.value, raw.belief[:, made.parts_.regimes[mode].fraud_state])
+        np.testing.assert_array_equal(
+            raw.value, raw.belief[:, made.parts_.regimes[mode].fraud_state]
+        )
         np.testing.assert_array_equal(raw.value, raw.raw)
     for wrong in ({"mode": "batch"}, {"kind": "calibrated"}):
         with pytest.raises(ConfigError, match="must be one of"):
@@ -142,14 +168,20 @@ def test_scores_say_whose_they_are() -> None:
     scores = made.score(transactions)
     frame = scores.frame()
     np.testing.assert_array_equal(frame["id"].to_numpy(), transactions.ids)
-    np.testing.assert_array_equal(frame["customer"].to_numpy(), transactions.customers[transactions.customer_codes])
+    np.testing.assert_array_equal(
+        frame["customer"].to_numpy(), transactions.customers[transactions.customer_codes]
+    )
     np.testing.assert_array_equal(frame["time"].to_numpy(), transactions.times)
     np.testing.assert_array_equal(frame["label"].to_numpy(), transactions.labels)
     for customer in frame["customer"].unique():
-        assert frame.filter(pl.col("customer") == customer)["seen"].to_list() == list(range(1, (frame["customer"] == customer).sum() + 1))
+        assert frame.filter(pl.col("customer") == customer)["seen"].to_list() == list(
+            range(1, (frame["customer"] == customer).sum() + 1)
+        )
     assert (frame["lower"] <= frame["probability"]).all()
     assert (frame["probability"] <= frame["upper"]).all()
-    np.testing.assert_allclose(frame.select(pl.sum_horizontal(pl.col("^belief_.*$"))).to_series(), 1.0, atol=1e-9)
+    np.testing.assert_allclose(
+        frame.select(pl.sum_horizontal(pl.col("^belief_.*$"))).to_series(), 1.0, atol=1e-9
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.nansum(scores.belief * np.log(scores.belief), axis=1)
     np.testing.assert_allclose(scores.entropy, entropy, atol=1e-12)
@@ -168,11 +200,11 @@ def test_first_transactions_are_scored_from_the_start_of_the_chain() -> None:
 
 def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> None:
     made, row = detector("shop", "point"), {**data_of("shop").rows[0], "shop": "s1"}
-    known = made.features_.names[0].index("entity_known_month")
+    known = made.features_.names[0].index("counterparty_known_month")
 
     def known_later(**settings: bool) -> np.float32:
         state, _ = made.score_one(None, row | {"at": 0.0}, **settings)
-        _, found = made.features_.step(State(None, state.entity), row | {"at": 60 * DAY})
+        _, found = made.features_.step(State(None, state.counterparty), row | {"at": 60 * DAY})
         return found.continuous[known]
 
     assert known_later(label_follows=False) < known_later() == known_later(label_follows=True)
@@ -180,13 +212,15 @@ def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> 
 
 @pytest.mark.parametrize("features", ["processed", "engineered"])
 def test_a_file_without_labels_is_scored(features: str) -> None:
-    """A column of labels need not be there; scores are the same, but for what labels would say of the second party."""
+    """A column of labels need not be there; scores are the same, but for what labels would say of the counterparty."""
     made, frame = detector("shop", "expected-log", features), shop_frame(700, 3)
     scores = made.score(read(frame.drop("fraud"), SHOP, labels="none"))
     assert scores.labels is None
     assert "label" not in scores.frame().columns
     assert np.isfinite(scores.probability).all()
-    np.testing.assert_array_equal(scores.probability, made.score(read(frame, SHOP, labels="none")).probability)
+    np.testing.assert_array_equal(
+        scores.probability, made.score(read(frame, SHOP, labels="none")).probability
+    )
     labelled = made.score(data_of("shop").transactions)
     assert np.array_equal(scores.probability, labelled.probability) == (features == "processed")
 
@@ -195,7 +229,7 @@ def test_a_file_without_labels_is_scored(features: str) -> None:
 
 
 def poisoned(data: Data, rows: np.ndarray, labels_only: bool = False) -> Any:
-    """The file with some transactions otherwise: amounts, names, second parties and labels, but not customers and times."""
+    """The file with some transactions otherwise: amounts, names, counterparties and labels, but not customers and times."""
     places = data.transactions.places[rows]
     frame = shop_frame(700, 3)
     hit = pl.Series(np.isin(np.arange(frame.height), places))
@@ -210,11 +244,15 @@ def poisoned(data: Data, rows: np.ndarray, labels_only: bool = False) -> Any:
 
 SPLITS = {"by customer": customers_split, "by time": time_split}
 every_split = pytest.mark.parametrize("split_by", list(SPLITS))
-every_supervision = pytest.mark.parametrize("settings", [{}, {"supervision": "anchored"}, {"temperature": "auto"}], ids=str)
+every_supervision = pytest.mark.parametrize(
+    "settings", [{}, {"supervision": "anchored"}, {"temperature": "auto"}], ids=str
+)
 
 
 def fitted(transactions: Any, split: Split, settings: dict[str, Any]) -> Detector:
-    return Detector(Features(least_rows=4), model_of("expected-log"), **settings).fit(transactions, split)
+    return Detector(Features(least_rows=4), model_of("expected-log"), **settings).fit(
+        transactions, split
+    )
 
 
 @every_split
@@ -225,29 +263,46 @@ def test_nothing_fitted_sees_the_test_part(split_by: str, settings: dict[str, An
     honest = fitted(data.transactions, split, settings)
     changed = poisoned(data, split.test)
     assert differing(honest, fitted(changed, split, settings)) == set()
-    assert not np.array_equal(honest.score(changed).probability[split.test], honest.score(data.transactions).probability[split.test])
+    assert not np.array_equal(
+        honest.score(changed).probability[split.test],
+        honest.score(data.transactions).probability[split.test],
+    )
 
 
 @every_split
 @every_supervision
-def test_calibration_labels_change_the_rates_and_not_the_model(split_by: str, settings: dict[str, Any]) -> None:
+def test_calibration_labels_change_the_rates_and_not_the_model(
+    split_by: str, settings: dict[str, Any]
+) -> None:
     data = data_of("shop")
     split = SPLITS[split_by](data.transactions)
     honest = fitted(data.transactions, split, settings)
-    changed = differing(honest, fitted(poisoned(data, split.calibration, labels_only=True), split, settings))
+    changed = differing(
+        honest, fitted(poisoned(data, split.calibration, labels_only=True), split, settings)
+    )
     assert {"filtered.frauds.0", "smoothed.frauds.0"} <= changed
-    assert not {name for name in changed if name.startswith(("model", "scales", "in_sample", "temperature"))}
+    assert not {
+        name for name in changed if name.startswith(("model", "scales", "in_sample", "temperature"))
+    }
     everything = differing(honest, fitted(poisoned(data, split.calibration), split, settings))
     assert "filtered.mass.0" in everything
-    assert not {name for name in everything if name.startswith(("model", "scales", "in_sample", "temperature"))}
+    assert not {
+        name
+        for name in everything
+        if name.startswith(("model", "scales", "in_sample", "temperature"))
+    }
 
 
 @every_split
-def test_the_selection_part_chooses_the_temperature_and_nothing_else_of_the_model(split_by: str) -> None:
+def test_the_selection_part_chooses_the_temperature_and_nothing_else_of_the_model(
+    split_by: str,
+) -> None:
     data = data_of("shop")
     split = SPLITS[split_by](data.transactions)
     honest = fitted(data.transactions, split, {"temperature": "auto"})
-    changed = differing(honest, fitted(poisoned(data, split.selection), split, {"temperature": "auto"}))
+    changed = differing(
+        honest, fitted(poisoned(data, split.selection), split, {"temperature": "auto"})
+    )
     assert not {name for name in changed if name.startswith(("model", "scales"))}
     assert honest.model_.temperature in TEMPERATURES
     unlabelled = fitted(data.transactions, split, {})
@@ -255,15 +310,20 @@ def test_the_selection_part_chooses_the_temperature_and_nothing_else_of_the_mode
 
 
 def test_fit_labels_matter_to_an_anchored_fit_only() -> None:
-    """A file without a second party, whose risk would carry labels into the features."""
+    """A file without a counterparty, whose risk would carry labels into the features."""
     frame = shop_frame(700, 3)
-    schema = replace(SHOP, entity=None)
+    schema = replace(SHOP, counterparty=None)
     data = of_frame(frame, schema)
     split = time_split(data.transactions)
     hit = pl.Series(np.isin(np.arange(frame.height), data.transactions.places[split.fit]))
-    other = of_frame(frame.with_columns(fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))), schema).transactions
+    other = of_frame(
+        frame.with_columns(fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))),
+        schema,
+    ).transactions
     for settings, matters in (({}, False), ({"supervision": "anchored"}, True)):
-        changed = differing(fitted(data.transactions, split, settings), fitted(other, split, settings))
+        changed = differing(
+            fitted(data.transactions, split, settings), fitted(other, split, settings)
+        )
         assert any(name.startswith("model") for name in changed) == matters
 
 
@@ -276,7 +336,9 @@ def test_rows_left_out_before_a_part_are_history_to_it() -> None:
     made = fitted(transactions, split, {})
     without = np.setdiff1d(np.arange(transactions.n_rows), first)
     renumbered = {name: np.searchsorted(without, rows) for name, rows in split.parts.items()}
-    blank = fitted(transactions.take(without), replace(split, **renumbered, left_out=np.empty(0, np.int64)), {})
+    blank = fitted(
+        transactions.take(without), replace(split, **renumbered, left_out=np.empty(0, np.int64)), {}
+    )
     assert any(name.startswith("model") for name in differing(made, blank))
 
 
@@ -287,7 +349,9 @@ def test_anchored_states_hold_the_fraud() -> None:
     data = data_of("handbook")
     transactions = data.transactions
     for n_fraud in (1, 2):
-        made = Detector(Features(), model_of("expected-log", 4), supervision="anchored", n_fraud_states=n_fraud)
+        made = Detector(
+            Features(), model_of("expected-log", 4), supervision="anchored", n_fraud_states=n_fraud
+        )
         made.fit(transactions, time_split(transactions))
         in_sample = made.parts_.in_sample
         assert in_sample.fraud_state >= 4 - n_fraud
@@ -298,7 +362,11 @@ def test_anchored_states_hold_the_fraud() -> None:
 def test_as_many_fraud_states_as_leave_a_genuine_one(n_fraud: Any) -> None:
     data = data_of("shop")
     with pytest.raises(ConfigError, match="n_fraud_states"):
-        fitted(data.transactions, time_split(data.transactions), {"supervision": "anchored", "n_fraud_states": n_fraud})
+        fitted(
+            data.transactions,
+            time_split(data.transactions),
+            {"supervision": "anchored", "n_fraud_states": n_fraud},
+        )
 
 
 @pytest.mark.parametrize(
@@ -330,13 +398,17 @@ def test_a_model_s_own_temperature_is_not_forgotten_in_silence() -> None:
     split = time_split(data.transactions)
     with pytest.raises(ConfigError, match="temperature"):
         Detector(Features(), model_of("point", temperature=4.0)).fit(data.transactions, split)
-    made = Detector(Features(), model_of("point", temperature=4.0), temperature=4.0).fit(data.transactions, split)
+    made = Detector(Features(), model_of("point", temperature=4.0), temperature=4.0).fit(
+        data.transactions, split
+    )
     assert made.model_.temperature == 4.0
 
 
 def one_part(transactions: Any, **rows: Any) -> Split:
     whole = time_split(transactions)
-    return replace(whole, **{name: np.sort(np.asarray(chosen, np.int64)) for name, chosen in rows.items()})
+    return replace(
+        whole, **{name: np.sort(np.asarray(chosen, np.int64)) for name, chosen in rows.items()}
+    )
 
 
 def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
@@ -349,7 +421,10 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
 
     with pytest.raises(DataError, match="customers: found 1, too few"):
         attempt(read(frame.with_columns(who=pl.lit("me")), SHOP), None)
-    with pytest.raises(DataError, match=r"all 1?\d\d labels are 0, and measuring the regimes' fraud rates needs both"):
+    with pytest.raises(
+        DataError,
+        match=r"all 1?\d\d labels are 0, and measuring the regimes' fraud rates needs both",
+    ):
         attempt(read(frame.with_columns(fraud=pl.lit(0)), SHOP), split)
     with pytest.raises(DataError, match=r"labels are 1, and measuring"):
         attempt(read(frame.with_columns(fraud=pl.lit(1)), SHOP), split)
@@ -363,11 +438,20 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
         attempt(transactions, replace(split, selection=np.empty(0, np.int64)), temperature="auto")
     for label in (0, 1):
         one_sided = fit[transactions.labels[fit] == label]
-        with pytest.raises(DataError, match=rf"labels of the fit part are {label}, and an anchored fit needs both 0 and 1"):
+        with pytest.raises(
+            DataError,
+            match=rf"labels of the fit part are {label}, and an anchored fit needs both 0 and 1",
+        ):
             attempt(transactions, one_part(transactions, fit=one_sided), supervision="anchored")
     thin = transactions.offsets[:-1]
     with pytest.raises(DataError, match="no customer with 5 transactions"):
-        attempt(transactions, one_part(transactions, fit=np.setdiff1d(thin, np.concatenate([split.calibration, split.test]))))
+        attempt(
+            transactions,
+            one_part(
+                transactions,
+                fit=np.setdiff1d(thin, np.concatenate([split.calibration, split.test])),
+            ),
+        )
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -375,7 +459,9 @@ def test_a_fit_part_of_one_kind_is_enough_without_supervision(label: int) -> Non
     transactions = data_of("shop").transactions
     split = time_split(transactions)
     kept = split.fit[transactions.labels[split.fit] == label]
-    made = Detector(Features(least_rows=4), model_of("point", 2)).fit(transactions, replace(split, fit=kept))
+    made = Detector(Features(least_rows=4), model_of("point", 2)).fit(
+        transactions, replace(split, fit=kept)
+    )
     assert np.isfinite(made.score(transactions).probability).all()
     assert made.parts_.in_sample.base_rate == label
     made.parts_.in_sample.describe()
@@ -394,7 +480,9 @@ def test_one_state_and_far_too_many(n_states: int) -> None:
     assert np.isfinite(score.probability)
     if n_states == 1:
         assert score.reasons == ()
-        np.testing.assert_allclose(scores.probability, transactions.labels[split.calibration].mean(), rtol=0.02)
+        np.testing.assert_allclose(
+            scores.probability, transactions.labels[split.calibration].mean(), rtol=0.02
+        )
 
 
 def test_without_a_split_features_or_model_there_are_defaults() -> None:
@@ -407,9 +495,22 @@ def test_without_a_split_features_or_model_there_are_defaults() -> None:
 
 
 def test_scikit_learn_conventions() -> None:
-    made = Detector(Features("processed"), BaumWelchHMM(3, **QUICK), supervision="anchored", n_fraud_states=2, label_noise=0.01)
+    made = Detector(
+        Features("processed"),
+        BaumWelchHMM(3, **QUICK),
+        supervision="anchored",
+        n_fraud_states=2,
+        label_noise=0.01,
+    )
     copy = clone(made)
-    assert copy.get_params(deep=False).keys() == {"features", "model", "supervision", "n_fraud_states", "label_noise", "temperature"}
+    assert copy.get_params(deep=False).keys() == {
+        "features",
+        "model",
+        "supervision",
+        "n_fraud_states",
+        "label_noise",
+        "temperature",
+    }
     assert copy.model is not made.model
     assert copy.get_params()["model__n_states"] == 3
     copy.set_params(model__n_states=2, features__kind="engineered", temperature=2.0)
@@ -421,7 +522,12 @@ def test_scikit_learn_conventions() -> None:
     assert not hasattr(made.features, "plan_")
     assert not hasattr(clone(made), "parts_")
     assert "Detector" in repr(made)
-    for use in (lambda d: d.score(data.transactions), lambda d: d.score_one(None, {}), lambda d: d.regimes, lambda d: d.save("nowhere")):
+    for use in (
+        lambda d: d.score(data.transactions),
+        lambda d: d.score_one(None, {}),
+        lambda d: d.regimes,
+        lambda d: d.save("nowhere"),
+    ):
         with pytest.raises(NotFittedError, match="not fitted yet"):
             use(clone(made))
 
@@ -430,7 +536,10 @@ def test_the_same_settings_give_the_same_bits_whatever_the_threads() -> None:
     data = data_of("shop")
     split = time_split(data.transactions)
     one, other = (
-        Detector(Features(), VariationalHMM(3, n_restarts=2, max_iter=8, n_threads=n)).fit(data.transactions, split) for n in (1, 2)
+        Detector(Features(), VariationalHMM(3, n_restarts=2, max_iter=8, n_threads=n)).fit(
+            data.transactions, split
+        )
+        for n in (1, 2)
     )
     assert differing(one, other) == set()
 
@@ -441,7 +550,12 @@ def test_the_same_settings_give_the_same_bits_whatever_the_threads() -> None:
 def test_states_of_another_detector_are_refused() -> None:
     made, row = detector(), data_of("shop").rows[0]
     state, _ = made.score_one(None, row)
-    others = [detector(kind="point"), detector(n_states=2), detector(features="processed"), detector("handbook")]
+    others = [
+        detector(kind="point"),
+        detector(n_states=2),
+        detector(features="processed"),
+        detector("handbook"),
+    ]
     for other in others:
         with pytest.raises(DataError, match="made by another detector"):
             other.score_one(DetectorState(state.customer, None), data_of("shop").rows[1])
@@ -454,11 +568,21 @@ def test_damaged_states_are_refused() -> None:
     state, _ = made.score_one(None, rows[0])
     whole = state.customer
     assert whole is not None
-    for broken in (b"", whole[:3], whole[:-1], whole + b"\0", bytes([whole[0] ^ 1]) + whole[1:], whole[:16] + b"\xff" * 24 + whole[40:]):
+    for broken in (
+        b"",
+        whole[:3],
+        whole[:-1],
+        whole + b"\0",
+        bytes([whole[0] ^ 1]) + whole[1:],
+        whole[:16] + b"\xff" * 24 + whole[40:],
+    ):
         with pytest.raises(DataError):
             made.score_one(DetectorState(broken, None), rows[1])
-    with pytest.raises(DataError, match="entity's state"):
-        made.score_one(DetectorState(None, b"not a record"), next(row for row in rows if row["shop"] is not None))
+    with pytest.raises(DataError, match="counterparty's state"):
+        made.score_one(
+            DetectorState(None, b"not a record"),
+            next(row for row in rows if row["shop"] is not None),
+        )
 
 
 def test_a_detector_fitted_again_refuses_the_states_of_its_first_fit() -> None:
@@ -490,7 +614,7 @@ def test_states_are_bytes_of_one_size_and_are_not_changed() -> None:
     state = DetectorState()
     sizes = set()
     for k, row in enumerate(rows[:12]):
-        before = state.customer, state.entity
+        before = state.customer, state.counterparty
         state, _ = made.score_one(DetectorState(state.customer, None), row | {"at": k * DAY})
         again, _ = made.score_one(DetectorState(before[0], None), row | {"at": k * DAY})
         assert again == state
@@ -543,7 +667,9 @@ def test_the_temporal_share_tells_a_chain_from_none() -> None:
             }
         )
         data = read(frame, Schema(customer="who", time="at", continuous=("x",), label="fraud"))
-        made = Detector(Features("processed"), BaumWelchHMM(2, n_restarts=1, max_iter=60)).fit(data, customers_split(data))
+        made = Detector(Features("processed"), BaumWelchHMM(2, n_restarts=1, max_iter=60)).fit(
+            data, customers_split(data)
+        )
         return made.parts_.temporal_share
 
     chained, unchained = share(regimes), share(rng.permutation(regimes))

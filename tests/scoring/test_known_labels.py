@@ -11,7 +11,12 @@ import polars as pl
 import pytest
 
 from tests.reference.bridge import QUIET, factors_of, panel_of, params_of, posterior_of, variational
-from tests.reference.enumeration import Enumeration, enumerate_paths, weighted_counts, weighted_moments
+from tests.reference.enumeration import (
+    Enumeration,
+    enumerate_paths,
+    weighted_counts,
+    weighted_moments,
+)
 from tests.reference.enumeration import log as log0
 from tests.reference.problems import Problem, random_factors, random_problem, stack
 from turncoat import Anchors, BaumWelchHMM, ConfigError, DataError, Detector, VariationalHMM
@@ -23,7 +28,9 @@ from turncoat.scoring import DetectorState
 
 from .cases import EVERY, customers_split, data_of, detector, log_terms
 
-TINY = Schema(customer="who", time="at", continuous=("x",), categorical=("g",), label="fraud", id="id")
+TINY = Schema(
+    customer="who", time="at", continuous=("x",), categorical=("g",), label="fraud", id="id"
+)
 
 
 def tiny_frame(n_customers: int = 60, seed: int = 0) -> pl.DataFrame:
@@ -50,10 +57,22 @@ def tiny() -> Transactions:
 
 
 @cache
-def tiny_detector(supervision: str, kind: str, precision: str = "float64", label_noise: float = 0.02) -> Detector:
+def tiny_detector(
+    supervision: str, kind: str, precision: str = "float64", label_noise: float = 0.02
+) -> Detector:
     settings: dict[str, Any] = {"n_restarts": 1, "max_iter": 6, "precision": precision}
-    model = BaumWelchHMM(3, **settings) if kind == "point" else VariationalHMM(3, emission=kind, **settings)
-    made = Detector(Features("processed", least_rows=2), model, supervision=supervision, n_fraud_states=1, label_noise=label_noise)
+    model = (
+        BaumWelchHMM(3, **settings)
+        if kind == "point"
+        else VariationalHMM(3, emission=kind, **settings)
+    )
+    made = Detector(
+        Features("processed", least_rows=2),
+        model,
+        supervision=supervision,
+        n_fraud_states=1,
+        label_noise=label_noise,
+    )
     return made.fit(tiny(), customers_split(tiny()))
 
 
@@ -67,10 +86,14 @@ def label_chances(made: Detector) -> np.ndarray:
     return np.stack([1 - fraud, fraud])
 
 
-def beliefs_over_all_paths(made: Detector, rows: slice, known: np.ndarray, smoothed: bool) -> np.ndarray:
+def beliefs_over_all_paths(
+    made: Detector, rows: slice, known: np.ndarray, smoothed: bool
+) -> np.ndarray:
     """Each row's state given the emissions and labels of the rows it may know, its own label never among them."""
     panel = made.features_.transform(tiny())
-    initial, transition, emission = log_terms(made.model_, panel.continuous[rows], panel.categorical[rows])
+    initial, transition, emission = log_terms(
+        made.model_, panel.continuous[rows], panel.categorical[rows]
+    )
     chances, labels = label_chances(made), known[rows]
     length, n_states = emission.shape
     found = np.zeros((length, n_states))
@@ -100,7 +123,9 @@ def arrived(transactions: Transactions) -> np.ndarray:
 @SUPERVISIONS
 @KINDS
 @pytest.mark.parametrize("mode", ["filtered", "smoothed"])
-def test_beliefs_after_labels_are_the_sum_over_all_paths(supervision: str, kind: str, mode: str) -> None:
+def test_beliefs_after_labels_are_the_sum_over_all_paths(
+    supervision: str, kind: str, mode: str
+) -> None:
     made, transactions = tiny_detector(supervision, kind), tiny()
     known = arrived(transactions)
     scores = made.score(transactions, mode=mode, known=known)
@@ -108,7 +133,9 @@ def test_beliefs_after_labels_are_the_sum_over_all_paths(supervision: str, kind:
         rows = slice(transactions.offsets[u], transactions.offsets[u + 1])
         expected = beliefs_over_all_paths(made, rows, known, smoothed=mode == "smoothed")
         np.testing.assert_allclose(scores.belief[rows], expected, atol=1e-9)
-    np.testing.assert_allclose(scores.probability, scores.belief @ made.parts_.regimes[mode].mean_rates)
+    np.testing.assert_allclose(
+        scores.probability, scores.belief @ made.parts_.regimes[mode].mean_rates
+    )
 
 
 @SUPERVISIONS
@@ -134,24 +161,32 @@ def test_no_score_depends_on_its_own_label(supervision: str, precision: str, mod
     """Every third label of each customer flipped at once, in a detector that is all but certain of labels."""
     made, transactions = tiny_detector(supervision, "point", precision, 0.0), tiny()
     known = arrived(transactions).copy()
-    place = np.arange(transactions.n_rows) - np.repeat(transactions.offsets[:-1], np.diff(transactions.offsets))
+    place = np.arange(transactions.n_rows) - np.repeat(
+        transactions.offsets[:-1], np.diff(transactions.offsets)
+    )
     before = made.score(transactions, mode=mode, known=known)
     for turn in range(6):
         flipped = known.copy()
         hit = place == turn
         flipped[hit] = np.where(known[hit] == 1, 0, 1)
         after = made.score(transactions, mode=mode, known=flipped)
-        np.testing.assert_allclose(after.belief[hit], before.belief[hit], atol=1e-9 if precision == "float64" else 1e-4)
+        np.testing.assert_allclose(
+            after.belief[hit], before.belief[hit], atol=1e-9 if precision == "float64" else 1e-4
+        )
         if mode == "filtered":
             np.testing.assert_array_equal(after.belief[place < turn], before.belief[place < turn])
         if turn < 5:
-            assert not np.allclose(after.belief[place == turn + 1], before.belief[place == turn + 1])
+            assert not np.allclose(
+                after.belief[place == turn + 1], before.belief[place == turn + 1]
+            )
 
 
 def test_no_known_label_is_no_condition() -> None:
     made, transactions = detector(), data_of("shop").transactions
     nothing = np.full(transactions.n_rows, -1)
-    np.testing.assert_allclose(made.score(transactions, known=nothing).belief, made.score(transactions).belief, atol=1e-12)
+    np.testing.assert_allclose(
+        made.score(transactions, known=nothing).belief, made.score(transactions).belief, atol=1e-12
+    )
 
 
 def test_a_confirmed_fraud_raises_the_belief_in_fraud_and_a_genuine_one_lowers_it() -> None:
@@ -169,7 +204,9 @@ def test_a_confirmed_fraud_raises_the_belief_in_fraud_and_a_genuine_one_lowers_i
 def test_condition_keeps_the_record_of_the_features() -> None:
     made, rows = detector(), data_of("shop").rows
     state, _ = made.score_one(None, rows[0])
-    later, told = (made.score_one(s, rows[1], n_reasons=EVERY)[1] for s in (state, made.condition(state, 1)))
+    later, told = (
+        made.score_one(s, rows[1], n_reasons=EVERY)[1] for s in (state, made.condition(state, 1))
+    )
     texts = [{(reason.source, reason.text) for reason in score.reasons} for score in (later, told)]
     assert texts[0] == texts[1]
 
@@ -177,7 +214,14 @@ def test_condition_keeps_the_record_of_the_features() -> None:
 def test_wrong_labels_are_named() -> None:
     made, transactions = detector(), data_of("shop").transactions
     n = transactions.n_rows
-    for wrong in (np.zeros(n - 1, int), np.zeros(n), np.full(n, 2), np.full(n, -2), np.zeros((n, 1), int), [None] * n):
+    for wrong in (
+        np.zeros(n - 1, int),
+        np.zeros(n),
+        np.full(n, 2),
+        np.full(n, -2),
+        np.zeros((n, 1), int),
+        [None] * n,
+    ):
         with pytest.raises(DataError, match="known labels must be 0, 1 or -1"):
             made.score(transactions, known=wrong)
     state, _ = made.score_one(None, data_of("shop").rows[0])
@@ -204,7 +248,13 @@ def coded(seed: int, lengths: tuple[int, ...] = (6, 5, 6, 4, 6, 5)) -> tuple[Pro
     return problem, np.random.default_rng(seed).integers(-1, 3, len(problem.states))
 
 
-def all_paths(problem: Problem, codes: np.ndarray, likelihoods: np.ndarray, chain: Any = None, rows: Any = None) -> list[Enumeration]:
+def all_paths(
+    problem: Problem,
+    codes: np.ndarray,
+    likelihoods: np.ndarray,
+    chain: Any = None,
+    rows: Any = None,
+) -> list[Enumeration]:
     rows = problem.log_emission() if rows is None else rows
     weights = np.vstack([log0(likelihoods), np.zeros(3)])[codes]
     initial, transition = chain or (log0(problem.initial), log0(problem.transition))
@@ -218,10 +268,16 @@ def test_likelihoods_of_codes_condition_as_they_should(table: str, seed: int) ->
     anchors = Anchors.of_likelihoods(codes, LIKELIHOODS[table])
     expected = all_paths(problem, codes, LIKELIHOODS[table])
     model = BaumWelchHMM.from_params(params_of(problem), precision="float64")
-    np.testing.assert_allclose(model.filter(panel_of(problem), anchors).probs, stack(expected, lambda e: e.filtered), atol=1e-10)
+    np.testing.assert_allclose(
+        model.filter(panel_of(problem), anchors).probs,
+        stack(expected, lambda e: e.filtered),
+        atol=1e-10,
+    )
     smoothed = model.smooth(panel_of(problem), anchors)
     np.testing.assert_allclose(smoothed.probs, stack(expected, lambda e: e.smoothed), atol=1e-10)
-    np.testing.assert_allclose(smoothed.log_likelihood, [e.log_likelihood for e in expected], rtol=1e-10)
+    np.testing.assert_allclose(
+        smoothed.log_likelihood, [e.log_likelihood for e in expected], rtol=1e-10
+    )
 
 
 @every_table
@@ -229,17 +285,31 @@ def test_likelihoods_of_codes_condition_as_they_should(table: str, seed: int) ->
 def test_an_em_step_with_likelihoods_of_codes_is_the_enumerated_one(table: str, seed: int) -> None:
     problem, codes = coded(seed)
     anchors = Anchors.of_likelihoods(codes, LIKELIHOODS[table])
-    options = {**QUIET, "max_iter": 2, "tol": 0.0, "variance_floor": 1e-10, "category_smoothing": 0.1}
-    params = BaumWelchHMM(3, init=params_of(problem), **options).fit(panel_of(problem), anchors).params_
+    options = {
+        **QUIET,
+        "max_iter": 2,
+        "tol": 0.0,
+        "variance_floor": 1e-10,
+        "category_smoothing": 0.1,
+    }
+    params = (
+        BaumWelchHMM(3, init=params_of(problem), **options).fit(panel_of(problem), anchors).params_
+    )
     expected = all_paths(problem, codes, LIKELIHOODS[table])
     smoothed = stack(expected, lambda e: e.smoothed)
     moves = np.sum([e.transitions for e in expected], axis=0)
     _, means, _ = weighted_moments(problem.continuous, smoothed)
     counts = weighted_counts(problem.categorical, smoothed, problem.n_categories)[0] + 0.1
-    np.testing.assert_allclose(params.initial_probs, np.mean([e.initial for e in expected], axis=0), atol=1e-9)
-    np.testing.assert_allclose(params.transition_matrix, moves / moves.sum(axis=1, keepdims=True), atol=1e-9)
+    np.testing.assert_allclose(
+        params.initial_probs, np.mean([e.initial for e in expected], axis=0), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        params.transition_matrix, moves / moves.sum(axis=1, keepdims=True), atol=1e-9
+    )
     np.testing.assert_allclose(params.means, means, atol=1e-8)
-    np.testing.assert_allclose(params.category_probs[0], counts / counts.sum(axis=1, keepdims=True), atol=1e-9)
+    np.testing.assert_allclose(
+        params.category_probs[0], counts / counts.sum(axis=1, keepdims=True), atol=1e-9
+    )
 
 
 @every_table
@@ -247,14 +317,25 @@ def test_a_variational_step_with_likelihoods_of_codes_is_the_enumerated_one(tabl
     problem, codes = coded(5)
     anchors = Anchors.of_likelihoods(codes, LIKELIHOODS[table])
     q = random_factors(2, 3, 2, (3,))
-    model = VariationalHMM(3, init=posterior_of(q), **{**QUIET, "max_iter": 2, "tol": 0.0}).fit(panel_of(problem), anchors)
+    model = VariationalHMM(3, init=posterior_of(q), **{**QUIET, "max_iter": 2, "tol": 0.0}).fit(
+        panel_of(problem), anchors
+    )
     chain = q.expected_log_initial(), q.expected_log_transition()
     rows = q.expected_log_emissions(problem.continuous, problem.categorical)
     expected = all_paths(problem, codes, LIKELIHOODS[table], chain, rows)
     found = factors_of(model)
-    np.testing.assert_allclose(found.initial, 1 + np.sum([e.initial for e in expected], axis=0), atol=1e-9)
-    np.testing.assert_allclose(found.transition, 1 + 4 * np.eye(3) + np.sum([e.transitions for e in expected], axis=0), atol=1e-9)
-    np.testing.assert_allclose(found.category[0], 1 + weighted_counts(problem.categorical, stack(expected, lambda e: e.smoothed), (3,))[0])
+    np.testing.assert_allclose(
+        found.initial, 1 + np.sum([e.initial for e in expected], axis=0), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        found.transition,
+        1 + 4 * np.eye(3) + np.sum([e.transitions for e in expected], axis=0),
+        atol=1e-9,
+    )
+    np.testing.assert_allclose(
+        found.category[0],
+        1 + weighted_counts(problem.categorical, stack(expected, lambda e: e.smoothed), (3,))[0],
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.07])
@@ -263,7 +344,9 @@ def test_sets_of_states_are_likelihoods_too(noise: float) -> None:
     allowed = np.array([[True, True, False], [False, False, True], [True, True, True]])
     model, panel = variational(random_factors(0, 3, 2, (3,))), panel_of(problem)
     by_set = model.smooth(panel, Anchors(codes, allowed, noise)).probs
-    by_chance = model.smooth(panel, Anchors.of_likelihoods(codes, np.where(allowed, 1 - noise, noise))).probs
+    by_chance = model.smooth(
+        panel, Anchors.of_likelihoods(codes, np.where(allowed, 1 - noise, noise))
+    ).probs
     np.testing.assert_array_equal(by_set, by_chance)
 
 
@@ -288,9 +371,13 @@ def test_an_anchored_detector_is_fitted_on_held_rows(noise: float) -> None:
     made, split = tiny_detector("anchored", "point", label_noise=noise), customers_split(tiny())
     panel = made.features_.transform(tiny(), rows=split.fit)
     allowed = np.array([[True, True, False], [False, False, True]])
-    by_hand = BaumWelchHMM(3, n_restarts=1, max_iter=6, precision="float64").fit(panel, Anchors(panel.labels.astype(int), allowed, noise))
+    by_hand = BaumWelchHMM(3, n_restarts=1, max_iter=6, precision="float64").fit(
+        panel, Anchors(panel.labels.astype(int), allowed, noise)
+    )
     np.testing.assert_array_equal(made.model_.params_.means, by_hand.params_.means)
-    np.testing.assert_array_equal(made.model_.params_.transition_matrix, by_hand.params_.transition_matrix)
+    np.testing.assert_array_equal(
+        made.model_.params_.transition_matrix, by_hand.params_.transition_matrix
+    )
     if noise == 0:
         held = by_hand.smooth(panel, Anchors(panel.labels.astype(int), allowed)).probs
         np.testing.assert_allclose(held[:, 2], panel.labels, atol=1e-12)

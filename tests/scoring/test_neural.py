@@ -18,13 +18,27 @@ from turncoat.selection import sweep
 
 from .cases import EVERY, Data, data_of, replayed, time_split
 
-TINY = {"latent_dim": 4, "hidden_dim": 12, "epochs": 3, "n_restarts": 1, "max_iter": 8, "n_threads": 1, "device": "cpu", "progress": False}
+TINY = {
+    "latent_dim": 4,
+    "hidden_dim": 12,
+    "epochs": 3,
+    "n_restarts": 1,
+    "max_iter": 8,
+    "n_threads": 1,
+    "device": "cpu",
+    "progress": False,
+}
 
 
 @cache
 def neural(supervision: str = "none", temperature: float | str = 2.0) -> tuple[Detector, Data]:
     data = data_of("shop")
-    made = Detector(Features(least_rows=4), NeuralVariationalHMM(3, **TINY), supervision=supervision, temperature=temperature)
+    made = Detector(
+        Features(least_rows=4),
+        NeuralVariationalHMM(3, **TINY),
+        supervision=supervision,
+        temperature=temperature,
+    )
     return made.fit(data.transactions, time_split(data.transactions)), data
 
 
@@ -44,15 +58,21 @@ def test_reasons_add_up_to_the_log_odds_and_name_the_inputs() -> None:
         state, score = made.score_one(DetectorState(state.customer, None), row, n_reasons=EVERY)
         belief = np.array(score.belief)
         total = sum(reason.log_odds for reason in score.reasons)
-        assert total == pytest.approx(math.log(belief[star] / np.delete(belief, star).max()), abs=1e-4)
-        assert {"amount", "average transaction", "history", "device"} <= {reason.source for reason in score.reasons}
+        assert total == pytest.approx(
+            math.log(belief[star] / np.delete(belief, star).max()), abs=1e-4
+        )
+        assert {"amount", "average transaction", "history", "device"} <= {
+            reason.source for reason in score.reasons
+        }
 
 
 def test_a_saved_detector_scores_as_before(tmp_path: Path) -> None:
     made, data = neural("anchored")
     made.save(tmp_path / "detector")
     loaded = load(tmp_path / "detector")
-    np.testing.assert_array_equal(loaded.score(data.transactions).probability, made.score(data.transactions).probability)
+    np.testing.assert_array_equal(
+        loaded.score(data.transactions).probability, made.score(data.transactions).probability
+    )
     assert loaded.score_one(None, data.rows[0])[1] == made.score_one(None, data.rows[0])[1]
     state, _ = made.score_one(None, data.rows[0])
     loaded.score_one(state, data.rows[1])
@@ -66,13 +86,21 @@ def test_the_head_ranks_inside_the_regimes(tmp_path: Path) -> None:
     head = made.model_.head_scores(panel)
     scores = ranked.score(data.transactions)
     fitted = ranked.fitted().ranked["filtered"]
-    wanted, variance = fitted.predict(np.log(head / (1 - head)), made.score(data.transactions).belief)
+    wanted, variance = fitted.predict(
+        np.log(head / (1 - head)), made.score(data.transactions).belief
+    )
     np.testing.assert_allclose(scores.probability, wanted, rtol=1e-6)
     np.testing.assert_allclose(scores.variance, variance, rtol=1e-5)
     assert np.abs(fitted.slopes).min() > 0.01
-    np.testing.assert_allclose([score.probability for score in replayed(ranked, data, n_reasons=1)], scores.probability, atol=2e-4)
+    np.testing.assert_allclose(
+        [score.probability for score in replayed(ranked, data, n_reasons=1)],
+        scores.probability,
+        atol=2e-4,
+    )
     ranked.save(tmp_path / "detector")
-    np.testing.assert_array_equal(load(tmp_path / "detector").score(data.transactions).probability, scores.probability)
+    np.testing.assert_array_equal(
+        load(tmp_path / "detector").score(data.transactions).probability, scores.probability
+    )
     manifest = tmp_path / "detector" / "manifest.json"
     assert '"kind": "head"' in manifest.read_text()
 
@@ -87,9 +115,13 @@ def test_another_models_encoder_is_no_ranker() -> None:
 def test_uncertain_latents_in_a_detector(tmp_path: Path) -> None:
     data = data_of("shop")
     model = NeuralVariationalHMM(3, **TINY, dropout_draws=4)
-    made = Detector(Features(least_rows=4), model, temperature="auto").fit(data.transactions, time_split(data.transactions))
+    made = Detector(Features(least_rows=4), model, temperature="auto").fit(
+        data.transactions, time_split(data.transactions)
+    )
     whole = made.score(data.transactions)
-    np.testing.assert_allclose([score.belief for score in replayed(made, data, n_reasons=1)], whole.belief, atol=2e-4)
+    np.testing.assert_allclose(
+        [score.belief for score in replayed(made, data, n_reasons=1)], whole.belief, atol=2e-4
+    )
     made.save(tmp_path / "detector")
     loaded = load(tmp_path / "detector")
     assert loaded.model_.dropout_draws == 4
@@ -103,13 +135,30 @@ def test_a_temperature_is_chosen_over_latents() -> None:
 
 def test_orders_share_an_encoder_and_none_has_a_proxy(tmp_path: Path) -> None:
     data = data_of("shop")
-    settings = {"features": Features(least_rows=4), "orders": (2, 3), "anchoring": Anchoring(), "progress": False}
+    settings = {
+        "features": Features(least_rows=4),
+        "orders": (2, 3),
+        "anchoring": Anchoring(),
+        "progress": False,
+    }
     model = NeuralVariationalHMM(2, **TINY)
-    found = sweep(data.transactions, time_split(data.transactions), model=model, folder=tmp_path / "sweep", **settings)
+    found = sweep(
+        data.transactions,
+        time_split(data.transactions),
+        model=model,
+        folder=tmp_path / "sweep",
+        **settings,
+    )
     first, second = (fit.model.encoder_ for fit in found.fits.values())
     np.testing.assert_array_equal(first.tables, second.tables)
     assert [order.proxy_agrees for order in found.orders] == [None, None]
-    again = sweep(data.transactions, time_split(data.transactions), model=model, folder=tmp_path / "sweep", **settings)
+    again = sweep(
+        data.transactions,
+        time_split(data.transactions),
+        model=model,
+        folder=tmp_path / "sweep",
+        **settings,
+    )
     for k, fit in again.fits.items():
         np.testing.assert_array_equal(fit.model.params_.means, found.fits[k].model.params_.means)
     stability = found.stability(data.transactions, time_split(data.transactions), 1)

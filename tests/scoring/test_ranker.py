@@ -27,7 +27,9 @@ from .cases import model_of, replayed, time_split
 CHANCES = ((-3.0, 0.5), (-1.0, 2.0), (0.5, 1.0))  # intercept and slope of each regime
 
 
-def drawn(n_rows: int, seed: int, n_states: int = 3, softness: float = 0.3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def drawn(
+    n_rows: int, seed: int, n_states: int = 3, softness: float = 0.3
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scores, beliefs and labels of a world in which the lines are those above."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(5.0, 3.0, n_rows)
@@ -39,15 +41,25 @@ def drawn(n_rows: int, seed: int, n_states: int = 3, softness: float = 0.3) -> t
     return scores, belief, labels.astype(np.int8)
 
 
-def fitted(scores: np.ndarray, belief: np.ndarray, labels: np.ndarray, shrinkage: float = 10.0, **settings: Any) -> RegimeRanker:
+def fitted(
+    scores: np.ndarray,
+    belief: np.ndarray,
+    labels: np.ndarray,
+    shrinkage: float = 10.0,
+    **settings: Any,
+) -> RegimeRanker:
     """With every row a customer of its own."""
-    return RegimeRanker.fit(scores, belief, labels, np.arange(len(labels) + 1), shrinkage, **settings)
+    return RegimeRanker.fit(
+        scores, belief, labels, np.arange(len(labels) + 1), shrinkage, **settings
+    )
 
 
 def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
     scores, belief, labels = drawn(800, 0)
     offsets = np.arange(len(labels) + 1)
-    regimes = Regimes.measure(belief, labels, offsets, np.ones(3), part="calibration", mode="filtered", in_sample=False)
+    regimes = Regimes.measure(
+        belief, labels, offsets, np.ones(3), part="calibration", mode="filtered", in_sample=False
+    )
     ranked = fitted(scores, belief, labels, shrinkage=0.0, with_slopes=False)
     np.testing.assert_allclose(expit(ranked.intercepts), regimes.rates, rtol=1e-8)
     assert (ranked.slopes == 0).all()
@@ -78,21 +90,32 @@ def test_strong_shrinkage_gives_one_line_for_all() -> None:
     assert np.ptp(apart.intercepts) > 1
     assert np.ptp(common.intercepts) < 1e-5
     assert np.ptp(common.slopes) < 1e-5
-    np.testing.assert_allclose(common.predict(scores, belief)[0], platt.predict(scores, np.ones((900, 1)))[0], atol=1e-5)
+    np.testing.assert_allclose(
+        common.predict(scores, belief)[0], platt.predict(scores, np.ones((900, 1)))[0], atol=1e-5
+    )
     ratio = common.predict(scores, belief)[1] / platt.predict(scores, np.ones((900, 1)))[1]
-    assert ratio.min() > 0.99  # what looks like customers' likeness by chance widens, and never narrows
+    assert (
+        ratio.min() > 0.99
+    )  # what looks like customers' likeness by chance widens, and never narrows
     assert ratio.max() < 1.3
-    spreads = [np.ptp(fitted(scores, belief, labels, shrinkage=s).intercepts) for s in (0.0, 1.0, 10.0, 100.0, 1e4)]
+    spreads = [
+        np.ptp(fitted(scores, belief, labels, shrinkage=s).intercepts)
+        for s in (0.0, 1.0, 10.0, 100.0, 1e4)
+    ]
     assert (np.diff(spreads) < 0).all()
 
 
-def objective(lines: np.ndarray, z: np.ndarray, belief: np.ndarray, labels: np.ndarray, shrinkage: float) -> float:
+def objective(
+    lines: np.ndarray, z: np.ndarray, belief: np.ndarray, labels: np.ndarray, shrinkage: float
+) -> float:
     """The penalised loss of K lines, the common line at its best."""
     lines = lines.reshape(-1, 2)
     common = shrinkage * lines.sum(axis=0) / (len(lines) * shrinkage + 1e-6)
     odds = lines[:, :1] + lines[:, 1:] * z
     fit = belief.T * (labels * log_expit(odds) + (1 - labels) * log_expit(-odds))
-    penalty = 0.5 * shrinkage * ((lines - common) ** 2).sum() + 0.5e-6 * ((lines[:, 1] ** 2).sum() + (common**2).sum())
+    penalty = 0.5 * shrinkage * ((lines - common) ** 2).sum() + 0.5e-6 * (
+        (lines[:, 1] ** 2).sum() + (common**2).sum()
+    )
     return float(-fit.sum() + penalty)
 
 
@@ -106,12 +129,17 @@ def test_the_solution_is_the_optimum_of_a_convex_loss(shrinkage: float, seed: in
     arguments = (z, belief, labels, shrinkage)
     best = objective(at, *arguments)
     step = 1e-5
-    slopes = [(objective(at + step * e, *arguments) - objective(at - step * e, *arguments)) / (2 * step) for e in np.eye(6)]
+    slopes = [
+        (objective(at + step * e, *arguments) - objective(at - step * e, *arguments)) / (2 * step)
+        for e in np.eye(6)
+    ]
     assert np.abs(slopes).max() < 1e-4
     rng = np.random.default_rng(seed)
     for size in (1e-2, 1.0, 5.0):
         assert all(objective(at + size * rng.normal(size=6), *arguments) > best for _ in range(10))
-    found = minimize(objective, rng.normal(size=6), args=arguments, method="BFGS", options={"gtol": 1e-6})
+    found = minimize(
+        objective, rng.normal(size=6), args=arguments, method="BFGS", options={"gtol": 1e-6}
+    )
     np.testing.assert_allclose(found.x, at, atol=1e-3)
 
 
@@ -134,7 +162,10 @@ def test_variances_are_positive_and_shrink_with_data() -> None:
 def test_variances_are_those_of_repeated_fits(shrinkage: float) -> None:
     """Never below half of what 150 samples show, nor far above it, whether the regimes' lines are apart or one."""
     at, belief = np.linspace(0, 10, 6), np.array([[0.4, 0.3, 0.3]] * 6)
-    fits = [fitted(*drawn(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief) for r in range(150)]
+    fits = [
+        fitted(*drawn(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief)
+        for r in range(150)
+    ]
     shown = np.var([probability for probability, _ in fits], axis=0)
     claimed = np.mean([variance for _, variance in fits], axis=0)
     ratio = claimed / shown
@@ -149,11 +180,15 @@ def test_customers_whose_rows_are_alike_count_against_the_variance() -> None:
     offsets = np.arange(0, n_customers * n_each + 1, n_each)
     alike, apart = [], []
     for r in range(120):
-        whole = [np.repeat(part, n_each, axis=0) for part in drawn(n_customers, 5000 + r, softness=0.1)]
+        whole = [
+            np.repeat(part, n_each, axis=0) for part in drawn(n_customers, 5000 + r, softness=0.1)
+        ]
         alike.append(RegimeRanker.fit(*whole, offsets).predict(at, belief))
         apart.append(fitted(*whole).predict(at, belief))
     shown = np.var([probability for probability, _ in alike], axis=0)
-    claimed, naive = (np.mean([variance for _, variance in fits], axis=0) for fits in (alike, apart))
+    claimed, naive = (
+        np.mean([variance for _, variance in fits], axis=0) for fits in (alike, apart)
+    )
     assert (naive / shown).max() < 0.5
     assert (claimed / shown).min() > 0.5
     assert (claimed / shown).max() < 3.0
@@ -203,13 +238,18 @@ def scored_shop() -> Data:
     """The invented shop with a column of somebody's own scores, which know something."""
     frame = shop_frame(700, 3)
     rng = np.random.default_rng(5)
-    return of_frame(frame.with_columns(mine=pl.Series(rng.normal(size=700) + 2.0 * frame["fraud"].to_numpy())), SCORED)
+    return of_frame(
+        frame.with_columns(mine=pl.Series(rng.normal(size=700) + 2.0 * frame["fraud"].to_numpy())),
+        SCORED,
+    )
 
 
 @cache
 def plain_detector(precision: str = "float64") -> Detector:
     transactions = scored_shop().transactions
-    return Detector(Features(least_rows=4), model_of("expected-log", precision=precision)).fit(transactions, time_split(transactions))
+    return Detector(Features(least_rows=4), model_of("expected-log", precision=precision)).fit(
+        transactions, time_split(transactions)
+    )
 
 
 @cache
@@ -218,12 +258,20 @@ def classifier(early: bool = False) -> Any:
     split = time_split(transactions)
     panel = plain_detector().features_.transform(transactions)
     columns = ranker_columns(panel.continuous, panel.categorical)
-    settings: dict[str, Any] = {"n_estimators": 25, "max_depth": 3, "n_jobs": 1, "random_state": 0, "eval_metric": "logloss"}
+    settings: dict[str, Any] = {
+        "n_estimators": 25,
+        "max_depth": 3,
+        "n_jobs": 1,
+        "random_state": 0,
+        "eval_metric": "logloss",
+    }
     if early:
         settings |= {"early_stopping_rounds": 2, "n_estimators": 200, "learning_rate": 1.0}
     model = xgboost.XGBClassifier(**settings)
     held = [(columns[split.selection], transactions.labels[split.selection])] if early else None
-    return model.fit(columns[split.fit], transactions.labels[split.fit], eval_set=held, verbose=False)
+    return model.fit(
+        columns[split.fit], transactions.labels[split.fit], eval_set=held, verbose=False
+    )
 
 
 @cache
@@ -244,7 +292,9 @@ def test_a_ranked_detector_scores_live_as_in_batch(ranker: str) -> None:
     made, data = ranked_detector(ranker), scored_shop()
     whole, live = made.score(data.transactions), replayed(made, data)
     np.testing.assert_allclose([score.probability for score in live], whole.probability, atol=1e-9)
-    np.testing.assert_allclose([score.interval for score in live], np.transpose(whole.interval()), atol=1e-6)
+    np.testing.assert_allclose(
+        [score.interval for score in live], np.transpose(whole.interval()), atol=1e-6
+    )
     plain = plain_detector().score(data.transactions)
     np.testing.assert_array_equal(whole.belief, plain.belief)
     np.testing.assert_array_equal(whole.raw, plain.raw)
@@ -275,9 +325,17 @@ def test_the_scores_are_those_of_the_regime_ranker(ranker: str, mode: str) -> No
         columns = ranker_columns(panel.continuous, panel.categorical)
         external = classifier(ranker == "early").predict(columns, output_margin=True).astype(float)
     scores = made.score(transactions, mode=mode)
-    by_hand = fitted(external[split.calibration], scores.belief[split.calibration], transactions.labels[split.calibration])
-    tolerance = 1e-6 if mode == "filtered" else 0.02  # a smoothed calibration row does not look beyond the calibration part
-    np.testing.assert_allclose(scores.probability, by_hand.predict(external, scores.belief)[0], atol=tolerance)
+    by_hand = fitted(
+        external[split.calibration],
+        scores.belief[split.calibration],
+        transactions.labels[split.calibration],
+    )
+    tolerance = (
+        1e-6 if mode == "filtered" else 0.02
+    )  # a smoothed calibration row does not look beyond the calibration part
+    np.testing.assert_allclose(
+        scores.probability, by_hand.predict(external, scores.belief)[0], atol=tolerance
+    )
 
 
 @RANKERS
@@ -285,8 +343,12 @@ def test_a_saved_ranker_scores_as_before(ranker: str, tmp_path: Any) -> None:
     made, data = ranked_detector(ranker), scored_shop()
     made.save(tmp_path / "bundle")
     loaded = load(tmp_path / "bundle")
-    np.testing.assert_array_equal(loaded.score(data.transactions).probability, made.score(data.transactions).probability)
-    np.testing.assert_array_equal(loaded.score(data.transactions).variance, made.score(data.transactions).variance)
+    np.testing.assert_array_equal(
+        loaded.score(data.transactions).probability, made.score(data.transactions).probability
+    )
+    np.testing.assert_array_equal(
+        loaded.score(data.transactions).variance, made.score(data.transactions).variance
+    )
     one, other = (d.score_one(None, data.rows[0])[1] for d in (made, loaded))
     assert one == other
 
@@ -294,10 +356,14 @@ def test_a_saved_ranker_scores_as_before(ranker: str, tmp_path: Any) -> None:
 def test_the_detector_without_a_ranker_is_left_alone() -> None:
     before = plain_detector().score(scored_shop().transactions).probability
     ranked_detector("column")
-    np.testing.assert_array_equal(plain_detector().score(scored_shop().transactions).probability, before)
+    np.testing.assert_array_equal(
+        plain_detector().score(scored_shop().transactions).probability, before
+    )
     assert plain_detector().parts_.ranker is None
     state, _ = plain_detector().score_one(None, scored_shop().rows[0])
-    ranked_detector("column").score_one(DetectorState(state.customer, None), scored_shop().rows[1])  # the states are the same
+    ranked_detector("column").score_one(
+        DetectorState(state.customer, None), scored_shop().rows[1]
+    )  # the states are the same
 
 
 def test_a_ranker_of_a_frame_is_taken_by_its_columns_order() -> None:
@@ -307,9 +373,16 @@ def test_a_ranker_of_a_frame_is_taken_by_its_columns_order() -> None:
     columns = ranker_columns(panel.continuous, panel.categorical)
     frame = pd.DataFrame(columns, columns=[f"column {i}" for i in range(columns.shape[1])])
     settings: dict[str, Any] = {"n_estimators": 5, "n_jobs": 1}
-    named = xgboost.XGBClassifier(**settings).fit(frame.iloc[split.fit], transactions.labels[split.fit])
-    plain = xgboost.XGBClassifier(**settings).fit(columns[split.fit], transactions.labels[split.fit])
-    one, other = (plain_detector().with_ranker(r, transactions, split).score(transactions).probability for r in (named, plain))
+    named = xgboost.XGBClassifier(**settings).fit(
+        frame.iloc[split.fit], transactions.labels[split.fit]
+    )
+    plain = xgboost.XGBClassifier(**settings).fit(
+        columns[split.fit], transactions.labels[split.fit]
+    )
+    one, other = (
+        plain_detector().with_ranker(r, transactions, split).score(transactions).probability
+        for r in (named, plain)
+    )
     np.testing.assert_array_equal(one, other)
 
 
@@ -322,7 +395,9 @@ def test_rankers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="not among the schema's continuous columns"):
         made.with_ranker("device", transactions, split)
     for wrong in (LogisticRegression(), 3, None, np.zeros(700)):
-        with pytest.raises(ConfigError, match="a column's name, a fitted XGBoost model or the model's own encoder"):
+        with pytest.raises(
+            ConfigError, match="a column's name, a fitted XGBoost model or the model's own encoder"
+        ):
             made.with_ranker(wrong, transactions, split)
     with pytest.raises(DataError, match="missing or infinite"):
         made.with_ranker("age", transactions, split)
@@ -330,7 +405,9 @@ def test_rankers_that_do_not_fit_are_refused() -> None:
 
 def test_missing_scores_are_refused_when_scoring() -> None:
     made, data = ranked_detector("column"), scored_shop()
-    frame = pl.DataFrame(data.rows).with_columns(mine=pl.when(pl.col("id") == 105).then(None).otherwise(pl.col("mine")))
+    frame = pl.DataFrame(data.rows).with_columns(
+        mine=pl.when(pl.col("id") == 105).then(None).otherwise(pl.col("mine"))
+    )
     with pytest.raises(DataError, match="missing or infinite"):
         made.score(of_frame(frame, SCORED).transactions)
     with pytest.raises(DataError, match="missing or infinite"):
@@ -349,7 +426,10 @@ def test_the_ranker_does_not_see_the_test_part() -> None:
     hit = pl.Series(np.isin(np.arange(700), data.transactions.places[split.test]))
     other = of_frame(frame.with_columns(mine=pl.when(hit).then(99.0).otherwise(pl.col("mine")),
                                         fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))), SCORED)  # fmt: skip
-    one, two = (plain_detector().with_ranker("mine", d.transactions, split).parts_.ranked for d in (data, other))
+    one, two = (
+        plain_detector().with_ranker("mine", d.transactions, split).parts_.ranked
+        for d in (data, other)
+    )
     assert one is not None
     assert two is not None
     for mode in one:

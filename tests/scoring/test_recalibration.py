@@ -17,7 +17,13 @@ from scipy.stats import beta
 
 from turncoat import BundleError, ConfigError, DataError, Detector, NotFittedError, load
 from turncoat.scoring import Regimes
-from turncoat.scoring.calibrations import About, calibrations, current_calibration, save_calibration, use_calibration
+from turncoat.scoring.calibrations import (
+    About,
+    calibrations,
+    current_calibration,
+    save_calibration,
+    use_calibration,
+)
 from turncoat.scoring.scores import beta_interval
 from turncoat.scoring.soundness import check_detector
 
@@ -56,7 +62,9 @@ def test_sources_are_weighed_by_their_evidence_not_by_their_rows() -> None:
     a, b = updated.posterior
     np.testing.assert_allclose(a, sure.posterior[0] + alike.posterior[0] - 0.5)
     np.testing.assert_allclose(b, sure.posterior[1] + alike.posterior[1] - 0.5)
-    assert updated.rates[0] == pytest.approx((2 + 0.5 * alike.evidence[0]) / (200 + alike.evidence[0]))
+    assert updated.rates[0] == pytest.approx(
+        (2 + 0.5 * alike.evidence[0]) / (200 + alike.evidence[0])
+    )
     assert updated.rates[0] < 0.1  # by rows it would be half
     assert updated.n_rows == 10_200
 
@@ -67,7 +75,10 @@ def test_two_halves_are_the_whole(seed: int) -> None:
     old, rows = measured(*random_case(99)), np.cumsum(lengths)
     half = len(lengths) // 2
     middle = rows[half - 1]
-    first, second = measured(probs[:middle], labels[:middle], lengths[:half]), measured(probs[middle:], labels[middle:], lengths[half:])
+    first, second = (
+        measured(probs[:middle], labels[:middle], lengths[:half]),
+        measured(probs[middle:], labels[middle:], lengths[half:]),
+    )
     twice, once = old.updated(first).updated(second), old.updated(measured(probs, labels, lengths))
     np.testing.assert_allclose(twice.mass, once.mass)
     np.testing.assert_allclose(twice.evidence, once.evidence, rtol=0.1)
@@ -89,9 +100,14 @@ def test_a_fraud_rate_that_doubled_is_found(keep: float) -> None:
     if keep == 0.0:
         np.testing.assert_array_equal(updated.mean_rates, new.mean_rates)
         np.testing.assert_allclose(updated.correlation, new.correlation, atol=1e-12)
-    assert ((updated.rates >= np.minimum(old.rates, new.rates) - 1e-12) & (updated.rates <= np.maximum(old.rates, new.rates) + 1e-12)).all()
+    assert (
+        (updated.rates >= np.minimum(old.rates, new.rates) - 1e-12)
+        & (updated.rates <= np.maximum(old.rates, new.rates) + 1e-12)
+    ).all()
     weight = keep * old.evidence / (keep * old.evidence + new.evidence)
-    np.testing.assert_allclose(updated.rates, weight * old.rates + (1 - weight) * new.rates, atol=1e-12)
+    np.testing.assert_allclose(
+        updated.rates, weight * old.rates + (1 - weight) * new.rates, atol=1e-12
+    )
     assert (updated.evidence >= new.evidence).all()
 
 
@@ -105,7 +121,8 @@ def test_updated_intervals_cover_the_truth(concentration: float | None) -> None:
         start = r * n_customers * LENGTH
         middle, end = start + sizes[0] * LENGTH, start + n_customers * LENGTH
         old, new = (
-            measured(beliefs[a:b], labels[a:b], np.full(n, LENGTH)) for a, b, n in ((start, middle, sizes[0]), (middle, end, sizes[1]))
+            measured(beliefs[a:b], labels[a:b], np.full(n, LENGTH))
+            for a, b, n in ((start, middle, sizes[0]), (middle, end, sizes[1]))
         )
         updated = old.updated(new)
         low, high = beta_interval(updated.mean_rates, updated.rate_variances, 0.9)
@@ -117,13 +134,20 @@ def test_updated_intervals_cover_the_truth(concentration: float | None) -> None:
 def test_errors_that_go_together_still_do_and_the_rest_stays() -> None:
     old, new = (measured(*random_case(seed, n_rows=900)) for seed in (3, 4))
     updated = old.updated(new, 0.7)
-    low, high = np.minimum(old.correlation, new.correlation), np.maximum(old.correlation, new.correlation)
+    low, high = (
+        np.minimum(old.correlation, new.correlation),
+        np.maximum(old.correlation, new.correlation),
+    )
     assert ((updated.correlation >= low - 0.05) & (updated.correlation <= high + 0.05)).all()
     np.testing.assert_array_equal(np.diag(updated.correlation), 1.0)
     assert np.linalg.eigvalsh(updated.correlation).min() > -1e-12
     np.testing.assert_array_equal(updated.stickiness, old.stickiness)
     further = replace(new, part="labels")
-    assert old.updated(further).part == old.updated(further).updated(further).part == "calibration + labels"
+    assert (
+        old.updated(further).part
+        == old.updated(further).updated(further).part
+        == "calibration + labels"
+    )
     assert old.updated(further, keep=0).part == "labels"
 
 
@@ -175,7 +199,9 @@ def test_the_updated_lines_are_the_most_likely_ones_given_a_gaussian_prior(keep:
         return float(-fit.sum() + 0.5 * (at - known) @ precision @ (at - known))
 
     found = minimize(loss, known, method="BFGS", options={"gtol": 1e-7})
-    np.testing.assert_allclose(np.stack([new.intercepts, new.slopes], axis=1).ravel(), found.x, atol=1e-4)
+    np.testing.assert_allclose(
+        np.stack([new.intercepts, new.slopes], axis=1).ravel(), found.x, atol=1e-4
+    )
     assert (np.diag(new.covariance) < np.diag(old.covariance) / keep).all()
 
 
@@ -184,7 +210,9 @@ def test_an_update_is_about_a_fit_to_all_rows() -> None:
     whole = fitted(*(np.concatenate(parts) for parts in zip(one, two, strict=True)), shrinkage=0.0)
     updated = fitted(*one, shrinkage=0.0).updated(*two, np.arange(3001))
     at, belief, _ = drawn(200, 3)
-    np.testing.assert_allclose(updated.predict(at, belief)[0], whole.predict(at, belief)[0], atol=0.01)
+    np.testing.assert_allclose(
+        updated.predict(at, belief)[0], whole.predict(at, belief)[0], atol=0.01
+    )
     ratio = updated.predict(at, belief)[1] / whole.predict(at, belief)[1]
     assert 0.7 < np.median(ratio) < 1.4
 
@@ -195,13 +223,17 @@ def test_with_little_kept_it_is_a_fit_to_the_new_rows() -> None:
     forgot = fitted(*one, shrinkage=0.0).updated(*flipped, np.arange(5001), keep=0.0)
     fresh = fitted(*flipped, shrinkage=0.0)
     at, belief, _ = drawn(200, 3)
-    np.testing.assert_allclose(forgot.predict(at, belief)[0], fresh.predict(at, belief)[0], atol=0.02)
+    np.testing.assert_allclose(
+        forgot.predict(at, belief)[0], fresh.predict(at, belief)[0], atol=0.02
+    )
 
 
 def test_customers_that_are_alike_count_against_an_update() -> None:
     old = fitted(*drawn(600, 1))
     alike = [np.repeat(part, 15, axis=0) for part in drawn(60, 2)]
-    together, single = (old.updated(*alike, offsets) for offsets in (np.arange(0, 901, 15), np.arange(901)))
+    together, single = (
+        old.updated(*alike, offsets) for offsets in (np.arange(0, 901, 15), np.arange(901))
+    )
     assert np.trace(together.covariance) > 1.2 * np.trace(single.covariance)
 
 
@@ -245,7 +277,9 @@ def test_ranker_updates_that_do_not_fit_are_refused() -> None:
 
 def newly_labelled(made: Detector, doubled: bool = True) -> dict[str, Any]:
     """Beliefs of the shop's rows, with frauds at twice the measured shares, or at these shares."""
-    transactions = scored_shop().transactions if made.parts_.ranker else data_of("shop").transactions
+    transactions = (
+        scored_shop().transactions if made.parts_.ranker else data_of("shop").transactions
+    )
     scores = made.score(transactions)
     chances = np.minimum(scores.probability * (2 if doubled else 1), 0.99)
     labels = (np.random.default_rng(5).random(len(chances)) < chances).astype(int)
@@ -270,7 +304,9 @@ def test_a_recalibrated_detector_scores_with_the_updated_regimes() -> None:
         np.testing.assert_array_equal(scores.belief, made.score(transactions).belief)
         np.testing.assert_allclose(scores.probability, scores.belief @ expected.mean_rates)
         assert scores.variance.sum() != made.score(transactions).variance.sum()
-    assert recalibrated(0.0).score(transactions).probability.mean() == pytest.approx(given["labels"].mean(), rel=0.05)
+    assert recalibrated(0.0).score(transactions).probability.mean() == pytest.approx(
+        given["labels"].mean(), rel=0.05
+    )
     means = [recalibrated(keep).score(transactions).probability.mean() for keep in (0.0, 0.5, 1.0)]
     assert means[0] > means[1] > means[2] > made.score(transactions).probability.mean()
 
@@ -287,7 +323,9 @@ def test_everything_else_of_it_stays_and_so_does_the_old_one() -> None:
     other_state, other_score = other.score_one(None, data_of("shop").rows[0])
     assert other_state == state  # what is remembered can be used by both
     assert other_score.probability != score.probability
-    assert other_score.probability == pytest.approx(np.array(score.belief) @ other.regimes.mean_rates)
+    assert other_score.probability == pytest.approx(
+        np.array(score.belief) @ other.regimes.mean_rates
+    )
     check_detector(other)
     assert "calibration + labels part, filtered, held out" in other.describe()
 
@@ -297,7 +335,9 @@ def test_rows_without_a_label_and_customers_without_one_are_left_out() -> None:
     known = np.arange(len(given["labels"])) % 3 == 0
     known[: given["offsets"][1]] = False
     offsets = np.searchsorted(np.flatnonzero(known), given["offsets"])
-    some = made.recalibrated(given["beliefs"], np.where(known, given["labels"], -1), given["offsets"])
+    some = made.recalibrated(
+        given["beliefs"], np.where(known, given["labels"], -1), given["offsets"]
+    )
     same = made.recalibrated(given["beliefs"][known], given["labels"][known], offsets)
     np.testing.assert_array_equal(some.regimes.mean_rates, same.regimes.mean_rates)
     np.testing.assert_array_equal(some.regimes.evidence, same.regimes.evidence)
@@ -308,17 +348,26 @@ def test_rows_without_a_label_and_customers_without_one_are_left_out() -> None:
 def test_a_ranker_is_recalibrated_too(ranker: str) -> None:
     made, data = ranked_detector(ranker), scored_shop()
     given = newly_labelled(made)
-    external = made.parts_.ranker.of_transactions(data.transactions, made.features_.transform(data.transactions))
+    external = made.parts_.ranker.of_transactions(
+        data.transactions, made.features_.transform(data.transactions)
+    )
     with pytest.raises(DataError, match="give the ranker's score of each row as `external`"):
         made.recalibrated(**given)
     with pytest.raises(DataError, match="one for each of the 700 rows"):
         made.recalibrated(**given, external=external[:3])
     other = made.recalibrated(**given, external=external, keep=0.5)
-    lines = made.parts_.ranked["filtered"].updated(external, given["beliefs"], given["labels"], given["offsets"], 0.5)
-    np.testing.assert_allclose(other.score(data.transactions).probability, lines.predict(external, given["beliefs"])[0])
+    lines = made.parts_.ranked["filtered"].updated(
+        external, given["beliefs"], given["labels"], given["offsets"], 0.5
+    )
+    np.testing.assert_allclose(
+        other.score(data.transactions).probability, lines.predict(external, given["beliefs"])[0]
+    )
     assert other.parts_.ranked["smoothed"] is made.parts_.ranked["smoothed"]
     assert other.parts_.ranker is made.parts_.ranker
-    assert other.score(data.transactions).probability.mean() > 1.2 * made.score(data.transactions).probability.mean()
+    assert (
+        other.score(data.transactions).probability.mean()
+        > 1.2 * made.score(data.transactions).probability.mean()
+    )
     check_detector(other)
 
 
@@ -337,7 +386,10 @@ def test_what_does_not_fit_a_detector_is_refused() -> None:
     uneven[7] = [0.9, 0.9, 0.0]
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"labels": np.full(n, -1)}, "none of the 700 rows has a label"),
-        ({"beliefs": np.empty((0, 3)), "labels": np.empty(0), "offsets": np.array([0, 0])}, "none of the 0 rows"),
+        (
+            {"beliefs": np.empty((0, 3)), "labels": np.empty(0), "offsets": np.array([0, 0])},
+            "none of the 0 rows",
+        ),
         ({"labels": np.full(n, 2)}, "0, 1 and -1"),
         ({"labels": given["labels"][None]}, "0, 1 and -1"),
         ({"labels": given["labels"].astype(str)}, "0, 1 and -1"),
@@ -373,7 +425,11 @@ def rates(folder: Path, calibration: int | None = None) -> np.ndarray:
 
 
 def test_calibrations_are_numbered_used_and_listed(folder: Path) -> None:
-    made, one, two = detector(), recalibrated(1.0), detector().recalibrated(**newly_labelled(detector()), keep=0.25)
+    made, one, two = (
+        detector(),
+        recalibrated(1.0),
+        detector().recalibrated(**newly_labelled(detector()), keep=0.25),
+    )
     assert [info.number for info in calibrations(folder)] == [0]
     assert calibrations(folder)[0].current
     assert save_calibration(folder, one, ABOUT) == 1
@@ -381,16 +437,37 @@ def test_calibrations_are_numbered_used_and_listed(folder: Path) -> None:
     for number, expected in ((None, two), (0, made), (1, one), (2, two)):
         loaded = load(folder, number)
         np.testing.assert_array_equal(loaded.regimes.mean_rates, expected.regimes.mean_rates)
-        np.testing.assert_array_equal(loaded.regimes.rate_covariance, expected.regimes.rate_covariance)
-        np.testing.assert_array_equal(loaded.parts_.reference.counts, expected.parts_.reference.counts)
+        np.testing.assert_array_equal(
+            loaded.regimes.rate_covariance, expected.regimes.rate_covariance
+        )
+        np.testing.assert_array_equal(
+            loaded.parts_.reference.counts, expected.parts_.reference.counts
+        )
         assert loaded.calibration_ == (2 if number is None else number)
         assert loaded.version_ == made.version_
     original, first, second = calibrations(folder)
-    assert (original.created, original.keep, original.current, original.usable) == (None, None, False, True)
+    assert (original.created, original.keep, original.current, original.usable) == (
+        None,
+        None,
+        False,
+        True,
+    )
     assert original.n_rows == round(made.regimes.n_rows)
     assert original.n_frauds == round(made.regimes.frauds.sum())
-    assert (first.number, first.created, first.n_rows, first.n_frauds, first.keep, first.current) == (1, 1.7e9, 200, 20, 1.0, False)
-    assert (second.number, second.keep, second.current, second.model_version) == (2, 0.25, True, made.version_)
+    assert (
+        first.number,
+        first.created,
+        first.n_rows,
+        first.n_frauds,
+        first.keep,
+        first.current,
+    ) == (1, 1.7e9, 200, 20, 1.0, False)
+    assert (second.number, second.keep, second.current, second.model_version) == (
+        2,
+        0.25,
+        True,
+        made.version_,
+    )
     assert two.calibration_ == 2
 
 
@@ -419,12 +496,20 @@ def test_the_original_can_be_named_before_there_are_others(folder: Path) -> None
 def test_a_ranker_s_calibration_is_saved(ranker: str, tmp_path: Path) -> None:
     made, transactions = ranked_detector(ranker), scored_shop().transactions
     made.save(tmp_path)
-    external = made.parts_.ranker.of_transactions(transactions, made.features_.transform(transactions))
+    external = made.parts_.ranker.of_transactions(
+        transactions, made.features_.transform(transactions)
+    )
     other = made.recalibrated(**newly_labelled(made), external=external)
     save_calibration(tmp_path, other, ABOUT)
-    np.testing.assert_array_equal(load(tmp_path).score(transactions).probability, other.score(transactions).probability)
-    np.testing.assert_array_equal(load(tmp_path).score(transactions).variance, other.score(transactions).variance)
-    np.testing.assert_array_equal(load(tmp_path, 0).score(transactions).probability, made.score(transactions).probability)
+    np.testing.assert_array_equal(
+        load(tmp_path).score(transactions).probability, other.score(transactions).probability
+    )
+    np.testing.assert_array_equal(
+        load(tmp_path).score(transactions).variance, other.score(transactions).variance
+    )
+    np.testing.assert_array_equal(
+        load(tmp_path, 0).score(transactions).probability, made.score(transactions).probability
+    )
     load(tmp_path, 0).save(tmp_path)  # the same detector, saved again
     assert load(tmp_path).calibration_ == 1
     plain_detector().save(tmp_path)  # the same model, without its ranker
@@ -458,7 +543,9 @@ def test_calibrations_of_another_model_are_passed_over(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("fails_at", ["params", "manifest.json", "current.json"])
-def test_an_interrupted_save_leaves_the_calibration_in_use(folder: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str) -> None:
+def test_an_interrupted_save_leaves_the_calibration_in_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
     save_calibration(folder, recalibrated(1.0), ABOUT)
     put = os.replace
 
@@ -481,7 +568,9 @@ def test_a_damaged_pointer_is_refused(folder: Path) -> None:
     save_calibration(folder, recalibrated(), ABOUT)
     pointer = folder / "calibrations" / "current.json"
     whole = pointer.read_bytes()
-    bad = [whole[:n] for n in range(len(whole))] + [json.dumps(thing).encode() for thing in ([], {}, {"current": "1"}, {"current": True})]
+    bad = [whole[:n] for n in range(len(whole))] + [
+        json.dumps(thing).encode() for thing in ([], {}, {"current": "1"}, {"current": True})
+    ]
     for content in (*bad, b'{"current": -1}', b'{"current": 1.0}', b"\xff"):
         pointer.write_bytes(content)
         with pytest.raises(BundleError, match=r"current\.json"):
@@ -509,12 +598,22 @@ def test_a_damaged_calibration_is_refused_and_the_original_still_loads(folder: P
             with pytest.raises(BundleError):
                 load(folder)
         restore()
-    for changes in ({"regimes": None}, {"regimes": {}}, {"about": {}}, {"ranked": 3}, {"format_version": 2}):
+    for changes in (
+        {"regimes": None},
+        {"regimes": {}},
+        {"about": {}},
+        {"ranked": 3},
+        {"format_version": 2},
+    ):
         rewrite(place, **changes)
         with pytest.raises(BundleError):
             load(folder)
         restore()
-    for changes in ({"regimes.mass": np.ones(4)}, {"regimes.evidence": -np.ones(3)}, {"regimes.frauds": None}):
+    for changes in (
+        {"regimes.mass": np.ones(4)},
+        {"regimes.evidence": -np.ones(3)},
+        {"regimes.frauds": None},
+    ):
         rewrite_arrays(place, changes)
         with pytest.raises(BundleError):
             load(folder)
@@ -526,7 +625,9 @@ def test_a_damaged_calibration_is_refused_and_the_original_still_loads(folder: P
         load(folder)
 
 
-def test_only_what_was_made_from_a_saved_detector_is_kept_beside_it(tmp_path: Path, folder: Path) -> None:
+def test_only_what_was_made_from_a_saved_detector_is_kept_beside_it(
+    tmp_path: Path, folder: Path
+) -> None:
     with pytest.raises(BundleError, match="not a saved detector"):
         save_calibration(tmp_path / "nowhere", recalibrated(), ABOUT)
     with pytest.raises(BundleError, match="not a saved detector"):

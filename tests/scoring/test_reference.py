@@ -19,7 +19,9 @@ from .test_bundle import manifest_of, rewrite, rewrite_arrays
 from .test_ranker import ranked_detector, scored_shop
 
 
-def drawn(n_rows: int = 300, n_states: int = 3, n_columns: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def drawn(
+    n_rows: int = 300, n_states: int = 3, n_columns: int = 5, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     beliefs = rng.dirichlet(np.full(n_states, 0.4), n_rows)
     rows = rng.normal(beliefs @ rng.normal(size=(n_states, n_columns)), 1.0).astype(np.float32)
@@ -30,7 +32,9 @@ def drawn(n_rows: int = 300, n_states: int = 3, n_columns: int = 5, seed: int = 
 
 def of_scores(probabilities: Any) -> Reference:
     n = len(probabilities)
-    return Reference.measure(np.ones((n, 1)), np.zeros((n, 1), np.float32), np.asarray(probabilities, float))
+    return Reference.measure(
+        np.ones((n, 1)), np.zeros((n, 1), np.float32), np.asarray(probabilities, float)
+    )
 
 
 def test_every_figure_is_as_defined() -> None:
@@ -39,7 +43,9 @@ def test_every_figure_is_as_defined() -> None:
     for k in range(3):
         assert reference.occupancy[k] == pytest.approx(sum(beliefs[:, k]) / 300)
         for d in range(5):
-            pairs = [(beliefs[t, k], float(rows[t, d])) for t in range(300) if not math.isnan(rows[t, d])]
+            pairs = [
+                (beliefs[t, k], float(rows[t, d])) for t in range(300) if not math.isnan(rows[t, d])
+            ]
             mass = sum(w for w, _ in pairs)
             mean = sum(w * x for w, x in pairs) / mass if pairs else 0.0
             assert reference.mass[k, d] == pytest.approx(mass)
@@ -88,7 +94,10 @@ def test_bins_cover_everything_and_rise(n_rows: int, kind: str) -> None:
     assert (np.diff(reference.edges) > 0).all()
     assert 1 <= len(reference.counts) <= 20
     assert reference.counts.sum() == n_rows
-    by_hand = [((scores >= low) & (scores < high)).sum() for low, high in zip(reference.edges[:-1], reference.edges[1:], strict=True)]
+    by_hand = [
+        ((scores >= low) & (scores < high)).sum()
+        for low, high in zip(reference.edges[:-1], reference.edges[1:], strict=True)
+    ]
     by_hand[-1] += (scores == 1.0).sum()
     np.testing.assert_array_equal(reference.counts, by_hand)
     for score in (0.0, 1e-300, 0.5, 1.0):
@@ -112,11 +121,15 @@ def test_rounding_takes_no_score_into_another_bin(seed: int) -> None:
     one, other = (exact * (1 + 1e-7 * rng.normal(size=3000)) for _ in range(2))
     reference = of_scores(one)
     assert len(reference.counts) == len(np.unique(exact))
-    np.testing.assert_array_equal(score_bins(reference.edges[1:-1], one), score_bins(reference.edges[1:-1], other))
+    np.testing.assert_array_equal(
+        score_bins(reference.edges[1:-1], one), score_bins(reference.edges[1:-1], other)
+    )
 
 
 def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray]:
-    panel, places = part_panel(made.features_, transactions, time_split(transactions), "calibration")
+    panel, places = part_panel(
+        made.features_, transactions, time_split(transactions), "calibration"
+    )
     return panel.continuous[places], made._probs(panel, "filtered")[places]
 
 
@@ -138,7 +151,9 @@ def test_with_a_ranker_the_scores_are_the_ranked_ones() -> None:
     reference = made.parts_.reference
     assert reference.mean_score == pytest.approx(scores.mean())
     np.testing.assert_array_equal(reference.counts, of_scores(scores).counts)
-    assert reference.mean_score != pytest.approx((beliefs @ made.regimes.mean_rates).mean(), rel=1e-6)
+    assert reference.mean_score != pytest.approx(
+        (beliefs @ made.regimes.mean_rates).mean(), rel=1e-6
+    )
     assert reference.external is not None
     np.testing.assert_array_equal(reference.external, external)
 
@@ -171,8 +186,16 @@ WRONG: dict[str, dict[str, Any]] = {
 def test_one_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
     detector().save(tmp_path)
     reference = detector().parts_.reference
-    ways = {"negative": lambda a: -a, "nan": lambda a: a * np.nan, "reversed": lambda a: a[::-1].copy(), "whole": lambda a: a.astype(int)}
-    changes = {key: ways[value](getattr(reference, key)) if isinstance(value, str) else value for key, value in WRONG[name].items()}
+    ways = {
+        "negative": lambda a: -a,
+        "nan": lambda a: a * np.nan,
+        "reversed": lambda a: a[::-1].copy(),
+        "whole": lambda a: a.astype(int),
+    }
+    changes = {
+        key: ways[value](getattr(reference, key)) if isinstance(value, str) else value
+        for key, value in WRONG[name].items()
+    }
     rewrite_arrays(tmp_path, {f"reference.{key}": value for key, value in changes.items()})
     with pytest.raises(BundleError, match="not a detector this version understands"):
         load(tmp_path)

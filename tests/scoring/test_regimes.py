@@ -22,10 +22,20 @@ from .cases import data_of, detector, time_split
 def measured(probs: Any, labels: Any, lengths: Any = None) -> Regimes:
     probs, labels = np.asarray(probs, float), np.asarray(labels, np.int8)
     offsets = np.arange(len(labels) + 1) if lengths is None else np.append(0, np.cumsum(lengths))
-    return Regimes.measure(probs, labels, offsets, np.full(probs.shape[1], 0.5), part="calibration", mode="filtered", in_sample=False)
+    return Regimes.measure(
+        probs,
+        labels,
+        offsets,
+        np.full(probs.shape[1], 0.5),
+        part="calibration",
+        mode="filtered",
+        in_sample=False,
+    )
 
 
-def random_case(seed: int, n_states: int = 4, n_rows: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def random_case(
+    seed: int, n_states: int = 4, n_rows: int = 200
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.full(n_states, 0.3), n_rows)
     labels = (rng.random(n_rows) < 0.1 + 0.5 * probs[:, -1]).astype(np.int8)
@@ -52,20 +62,26 @@ def test_every_figure_is_as_defined() -> None:
     assert regimes.base_rate == pytest.approx(base)
     assert regimes.n_rows == pytest.approx(n)
     assert regimes.misread_share == pytest.approx(mass[star] / n * (1 - rates[star]))
-    assert regimes.misread_share == pytest.approx(sum(probs[t, star] for t in range(n) if labels[t] == 0) / n)
+    assert regimes.misread_share == pytest.approx(
+        sum(probs[t, star] for t in range(n) if labels[t] == 0) / n
+    )
     assert regimes.signed_gap == pytest.approx(probs[:, star].mean() - base)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 300))
 @settings(deadline=None, max_examples=60)
-def test_in_sample_the_mean_corrected_score_is_the_fraud_rate(seed: int, n_states: int, n_rows: int) -> None:
+def test_in_sample_the_mean_corrected_score_is_the_fraud_rate(
+    seed: int, n_states: int, n_rows: int
+) -> None:
     probs, labels, lengths = random_case(seed, n_states, n_rows)
     probs[:, 0] = 0.0 if n_states > 1 else 1.0  # an empty regime among them
     probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-300)
     probs[probs.sum(axis=1) == 0, -1] = 1.0
     regimes = measured(probs, labels, lengths)
     assert abs((probs @ regimes.rates).mean() - labels.mean()) < 1e-10
-    assert regimes.signed_gap == pytest.approx(probs[:, regimes.fraud_state].mean() - labels.mean(), abs=1e-10)
+    assert regimes.signed_gap == pytest.approx(
+        probs[:, regimes.fraud_state].mean() - labels.mean(), abs=1e-10
+    )
 
 
 def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_in_sample() -> None:
@@ -75,7 +91,9 @@ def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_
     rows = split.fit[lengths[transactions.customer_codes[split.fit]] >= 5]
     panel = made.features_.transform(transactions, rows=rows)
     regimes = made.parts_.in_sample
-    assert abs((made.model_.filter(panel).probs @ regimes.rates).mean() - panel.labels.mean()) < 1e-10
+    assert (
+        abs((made.model_.filter(panel).probs @ regimes.rates).mean() - panel.labels.mean()) < 1e-10
+    )
     assert regimes.base_rate == pytest.approx(panel.labels.mean())
     assert (regimes.part, regimes.mode, regimes.in_sample) == ("fit", "filtered", True)
     assert "fit part, filtered, in-sample" in regimes.describe()
@@ -86,11 +104,16 @@ def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_
         assert found.n_rows == pytest.approx(len(split.calibration))
         assert found.base_rate == pytest.approx(transactions.labels[split.calibration].mean())
     assert made.regimes is made.parts_.regimes["filtered"]
-    np.testing.assert_array_equal(made.regimes.stickiness, np.diag(made.model_.params_.transition_matrix))
+    np.testing.assert_array_equal(
+        made.regimes.stickiness, np.diag(made.model_.params_.transition_matrix)
+    )
 
 
 def test_the_posterior_is_a_beta_of_the_evidence() -> None:
-    regimes = measured(np.repeat(np.eye(2), [40, 10], axis=0), np.r_[np.ones(4), np.zeros(36), np.ones(5), np.zeros(5)])
+    regimes = measured(
+        np.repeat(np.eye(2), [40, 10], axis=0),
+        np.r_[np.ones(4), np.zeros(36), np.ones(5), np.zeros(5)],
+    )
     np.testing.assert_allclose(regimes.evidence, [40, 10])
     a, b = regimes.posterior
     np.testing.assert_allclose(a, [4.5, 5.5])
@@ -108,14 +131,18 @@ def test_customers_that_are_all_alike_count_once_each() -> None:
     labels = np.repeat(np.random.default_rng(0).random(300) < 0.2, 10)
     regimes = measured(np.ones((3000, 1)), labels, np.full(300, 10))
     assert regimes.evidence[0] == pytest.approx(300, rel=0.02)
-    shuffled = measured(np.ones((3000, 1)), np.random.default_rng(1).permutation(labels), np.full(300, 10))
+    shuffled = measured(
+        np.ones((3000, 1)), np.random.default_rng(1).permutation(labels), np.full(300, 10)
+    )
     assert shuffled.evidence[0] > 2400
 
 
 def test_likeness_seen_in_one_regime_counts_in_another_that_has_few_frauds() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(rng.random(200) < 0.3, 20).reshape(200, 20)
-    labels[:, 10:] = 0  # the second half of each customer is another regime, where there is but one fraud
+    labels[:, 10:] = (
+        0  # the second half of each customer is another regime, where there is but one fraud
+    )
     labels[3, 15] = 1
     probs = np.tile(np.repeat(np.eye(2), 10, axis=0), (200, 1))
     regimes = measured(probs, labels.ravel(), np.full(200, 20))
@@ -124,13 +151,20 @@ def test_likeness_seen_in_one_regime_counts_in_another_that_has_few_frauds() -> 
 
 ETA = np.array([0.002, 0.03, 0.4])
 CHAIN = BaumWelchHMM.from_params(
-    HMMParams([0.7, 0.25, 0.05], [[0.92, 0.06, 0.02], [0.1, 0.88, 0.02], [0.1, 0.1, 0.8]], [[0.0], [2.0], [5.0]], [[1.0], [1.0], [1.0]]),
+    HMMParams(
+        [0.7, 0.25, 0.05],
+        [[0.92, 0.06, 0.02], [0.1, 0.88, 0.02], [0.1, 0.1, 0.8]],
+        [[0.0], [2.0], [5.0]],
+        [[1.0], [1.0], [1.0]],
+    ),
     n_threads=1,
 )
 LENGTH = 20
 
 
-def world(n_customers: int, concentration: float | None, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def world(
+    n_customers: int, concentration: float | None, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Filtered beliefs, labels and true states; a customer's fraud rates are the states' or, if clustered, drawn around them."""
     panel, states = CHAIN.sample([LENGTH] * n_customers, random_state=seed)
     rng = np.random.default_rng(seed)
@@ -151,8 +185,12 @@ def true_rates() -> np.ndarray:
 
 
 @pytest.mark.parametrize("n_customers", [40, 150])
-@pytest.mark.parametrize("concentration", [None, 3.0, 1.0], ids=["independent", "clustered", "very clustered"])
-def test_ninety_percent_intervals_cover_the_truth_nine_times_in_ten(n_customers: int, concentration: float | None) -> None:
+@pytest.mark.parametrize(
+    "concentration", [None, 3.0, 1.0], ids=["independent", "clustered", "very clustered"]
+)
+def test_ninety_percent_intervals_cover_the_truth_nine_times_in_ten(
+    n_customers: int, concentration: float | None
+) -> None:
     """Of the regimes' rates, and of scores of rows that are certain to be in a regime."""
     repetitions = 250
     beliefs, labels, _ = world(repetitions * n_customers, concentration, seed=n_customers)
@@ -181,7 +219,9 @@ def test_intervals_shrink_with_evidence() -> None:
         variances.append(regimes.rate_variances)
     ratios = np.array(widths)[:-1] / np.array(widths)[1:]
     assert (ratios > 1.2).all()
-    np.testing.assert_allclose(ratios.mean(), 2.0, atol=0.5)  # four times the customers, half the width
+    np.testing.assert_allclose(
+        ratios.mean(), 2.0, atol=0.5
+    )  # four times the customers, half the width
     assert (np.diff(variances, axis=0) < 0).all()
 
 
@@ -206,7 +246,14 @@ def test_shuffled_labels_are_not_enriched_beyond_chance() -> None:
 
 def assert_sound(regimes: Regimes) -> None:
     low, high = regimes.interval()
-    for figure in (regimes.rates, regimes.mean_rates, regimes.rate_variances, low, high, regimes.evidence):
+    for figure in (
+        regimes.rates,
+        regimes.mean_rates,
+        regimes.rate_variances,
+        low,
+        high,
+        regimes.evidence,
+    ):
         assert np.isfinite(figure).all()
     assert ((regimes.mean_rates > 0) & (regimes.mean_rates < 1)).all()
     assert (regimes.rate_variances > 0).all()
@@ -291,7 +338,9 @@ def test_the_interval_of_moments_is_that_of_the_beta_with_these_moments() -> Non
     np.testing.assert_allclose(high, beta.ppf(0.9, a, b), rtol=2e-3)
 
 
-def plain_interval(mean: np.ndarray, variance: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+def plain_interval(
+    mean: np.ndarray, variance: np.ndarray, level: float
+) -> tuple[np.ndarray, np.ndarray]:
     """The interval written with arrays and SciPy's distribution."""
     variance = np.maximum(variance, 1e-16)
     least = np.minimum(np.sqrt(variance / 2), 0.5)
@@ -304,9 +353,15 @@ def plain_interval(mean: np.ndarray, variance: np.ndarray, level: float) -> tupl
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.9999])
 def test_intervals_are_those_of_the_beta_distribution_to_the_last_bit(level: float) -> None:
     rng = np.random.default_rng(0)
-    mean = np.r_[0.0, 1.0, 0.5, 1e-300, 1 - 1e-16, rng.uniform(size=300), 10 ** rng.uniform(-9, 0, 300)]
-    variance = np.r_[0.0, 0.0, 1e13, 1e-300, 0.25, rng.uniform(size=300), 10 ** rng.uniform(-20, 0, 300)]
-    for found, expected in zip(beta_interval(mean, variance, level), plain_interval(mean, variance, level), strict=True):
+    mean = np.r_[
+        0.0, 1.0, 0.5, 1e-300, 1 - 1e-16, rng.uniform(size=300), 10 ** rng.uniform(-9, 0, 300)
+    ]
+    variance = np.r_[
+        0.0, 0.0, 1e13, 1e-300, 0.25, rng.uniform(size=300), 10 ** rng.uniform(-20, 0, 300)
+    ]
+    for found, expected in zip(
+        beta_interval(mean, variance, level), plain_interval(mean, variance, level), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -322,9 +377,13 @@ def test_intervals_of_spread_beliefs_cover_the_truth_too(n_states: int, softness
         labels = rng.random(len(levels)) < 1 / (1 + np.exp(-levels))
         beliefs = rng.dirichlet(np.full(n_states, softness), len(levels))
         regimes = measured(beliefs, labels, np.full(n_customers, LENGTH))
-        low, high = beta_interval(np.array([at @ regimes.mean_rates]), np.array([at @ regimes.rate_covariance @ at]), 0.9)
+        low, high = beta_interval(
+            np.array([at @ regimes.mean_rates]), np.array([at @ regimes.rate_covariance @ at]), 0.9
+        )
         covered += low[0] <= MEAN_OF_LEVELS <= high[0]
     assert 0.83 <= covered / 150 <= 0.97
 
 
-MEAN_OF_LEVELS = float(np.mean(1 / (1 + np.exp(-np.random.default_rng(0).normal(-3.0, 2.0, 2_000_000)))))
+MEAN_OF_LEVELS = float(
+    np.mean(1 / (1 + np.exp(-np.random.default_rng(0).normal(-3.0, 2.0, 2_000_000))))
+)

@@ -19,7 +19,11 @@ from .cases import QUICK, data_of, detector, time_split
 from .test_neural import neural
 from .test_ranker import plain_detector, ranked_detector
 
-CASES: dict[str, dict[str, Any]] = {"point": {"kind": "point"}, "expected-log": {}, "anchored": {"supervision": "anchored"}}
+CASES: dict[str, dict[str, Any]] = {
+    "point": {"kind": "point"},
+    "expected-log": {},
+    "anchored": {"supervision": "anchored"},
+}
 
 
 def other_like(made: Detector, **settings: Any) -> Detector:
@@ -50,7 +54,9 @@ def test_nor_that_of_an_encoder(tmp_path: Path) -> None:
     bare.model_.encoder_ = replace(made.model_.encoder_, report=None)
     assert model_version(bare) == made.version_
     moved = other_like(made)
-    moved.model_.encoder_ = replace(made.model_.encoder_, head_bias=made.model_.encoder_.head_bias + 1)
+    moved.model_.encoder_ = replace(
+        made.model_.encoder_, head_bias=made.model_.encoder_.head_bias + 1
+    )
     assert model_version(moved) != made.version_
 
 
@@ -87,7 +93,9 @@ def test_whatever_beliefs_depend_on_changes_it() -> None:
 
 def test_it_is_found_once_and_anew_after_another_fit() -> None:
     transactions = data_of("shop").transactions
-    made = Detector(model=detector().model.__class__(2, **QUICK)).fit(transactions, time_split(transactions))
+    made = Detector(model=detector().model.__class__(2, **QUICK)).fit(
+        transactions, time_split(transactions)
+    )
     first = made.version_
     assert made.version_ is first
     made.set_params(model__n_states=3)

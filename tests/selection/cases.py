@@ -15,7 +15,14 @@ from turncoat.features import Features
 from turncoat.selection import Sweep, sweep
 
 SCHEMA = Schema(
-    customer=("who",), time="at", continuous=("paid", "age"), categorical=("device",), amount="paid", label="fraud", id="id", entity="shop"
+    customer=("who",),
+    time="at",
+    continuous=("paid", "age"),
+    categorical=("device",),
+    amount="paid",
+    label="fraud",
+    id="id",
+    counterparty="shop",
 )
 ORDERS = (2, 3, 4)
 
@@ -24,9 +31,13 @@ def frame(n_customers: int = 60, per_customer: int = 18, seed: int = 0) -> pl.Da
     """Payments of 90 days; every fourth customer has a burst of six large ones by somebody else, at a few bad shops."""
     rng = np.random.default_rng(seed)
     burst = np.arange(n_customers) % 4 == 0
-    who = np.concatenate([np.repeat(np.arange(n_customers), per_customer), np.repeat(np.flatnonzero(burst), 6)])
+    who = np.concatenate(
+        [np.repeat(np.arange(n_customers), per_customer), np.repeat(np.flatnonzero(burst), 6)]
+    )
     fraud = np.arange(len(who)) >= n_customers * per_customer
-    begins = np.repeat(rng.uniform(5 * DAY, 85 * DAY, burst.sum()), 6) + np.tile(np.arange(6) * 900.0, burst.sum())
+    begins = np.repeat(rng.uniform(5 * DAY, 85 * DAY, burst.sum()), 6) + np.tile(
+        np.arange(6) * 900.0, burst.sum()
+    )
     at = np.concatenate([rng.uniform(0, 90 * DAY, n_customers * per_customer), begins])
     return pl.DataFrame(
         {
@@ -36,7 +47,12 @@ def frame(n_customers: int = 60, per_customer: int = 18, seed: int = 0) -> pl.Da
             "paid": np.exp(rng.normal(3.0 + 2.0 * fraud, 0.7)),
             "age": np.where(rng.random(len(who)) < 0.1, np.nan, rng.normal(40, 12, len(who))),
             "device": np.where(rng.random(len(who)) < 0.05 + 0.8 * fraud, "emulator", "phone"),
-            "shop": [f"s{k}" for k in np.where(fraud, rng.integers(0, 3, len(who)), rng.integers(0, 12, len(who)))],
+            "shop": [
+                f"s{k}"
+                for k in np.where(
+                    fraud, rng.integers(0, 3, len(who)), rng.integers(0, 12, len(who))
+                )
+            ],
             "fraud": fraud.astype(int),
         }
     )
@@ -49,7 +65,9 @@ def portfolio() -> tuple[Transactions, Split]:
 
 
 def customer_split(transactions: Transactions) -> Split:
-    return by_customer(transactions.customer_codes, transactions.times, transactions.labels, selection=0.3)
+    return by_customer(
+        transactions.customer_codes, transactions.times, transactions.labels, selection=0.3
+    )
 
 
 def baum_welch(**settings: Any) -> BaumWelchHMM:
@@ -60,11 +78,18 @@ def variational(**settings: Any) -> VariationalHMM:
     return VariationalHMM(2, **{"n_restarts": 1, "max_iter": 12, **settings})
 
 
-def swept(transactions: Transactions | None = None, split: Split | None = None, **settings: Any) -> Sweep:
+def swept(
+    transactions: Transactions | None = None, split: Split | None = None, **settings: Any
+) -> Sweep:
     """The sweep of the portfolio, or of other transactions, with what is said otherwise."""
     if transactions is None:
         transactions, split = portfolio()
-    chosen = {"model": baum_welch(), "features": Features(least_rows=5), "orders": ORDERS, **settings}
+    chosen = {
+        "model": baum_welch(),
+        "features": Features(least_rows=5),
+        "orders": ORDERS,
+        **settings,
+    }
     return sweep(transactions, customer_split(transactions) if split is None else split, **chosen)
 
 
@@ -90,9 +115,15 @@ def assert_same(one: Sweep, other: Sweep) -> None:
 def assert_same_arrays(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     for name, value in vars(one).items():
-        for a, b in zip(*((v if isinstance(v, tuple) else (v,)) for v in (value, getattr(other, name))), strict=True):
+        for a, b in zip(
+            *((v if isinstance(v, tuple) else (v,)) for v in (value, getattr(other, name))),
+            strict=True,
+        ):
             np.testing.assert_array_equal(a, b, err_msg=name)
 
 
 def same_params(one: Sweep, other: Sweep) -> bool:
-    return all(np.array_equal(model.params_.means, other.models[k].params_.means) for k, model in one.models.items())
+    return all(
+        np.array_equal(model.params_.means, other.models[k].params_.means)
+        for k, model in one.models.items()
+    )

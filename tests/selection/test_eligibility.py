@@ -56,7 +56,11 @@ def test_the_neural_processed_tables_give_others_than_published(width, by_rule, 
 )
 def test_the_other_tables_without_the_proxy(tier, kind, by_rule, criterion, by_criterion):
     choice = choose(paper.orders(tier, kind))
-    assert (choice.by_eligibility, choice.criterion, choice.by_criterion) == (by_rule, criterion, by_criterion)
+    assert (choice.by_eligibility, choice.criterion, choice.by_criterion) == (
+        by_rule,
+        criterion,
+        by_criterion,
+    )
 
 
 # The published 8, 8 and 7 can be the rule's only if the proxy disqualified the orders named here.
@@ -143,7 +147,9 @@ def test_ties_fall_to_the_higher_fraud_share_and_then_to_fewer_states():
     assert choice.by_eligibility == 3
     assert choice.trail[1].reason == "as enriched as K = 2's 3.00x, with a higher fraud share"
     assert choose([order(2, 3.0), order(3, 3.0, rate=0.11, base_rate=0.11 / 3)]).by_eligibility == 2
-    assert choose(rising(3.0, 3.0), delta=0.0).by_eligibility == 2  # and not because one exceeds the other by nothing
+    assert (
+        choose(rising(3.0, 3.0), delta=0.0).by_eligibility == 2
+    )  # and not because one exceeds the other by nothing
 
 
 def test_nobody_eligible_is_said_and_nothing_is_put_in_its_place():
@@ -173,7 +179,10 @@ def test_orders_may_come_in_any_order():
 
 def test_criteria_have_their_directions():
     values = {"bic": (5.0, 3.0, 4.0), "elbo": (1.0, 2.0, 3.0), "held_out": (-1.0, -3.0, -2.0)}
-    known = [order(k, 3.0, criteria={name: curve[i] for name, curve in values.items()}) for i, k in enumerate((2, 3, 4))]
+    known = [
+        order(k, 3.0, criteria={name: curve[i] for name, curve in values.items()})
+        for i, k in enumerate((2, 3, 4))
+    ]
     choice = choose(known)
     assert choice.best == {"bic": 3, "elbo": 4, "held_out": 2}
     assert (choice.criterion, choice.by_criterion) == ("bic", 3)
@@ -185,7 +194,10 @@ def test_a_tie_of_criteria_falls_to_fewer_states():
 
 
 def test_a_criterion_counts_only_if_all_orders_have_it():
-    known = [order(2, 3.0, criteria={"bic": 1.0, "held_out": 1.0}), order(3, 3.0, criteria={"held_out": 0.0})]
+    known = [
+        order(2, 3.0, criteria={"bic": 1.0, "held_out": 1.0}),
+        order(3, 3.0, criteria={"held_out": 0.0}),
+    ]
     assert choose(known).criterion == "held_out"
     with pytest.raises(ConfigError, match=r"criterion is 'bic'; these orders all have held_out"):
         choose(known, criterion="bic")
@@ -206,7 +218,9 @@ def test_both_answers_stand_under_the_trail():
     agreeing = [order(2, 2.0, proxy_agrees=True, measured="moon, by night")]
     assert "(proxy agrees, occupancy" in choose(agreeing).describe()
     assert "(proxy not judged, occupancy" in choose(agreeing, judge_proxy=False).describe()
-    assert choose(agreeing).describe().splitlines()[0] == "fraud states measured on the moon, by night"
+    assert (
+        choose(agreeing).describe().splitlines()[0] == "fraud states measured on the moon, by night"
+    )
 
 
 def test_sensitivity_over_floors_and_deltas():
@@ -231,8 +245,12 @@ def test_sensitivity_over_floors_and_deltas():
 def test_how_far_the_published_orders_hold():
     for width, published, with_floor_of_4_percent in ((32, 8, 10), (64, 9, 10), (128, 9, 4)):
         known = paper.orders(f"neural {width}", "engineered")
-        assert set(sensitivity(known, np.linspace(0, 0.03, 7), np.linspace(0, 1, 51))["n_states"]) == {published}
-        assert sensitivity(known, (0.04,), (0.5,))["n_states"].to_list() == [with_floor_of_4_percent]
+        assert set(
+            sensitivity(known, np.linspace(0, 0.03, 7), np.linspace(0, 1, 51))["n_states"]
+        ) == {published}
+        assert sensitivity(known, (0.04,), (0.5,))["n_states"].to_list() == [
+            with_floor_of_4_percent
+        ]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.selection.cases import ORDERS, assert_same, baum_welch, frame, portfolio, reference, swept, variational
+from tests.selection.cases import (
+    ORDERS,
+    assert_same,
+    baum_welch,
+    frame,
+    portfolio,
+    reference,
+    swept,
+    variational,
+)
 from tests.selection.test_sweep import changed
 from turncoat import BaumWelchHMM, BundleError, ConfigError, Prior, VariationalHMM
 from turncoat.features import Features
@@ -65,7 +74,10 @@ def test_the_stop_says_what_is_kept(tmp_path, fits, capsys):
     fits[:] = [-3]
     with pytest.raises(KeyboardInterrupt):
         swept(folder=tmp_path / "sweep", progress=True)
-    assert f"stopped after 1 of 3 orders: kept in {tmp_path / 'sweep'}" in capsys.readouterr().err.replace("\n", "")
+    assert (
+        f"stopped after 1 of 3 orders: kept in {tmp_path / 'sweep'}"
+        in capsys.readouterr().err.replace("\n", "")
+    )
     with pytest.raises(KeyboardInterrupt):
         swept(progress=True)
     assert "none are kept, as no folder was given" in capsys.readouterr().err
@@ -85,7 +97,10 @@ def test_stopped_while_saving_leaves_no_half_order(tmp_path, monkeypatch, fits):
     monkeypatch.setattr(Format, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         swept(folder=tmp_path / "sweep")
-    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["order-02", "sweep.json"]
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [
+        "order-02",
+        "sweep.json",
+    ]
     fits.clear()
     assert_same(swept(folder=tmp_path / "sweep"), reference())
     assert fits == [3, 4]
@@ -112,9 +127,15 @@ def test_other_test_rows_do_not_make_another_sweep(folder, fits):
     ("settings", "message"),
     [
         ({"model": baum_welch(tol=0.5)}, r"model tol was 1e-05 and is 0\.5\. Choose"),
-        ({"model": variational()}, "model was 'BaumWelchHMM' and is 'VariationalHMM', .*model variance_floor was"),
+        (
+            {"model": variational()},
+            "model was 'BaumWelchHMM' and is 'VariationalHMM', .*model variance_floor was",
+        ),
         ({"features": Features(least_rows=6)}, "features least_rows was 5 and is 6"),
-        ({"features": Features("processed", least_rows=5)}, "other fit rows, other selection rows, features kind was 'engineered'"),
+        (
+            {"features": Features("processed", least_rows=5)},
+            "other fit rows, other selection rows, features kind was 'engineered'",
+        ),
         ({"anchoring": Anchoring()}, "anchoring was None and is {'n_fraud_states': 1"),
         ({"proxy": "amount_z"}, "proxy was 'paid' and is 'amount_z'"),
     ],
@@ -127,7 +148,11 @@ def test_other_settings_are_refused(folder, fits, settings, message):
 
 @pytest.mark.parametrize(
     ("part", "column", "message"),
-    [("fit", "age", "other fit rows"), ("selection", "age", "other selection rows"), ("selection", "fraud", "other selection rows")],
+    [
+        ("fit", "age", "other fit rows"),
+        ("selection", "age", "other selection rows"),
+        ("selection", "fraud", "other selection rows"),
+    ],
 )
 def test_other_data_are_refused(folder, fits, part, column, message):
     _, split = portfolio()
@@ -203,7 +228,10 @@ def test_a_damaged_order_is_fitted_again(folder, fits, capsys, damage: Callable[
 
 
 def test_what_is_on_disk(folder):
-    assert sorted(path.name for path in folder.iterdir()) == [*(f"order-{k:02d}" for k in ORDERS), "sweep.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(f"order-{k:02d}" for k in ORDERS),
+        "sweep.json",
+    ]
     identity = json.loads((folder / "sweep.json").read_text())
     assert identity == reference().identity
     assert not {"model n_states", "model n_threads", "model progress", "model init"} & set(identity)

@@ -34,7 +34,9 @@ from turncoat.selection.parts import HISTORY, Parts
 def fit_panel(found: Sweep):
     transactions, split = portfolio()
     part = transactions.take(split.fit)
-    return found.features.transform(part, rows=long_enough(part.customer_codes, np.arange(part.n_rows)))
+    return found.features.transform(
+        part, rows=long_enough(part.customer_codes, np.arange(part.n_rows))
+    )
 
 
 def selection_panel(found: Sweep):
@@ -49,7 +51,11 @@ def test_the_figures_are_what_they_are_called(tier):
     fit, held_out = fit_panel(found), selection_panel(found)
     amount = found.features.names[0].index("paid")
     for k, model in found.models.items():
-        order, regimes, inside = found.fits[k].order, found.fits[k].held_out, found.fits[k].in_sample
+        order, regimes, inside = (
+            found.fits[k].order,
+            found.fits[k].held_out,
+            found.fits[k].in_sample,
+        )
         beliefs, labels = model.filter(held_out).probs, held_out.labels
         rates = [np.average(labels, weights=beliefs[:, j]) for j in range(k)]
         state = int(np.argmax(rates))
@@ -62,8 +68,14 @@ def test_the_figures_are_what_they_are_called(tier):
         assert (inside.part, inside.mode, inside.in_sample) == ("fit", "filtered", True)
         np.testing.assert_allclose(inside.mass, model.filter(fit).probs.sum(axis=0))
         np.testing.assert_allclose(inside.frauds, model.filter(fit).probs.T @ fit.labels)
-        density = model if tier == "baum-welch" else VariationalHMM.from_params(model.params_, emission="predictive")
-        assert order.criteria["held_out"] == pytest.approx(density.log_likelihood(held_out).sum() / held_out.n_rows)
+        density = (
+            model
+            if tier == "baum-welch"
+            else VariationalHMM.from_params(model.params_, emission="predictive")
+        )
+        assert order.criteria["held_out"] == pytest.approx(
+            density.log_likelihood(held_out).sum() / held_out.n_rows
+        )
         if tier == "baum-welch":
             assert order.criteria["bic"] == pytest.approx(model.bic(fit))
         else:
@@ -79,21 +91,33 @@ def test_a_planted_regime_is_found_and_both_answers_are_given():
         assert kept.order.proxy_agrees
         assert kept.order.enrichment > 5
         assert choice.by_criterion in ORDERS
-        assert choice.describe().startswith("fraud states measured on the selection part (held out), filtered\n")
+        assert choice.describe().startswith(
+            "fraud states measured on the selection part (held out), filtered\n"
+        )
 
 
 def test_features_are_fitted_on_the_fit_part_alone():
     transactions, split = portfolio()
     alone = Features(least_rows=5).fit(transactions.take(split.fit))
-    np.testing.assert_array_equal(reference().features.fitted().scales.centres, alone.fitted().scales.centres)
+    np.testing.assert_array_equal(
+        reference().features.fitted().scales.centres, alone.fitted().scales.centres
+    )
 
 
 def test_models_keep_every_setting_but_k():
-    found = swept(model=variational(tol=0.01, random_state=3, max_iter=4, n_threads=1), orders=(3, 2))
+    found = swept(
+        model=variational(tol=0.01, random_state=3, max_iter=4, n_threads=1), orders=(3, 2)
+    )
     assert list(found.fits) == [2, 3]
     for k, model in found.models.items():
         assert isinstance(model, VariationalHMM)
-        assert (model.n_states, model.tol, model.random_state, model.max_iter, model.n_threads) == (k, 0.01, 3, 4, 1)
+        assert (model.n_states, model.tol, model.random_state, model.max_iter, model.n_threads) == (
+            k,
+            0.01,
+            3,
+            4,
+            1,
+        )
 
 
 def test_restarts_are_halved_unless_the_preset_says_otherwise():
@@ -120,7 +144,12 @@ def changed(rows: np.ndarray, **columns: pl.Expr) -> tuple:
     """The portfolio with other values on some of its transactions."""
     transactions, split = portfolio()
     is_changed = pl.col("id").is_in(transactions.ids[rows].tolist())
-    made = frame().with_columns([pl.when(is_changed).then(e).otherwise(pl.col(name)).alias(name) for name, e in columns.items()])
+    made = frame().with_columns(
+        [
+            pl.when(is_changed).then(e).otherwise(pl.col(name)).alias(name)
+            for name, e in columns.items()
+        ]
+    )
     other = read(made, SCHEMA)
     again = customer_split(other)
     for part, members in split.parts.items():
@@ -128,7 +157,13 @@ def changed(rows: np.ndarray, **columns: pl.Expr) -> tuple:
     return other, again
 
 
-POISON = {"paid": pl.col("paid") * 1000, "age": pl.lit(1e6), "device": pl.lit("new"), "shop": pl.lit("s0"), "fraud": 1 - pl.col("fraud")}
+POISON = {
+    "paid": pl.col("paid") * 1000,
+    "age": pl.lit(1e6),
+    "device": pl.lit("new"),
+    "shop": pl.lit("s0"),
+    "fraud": 1 - pl.col("fraud"),
+}
 
 
 def test_calibration_and_test_rows_are_never_read():
@@ -153,13 +188,20 @@ def test_selection_rows_are_not_fitted_on_but_judged():
 
 def test_fit_rows_are_fitted_on():
     _, split = portfolio()
-    assert not same_params(swept(*changed(split.fit, paid=pl.col("paid") * (1 + pl.col("id") % 7))), reference())
+    assert not same_params(
+        swept(*changed(split.fit, paid=pl.col("paid") * (1 + pl.col("id") % 7))), reference()
+    )
 
 
 def test_short_customers_are_judged_but_not_fitted_on():
     transactions, split = portfolio()
-    few = np.concatenate([rows[:3] for rows in (split.fit, split.selection)])  # of one customer each
-    rest = [rows[transactions.customer_codes[rows] != transactions.customer_codes[rows[0]]] for rows in (split.fit, split.selection)]
+    few = np.concatenate(
+        [rows[:3] for rows in (split.fit, split.selection)]
+    )  # of one customer each
+    rest = [
+        rows[transactions.customer_codes[rows] != transactions.customer_codes[rows[0]]]
+        for rows in (split.fit, split.selection)
+    ]
     part = replace(split, fit=np.union1d(rest[0], few[:3]), selection=np.union1d(rest[1], few[3:]))
     parts = Parts.of(transactions, part, Features(least_rows=5).fit(transactions.take(part.fit)))
     assert parts.fit.n_rows == len(rest[0])
@@ -171,7 +213,14 @@ def windows():
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     return [
         by_time(*who, gap=3 * DAY, selection=0.25),
-        prequential(*who, train=40 * DAY, gap=5 * DAY, test=10 * DAY, selection=15 * DAY, calibration=5 * DAY)[-1],
+        prequential(
+            *who,
+            train=40 * DAY,
+            gap=5 * DAY,
+            test=10 * DAY,
+            selection=15 * DAY,
+            calibration=5 * DAY,
+        )[-1],
     ]
 
 
@@ -186,9 +235,12 @@ def test_later_rows_of_a_customer_are_judged_after_their_history(split):
     end = transactions.times[split.selection].max()
     later = np.concatenate([split.calibration, split.test])
     before = np.flatnonzero(
-        np.isin(transactions.customer_codes, transactions.customer_codes[split.selection]) & (transactions.times <= end)
+        np.isin(transactions.customer_codes, transactions.customer_codes[split.selection])
+        & (transactions.times <= end)
     )
-    np.testing.assert_array_equal(panel.ids, transactions.ids[before])  # all of their past, and nothing else
+    np.testing.assert_array_equal(
+        panel.ids, transactions.ids[before]
+    )  # all of their past, and nothing else
     assert not np.isin(later, before).any()
     assert panel.n_rows > len(rows)
 
@@ -199,18 +251,27 @@ def test_the_held_out_likelihood_is_of_judged_rows_given_their_history(split):
     found = swept(transactions, split, orders=(2,))
     model, panel = found.models[2], Parts.of(transactions, split, found.features).held_out
     total, beliefs = 0.0, []
-    for customer in panel:  # the forward recursion of each customer on their own, up to and without the judged rows
+    for customer in (
+        panel
+    ):  # the forward recursion of each customer on their own, up to and without the judged rows
         n_before = int((customer.labels == HISTORY).sum())
         assert (customer.labels[:n_before] == HISTORY).all()
         total += model.log_likelihood(customer)[0]
         if n_before:
-            first = {"continuous": customer.continuous[:n_before], "categorical": customer.categorical[:n_before]}
-            total -= model.log_likelihood(type(panel).from_arrays(**first, n_categories=panel.n_categories))[0]
+            first = {
+                "continuous": customer.continuous[:n_before],
+                "categorical": customer.categorical[:n_before],
+            }
+            total -= model.log_likelihood(
+                type(panel).from_arrays(**first, n_categories=panel.n_categories)
+            )[0]
         beliefs.append(model.filter(customer).probs[n_before:])
     order = found.orders[0]
     assert order.criteria["held_out"] == pytest.approx(total / len(split.selection))
     weights = np.concatenate(beliefs)
-    rates = (weights * transactions.labels[split.selection][:, None]).sum(axis=0) / weights.sum(axis=0)
+    rates = (weights * transactions.labels[split.selection][:, None]).sum(axis=0) / weights.sum(
+        axis=0
+    )
     assert order.rate == pytest.approx(rates.max())
     assert found.fits[2].held_out.n_rows == pytest.approx(len(split.selection))
 
@@ -226,7 +287,9 @@ def test_the_curves_as_a_table():
         assert row["in_sample_rate"] == inside.rates.max()
     numbers = table.select(pl.selectors.numeric()).to_numpy()
     assert np.isfinite(numbers).all()
-    assert {"elbo", "held_out", "in_sample_enrichment"} <= set(reference("variational").frame().columns)
+    assert {"elbo", "held_out", "in_sample_enrichment"} <= set(
+        reference("variational").frame().columns
+    )
 
 
 def test_choice_and_sensitivity_are_the_rule_on_the_held_out_orders():
@@ -234,7 +297,9 @@ def test_choice_and_sensitivity_are_the_rule_on_the_held_out_orders():
     assert found.choice(floor=0.1, delta=0.2, criterion="held_out", judge_proxy=False) == choose(
         found.orders, floor=0.1, delta=0.2, criterion="held_out", judge_proxy=False
     )
-    assert found.sensitivity((0.0, 0.9), (0.1,)).equals(sensitivity(found.orders, (0.0, 0.9), (0.1,)))
+    assert found.sensitivity((0.0, 0.9), (0.1,)).equals(
+        sensitivity(found.orders, (0.0, 0.9), (0.1,))
+    )
     assert found.sensitivity((0.0, 0.9), (0.1,))["n_states"].to_list()[1] is None
 
 
@@ -242,7 +307,10 @@ def test_another_proxy_and_none():
     found = swept(orders=(2,), proxy="amount_z")
     column = found.features.names[0].index("amount_z")
     assert found.fits[2].proxy_state == int(np.argmax(found.models[2].params_.means[:, column]))
-    with pytest.raises(ConfigError, match=r"proxy is 'device'; it must be one of the continuous features: paid, age, "):
+    with pytest.raises(
+        ConfigError,
+        match=r"proxy is 'device'; it must be one of the continuous features: paid, age, ",
+    ):
         swept(orders=(2,), proxy="device")
     transactions = read(frame(), replace(SCHEMA, amount=None))
     without = swept(transactions, orders=(2,))
@@ -253,7 +321,14 @@ def test_another_proxy_and_none():
 
 def test_both_feature_sets(tmp_path):
     transactions, split = portfolio()
-    both = sweep_both(transactions, split, model=baum_welch(), features=Features(least_rows=5), orders=iter((2, 3)), folder=tmp_path)
+    both = sweep_both(
+        transactions,
+        split,
+        model=baum_welch(),
+        features=Features(least_rows=5),
+        orders=iter((2, 3)),
+        folder=tmp_path,
+    )
     assert list(both) == ["processed", "engineered"]
     assert_same(both["engineered"], swept(orders=(2, 3)))
     assert both["processed"].features.names == (("paid", "age"), ("device", "no_age"))
@@ -275,9 +350,12 @@ def test_an_anchored_sweep_fits_what_an_anchored_detector_fits():
     transactions, split = portfolio()
     found = swept(anchoring=Anchoring(label_noise=0.02))
     for k, fit in found.fits.items():
-        made = Detector(Features(least_rows=5), baum_welch().set_params(n_states=k), supervision="anchored", label_noise=0.02).fit(
-            transactions, split
-        )
+        made = Detector(
+            Features(least_rows=5),
+            baum_welch().set_params(n_states=k),
+            supervision="anchored",
+            label_noise=0.02,
+        ).fit(transactions, split)
         np.testing.assert_array_equal(fit.model.params_.means, made.model_.params_.means)
         assert fit.held_out.fraud_state == k - 1
     assert found.orders[0].enrichment > 2
@@ -343,13 +421,17 @@ class TestStability:
             assert eligible == sum(choice.by_eligibility == k for choice in found.choices) / 4
             assert criterion == sum(choice.by_criterion == k for choice in found.choices) / 4
         assert found.reference == reference().choice()
-        assert "4 resamples of customers, refitted 10 iterations from the sweep's solutions" in str(found)
+        assert "4 resamples of customers, refitted 10 iterations from the sweep's solutions" in str(
+            found
+        )
 
     def test_none_has_a_row_of_its_own(self):
         found = self.found(n_resamples=2, floor=0.99)
         assert found.frame().rows()[-1][:2] == (None, 1.0)
         assert "none" in found.describe()
-        assert None not in self.found(n_resamples=2, floor=0.0, judge_proxy=False).frame()["n_states"]
+        assert (
+            None not in self.found(n_resamples=2, floor=0.0, judge_proxy=False).frame()["n_states"]
+        )
 
     def test_the_seed_says_which_customers(self):
         assert self.found().choices == self.found().choices
@@ -360,9 +442,15 @@ class TestStability:
     @pytest.mark.parametrize("fast", [True, False])
     def test_each_resample_is_refitted_and_judged_on_its_own_customers(self, fast):
         found = self.found(n_resamples=1, fast=fast)
-        drawn = Parts.of(*portfolio(), reference().features).resampled(np.random.default_rng([1, 0]))
+        drawn = Parts.of(*portfolio(), reference().features).resampled(
+            np.random.default_rng([1, 0])
+        )
         for k, step in zip(ORDERS, found.choices[0].trail, strict=True):
-            start = {"init": reference().models[k].params_, "max_iter": 10} if fast else {"max_iter": 12}
+            start = (
+                {"init": reference().models[k].params_, "max_iter": 10}
+                if fast
+                else {"max_iter": 12}
+            )
             model = baum_welch(**start).set_params(n_states=k).fit(drawn.fit)
             beliefs = model.filter(drawn.held_out).probs
             rates = beliefs.T @ drawn.held_out.labels / beliefs.sum(axis=0)
@@ -388,7 +476,9 @@ class TestStability:
 
     def test_other_data_are_refused(self):
         _, split = portfolio()
-        with pytest.raises(DataError, match="not the transactions and the split of the sweep: other selection rows"):
+        with pytest.raises(
+            DataError, match="not the transactions and the split of the sweep: other selection rows"
+        ):
             reference().stability(*changed(split.selection, fraud=1 - pl.col("fraud")), 1)
         for settings in ({"n_resamples": 0}, {"n_resamples": True}, {"seed": -1}):
             with pytest.raises(ConfigError, match=f"{next(iter(settings))} must be a whole number"):

@@ -13,7 +13,15 @@ from turncoat.features import Features
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.selection import Order, choose, choose_width, sweep, sweep_widths
 
-TINY: dict[str, Any] = {"hidden_dim": 8, "epochs": 2, "n_restarts": 1, "max_iter": 5, "n_threads": 1, "device": "cpu", "progress": False}
+TINY: dict[str, Any] = {
+    "hidden_dim": 8,
+    "epochs": 2,
+    "n_restarts": 1,
+    "max_iter": 5,
+    "n_threads": 1,
+    "device": "cpu",
+    "progress": False,
+}
 
 
 def choice(*enrichments: float, occupancy: float = 0.1) -> Any:
@@ -39,7 +47,12 @@ def test_a_width_without_an_eligible_order_is_passed_over() -> None:
 
 def test_every_width_has_an_encoder_of_its_own(tmp_path: Path) -> None:
     found = sweep_widths(
-        *portfolio(), model=NeuralVariationalHMM(2, **TINY), features=Features(), widths=(4, 2), orders=(2, 3), folder=tmp_path
+        *portfolio(),
+        model=NeuralVariationalHMM(2, **TINY),
+        features=Features(),
+        widths=(4, 2),
+        orders=(2, 3),
+        folder=tmp_path,
     )
     assert list(found) == [2, 4]
     for width, swept in found.items():
@@ -74,20 +87,41 @@ def test_a_given_encoder_serves_all_orders_and_tells_sweeps_apart(tmp_path: Path
     model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
     encoders = []
     for seed in (1, 2):
-        swept = sweep(*portfolio(), model=model.set_params(random_state=seed), features=Features(), orders=(2,))
+        swept = sweep(
+            *portfolio(),
+            model=model.set_params(random_state=seed),
+            features=Features(),
+            orders=(2,),
+        )
         encoders.append(swept.models[2].encoder_)
-    given = NeuralVariationalHMM(2, **TINY, latent_dim=2, encoder=encoders[0], checkpoint=tmp_path / "unused")
+    given = NeuralVariationalHMM(
+        2, **TINY, latent_dim=2, encoder=encoders[0], checkpoint=tmp_path / "unused"
+    )
     for _ in range(2):
-        found = sweep(*portfolio(), model=given, features=Features(), orders=(2, 3), folder=tmp_path / "sweep")
-        assert all((one.encoder_.tables == encoders[0].tables).all() for one in found.models.values())
+        found = sweep(
+            *portfolio(), model=given, features=Features(), orders=(2, 3), folder=tmp_path / "sweep"
+        )
+        assert all(
+            (one.encoder_.tables == encoders[0].tables).all() for one in found.models.values()
+        )
     with pytest.raises(ConfigError, match="holds orders of another sweep: model encoder"):
-        sweep(*portfolio(), model=given.set_params(encoder=encoders[1]), features=Features(), orders=(2,), folder=tmp_path / "sweep")
+        sweep(
+            *portfolio(),
+            model=given.set_params(encoder=encoders[1]),
+            features=Features(),
+            orders=(2,),
+            folder=tmp_path / "sweep",
+        )
 
 
 def test_a_damaged_encoder_of_a_sweep_is_trained_again(tmp_path: Path) -> None:
     model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
-    before = sweep(*portfolio(), model=model, features=Features(), orders=(2,), folder=tmp_path / "sweep")
+    before = sweep(
+        *portfolio(), model=model, features=Features(), orders=(2,), folder=tmp_path / "sweep"
+    )
     (tmp_path / "sweep" / "encoder" / "manifest.json").write_text("{")
-    after = sweep(*portfolio(), model=model, features=Features(), orders=(2, 3), folder=tmp_path / "sweep")
+    after = sweep(
+        *portfolio(), model=model, features=Features(), orders=(2, 3), folder=tmp_path / "sweep"
+    )
     assert after.fits[2].order == before.fits[2].order
     assert (after.models[3].encoder_.tables == before.models[2].encoder_.tables).all()

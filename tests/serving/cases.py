@@ -27,14 +27,25 @@ def rows_of(name: str = "shop") -> list[dict[str, Any]]:
     data: Data = data_of(name)
     schema = data.transactions.schema
     ordered = [data.rows[place] for place in data.transactions.places[data.live_order]]
-    return [_json_row({k: v for k, v in row.items() if v is not None and k in schema.columns and k != schema.label}) for row in ordered]
+    return [
+        _json_row(
+            {
+                k: v
+                for k, v in row.items()
+                if v is not None and k in schema.columns and k != schema.label
+            }
+        )
+        for row in ordered
+    ]
 
 
 def _json_row(row: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(row, default=str))
 
 
-def transactions_of(name: str = "shop", n: int | None = None, made: Detector | None = None) -> list[Transaction]:
+def transactions_of(
+    name: str = "shop", n: int | None = None, made: Detector | None = None
+) -> list[Transaction]:
     """The same, decoded."""
     form = TransactionForm(made or detector(name))
     return [form.decode(json.dumps(row).encode()) for row in rows_of(name)[:n]]
@@ -60,10 +71,14 @@ def bundle(name: str, target: Path) -> Path:
 
 
 @contextmanager
-def client(model: Path, store: str = "memory://", *, raises: bool = True, **settings: Any) -> Iterator[TestClient]:
+def client(
+    model: Path, store: str = "memory://", *, raises: bool = True, **settings: Any
+) -> Iterator[TestClient]:
     """A running service, spoken to without a network."""
     settings = {"reload_seconds": 0.05, **settings}
     chosen = Settings(model=str(model), store=store, **settings)
     chosen.check()
-    with TestClient(create_app(chosen), "http://localhost", raise_server_exceptions=raises) as talking:
+    with TestClient(
+        create_app(chosen), "http://localhost", raise_server_exceptions=raises
+    ) as talking:
         yield talking

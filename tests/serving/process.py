@@ -25,13 +25,31 @@ class Server:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self.port = int(listener.getsockname()[1])
-        self.command = [sys.executable, "-m", "turncoat", "serve", str(model), "--store", store, "--port", str(self.port), *options]
+        self.command = [
+            sys.executable,
+            "-m",
+            "turncoat",
+            "serve",
+            str(model),
+            "--store",
+            store,
+            "--port",
+            str(self.port),
+            *options,
+        ]
         self.process: subprocess.Popen[bytes] | None = None
         self.log = model.parent / "server.log"
 
     def start(self, **more: Any) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **more)
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **more,
+            )
         deadline = time.monotonic() + STARTS_WITHIN
         while True:
             try:
@@ -60,7 +78,9 @@ class Server:
         self.process = None
         return status
 
-    def ask(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> tuple[int, Any, dict[str, str]]:
+    def ask(
+        self, method: str, path: str, body: Any = None, timeout: float = 30.0
+    ) -> tuple[int, Any, dict[str, str]]:
         """Status, answer and headers of one request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
@@ -69,13 +89,21 @@ class Server:
             connection.close()
 
 
-def exchange(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> tuple[int, Any, dict[str, str]]:
+def exchange(
+    connection: http.client.HTTPConnection, method: str, path: str, body: Any = None
+) -> tuple[int, Any, dict[str, str]]:
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(method, path, data, {} if data is None else {"Content-Type": "application/json"})
+    connection.request(
+        method, path, data, {} if data is None else {"Content-Type": "application/json"}
+    )
     response = connection.getresponse()
     text = response.read()
     is_json = response.headers.get_content_type() == "application/json"
-    return response.status, json.loads(text) if is_json else text, {name.lower(): value for name, value in response.headers.items()}
+    return (
+        response.status,
+        json.loads(text) if is_json else text,
+        {name.lower(): value for name, value in response.headers.items()},
+    )
 
 
 @contextlib.contextmanager

@@ -37,15 +37,29 @@ class RedisServer:
         return f"unix://{self.socket}"
 
     def start(self) -> None:
-        settings = {"port": self.port, "bind": "127.0.0.1", "unixsocket": self.socket, "dir": self.folder, "appendonly": "yes", "save": ""}
-        command = ["redis-server", *(text for name, value in settings.items() for text in (f"--{name}", str(value)))]
+        settings = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "unixsocket": self.socket,
+            "dir": self.folder,
+            "appendonly": "yes",
+            "save": "",
+        }
+        command = [
+            "redis-server",
+            *(text for name, value in settings.items() for text in (f"--{name}", str(value))),
+        ]
         with (self.folder / "output").open("ab") as output:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
         deadline = time.monotonic() + STARTS_WITHIN
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"redis-server did not start: {(self.folder / 'output').read_text()}")
+                raise RuntimeError(
+                    f"redis-server did not start: {(self.folder / 'output').read_text()}"
+                )
             time.sleep(0.02)
 
     def _answers(self) -> bool:
@@ -72,7 +86,9 @@ class RedisServer:
 
     def command(self, *args: Any, password: str | None = None) -> Any:
         """What the server answers to an administrator."""
-        with redis.Redis(port=self.port, host="127.0.0.1", password=password, socket_timeout=5.0, retry=None) as client:
+        with redis.Redis(
+            port=self.port, host="127.0.0.1", password=password, socket_timeout=5.0, retry=None
+        ) as client:
             return client.execute_command(*args)
 
 
@@ -87,7 +103,9 @@ def running_redis() -> Iterator[RedisServer]:
     """A server for as long as the block; the test is skipped where none is installed."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed, so nothing was tested against Redis")
-    with tempfile.TemporaryDirectory(prefix="redis-") as folder:  # short: a socket's path may have 100 characters or so
+    with tempfile.TemporaryDirectory(
+        prefix="redis-"
+    ) as folder:  # short: a socket's path may have 100 characters or so
         server = RedisServer(Path(folder))
         try:
             server.start()

@@ -84,7 +84,9 @@ def test_a_customer_is_remembered(model: Path) -> None:
     assert known["seen"] == 20
     assert known["belief"] == answers[-1]["belief"]
     assert known["regime"] == answers[-1]["regime"]
-    assert known["recent"] == [{"id": one["id"], "probability": one["probability"]} for one in reversed(answers[-16:])]
+    assert known["recent"] == [
+        {"id": one["id"], "probability": one["probability"]} for one in reversed(answers[-16:])
+    ]
     assert known["is_current"]
     assert known["last_time"] == rows[-1]["at"]
 
@@ -125,19 +127,40 @@ def test_a_bad_field_is_named(model: Path, change: dict[str, Any], field: str | 
 
 
 @pytest.mark.parametrize("missing", ["who", "at", "id"])
-def test_required_fields_are_required_and_the_others_are_missing_values(model: Path, missing: str) -> None:
+def test_required_fields_are_required_and_the_others_are_missing_values(
+    model: Path, missing: str
+) -> None:
     row = rows_of("shop")[0]
     with client(model) as talking:
-        assert error(talking.post("/v1/score", json={k: v for k, v in row.items() if k != missing})) == (422, "invalid", missing)
+        assert error(
+            talking.post("/v1/score", json={k: v for k, v in row.items() if k != missing})
+        ) == (422, "invalid", missing)
         bare = {k: v for k, v in row.items() if k in ("who", "at", "id")}
-        nulls = {**dict.fromkeys(("paid", "age", "kind", "device", "town", "shop")), **bare, "id": "other", "who": "c99"}
+        nulls = {
+            **dict.fromkeys(("paid", "age", "kind", "device", "town", "shop")),
+            **bare,
+            "id": "other",
+            "who": "c99",
+        }
         first, second = talking.post("/v1/score", json=bare), talking.post("/v1/score", json=nulls)
     assert first.status_code == second.status_code == 200
     assert first.json()["probability"] == second.json()["probability"]
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b"nan", b"\xff\xfe", b'{"at":NaN}', b'{"at": 1e999}', b"[" * 5000, b'"\\ud800"']
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"nan",
+        b"\xff\xfe",
+        b'{"at":NaN}',
+        b'{"at": 1e999}',
+        b"[" * 5000,
+        b'"\\ud800"',
+    ],
 )
 def test_what_is_not_a_transaction_is_refused(model: Path, body: bytes) -> None:
     with client(model) as talking:
@@ -154,26 +177,40 @@ def test_a_name_that_is_no_text_is_refused_or_kept_apart(model: Path) -> None:
         assert response.status_code in (400, 422)
 
 
-def test_bad_lines_of_a_batch_are_named_by_their_number_and_the_others_answered(model: Path) -> None:
+def test_bad_lines_of_a_batch_are_named_by_their_number_and_the_others_answered(
+    model: Path,
+) -> None:
     rows = [json.dumps(row) for row in rows_of("shop")[:4]]
     text = "\n".join([rows[0], "{", "", rows[1], '{"paid": "x"}', rows[2]])
     with client(model) as talking:
-        found = [json.loads(line) for line in talking.post("/v1/score/batch", content=text.encode()).text.splitlines()]
+        found = [
+            json.loads(line)
+            for line in talking.post("/v1/score/batch", content=text.encode()).text.splitlines()
+        ]
     assert [one.get("line") for one in found] == [None, 2, None, 5, None]
-    assert [one["id"] for one in found if "id" in one] == [str(row["id"]) for row in rows_of("shop")[:3]]
+    assert [one["id"] for one in found if "id" in one] == [
+        str(row["id"]) for row in rows_of("shop")[:3]
+    ]
 
 
 @pytest.mark.parametrize("most", [0, 5000, 10**9])
-def test_however_little_room_there_is_for_unread_answers_all_are_given(model: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_little_room_there_is_for_unread_answers_all_are_given(
+    model: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("turncoat.serving.batches._MOST_UNREAD", most)
     with client(model) as talking:
         lines = [json.dumps({**rows_of("shop")[0], "id": i}) for i in range(300)]
-        found = [json.loads(line)["id"] for line in talking.post("/v1/score/batch", content="\n".join(lines)).text.splitlines()]
+        found = [
+            json.loads(line)["id"]
+            for line in talking.post("/v1/score/batch", content="\n".join(lines)).text.splitlines()
+        ]
         assert found == [str(i) for i in range(300)]
         assert talking.app.state.unread.n_bytes == 0
 
 
-def test_lines_are_taken_in_while_their_answers_wait_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_taken_in_while_their_answers_wait_to_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As long as there is room: a client that sends all before it reads and a server that waits to be read would wait for each other."""
 
     async def taken(most: int) -> tuple[int, int, int]:
@@ -208,11 +245,16 @@ def test_long_bodies_and_batches_are_refused(model: Path) -> None:
     with client(model, most_body=2000, most_lines=3) as talking:
         long = json.dumps({**row, "town": "x" * 3000}).encode()
         assert error(talking.post("/v1/score", content=long))[:2] == (413, "too_large")
-        assert error(talking.post("/v1/score", content=(long[i : i + 100] for i in range(0, len(long), 100))))[:2] == (413, "too_large")
+        assert error(
+            talking.post("/v1/score", content=(long[i : i + 100] for i in range(0, len(long), 100)))
+        )[:2] == (413, "too_large")
         endless = talking.post("/v1/score/batch", content=b"x" * 10_000)
         assert json.loads(endless.text)["error"]["kind"] == "too_large"
         many = b"\n".join(json.dumps({**row, "id": i}).encode() for i in range(6))
-        found = [json.loads(line) for line in talking.post("/v1/score/batch", content=many).text.splitlines()]
+        found = [
+            json.loads(line)
+            for line in talking.post("/v1/score/batch", content=many).text.splitlines()
+        ]
         assert ["error" in one for one in found] == [False, False, False, True]
 
 
@@ -249,20 +291,20 @@ def test_a_label_conditions_the_belief_once_and_only_the_latest(model: Path) -> 
     assert 'turncoat_labels_total{label="1"} 2.0' in text
 
 
-def test_a_fraud_is_reported_to_the_second_party_once(model: Path) -> None:
+def test_a_fraud_is_reported_to_the_counterparty_once(model: Path) -> None:
     row = next(row for row in rows_of("shop") if row.get("shop"))
     body = {"id": row["id"], "customer": row["who"], "label": 1}
     with client(model, labels_condition=False) as talking:
         talking.post("/v1/score", json=row)
-        assert talking.post("/v1/labels", json=body).json()["entity"] == "fraud reported"
-        assert talking.post("/v1/labels", json=body).json()["entity"] == "unchanged"
+        assert talking.post("/v1/labels", json=body).json()["counterparty"] == "fraud reported"
+        assert talking.post("/v1/labels", json=body).json()["counterparty"] == "unchanged"
         assert talking.post("/v1/labels", json={**body, "label": 0}).json() == {
             "id": str(row["id"]),
             "customer": row["who"],
             "label": 0,
             "changed": True,
             "belief": "unchanged",
-            "entity": "unchanged",
+            "counterparty": "unchanged",
         }
 
 
@@ -270,12 +312,20 @@ def test_labels_of_unknown_transactions_and_bad_labels_are_refused(model: Path) 
     with client(model) as talking:
         talking.post("/v1/score", json=rows_of("shop")[0])
         customer, id = rows_of("shop")[0]["who"], rows_of("shop")[0]["id"]
-        assert error(talking.post("/v1/labels", json={"id": "?", "customer": customer, "label": 1}))[:2] == (404, "not_found")
-        assert error(talking.post("/v1/labels", json={"id": id, "customer": "?", "label": 1}))[:2] == (404, "not_found")
+        assert error(
+            talking.post("/v1/labels", json={"id": "?", "customer": customer, "label": 1})
+        )[:2] == (404, "not_found")
+        assert error(talking.post("/v1/labels", json={"id": id, "customer": "?", "label": 1}))[
+            :2
+        ] == (404, "not_found")
         refused = talking.post("/v1/labels", json={"id": id, "customer": customer, "label": 2})
         assert error(refused) == (422, "invalid", "label")
         assert refused.json()["error"]["message"] == "`label` must be 1 for fraud or 0 for genuine"
-        assert error(talking.post("/v1/labels", json={"id": id, "customer": customer})) == (422, "invalid", "label")
+        assert error(talking.post("/v1/labels", json={"id": id, "customer": customer})) == (
+            422,
+            "invalid",
+            "label",
+        )
 
 
 # ------------------------------------------------------------------------------------------------ who may do what
@@ -292,7 +342,11 @@ def test_keys_open_what_their_scopes_say_and_nothing_else(model: Path, tmp_path:
 
         def status(path: str, secret: str | None, body: Any = None) -> int:
             headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
-            return (talking.get(path, headers=headers) if body is None else talking.post(path, json=body, headers=headers)).status_code
+            return (
+                talking.get(path, headers=headers)
+                if body is None
+                else talking.post(path, json=body, headers=headers)
+            ).status_code
 
         label = {"id": row["id"], "customer": row["who"], "label": 0}
         assert status("/v1/score", secrets["gate"], row) == 200
@@ -302,15 +356,30 @@ def test_keys_open_what_their_scopes_say_and_nothing_else(model: Path, tmp_path:
         assert status(f"/v1/customers/{row['who']}", secrets["desk"]) == 200
         assert status("/metrics", secrets["gate"]) == 403
         assert status("/openapi.json", secrets["gate"]) == 200
-        for wrong in (None, "", "tc_wrong", secrets["gate"] + "x", secrets["gate"][:-1], lines[0].split()[-1], "é"):
-            found = talking.post("/v1/score", json=row, headers={"X-API-Key": (wrong or "").encode()})
+        for wrong in (
+            None,
+            "",
+            "tc_wrong",
+            secrets["gate"] + "x",
+            secrets["gate"][:-1],
+            lines[0].split()[-1],
+            "é",
+        ):
+            found = talking.post(
+                "/v1/score", json=row, headers={"X-API-Key": (wrong or "").encode()}
+            )
             assert (found.status_code, found.headers["www-authenticate"]) == (401, "Bearer")
-        assert talking.post("/v1/score", json=row, headers={"X-API-Key": secrets["gate"]}).status_code == 200
+        assert (
+            talking.post("/v1/score", json=row, headers={"X-API-Key": secrets["gate"]}).status_code
+            == 200
+        )
         assert status("/livez", None) == status("/readyz", None) == 200
     assert not any(secret in (tmp_path / "keys").read_text() for secret in secrets.values())
 
 
-def test_keys_come_from_the_environment_too_and_bad_ones_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keys_come_from_the_environment_too_and_bad_ones_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     secret, key = new_key("gate", ["score"])
     monkeypatch.setenv("TURNCOAT_API_KEYS", f"{key}")
     assert Door(load_keys(None)).caller(secret) == key
@@ -343,7 +412,9 @@ def test_callers_are_held_to_their_pace(model: Path, monkeypatch: pytest.MonkeyP
     assert int(next(one for one in found if one.status_code == 429).headers["retry-after"]) >= 1
 
 
-def test_who_waits_as_long_as_told_may_go_ahead(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_as_long_as_told_may_go_ahead(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     monkeypatch.setattr("turncoat.serving.access.time.monotonic", lambda: now[0])
     with client(model, requests_per_second=0.4) as talking:
@@ -370,7 +441,9 @@ def test_customers_may_have_any_name(model: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/v1/labels"])
-def test_who_still_waits_when_the_server_has_no_more_time_is_told_to_send_again(model: Path, path: str) -> None:
+def test_who_still_waits_when_the_server_has_no_more_time_is_told_to_send_again(
+    model: Path, path: str
+) -> None:
     async def go() -> list[Any]:
         app = create_app(Settings(model=str(model), store="memory://"))
         sent: list[Any] = []
@@ -381,8 +454,16 @@ def test_who_still_waits_when_the_server_has_no_more_time_is_told_to_send_again(
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"localhost")], "client": None}
-        answering = asyncio.create_task(app({**scope, "query_string": b"", "root_path": ""}, never, send))
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": [(b"host", b"localhost")],
+            "client": None,
+        }
+        answering = asyncio.create_task(
+            app({**scope, "query_string": b"", "root_path": ""}, never, send)
+        )
         await asyncio.sleep(0.01)
         answering.cancel()
         await answering
@@ -419,13 +500,29 @@ def test_pages_of_others_may_not_use_a_service_without_keys(model: Path) -> None
             ("http://localhost:8000", 200),
             ("http://127.0.0.1", 200),
         ):
-            assert talking.post("/v1/score", json=rows_of("shop")[0], headers={"Origin": origin}).status_code == status
+            assert (
+                talking.post(
+                    "/v1/score", json=rows_of("shop")[0], headers={"Origin": origin}
+                ).status_code
+                == status
+            )
 
 
 def test_names_of_others_for_this_machine_are_not_answered_without_keys(model: Path) -> None:
     with client(model) as talking:
-        for name in ("evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1", "[::2]", "[", ""):
-            assert error(talking.get("/v1/model", headers={"Host": name}))[:2] == (403, "forbidden"), name
+        for name in (
+            "evil.example",
+            "evil.example:8000",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "[::2]",
+            "[",
+            "",
+        ):
+            assert error(talking.get("/v1/model", headers={"Host": name}))[:2] == (
+                403,
+                "forbidden",
+            ), name
         for name in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.1.2.3", "[::1]:80"):
             assert talking.get("/v1/model", headers={"Host": name}).status_code == 200, name
 
@@ -451,12 +548,22 @@ def test_a_batch_keeps_the_order_of_a_customer_whose_line_was_not_written(
             return await write(groups)
 
         store.write = fail_once
-        answers = [json.loads(line) for line in talking.post("/v1/score/batch", content=lines).text.splitlines()]
+        answers = [
+            json.loads(line)
+            for line in talking.post("/v1/score/batch", content=lines).text.splitlines()
+        ]
         assert all(answers[i]["error"]["kind"] in ("store", "overloaded") for i in (0, -2, -1))
-        assert any("probability" in answer for answer in answers) == among_others  # whom nothing of it concerns is answered
-        again = [json.loads(line) for line in talking.post("/v1/score/batch", content=lines).text.splitlines()]
+        assert (
+            any("probability" in answer for answer in answers) == among_others
+        )  # whom nothing of it concerns is answered
+        again = [
+            json.loads(line)
+            for line in talking.post("/v1/score/batch", content=lines).text.splitlines()
+        ]
         theirs = [answer for answer in again if answer["customer"] == "c1"]
-        assert [(answer["late"], answer["seen"]) for answer in theirs] == [(False, i + 1) for i in range(len(own))]
+        assert [(answer["late"], answer["seen"]) for answer in theirs] == [
+            (False, i + 1) for i in range(len(own))
+        ]
     assert "gone for a moment" in caplog.text
 
 
@@ -469,7 +576,9 @@ def test_a_damaged_record_is_not_the_senders_fault_whatever_is_asked(model: Path
         damaged = replace(unpack_record(key, records[key].data), state=b"nonsense")
         records[key] = records[key]._replace(data=pack_record(damaged))
         assert error(talking.get(f"/v1/customers/{row['who']}"))[:2] == (503, "store")
-        assert error(talking.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": 1}))[:2] == (503, "store")
+        assert error(
+            talking.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": 1})
+        )[:2] == (503, "store")
 
 
 def test_a_refusal_before_the_body_ends_the_connection(model: Path, tmp_path: Path) -> None:
@@ -490,10 +599,15 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
     from turncoat.serving.service import Service
 
     turned = of_frame(shop_frame(700, 3), replace(SHOP, continuous=("age", "paid"))).transactions
-    other = Detector(Features(least_rows=4, only=FEW), model_of("expected-log")).fit(turned, time_split(turned))
+    other = Detector(Features(least_rows=4, only=FEW), model_of("expected-log")).fit(
+        turned, time_split(turned)
+    )
     other.save(tmp_path / "other")
     model = bundle("shop", tmp_path)
-    before, after = (Service(Settings(model=str(folder), store="memory://")) for folder in (model, tmp_path / "other"))
+    before, after = (
+        Service(Settings(model=str(folder), store="memory://"))
+        for folder in (model, tmp_path / "other")
+    )
     old = before.keeper.now.form.decode(json.dumps(rows_of("shop")[0]).encode())
     now = after.keeper.now.form.decode(json.dumps(rows_of("shop")[0]).encode())
     taken = Service._current(old, after.keeper.now)
@@ -501,14 +615,18 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
     assert str(taken.row.numbers) == str(now.row.numbers) == str(old.row.numbers[::-1])
 
 
-def test_customers_are_stored_under_pseudonyms(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_customers_are_stored_under_pseudonyms(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
     row = {**rows_of("shop")[0], "who": "4111111111111111"}
     with client(model, f"sqlite:///{tmp_path}/beliefs.sqlite", pseudonymise=True) as talking:
         answer = talking.post("/v1/score", json=row).json()
         by_name = talking.get("/v1/customers/4111111111111111").json()
         assert by_name == talking.get(f"/v1/customers/{answer['customer']}").json()
-        assert talking.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": 0}).json()["changed"]
+        assert talking.post(
+            "/v1/labels", json={"id": row["id"], "customer": row["who"], "label": 0}
+        ).json()["changed"]
     assert answer["customer"].startswith("~")
     assert "4111111111111111" not in json.dumps(answer)
     for file in tmp_path.glob("beliefs.sqlite*"):
@@ -538,19 +656,27 @@ def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path
         other.save(model)
         until(talking, other.version_)
         again = talking.post("/v1/score", json={**row, "id": "next"}).json()
-        assert (again["belief_from"], again["seen"], again["model"]) == ("rebuilt", 2, other.version_)
+        assert (again["belief_from"], again["seen"], again["model"]) == (
+            "rebuilt",
+            2,
+            other.version_,
+        )
         (model / "manifest.json").write_text("{")
         deadline = time.monotonic() + 20
         while "turncoat_reload_errors_total 1.0" not in talking.get("/metrics").text:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert talking.post("/v1/score", json={**row, "id": "last"}).json()["model"] == other.version_
+        assert (
+            talking.post("/v1/score", json={**row, "id": "last"}).json()["model"] == other.version_
+        )
         assert talking.get("/readyz").status_code == 200
     with pytest.raises(BundleError):
         create_app(Settings(model=str(model), store="memory://"))
 
 
-def test_a_model_that_is_still_on_its_way_is_taken_up_when_it_is_whole(model: Path, tmp_path: Path) -> None:
+def test_a_model_that_is_still_on_its_way_is_taken_up_when_it_is_whole(
+    model: Path, tmp_path: Path
+) -> None:
     import shutil
     import time
 
@@ -601,5 +727,7 @@ def test_drift_and_the_documents_are_there(model: Path) -> None:
         assert path in page.text
     assert "<script" not in page.text
     assert "which is no probability of fraud" in page.text
-    example = document["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    example = document["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"][
+        "example"
+    ]
     assert example.keys() <= document["components"]["schemas"]["Transaction"]["properties"].keys()

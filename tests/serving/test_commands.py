@@ -57,7 +57,13 @@ def test_replay_warms_the_store_and_a_second_one_does_nothing(model: Path, tmp_p
     first = json.loads(turncoat("replay", model, file, "--json"))
     again = json.loads(turncoat("replay", model, file, "--json"))
     n_rows = data_of("shop").transactions.n_rows
-    assert (first["scored"], first["late"], first["duplicates"], first["refused"], first["done_before"]) == (n_rows, 0, 0, 0, 0)
+    assert (
+        first["scored"],
+        first["late"],
+        first["duplicates"],
+        first["refused"],
+        first["done_before"],
+    ) == (n_rows, 0, 0, 0, 0)
     assert (again["scored"], again["done_before"]) == (0, n_rows)
     scores = detector("shop").score(data_of("shop").transactions)
     with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
@@ -66,11 +72,15 @@ def test_replay_warms_the_store_and_a_second_one_does_nothing(model: Path, tmp_p
             own = np.flatnonzero(scores.customers == customer)
             assert known["seen"] == len(own)
             assert known["belief"] == pytest.approx(scores.belief[own[-1]].tolist(), abs=1e-12)
-            assert known["recent"][0]["probability"] == pytest.approx(scores.probability[own[-1]], abs=1e-14)
+            assert known["recent"][0]["probability"] == pytest.approx(
+                scores.probability[own[-1]], abs=1e-14
+            )
     assert "700 had been before" in turncoat("replay", model, file)
 
 
-def test_a_replay_that_was_cut_off_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_was_cut_off_goes_on(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, url = history(tmp_path), f"sqlite:///{tmp_path}/a.sqlite"
     calls = []
     score = Ledger.score
@@ -82,7 +92,9 @@ def test_a_replay_that_was_cut_off_goes_on(model: Path, tmp_path: Path, monkeypa
         return await score(self, *args)
 
     monkeypatch.setattr(Ledger, "score", cut_off)
-    assert CliRunner().invoke(app, ["replay", str(model), str(file), "--store", url]).exit_code == 130
+    assert (
+        CliRunner().invoke(app, ["replay", str(model), str(file), "--store", url]).exit_code == 130
+    )
     monkeypatch.undo()
     rest = json.loads(turncoat("replay", model, file, "--store", url, "--json"))
     assert 0 < rest["done_before"] < 700
@@ -100,9 +112,14 @@ def _records(file: Path) -> dict[str, Any]:
 def test_a_file_with_other_names_is_another_file(model: Path, tmp_path: Path) -> None:
     frame = shop_frame(700, 3)
     frame.write_parquet(tmp_path / "one.parquet")
-    frame.with_columns(pl.col("who") + "x", id=pl.col("id") + 10_000).write_parquet(tmp_path / "other.parquet")
+    frame.with_columns(pl.col("who") + "x", id=pl.col("id") + 10_000).write_parquet(
+        tmp_path / "other.parquet"
+    )
     for name in ("one", "other"):
-        assert json.loads(turncoat("replay", model, tmp_path / f"{name}.parquet", "--json"))["scored"] == 700
+        assert (
+            json.loads(turncoat("replay", model, tmp_path / f"{name}.parquet", "--json"))["scored"]
+            == 700
+        )
 
 
 def test_files_without_ids_do_not_take_each_others_rows_for_duplicates(tmp_path: Path) -> None:
@@ -114,31 +131,49 @@ def test_files_without_ids_do_not_take_each_others_rows_for_duplicates(tmp_path:
     frame = shop_frame(400, 3).drop("id").sort("at")
     schema = replace(SHOP, id=None)
     whole = of_frame(frame, schema).transactions
-    made = Detector(Features(least_rows=4, only=FEW), model_of("point")).fit(whole, time_split(whole))
+    made = Detector(Features(least_rows=4, only=FEW), model_of("point")).fit(
+        whole, time_split(whole)
+    )
     made.save(tmp_path / "detector")
     found = []
     for name, part in (("first", frame[:200]), ("second", frame[200:])):
         part.write_parquet(tmp_path / f"{name}.parquet")
-        found.append(json.loads(turncoat("replay", tmp_path / "detector", tmp_path / f"{name}.parquet", "--json")))
+        found.append(
+            json.loads(
+                turncoat("replay", tmp_path / "detector", tmp_path / f"{name}.parquet", "--json")
+            )
+        )
     assert [one["duplicates"] for one in found] == [0, 0]
     assert found[0]["scored"] == 200
 
 
 def test_a_fraud_that_a_replayed_file_knew_is_no_news(model: Path, tmp_path: Path) -> None:
     turncoat("replay", model, history(tmp_path))
-    fraud = shop_frame(700, 3).filter((pl.col("fraud") == 1) & pl.col("shop").is_not_null()).row(0, named=True)
-    genuine = shop_frame(700, 3).filter((pl.col("fraud") == 0) & pl.col("shop").is_not_null()).row(0, named=True)
+    fraud = (
+        shop_frame(700, 3)
+        .filter((pl.col("fraud") == 1) & pl.col("shop").is_not_null())
+        .row(0, named=True)
+    )
+    genuine = (
+        shop_frame(700, 3)
+        .filter((pl.col("fraud") == 0) & pl.col("shop").is_not_null())
+        .row(0, named=True)
+    )
     with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
 
         def told(row: dict[str, Any], label: int) -> Any:
-            return talking.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": label}).json()
+            return talking.post(
+                "/v1/labels", json={"id": row["id"], "customer": row["who"], "label": label}
+            ).json()
 
         assert not told(fraud, 1)["changed"]
-        assert told(genuine, 1)["entity"] == "fraud reported"
-        assert told(genuine, 0)["entity"] == told(genuine, 1)["entity"] == "unchanged"
+        assert told(genuine, 1)["counterparty"] == "fraud reported"
+        assert told(genuine, 0)["counterparty"] == told(genuine, 1)["counterparty"] == "unchanged"
 
 
-def test_replay_can_leave_the_log_out_and_customers_unnamed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_can_leave_the_log_out_and_customers_unnamed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
     turncoat("replay", model, history(tmp_path), "--no-log", "--pseudonymise")
     file = tmp_path / "detector-beliefs.sqlite"
@@ -160,24 +195,39 @@ def test_a_replayed_history_that_comes_again_live_is_known(model: Path, tmp_path
 def served_with_outcomes(model: Path, store: str, flipped: bool) -> list[dict[str, Any]]:
     """Score everything, and report the frauds; `flipped` reports every second of the genuine-looking ones as fraud."""
     data = data_of("shop").transactions
-    labels = dict(zip(data.ids.astype(str).tolist(), (data.labels if data.labels is not None else []).tolist(), strict=True))
+    labels = dict(
+        zip(
+            data.ids.astype(str).tolist(),
+            (data.labels if data.labels is not None else []).tolist(),
+            strict=True,
+        )
+    )
     answers = []
     with client(model, store, labels_condition=False) as talking:
         lines = b"\n".join(json.dumps(row).encode() for row in rows_of("shop"))
-        answers = [json.loads(line) for line in talking.post("/v1/score/batch", content=lines).text.splitlines()]
+        answers = [
+            json.loads(line)
+            for line in talking.post("/v1/score/batch", content=lines).text.splitlines()
+        ]
         for number, answer in enumerate(answers):
-            fraud = labels[answer["id"]] == 1 or (flipped and answer["probability"] < 0.2 and number % 2)
+            fraud = labels[answer["id"]] == 1 or (
+                flipped and answer["probability"] < 0.2 and number % 2
+            )
             if fraud:
                 body = {"id": answer["id"], "customer": answer["customer"], "label": 1}
                 assert talking.post("/v1/labels", json=body).json()["changed"]
     return answers
 
 
-def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(model: Path, tmp_path: Path) -> None:
+def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(
+    model: Path, tmp_path: Path
+) -> None:
     store = f"sqlite:///{tmp_path}/detector-beliefs.sqlite"
     answers = served_with_outcomes(model, store, flipped=True)
     before = load(model).regimes.mean_rates
-    assert "not saved" in turncoat("recalibrate", model, "--keep", "0", "--delay-days", "0", "--dry-run")
+    assert "not saved" in turncoat(
+        "recalibrate", model, "--keep", "0", "--delay-days", "0", "--dry-run"
+    )
     assert load(model).calibration_ == 0
     shown = turncoat("recalibrate", model, "--keep", "0", "--delay-days", "0")
     assert "*    1" in shown
@@ -199,9 +249,12 @@ def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(model: P
         else:
             pytest.fail("the earlier calibration was not taken up")
         assert (
-            talking.post("/v1/score", json={**example, "transaction_id": "2"} if "id" not in example else {**example, "id": "2"}).json()[
-                "calibration"
-            ]
+            talking.post(
+                "/v1/score",
+                json={**example, "transaction_id": "2"}
+                if "id" not in example
+                else {**example, "id": "2"},
+            ).json()["calibration"]
             == 0
         )
     np.testing.assert_array_equal(load(model).regimes.mean_rates, before)
@@ -210,7 +263,9 @@ def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(model: P
     assert [one["current"] for one in found] == [True, False]
 
 
-def test_recalibration_counts_each_outcome_once_whatever_the_order(model: Path, tmp_path: Path) -> None:
+def test_recalibration_counts_each_outcome_once_whatever_the_order(
+    model: Path, tmp_path: Path
+) -> None:
     store = f"sqlite:///{tmp_path}/beliefs.sqlite"
     answers = served_with_outcomes(model, store, flipped=False)
     made = load(model)
@@ -229,10 +284,16 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(model: Path, 
     assert len(everything.offsets) == len({answer["customer"] for answer in answers}) + 1
     with pytest.raises(DataError, match="outcomes are frauds"):  # of which no share can be told
         asyncio.run(known(0.0, unreported=False))
-    frauds = {id for id, label in zip(data_of("shop").transactions.ids.astype(str), labels, strict=True) if label == 1}
+    frauds = {
+        id
+        for id, label in zip(data_of("shop").transactions.ids.astype(str), labels, strict=True)
+        if label == 1
+    }
     genuine = next(answer for answer in answers if answer["id"] not in frauds)
     with client(model, store, labels_condition=False) as talking:
-        talking.post("/v1/labels", json={"id": genuine["id"], "customer": genuine["customer"], "label": 0})
+        talking.post(
+            "/v1/labels", json={"id": genuine["id"], "customer": genuine["customer"], "label": 0}
+        )
     reported = asyncio.run(known(0.0, unreported=False))
     assert reported.labels.sum() == everything.labels.sum() == reported.n_rows - 1
     with pytest.raises(
@@ -247,11 +308,18 @@ def test_recalibration_leaves_replayed_history_out(model: Path, tmp_path: Path) 
     turncoat("replay", model, history(tmp_path))
     with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
         for i in range(3):
-            row = {**rows_of("shop")[-1], "id": f"live{i}", "at": rows_of("shop")[-1]["at"] + 60.0 * i}
+            row = {
+                **rows_of("shop")[-1],
+                "id": f"live{i}",
+                "at": rows_of("shop")[-1]["at"] + 60.0 * i,
+            }
             talking.post("/v1/score", json=row)
         body = {"id": "live0", "customer": rows_of("shop")[-1]["who"], "label": 1}
         assert talking.post("/v1/labels", json=body).json()["changed"]
-    assert "1 frauds and 2 genuine" in CliRunner().invoke(app, ["recalibrate", str(model), "--delay-days", "0"]).stderr
+    assert (
+        "1 frauds and 2 genuine"
+        in CliRunner().invoke(app, ["recalibrate", str(model), "--delay-days", "0"]).stderr
+    )
     assert [(one.n_rows, one.n_frauds) for one in calibrations(model)][1:] == [(3, 1)]
 
 
@@ -301,9 +369,14 @@ def test_who_was_never_there_cannot_be_erased(model: Path, tmp_path: Path) -> No
     turncoat("replay", model, history(tmp_path))
     file = tmp_path / "detector-beliefs.sqlite"
     before = _records(file)
-    found = CliRunner().invoke(app, ["erase", "nobody", "c", "--store", f"sqlite:///{file}", "--yes"])
+    found = CliRunner().invoke(
+        app, ["erase", "nobody", "c", "--store", f"sqlite:///{file}", "--yes"]
+    )
     assert found.exit_code == 1
-    assert f"{file} has nothing of nobody, c. Give names as answers show them, or --pseudonymise" in found.stderr
+    assert (
+        f"{file} has nothing of nobody, c. Give names as answers show them, or --pseudonymise"
+        in found.stderr
+    )
     assert _records(file) == before
     with pytest.raises(TurncoatError, match="no ://"):
         turncoat("erase", "c0", "--store", str(file), "--yes")
@@ -313,22 +386,32 @@ def test_who_was_never_there_cannot_be_erased(model: Path, tmp_path: Path) -> No
 def test_erasing_is_asked_about(model: Path, tmp_path: Path, answer: str, code: int) -> None:
     turncoat("replay", model, history(tmp_path))
     file = tmp_path / "detector-beliefs.sqlite"
-    found = CliRunner().invoke(app, ["erase", "c0", "c7", "--store", f"sqlite:///{file}"], input=answer)
+    found = CliRunner().invoke(
+        app, ["erase", "c0", "c7", "--store", f"sqlite:///{file}"], input=answer
+    )
     assert f"Erase c0, c7 from sqlite:///{file} for ever?" in found.stderr
     assert found.exit_code == code
     assert ("c:c0" in _records(file)) == ("c:c0" in entries_of(file)) == (code == 1)
 
 
-def test_a_pseudonym_is_erased_by_the_name_or_as_it_is(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pseudonym_is_erased_by_the_name_or_as_it_is(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "a key that nobody knows")
     turncoat("replay", model, history(tmp_path), "--pseudonymise")
     file = tmp_path / "detector-beliefs.sqlite"
     store = f"sqlite:///{file}"
     stored = [Pseudonyms.from_environment().of(name) for name in ("c0", "c7")]
     assert CliRunner().invoke(app, ["erase", "c0", "--store", store, "--yes"]).exit_code == 1
-    assert turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes").startswith("c0: the record and ")
-    assert turncoat("erase", stored[1], "--store", store, "--yes").startswith(f"{stored[1]}: the record and ")
-    assert not {customer_key(name) for name in stored} & (_records(file).keys() | entries_of(file).keys())
+    assert turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes").startswith(
+        "c0: the record and "
+    )
+    assert turncoat("erase", stored[1], "--store", store, "--yes").startswith(
+        f"{stored[1]}: the record and "
+    )
+    assert not {customer_key(name) for name in stored} & (
+        _records(file).keys() | entries_of(file).keys()
+    )
     monkeypatch.delenv("TURNCOAT_PSEUDONYM_KEY")
     with pytest.raises(TurncoatError, match="TURNCOAT_PSEUDONYM_KEY"):
         turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes")
@@ -340,15 +423,25 @@ def test_a_running_service_meets_an_erased_customer_anew(model: Path, tmp_path: 
     with client(model, store) as talking:
         for row in rows[:5]:
             assert talking.post("/v1/score", json=row).status_code == 200
-        assert turncoat("erase", "c0", "--store", store, "--yes") == "c0: the record and 5 log entries erased\n"
+        assert (
+            turncoat("erase", "c0", "--store", store, "--yes")
+            == "c0: the record and 5 log entries erased\n"
+        )
         assert talking.get("/v1/customers/c0").status_code == 404
-        assert talking.post("/v1/labels", json={"id": rows[0]["id"], "customer": "c0", "label": 1}).status_code == 404
+        assert (
+            talking.post(
+                "/v1/labels", json={"id": rows[0]["id"], "customer": "c0", "label": 1}
+            ).status_code
+            == 404
+        )
         answer = talking.post("/v1/score", json=rows[5]).json()
         assert (answer["belief_from"], answer["seen"], answer["late"]) == ("new", 1, False)
         assert talking.get("/v1/customers/c0").json()["seen"] == 1
 
 
-def test_a_running_service_forgets_what_it_remembers_of_an_erased_customer(model: Path, tmp_path: Path) -> None:
+def test_a_running_service_forgets_what_it_remembers_of_an_erased_customer(
+    model: Path, tmp_path: Path
+) -> None:
     """Or it would write it again, where others have written the record exactly as many times since."""
     store = f"sqlite:///{tmp_path}/beliefs.sqlite"
     row = rows_of("shop")[0]
@@ -370,7 +463,10 @@ def test_an_erased_customer_can_be_replayed(model: Path, tmp_path: Path) -> None
     found = json.loads(turncoat("replay", model, tmp_path / "theirs.parquet", "--json"))
     assert (found["scored"], found["late"], found["duplicates"]) == (theirs.height, 0, 0)
     after = _records(file)["c:c0"]
-    assert (after.last_time, [seen.id for seen in after.ring]) == (before.last_time, [seen.id for seen in before.ring])
+    assert (after.last_time, [seen.id for seen in after.ring]) == (
+        before.last_time,
+        [seen.id for seen in before.ring],
+    )
 
 
 # ------------------------------------------------------------------------------------------------ keys
@@ -384,7 +480,10 @@ def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:
     ]
     door = Door(load_keys(file))
     found = [door.caller(secret) for secret in secrets]
-    assert [(key.name, sorted(key.scopes)) for key in found if key is not None] == [("gate", ["score"]), ("desk", ["label", "read"])]
+    assert [(key.name, sorted(key.scopes)) for key in found if key is not None] == [
+        ("gate", ["score"]),
+        ("desk", ["label", "read"]),
+    ]
     before = file.read_bytes()
     for bad in (("gate", "score"), ("other", "drink"), ("two words", "score")):
         with pytest.raises(TurncoatError):

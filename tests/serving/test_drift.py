@@ -15,7 +15,15 @@ import pytest
 
 from turncoat import ConfigError, DataError
 from turncoat.scoring.reference import Reference
-from turncoat.serving.drift import DRIFTED, STABLE, TOO_FEW, WATCH, DriftMonitor, DriftReport, stability_index
+from turncoat.serving.drift import (
+    DRIFTED,
+    STABLE,
+    TOO_FEW,
+    WATCH,
+    DriftMonitor,
+    DriftReport,
+    stability_index,
+)
 
 K, D = 3, 12
 NAMES = tuple(f"feature {d}" for d in range(D))
@@ -39,7 +47,9 @@ def traffic(n_rows: int, seed: int, weights: tuple[float, ...] = (0.8, 0.15, 0.0
 REFERENCE = Reference.measure(*traffic(6000, 1))
 
 
-def monitor(folder: Path | None = None, reference: Reference = REFERENCE, **settings: Any) -> DriftMonitor:
+def monitor(
+    folder: Path | None = None, reference: Reference = REFERENCE, **settings: Any
+) -> DriftMonitor:
     return DriftMonitor(reference, folder, NAMES, **settings)
 
 
@@ -57,7 +67,10 @@ def feature(report: DriftReport, regime: int, name: str) -> Any:
 
 
 def test_the_stability_index_is_the_sum_by_hand() -> None:
-    now, then = np.array([9.5, 29.5, 59.5]), np.array([49.5, 29.5, 19.5])  # half a transaction is added to each
+    now, then = (
+        np.array([9.5, 29.5, 59.5]),
+        np.array([49.5, 29.5, 19.5]),
+    )  # half a transaction is added to each
     p, q = np.array([10, 30, 60]) / 100, np.array([50, 30, 20]) / 100
     by_hand = (0.1 - 0.5) * np.log(0.1 / 0.5) + (0.6 - 0.2) * np.log(0.6 / 0.2)
     assert stability_index(now, then) == pytest.approx(by_hand)
@@ -67,7 +80,7 @@ def test_the_stability_index_is_the_sum_by_hand() -> None:
 
 
 def test_that_histories_grow_longer_is_no_drift() -> None:
-    names = ("n_before", "entity_since_first", *NAMES[2:])
+    names = ("n_before", "counterparty_since_first", *NAMES[2:])
     for moved, verdict in (([0, 1], STABLE), ([2], DRIFTED)):
         beliefs, rows, scores = traffic(3000, 2)
         rows[:, moved] += 3.0
@@ -75,7 +88,9 @@ def test_that_histories_grow_longer_is_no_drift() -> None:
         made.add(beliefs, rows, scores)
         report = made.report(most=D)
         assert report.verdict == verdict
-        assert {f.feature for regime in report.regimes for f in regime.features}.isdisjoint(names[:2])
+        assert {f.feature for regime in report.regimes for f in regime.features}.isdisjoint(
+            names[:2]
+        )
         assert (max(regime.largest_shift for regime in report.regimes) > 1) == (verdict == DRIFTED)
 
 
@@ -99,7 +114,9 @@ def test_every_figure_is_as_defined(n_each: int) -> None:
         found = feature(report, 0, NAMES[d])
         assert found.mean_now == pytest.approx(mean)
         assert found.mean_then == pytest.approx(REFERENCE.means[0, d])
-        assert found.shift == pytest.approx((mean - REFERENCE.means[0, d]) / REFERENCE.spreads[0, d])
+        assert found.shift == pytest.approx(
+            (mean - REFERENCE.means[0, d]) / REFERENCE.spreads[0, d]
+        )
         spread = np.sqrt((weights * (cells - mean) ** 2).sum() / weights.sum())
         ratio = max(spread / REFERENCE.spreads[0, d], 1.0)
         error = np.sqrt(ratio**2 / weights.sum() + 1 / REFERENCE.mass[0, d])
@@ -122,7 +139,9 @@ def test_old_transactions_are_forgotten_by_halves() -> None:
         made.add(beliefs, moved, scores)
     found = feature(made.report(most=D), 0, NAMES[0])
     there = ~np.isnan(rows[:, 0])
-    assert found.mean_now == pytest.approx(np.average(moved[there, 0], weights=beliefs[there, 0]), abs=0.01)
+    assert found.mean_now == pytest.approx(
+        np.average(moved[there, 0], weights=beliefs[there, 0]), abs=0.01
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -138,7 +157,9 @@ def test_nothing_is_found_where_nothing_has_changed(n_rows: int, seed: int) -> N
 
 @pytest.mark.parametrize(("size", "verdict"), [(0.35, WATCH), (-1.0, DRIFTED)])
 @pytest.mark.parametrize("regime", [0, 1])
-def test_an_injected_shift_is_found_in_its_regime_and_feature(regime: int, size: float, verdict: str) -> None:
+def test_an_injected_shift_is_found_in_its_regime_and_feature(
+    regime: int, size: float, verdict: str
+) -> None:
     beliefs, rows, scores = traffic(8000, 5)
     rows[beliefs.argmax(axis=1) == regime, 7] += size
     report = told((beliefs, rows, scores))
@@ -146,7 +167,12 @@ def test_an_injected_shift_is_found_in_its_regime_and_feature(regime: int, size:
     assert (first.feature, first.verdict) == (NAMES[7], verdict)
     assert first.shift == pytest.approx(size, rel=0.2)
     assert report.regimes[regime].largest_shift == abs(first.shift)
-    others = [(r.regime, f) for r in report.regimes for f in r.features if (r.regime, f.feature) != (regime, NAMES[7])]
+    others = [
+        (r.regime, f)
+        for r in report.regimes
+        for f in r.features
+        if (r.regime, f.feature) != (regime, NAMES[7])
+    ]
     assert all(f.verdict == STABLE for _, f in others), others
     assert report.score.verdict == STABLE
     assert report.verdict == verdict
@@ -154,7 +180,11 @@ def test_an_injected_shift_is_found_in_its_regime_and_feature(regime: int, size:
 
 def test_a_column_that_never_varied_is_found_when_it_does_and_one_never_seen_is_left_out() -> None:
     beliefs, rows, scores = traffic(3000, 6)
-    assert all(f.feature != NAMES[3] for regime in told((beliefs, rows, scores)).regimes for f in regime.features)
+    assert all(
+        f.feature != NAMES[3]
+        for regime in told((beliefs, rows, scores)).regimes
+        for f in regime.features
+    )
     assert feature(told((beliefs, rows, scores)), 0, NAMES[4]).shift == 0.0
     rows[:, 4] += 1.0
     assert feature(told((beliefs, rows, scores)), 0, NAMES[4]).verdict == DRIFTED
@@ -179,8 +209,16 @@ def test_few_transactions_say_nothing() -> None:
     assert report.regimes[2].features == ()  # too few in this regime
     assert report.regimes[0].features[0].verdict == DRIFTED
     nothing = monitor().report()
-    assert (nothing.transactions, nothing.verdict, nothing.score.psi, nothing.score.mean_now) == (0.0, TOO_FEW, 0.0, None)
-    assert all(regime.occupancy_now is None and regime.largest_shift == 0 and regime.features == () for regime in nothing.regimes)
+    assert (nothing.transactions, nothing.verdict, nothing.score.psi, nothing.score.mean_now) == (
+        0.0,
+        TOO_FEW,
+        0.0,
+        None,
+    )
+    assert all(
+        regime.occupancy_now is None and regime.largest_shift == 0 and regime.features == ()
+        for regime in nothing.regimes
+    )
 
 
 def test_one_enormous_cell_or_a_row_of_no_numbers_changes_nothing() -> None:
@@ -220,9 +258,18 @@ def test_arrays_of_other_kinds_are_taken_and_of_other_shapes_refused() -> None:
     frozen.flags.writeable = False
     other.add(beliefs.astype(np.float32), np.asfortranarray(rows.astype(float)), frozen)
     assert other.report().score == one.report().score
-    assert other.report().regimes[0].features[0].shift == pytest.approx(one.report().regimes[0].features[0].shift, abs=1e-6)
-    for wrong in ((beliefs[:, :2], rows, scores), (beliefs, rows[:, :2], scores), (beliefs, rows, scores[:2]), (beliefs[:9], rows, scores)):
-        with pytest.raises(DataError, match=r"drift takes beliefs \[n, 3\], cells \[n, 12\] and scores \[n\]"):
+    assert other.report().regimes[0].features[0].shift == pytest.approx(
+        one.report().regimes[0].features[0].shift, abs=1e-6
+    )
+    for wrong in (
+        (beliefs[:, :2], rows, scores),
+        (beliefs, rows[:, :2], scores),
+        (beliefs, rows, scores[:2]),
+        (beliefs[:9], rows, scores),
+    ):
+        with pytest.raises(
+            DataError, match=r"drift takes beliefs \[n, 3\], cells \[n, 12\] and scores \[n\]"
+        ):
             one.add(*wrong)
     with pytest.raises(ConfigError, match="12 features; found 2 names"):
         DriftMonitor(REFERENCE, None, ("one", "two"))
@@ -252,7 +299,9 @@ def test_the_monitors_of_a_folder_report_the_sum_of_all(tmp_path: Path) -> None:
     assert reports[0].transactions == pytest.approx(1200)
     for report in reports:
         assert report.score.psi == pytest.approx(together.score.psi)
-        assert feature(report, 0, NAMES[0]).mean_now == pytest.approx(feature(together, 0, NAMES[0]).mean_now)
+        assert feature(report, 0, NAMES[0]).mean_now == pytest.approx(
+            feature(together, 0, NAMES[0]).mean_now
+        )
     for one in made:
         one.close()
 
@@ -267,7 +316,9 @@ def _work(folder: Path, seed: int, done: Any, leave: Any) -> None:
 def test_other_processes_are_seen_at_work_and_what_they_leave_is_taken_over(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     done, leave = context.Barrier(3), context.Event()
-    workers = [context.Process(target=_work, args=(tmp_path, seed, done, leave)) for seed in (30, 31)]
+    workers = [
+        context.Process(target=_work, args=(tmp_path, seed, done, leave)) for seed in (30, 31)
+    ]
     for worker in workers:
         worker.start()
     try:
@@ -285,7 +336,9 @@ def test_other_processes_are_seen_at_work_and_what_they_leave_is_taken_over(tmp_
     heir = monitor(tmp_path, half_life=300)
     assert heir.report().transactions == pytest.approx(900)
     heir.add(*traffic(300, 33))
-    assert heir.report().transactions == pytest.approx(750)  # all that was left is forgotten in time
+    assert heir.report().transactions == pytest.approx(
+        750
+    )  # all that was left is forgotten in time
     second = monitor(tmp_path)
     assert second.report().transactions == pytest.approx(750)
     heir.close()
@@ -308,7 +361,11 @@ def test_what_was_seen_outlives_a_restart(tmp_path: Path) -> None:
 def test_other_models_and_damaged_files_are_not_added(tmp_path: Path) -> None:
     other = monitor(tmp_path, Reference.measure(*traffic(6000, 2)))
     other.add(*traffic(700, 50))
-    wide = DriftMonitor(Reference.measure(np.ones((50, 1)), np.zeros((50, 2), np.float32), np.full(50, 0.1)), tmp_path, ("a", "b"))
+    wide = DriftMonitor(
+        Reference.measure(np.ones((50, 1)), np.zeros((50, 2), np.float32), np.full(50, 0.1)),
+        tmp_path,
+        ("a", "b"),
+    )
     own = monitor(tmp_path)
     own.add(*traffic(700, 51))
     size = max(path.stat().st_size for path in tmp_path.iterdir())

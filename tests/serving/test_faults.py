@@ -37,7 +37,7 @@ from tests.serving.test_ledger import by_hand
 from turncoat.scoring import DetectorState
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.ledger import Ledger
-from turncoat.serving.records import Record, customer_key, entity_key, unpack_record
+from turncoat.serving.records import Record, counterparty_key, customer_key, unpack_record
 from turncoat.serving.settings import Settings
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.memory import MemoryStore
@@ -81,7 +81,9 @@ def distance(one: bytes, other: bytes) -> float:
     if first.features and second.features and first.features != second.features:
         size = 8 + 8 * 21  # fingerprint and numbers; what follows are marks
         assert first.features[size:] == second.features[size:]
-        numbers = [np.frombuffer(state[8:size], np.float64) for state in (first.features, second.features)]
+        numbers = [
+            np.frombuffer(state[8:size], np.float64) for state in (first.features, second.features)
+        ]
         facts = float((np.abs(numbers[0] - numbers[1]) / np.maximum(np.abs(numbers[0]), 1.0)).max())
     return max(facts, float(np.abs(np.asarray(first.belief) - np.asarray(second.belief)).max()))
 
@@ -89,7 +91,9 @@ def distance(one: bytes, other: bytes) -> float:
 # ------------------------------------------------------------------------------------------------ kills
 
 
-def send_all(server: Server, rows: list[dict[str, Any]], answers: dict[str, dict[str, Any]]) -> None:
+def send_all(
+    server: Server, rows: list[dict[str, Any]], answers: dict[str, dict[str, Any]]
+) -> None:
     """Send rows in order until one is not answered; one that was not answered may have been counted or not."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
@@ -103,11 +107,15 @@ def send_all(server: Server, rows: list[dict[str, Any]], answers: dict[str, dict
         connection.close()
 
 
-def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice(model: Path, tmp_path: Path) -> None:
+def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice(
+    model: Path, tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path}/beliefs.sqlite"
     own: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows_of("shop")[:480]:
-        own[row["who"]].append({name: value for name, value in row.items() if name != "shop"})  # so that order matters by customer only
+        own[row["who"]].append(
+            {name: value for name, value in row.items() if name != "shop"}
+        )  # so that order matters by customer only
     answers: dict[str, dict[str, Any]] = {}
     server = Server(model, url, "--workers", "2")
     try:
@@ -126,7 +134,10 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
             for customer, record in records(url, [customer_key(name) for name in own]).items():
                 answered = sum(str(row["id"]) in answers for row in own[customer[2:]])
                 seen = {one.id for one in record.ring}
-                assert all(str(row["id"]) in seen for row in own[customer[2:]][max(answered - 3, 0) : answered])
+                assert all(
+                    str(row["id"]) in seen
+                    for row in own[customer[2:]][max(answered - 3, 0) : answered]
+                )
         server.start()
         for rows in own.values():
             for row in rows:
@@ -145,10 +156,15 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
         assert records(url, [key])[key].state == states[key]
 
 
-def test_the_example_of_a_client_loses_nothing_and_counts_nothing_twice(model: Path, tmp_path: Path) -> None:
+def test_the_example_of_a_client_loses_nothing_and_counts_nothing_twice(
+    model: Path, tmp_path: Path
+) -> None:
     """Though the server is killed and started again while it sends."""
     rows = [row for row in rows_of("shop") if row["who"] == "c1"][:30]
-    with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server, ThreadPoolExecutor(1) as pool:
+    with (
+        running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         answers: list[dict[str, Any]] = []
 
         def send() -> None:
@@ -188,7 +204,9 @@ def test_told_to_stop_it_answers_what_it_has_taken(model: Path, tmp_path: Path) 
 # ------------------------------------------------------------------------------------------------ the store goes away
 
 
-def test_a_redis_that_goes_away_means_503_and_then_all_is_well(model: Path, tmp_path: Path, redis_server: RedisServer) -> None:
+def test_a_redis_that_goes_away_means_503_and_then_all_is_well(
+    model: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
     rows = [row for row in rows_of("shop") if row["who"] in ("c1", "c2", "c3")][:90]
     rows = [{name: value for name, value in row.items() if name != "shop"} for row in rows]
     refused: list[int] = []
@@ -218,7 +236,9 @@ def test_a_redis_that_goes_away_means_503_and_then_all_is_well(model: Path, tmp_
     assert {key: record.state for key, record in found.items()} == states
 
 
-def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(model: Path, tmp_path: Path) -> None:
+def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(
+    model: Path, tmp_path: Path
+) -> None:
     rows = [{**row, "id": f"{row['id']}-{n}"} for n in range(3) for row in rows_of("shop")]
     limited = {"preexec_fn": lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN), None)[1]}
     url = f"sqlite:///{tmp_path}/beliefs.sqlite"
@@ -226,7 +246,9 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(model: Pa
         assert server.process is not None
         answered = [server.ask("POST", "/v1/score", row)[1] for row in rows[:50]]
         largest = max(file.stat().st_size for file in tmp_path.glob("beliefs.sqlite*"))
-        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (largest + 20_000, resource.RLIM_INFINITY))
+        resource.prlimit(
+            server.process.pid, resource.RLIMIT_FSIZE, (largest + 20_000, resource.RLIM_INFINITY)
+        )
         full = 0
         for row in rows[50:400]:
             status, answer, headers = server.ask("POST", "/v1/score", row)
@@ -240,7 +262,11 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(model: Pa
                 answered.append(answer)
         assert full == 5, "the disk was never full"
         assert server.ask("GET", "/livez")[0] == 200
-        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        resource.prlimit(
+            server.process.pid,
+            resource.RLIMIT_FSIZE,
+            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+        )
         status, answer, _ = server.ask("POST", "/v1/score", {**rows[0], "who": "late comer"})
         assert status == 200
         first = server.ask("POST", "/v1/score", rows[49])[1]
@@ -258,7 +284,9 @@ def test_a_slow_batch_does_not_keep_it_from_stopping(model: Path) -> None:
     rows = rows_of("shop")[:200]
     with running(model, "memory://", "--rate-limit", "50") as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-        connection.request("POST", "/v1/score/batch", b"\n".join(json.dumps(row).encode() for row in rows))
+        connection.request(
+            "POST", "/v1/score/batch", b"\n".join(json.dumps(row).encode() for row in rows)
+        )
         response = connection.getresponse()
         first = response.readline()
         assert server.process is not None
@@ -276,8 +304,13 @@ def test_a_slow_batch_does_not_keep_it_from_stopping(model: Path) -> None:
 
 def test_a_batch_that_goes_on_coming_does_not_keep_it_from_stopping(model: Path) -> None:
     lines = [json.dumps(row).encode() + b"\n" for row in rows_of("shop")[:200]]
-    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
-        sending.sendall(b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+    with (
+        running(model, "memory://") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
+    ):
+        sending.sendall(
+            b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+        )
         sending.sendall(b"".join(lines[:20]))
         received = _received(sending, until=lambda found: found.count(b'"probability"') == 20)
         assert server.process is not None
@@ -288,7 +321,11 @@ def test_a_batch_that_goes_on_coming_does_not_keep_it_from_stopping(model: Path)
                 time.sleep(0.05)
         assert server.process.wait(10) == 0
         server.process = None
-        answers = [json.loads(line) for line in (received + _received(sending)).splitlines() if line.startswith(b"{")]
+        answers = [
+            json.loads(line)
+            for line in (received + _received(sending)).splitlines()
+            if line.startswith(b"{")
+        ]
     assert 20 < len(answers) < len(lines)
     assert all("probability" in answer for answer in answers[:-1])
     assert (answers[-1]["error"]["kind"], answers[-1]["line"]) == ("overloaded", len(answers))
@@ -296,9 +333,18 @@ def test_a_batch_that_goes_on_coming_does_not_keep_it_from_stopping(model: Path)
 
 def test_a_line_that_never_ends_does_not_keep_it_from_stopping(model: Path) -> None:
     first = json.dumps(rows_of("shop")[0]).encode()
-    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
-        sending.sendall(b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + first + b"\n")
-        received = _received(sending, until=lambda found: b'"probability"' in found)  # which comes though the batch goes on
+    with (
+        running(model, "memory://") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
+    ):
+        sending.sendall(
+            b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+            + first
+            + b"\n"
+        )
+        received = _received(
+            sending, until=lambda found: b'"probability"' in found
+        )  # which comes though the batch goes on
         assert server.process is not None
         with contextlib.suppress(OSError):
             for number in range(100):
@@ -308,7 +354,9 @@ def test_a_line_that_never_ends_does_not_keep_it_from_stopping(model: Path) -> N
                 time.sleep(0.05)
         assert server.process.wait(10) == 0
         server.process = None
-        last = [line for line in (received + _received(sending)).splitlines() if line.startswith(b"{")][-1]
+        last = [
+            line for line in (received + _received(sending)).splitlines() if line.startswith(b"{")
+        ][-1]
         assert json.loads(last)["error"]["kind"] == "overloaded"
         assert "Traceback" not in server.log.read_text()
 
@@ -331,7 +379,11 @@ def test_a_head_sent_ahead_does_not_end_the_request_before_it(model: Path) -> No
             if stops:
                 assert server.process is not None
                 server.process.terminate()
-            answers = [json.loads(line) for line in (received + _received(sending)).splitlines() if line.startswith(b"{")]
+            answers = [
+                json.loads(line)
+                for line in (received + _received(sending)).splitlines()
+                if line.startswith(b"{")
+            ]
             refused = [answer["error"]["kind"] for answer in answers if "error" in answer]
             if stops:
                 assert server.process.wait(10) == 0
@@ -358,7 +410,9 @@ def test_slow_clients_are_hung_up_on_and_the_others_served(model: Path) -> None:
     with running(model, "memory://", "--client-seconds", "0.5") as server:
         slow = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(3)]
         slow[1].sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Le")
-        slow[2].sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+        slow[2].sendall(
+            b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
+        )
         assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 200
         said = [connection.recv(1000) for connection in slow]
         for connection in slow:
@@ -402,7 +456,10 @@ def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> Non
 
 def test_requests_sent_ahead_are_all_answered(model: Path) -> None:
     """More of them than the head of one may have bytes."""
-    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
+    with (
+        running(model, "memory://") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead,
+    ):
         request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 3000 + b"\r\n\r\n"
         ahead.sendall(request * 50)
         answered = b""
@@ -414,9 +471,16 @@ def test_requests_sent_ahead_are_all_answered(model: Path) -> None:
 
 def test_requests_sent_ahead_of_garbage_or_the_end_are_no_error_of_ours(model: Path) -> None:
     body = json.dumps(rows_of("shop")[0]).encode()
-    request = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    request = (
+        b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        + body
+    )
     with running(model, "memory://") as server:
-        for ending in (b"garbage\0\r\n\r\n", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n", b""):
+        for ending in (
+            b"garbage\0\r\n\r\n",
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n",
+            b"",
+        ):
             with socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
                 ahead.sendall(request * 3 + ending)
                 if ending:
@@ -435,7 +499,11 @@ def test_an_offer_to_go_on_in_another_protocol_is_declined(model: Path) -> None:
     sent = b"".join(
         [
             head + _OFFER + b"Content-Length: %d\r\n\r\n" % len(bodies[0]) + bodies[0],
-            head + _OFFER + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(bodies[1]) + bodies[1] + b"\r\n0\r\n\r\n",
+            head
+            + _OFFER
+            + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(bodies[1])
+            + bodies[1]
+            + b"\r\n0\r\n\r\n",
             head + b"Content-Length: %d\r\n\r\n" % len(bodies[2]) + bodies[2],
             b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"\r\n",
             b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
@@ -454,7 +522,9 @@ def test_an_offer_to_go_on_in_another_protocol_is_declined(model: Path) -> None:
 
 def _check_declined(received: bytes, bodies: list[bytes]) -> None:
     assert received.count(b"HTTP/1.1 200 OK") == 5
-    assert re.findall(rb'{"id":"(\w+)"', received) == [str(json.loads(body)["id"]).encode() for body in bodies]
+    assert re.findall(rb'{"id":"(\w+)"', received) == [
+        str(json.loads(body)["id"]).encode() for body in bodies
+    ]
     assert received.endswith(b'{"status":"ready"}')
 
 
@@ -463,12 +533,19 @@ def test_after_an_offer_the_body_is_not_waited_for_for_ever(model: Path) -> None
         running(model, "memory://", "--client-seconds", "0.5") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
     ):
-        sending.sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"Content-Length: 100\r\n\r\n")
+        sending.sendall(
+            b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n"
+            + _OFFER
+            + b"Content-Length: 100\r\n\r\n"
+        )
         assert b"200 OK" not in _received(sending)  # which ends when the server hangs up
 
 
 def test_many_offers_sent_ahead_are_declined_one_after_the_other(model: Path) -> None:
-    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
+    with (
+        running(model, "memory://") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead,
+    ):
         request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"\r\n"
         ahead.sendall(request * 1500)
         received = _received(ahead, until=lambda found: found.count(b'"alive"') == 1500)
@@ -479,7 +556,11 @@ def test_nobody_is_kept_for_what_is_no_request(model: Path) -> None:
     """Bytes between requests, or of a body that nobody wanted, win no more time than the head of a request has."""
     head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
     with running(model, "memory://", "--client-seconds", "1") as server:
-        for more, body, later in ((b"", b"", b"\r\n"), (b"Content-Length: 100\r\n", b"", b"x"), (b"Content-Length: 1\r\n", b"x", b"\r\n")):
+        for more, body, later in (
+            (b"", b"", b"\r\n"),
+            (b"Content-Length: 100\r\n", b"", b"x"),
+            (b"Content-Length: 1\r\n", b"x", b"\r\n"),
+        ):
             with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
                 sending.sendall(head + more + b"\r\n")
                 assert b"alive" in _received(sending, until=lambda found: b"alive" in found)
@@ -506,8 +587,13 @@ def _has_gone(sending: socket.socket) -> bool:
 def test_what_follows_a_body_is_no_part_of_the_head(model: Path) -> None:
     request = b"POST /v1/score HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = json.dumps(rows_of("shop")[0]).encode()
-    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
-        sending.sendall(request + b"%x\r\n" % len(body) + body + b"\r\n0\r\nHost: localhost\r\n\r\n")
+    with (
+        running(model, "memory://") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
+    ):
+        sending.sendall(
+            request + b"%x\r\n" % len(body) + body + b"\r\n0\r\nHost: localhost\r\n\r\n"
+        )
         assert b"403 Forbidden" in _received(sending)
 
 
@@ -525,7 +611,10 @@ def test_who_reads_no_answers_is_hung_up_on(model: Path) -> None:
 def test_who_breaks_off_is_no_error_of_ours(model: Path) -> None:
     """Also when the time for the next request, or for reading, is over."""
     with running(model, "memory://", "--client-seconds", "0.1") as server:
-        for request in (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500):
+        for request in (
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500,
+        ):
             with socket.create_connection(("127.0.0.1", server.port), timeout=20) as leaving:
                 leaving.sendall(request)
                 leaving.recv(100)
@@ -542,19 +631,29 @@ def test_a_batch_may_be_sent_whole_before_its_answers_are_read(model: Path) -> N
     row = {**rows_of("shop")[0], "town": "x" * 3000}
     lines = [json.dumps({**row, "id": i, "who": f"c{i}"}).encode() + b"\n" for i in range(6000)]
     body = b"".join(lines)
-    with running(model, "memory://") as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as sending:
+    with (
+        running(model, "memory://") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as sending,
+    ):
         sending.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         head = b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
         sending.sendall(head % len(body) + body)
         received = _received(sending)
-    assert re.findall(rb'^{"id":"(\d+)"', received, flags=re.MULTILINE) == [b"%d" % i for i in range(len(lines))]
+    assert re.findall(rb'^{"id":"(\d+)"', received, flags=re.MULTILINE) == [
+        b"%d" % i for i in range(len(lines))
+    ]
 
 
 def test_a_worker_whose_parent_has_gone_before_it_could_look_ends(model: Path) -> None:
     settings = Settings(model=str(model), store="memory://", workers=2, parent=os.getppid())
     code = f"import os, time; os.environ['TURNCOAT_SERVE_SETTINGS'] = {msgspec.json.encode(settings).decode()!r}\n"
     code += "from turncoat.serving.server import worker; app = worker(); time.sleep(60)"
-    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, timeout=50).returncode == -signal.SIGTERM
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], stderr=subprocess.DEVNULL, timeout=50
+        ).returncode
+        == -signal.SIGTERM
+    )
 
 
 def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:
@@ -573,11 +672,16 @@ def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_its_answers_holds_up_nobody(model: Path) -> None:
-    lines = b"\n".join(json.dumps({**row, "id": f"b{row['id']}"}).encode() for row in rows_of("shop")) + b"\n"
+    lines = (
+        b"\n".join(json.dumps({**row, "id": f"b{row['id']}"}).encode() for row in rows_of("shop"))
+        + b"\n"
+    )
     with running(model, "memory://") as server:
         deaf = socket.create_connection(("127.0.0.1", server.port), timeout=20)
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.sendall(f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines)}\r\n\r\n".encode())
+        deaf.sendall(
+            f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines)}\r\n\r\n".encode()
+        )
         sender = threading.Thread(target=lambda: _ignore(lambda: deaf.sendall(lines)))
         sender.start()
         for row in rows_of("shop")[:50]:
@@ -600,7 +704,11 @@ def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.Monkey
     async def go() -> tuple[MemoryStore, list[Any]]:
         store = MemoryStore()
         ledger = Ledger(store)
-        given = [one for some_of in (some[i : i + 1] for i in range(len(some))) for one in await ledger.score(made, some_of)]
+        given = [
+            one
+            for some_of in (some[i : i + 1] for i in range(len(some)))
+            for one in await ledger.score(made, some_of)
+        ]
         assert await store.forget(1.5e9, limit=10**6) > 0  # goes by the clock, wherever it stood
         return store, given
 
@@ -638,13 +746,20 @@ class Traffic:
                 yield {**row, "id": f"late-{row['id']}", "at": row["at"] - 1.0}, True
 
 
-def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(model: Path, store: str) -> None:
+def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(
+    model: Path, store: str
+) -> None:
     rng = random.Random(7)
-    template = [{name: value for name, value in row.items() if name != "shop"} for row in rows_of("shop")]
+    template = [
+        {name: value for name, value in row.items() if name != "shop"} for row in rows_of("shop")
+    ]
     own: dict[str, list[dict[str, Any]]] = {}
     for i in range(10_000):
         picked = sorted(rng.sample(range(len(template)), rng.choice((1, 2, 2, 3))))
-        own[f"k{i}"] = [{**template[place], "who": f"k{i}", "id": f"{i}-{place}", "at": 1000.0 * place + i} for place in picked]
+        own[f"k{i}"] = [
+            {**template[place], "who": f"k{i}", "id": f"{i}-{place}", "at": 1000.0 * place + i}
+            for place in picked
+        ]
     traffic = Traffic(own, rng)
     counts: dict[str, int] = defaultdict(int)
     lock = threading.Lock()
@@ -688,7 +803,10 @@ def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(model
             for name, number in mine.items():
                 counts[name] += number
 
-    with running(model, store, "--workers", "2", "--reasons", "2") as server, ThreadPoolExecutor(traffic.n_writers) as pool:
+    with (
+        running(model, store, "--workers", "2", "--reasons", "2") as server,
+        ThreadPoolExecutor(traffic.n_writers) as pool,
+    ):
         for task in [pool.submit(write, writer, server) for writer in range(traffic.n_writers)]:
             task.result()
         text = server.ask("GET", "/metrics")[1].decode()
@@ -711,10 +829,19 @@ def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(model
     assert worst <= 1e-12
 
 
-def test_customers_and_second_parties_move_together_under_two_workers(model: Path, store: str) -> None:
+def test_customers_and_second_parties_move_together_under_two_workers(
+    model: Path, store: str
+) -> None:
     """Every transaction that is counted is counted by both its parties, whoever was faster."""
-    rows = [{**row, "id": f"{row['id']}-{writer}", "who": f"{row['who']}-{writer}"} for row in rows_of("shop")[:150] for writer in range(4)]
-    with running(model, store, "--workers", "2", "--late", "apply") as server, ThreadPoolExecutor(4) as pool:
+    rows = [
+        {**row, "id": f"{row['id']}-{writer}", "who": f"{row['who']}-{writer}"}
+        for row in rows_of("shop")[:150]
+        for writer in range(4)
+    ]
+    with (
+        running(model, store, "--workers", "2", "--late", "apply") as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
 
         def send(some: list[dict[str, Any]]) -> None:
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -725,9 +852,11 @@ def test_customers_and_second_parties_move_together_under_two_workers(model: Pat
         for task in [pool.submit(send, rows[writer::4]) for writer in range(4)]:
             task.result()
     shops = sorted({row["shop"] for row in rows if "shop" in row})
-    found = records(store, [entity_key(name) for name in shops])
+    found = records(store, [counterparty_key(name) for name in shops])
     for name in shops:
-        numbers = np.frombuffer(found[entity_key(name)].state, np.float64, 1, 8)  # how many were counted
+        numbers = np.frombuffer(
+            found[counterparty_key(name)].state, np.float64, 1, 8
+        )  # how many were counted
         assert numbers[0] == sum(row.get("shop") == name for row in rows)
 
 
@@ -741,7 +870,9 @@ def test_the_command_refuses_what_could_not_work(tmp_path: Path, model: Path) ->
     assert "--keys" in refusal(str(model), "--host", "0.0.0.0")
     assert "not a saved detector" in refusal(str(tmp_path / "nothing"))
     assert "memory" in refusal(str(model), "--store", "memory://", "--workers", "2")
-    assert "TURNCOAT_REDIS_PASSWORD" in refusal(str(model), "--store", "redis://:secret@127.0.0.1/0")
+    assert "TURNCOAT_REDIS_PASSWORD" in refusal(
+        str(model), "--store", "redis://:secret@127.0.0.1/0"
+    )
     (model / "manifest.json").write_text("{}")
     assert "manifest" in refusal(str(model))
     assert "manifest" in refusal(str(model), "--workers", "2")

@@ -22,7 +22,13 @@ from tests.scoring.cases import detector
 from tests.serving.cases import bundle, client, rows_of
 from tests.serving.process import Server, running
 from turncoat.serving.access import new_key
-from turncoat.serving.fields import FieldError, MalformedError, Transaction, TransactionForm, decode_label
+from turncoat.serving.fields import (
+    FieldError,
+    MalformedError,
+    Transaction,
+    TransactionForm,
+    decode_label,
+)
 
 SOAK = int(os.environ.get("TURNCOAT_SOAK", "0"))
 DECODED = SOAK or 1500  # inputs for the decoder
@@ -32,17 +38,26 @@ DESCRIBED = SOAK // 10 or 100  # for each operation that the document describes
 FORM = TransactionForm(detector("shop"))
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 NEAR = st.dictionaries(st.sampled_from([*FORM.fields, "fraud", "other"]), ANYTHING, max_size=12)
-QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None, "derandomize": True}
+QUIET: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+    "database": None,
+    "derandomize": True,
+}
 
 
 @settings(max_examples=DECODED, **QUIET)
 @given(
     st.one_of(
-        st.binary(max_size=200), ANYTHING.map(lambda thing: json.dumps(thing).encode()), NEAR.map(lambda thing: json.dumps(thing).encode())
+        st.binary(max_size=200),
+        ANYTHING.map(lambda thing: json.dumps(thing).encode()),
+        NEAR.map(lambda thing: json.dumps(thing).encode()),
     )
 )
 def test_the_decoders_accept_or_refuse(body: bytes) -> None:
@@ -94,7 +109,20 @@ def mutated(rng: random.Random, body: bytes) -> bytes:
             del data[place : place + rng.randint(1, 30)]
         elif choice == 2:
             data[place:place] = rng.choice(
-                [b"null", b"1e400", b"-0", b'"', b"{", b"[[", b"\xff", b"\x00", b"\\u0000", b"\n", b"NaN", b"9" * 400]
+                [
+                    b"null",
+                    b"1e400",
+                    b"-0",
+                    b'"',
+                    b"{",
+                    b"[[",
+                    b"\xff",
+                    b"\x00",
+                    b"\\u0000",
+                    b"\n",
+                    b"NaN",
+                    b"9" * 400,
+                ]
             )
         elif choice == 3:
             data[place:place] = data[: rng.randint(0, 40)]
@@ -113,15 +141,29 @@ def test_mutated_requests_never_meet_an_internal_error(talking: TestClient) -> N
             row["id"] = rng.choice([rng.randrange(10**6), "x" * rng.randrange(400), -1, 2**70])
         path = rng.choice(["/v1/score", "/v1/score", "/v1/score/batch", "/v1/labels"])
         if path == "/v1/labels":
-            row = {"id": row["id"], "customer": row["who"], "label": rng.choice([0, 1, 2, True, None])}
+            row = {
+                "id": row["id"],
+                "customer": row["who"],
+                "label": rng.choice([0, 1, 2, True, None]),
+            }
         body = mutated(rng, json.dumps(row).encode())
         response = talking.post(path, content=body)
         statuses[response.status_code] += 1
-        assert response.status_code in (200, 400, 404, 422), (response.status_code, path, body, response.text)
+        assert response.status_code in (200, 400, 404, 422), (
+            response.status_code,
+            path,
+            body,
+            response.text,
+        )
         if path != "/v1/score/batch":
             msgspec.json.decode(response.content)
     assert min(statuses[code] for code in (200, 400, 404, 422)) > 0
-    for path in ("/v1/customers/" + "%00", "/v1/customers/" + "x" * 3000, "/v1/customers/a/b?c=%ff", "/v1/customers/"):
+    for path in (
+        "/v1/customers/" + "%00",
+        "/v1/customers/" + "x" * 3000,
+        "/v1/customers/a/b?c=%ff",
+        "/v1/customers/",
+    ):
         assert talking.get(path).status_code in (200, 404, 422)
 
 
@@ -140,14 +182,23 @@ def test_the_service_is_as_its_document_describes(with_keys: bool, tmp_path: Pat
 
 
 def _hold_to_its_document(server: Server, headers: dict[str, str]) -> None:
-    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{server.port}/openapi.json", headers=headers)
+    schema = schemathesis.openapi.from_url(
+        f"http://127.0.0.1:{server.port}/openapi.json", headers=headers
+    )
     operations = [found.ok() for found in schema.get_all_operations()]
-    assert {operation.path for operation in operations} >= {"/v1/score", "/v1/score/batch", "/v1/labels", "/v1/customers/{customer}"}
+    assert {operation.path for operation in operations} >= {
+        "/v1/score",
+        "/v1/score/batch",
+        "/v1/labels",
+        "/v1/customers/{customer}",
+    }
     for operation in operations:
 
         @settings(max_examples=DESCRIBED, **QUIET)
         @given(operation.as_strategy())
         def as_described(case: schemathesis.Case) -> None:
-            case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance])  # not every text is a time
+            case.call_and_validate(
+                headers=headers, excluded_checks=[positive_data_acceptance]
+            )  # not every text is a time
 
         as_described()

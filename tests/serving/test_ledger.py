@@ -24,7 +24,13 @@ from turncoat.serving.attempt import LateError, Rules
 from turncoat.serving.fields import FieldError, Transaction, TransactionForm
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.outcomes import report
-from turncoat.serving.records import Record, customer_key, entity_key, pack_record, unpack_record
+from turncoat.serving.records import (
+    Record,
+    counterparty_key,
+    customer_key,
+    pack_record,
+    unpack_record,
+)
 from turncoat.serving.replaying import raw_time, replay, replayed
 from turncoat.serving.stores import Change, Group
 from turncoat.serving.stores.memory import MemoryStore
@@ -37,7 +43,12 @@ def told(given: Given | Exception) -> dict[str, Any]:
     return json.loads(given.body)
 
 
-def run(made: Detector, batches: Sequence[Sequence[Transaction]], store: MemoryStore | None = None, **rules: Any) -> list[dict[str, Any]]:
+def run(
+    made: Detector,
+    batches: Sequence[Sequence[Transaction]],
+    store: MemoryStore | None = None,
+    **rules: Any,
+) -> list[dict[str, Any]]:
     """Answers to batches given one after the other."""
 
     async def go() -> list[Given | Exception]:
@@ -56,16 +67,23 @@ def records_of(store: MemoryStore) -> dict[str, Any]:
     return asyncio.run(go())
 
 
-def by_hand(made: Detector, some: Sequence[Transaction]) -> tuple[list[Any], dict[str, bytes | None]]:
+def by_hand(
+    made: Detector, some: Sequence[Transaction]
+) -> tuple[list[Any], dict[str, bytes | None]]:
     """The library, with two dictionaries for a store."""
     states: dict[str, bytes | None] = {}
     scores = []
     for one in some:
-        keys = (customer_key(one.customer), "" if one.entity is None else entity_key(one.entity))
-        state, score = made.score_one(DetectorState(states.get(keys[0]), states.get(keys[1]) if keys[1] else None), one.row)
+        keys = (
+            customer_key(one.customer),
+            "" if one.counterparty is None else counterparty_key(one.counterparty),
+        )
+        state, score = made.score_one(
+            DetectorState(states.get(keys[0]), states.get(keys[1]) if keys[1] else None), one.row
+        )
         states[keys[0]] = state.customer
         if keys[1]:
-            states[keys[1]] = state.entity
+            states[keys[1]] = state.counterparty
         scores.append(score)
     return scores, states
 
@@ -79,8 +97,12 @@ def test_the_ledger_gives_what_the_library_gives_whatever_the_batches(name: str,
     scores, states = by_hand(made, some)
     assert [one["probability"] for one in answers] == [score.probability for score in scores]
     assert [tuple(one["belief"]) for one in answers] == [score.belief for score in scores]
-    assert [[why["source"] for why in one["reasons"]] for one in answers] == [[r.source for r in score.reasons] for score in scores]
-    assert {key: record.state for key, record in records_of(store).items()} == {key: state or b"" for key, state in states.items()}
+    assert [[why["source"] for why in one["reasons"]] for one in answers] == [
+        [r.source for r in score.reasons] for score in scores
+    ]
+    assert {key: record.state for key, record in records_of(store).items()} == {
+        key: state or b"" for key, state in states.items()
+    }
     assert not any(one["late"] or one["duplicate"] for one in answers)
     assert {one["belief_from"] for one in answers} == {"new", "stored"}
 
@@ -134,7 +156,9 @@ def test_a_stopped_replay_goes_on_where_it_was_and_a_whole_one_does_nothing() ->
     parts, again, store = asyncio.run(go())
     assert (sum(parts), again) == (whole.n_rows, 0)
     _, states = by_hand(made, transactions_of("shop"))
-    customers = {key: record.state for key, record in records_of(store).items() if key.startswith("c:")}
+    customers = {
+        key: record.state for key, record in records_of(store).items() if key.startswith("c:")
+    }
     assert customers.keys() == {key for key in states if key.startswith("c:")}
 
 
@@ -153,7 +177,9 @@ def test_times_come_back_as_they_were_whatever_their_unit(unit: str) -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_same_transaction_again_gets_the_first_answer_and_changes_nothing(together: bool) -> None:
+def test_the_same_transaction_again_gets_the_first_answer_and_changes_nothing(
+    together: bool,
+) -> None:
     made, some = detector("shop"), transactions_of("shop", 40)
     store, other = MemoryStore(), MemoryStore()
     twice = [one for each in some for one in (each, each)]
@@ -177,7 +203,10 @@ def test_a_duplicate_is_known_in_its_own_batch_however_long_ago_it_was_there(lat
 
 def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> None:
     """A store that comes back without what it had: what is sent again must count again."""
-    made, some = detector("shop"), [one for one in transactions_of("shop") if one.customer == "c1"][:3]
+    made, some = (
+        detector("shop"),
+        [one for one in transactions_of("shop") if one.customer == "c1"][:3],
+    )
 
     async def go() -> list[list[dict[str, Any]]]:
         store = MemoryStore()
@@ -191,14 +220,20 @@ def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> Non
 
     first, again, rest = asyncio.run(go())
     assert [answer["duplicate"] for answer in (*again, *rest)] == [False] * 3
-    assert [answer["seen"] for answer in (*again, *rest)] == [answer["seen"] for answer in first] == [1, 2, 3]
+    assert (
+        [answer["seen"] for answer in (*again, *rest)]
+        == [answer["seen"] for answer in first]
+        == [1, 2, 3]
+    )
 
 
 async def count(store: MemoryStore) -> int:
     return len(await store.log(limit=10**6))
 
 
-def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_counted_twice() -> None:
+def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_counted_twice() -> (
+    None
+):
     made = detector("shop")
     some = [one for one in transactions_of("shop") if one.customer == "c1"]
     assert len(some) > 20
@@ -252,8 +287,10 @@ def test_a_late_transaction_meets_the_belief_it_would_have_met_and_moves_nothing
                 assert late["belief_from"] == ("new" if held_back == 0 else "logged")
                 assert late["seen"] == held_back + 1
                 alone, _ = by_hand(made, some[: held_back + 1])
-                if some[held_back].entity is None:
-                    assert late["belief"] == list(alone[-1].belief) == list(scores[held_back].belief)
+                if some[held_back].counterparty is None:
+                    assert (
+                        late["belief"] == list(alone[-1].belief) == list(scores[held_back].belief)
+                    )
             assert records_after(store, "c2").last_time == some[-1].time
             without = MemoryStore()
             run(made, [rest], without)
@@ -262,25 +299,30 @@ def test_a_late_transaction_meets_the_belief_it_would_have_met_and_moves_nothing
             assert again == {**late, "duplicate": True}
 
 
-def test_a_late_transaction_meets_the_second_party_as_it_was_too() -> None:
+def test_a_late_transaction_meets_the_counterparty_as_it_was_too() -> None:
     made = detector("handbook")
     some = transactions_of("handbook")
-    busiest = max({one.entity for one in some}, key=lambda entity: sum(one.entity == entity for one in some))
-    own = [one for one in some if one.entity == busiest][:20]
+    busiest = max(
+        {one.counterparty for one in some},
+        key=lambda counterparty: sum(one.counterparty == counterparty for one in some),
+    )
+    own = [one for one in some if one.counterparty == busiest][:20]
     held_back = own[9]
-    rest = [one for one in own if one is not held_back] + [replace(own[-1], id="x", customer=held_back.customer)]
+    rest = [one for one in own if one is not held_back] + [
+        replace(own[-1], id="x", customer=held_back.customer)
+    ]
     store = MemoryStore()
     run(made, [rest], store)
     [late] = run(made, [[held_back]], store)
     assert late["late"]
-    assert late["entity_from"] == "logged"
+    assert late["counterparty_from"] == "logged"
     expected, _ = by_hand(made, own[:10])
     assert late["belief"] == pytest.approx(list(expected[-1].belief), abs=1e-12)
 
 
 def test_many_late_ones_all_meet_the_same_belief() -> None:
     made = detector("shop")
-    one = next(one for one in transactions_of("shop") if one.entity is None)
+    one = next(one for one in transactions_of("shop") if one.counterparty is None)
     first, last = changed(one, id="first", at=0.0), changed(one, id="last", at=1e6)
     store = MemoryStore()
     run(made, [[first, last]], store)
@@ -289,7 +331,7 @@ def test_many_late_ones_all_meet_the_same_belief() -> None:
     assert len({tuple(answer["belief"]) for answer in late}) == 1
 
 
-def test_a_late_transaction_does_not_meet_the_second_partys_future() -> None:
+def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
     made, some = detector("handbook"), transactions_of("handbook")
     form = TransactionForm(made)
 
@@ -304,16 +346,28 @@ def test_a_late_transaction_does_not_meet_the_second_partys_future() -> None:
 
     async def go() -> dict[str, Any]:
         ledger = Ledger(MemoryStore())
-        await ledger.score(made, [at("a", 10.0), *(at("b", 20.0 + 100 * i) for i in range(30)), at("c", 5000.0), at("d", 12.0)])
-        await report(ledger, made, "a", "a10.0", 1)  # which says of a transaction at 10 what the record is now
+        await ledger.score(
+            made,
+            [
+                at("a", 10.0),
+                *(at("b", 20.0 + 100 * i) for i in range(30)),
+                at("c", 5000.0),
+                at("d", 12.0),
+            ],
+        )
+        await report(
+            ledger, made, "a", "a10.0", 1
+        )  # which says of a transaction at 10 what the record is now
         [late] = await ledger.score(made, [at("c", 15.0)])
         return told(late)
 
     late = asyncio.run(go())
     expected, _ = by_hand(made, [at("a", 10.0), at("c", 15.0)])
-    assert late["entity_from"] == "logged"
+    assert late["counterparty_from"] == "logged"
     assert late["probability"] == pytest.approx(expected[-1].probability, abs=1e-12)
-    assert [(why["text"], why["log_odds"]) for why in late["reasons"]] == [(why.text, why.log_odds) for why in expected[-1].reasons]
+    assert [(why["text"], why["log_odds"]) for why in late["reasons"]] == [
+        (why.text, why.log_odds) for why in expected[-1].reasons
+    ]
 
 
 def test_late_transactions_can_be_applied_or_refused() -> None:
@@ -337,7 +391,9 @@ def test_late_transactions_can_be_applied_or_refused() -> None:
 # ------------------------------------------------------------------------------------------------ other models
 
 
-def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_never_mixed_in() -> None:
+def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_never_mixed_in() -> (
+    None
+):
     old, new = detector("ieee"), detector("ieee", "point")
     some = transactions_of("ieee", 150)
     store = MemoryStore()
@@ -349,7 +405,9 @@ def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_neve
         assert answer["belief"] == expected["belief"]
         assert answer["seen"] == expected["seen"]
         assert answer["model"] == new.version_
-        assert answer["belief_from"] in (("rebuilt", "stored") if one.customer in known else ("new", "stored"))
+        assert answer["belief_from"] in (
+            ("rebuilt", "stored") if one.customer in known else ("new", "stored")
+        )
     assert "rebuilt" in {answer["belief_from"] for answer in answers}
 
     store = MemoryStore()
@@ -364,7 +422,7 @@ def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_neve
         pytest.fail("no belief was restarted")
 
 
-def test_a_second_party_is_rebuilt_exactly() -> None:
+def test_a_counterparty_is_rebuilt_exactly() -> None:
     old, new = detector("handbook"), detector("handbook", "point")
     some = transactions_of("handbook", 300)
     store, fresh = MemoryStore(), MemoryStore()
@@ -372,14 +430,18 @@ def test_a_second_party_is_rebuilt_exactly() -> None:
     run(new, [some[:-1]], fresh)
     [answer] = run(new, [[some[-1]]], store)
     run(new, [[some[-1]]], fresh)
-    assert answer["entity_from"] == "rebuilt"
-    key = entity_key(str(some[-1].entity))
+    assert answer["counterparty_from"] == "rebuilt"
+    key = counterparty_key(str(some[-1].counterparty))
     assert records_of(store)[key].state == records_of(fresh)[key].state
 
 
 def test_what_labels_taught_is_rebuilt_too() -> None:
     old, new = detector("shop"), detector("shop", "point")
-    some = [one for one in transactions_of("shop") if one.customer == "c1" and one.entity is not None][:8]
+    some = [
+        one
+        for one in transactions_of("shop")
+        if one.customer == "c1" and one.counterparty is not None
+    ][:8]
     store, fresh = MemoryStore(), MemoryStore()
 
     async def go(made: Detector, store: MemoryStore, ledger_rules: Rules = Rules()) -> None:  # noqa: B008
@@ -391,9 +453,11 @@ def test_what_labels_taught_is_rebuilt_too() -> None:
     asyncio.run(go(new, fresh))
     [answer] = run(new, [[some[-1]]], store)
     run(new, [[some[-1]]], fresh)
-    assert answer["belief_from"] == answer["entity_from"] == "rebuilt" or some[-1].entity not in {one.entity for one in some[:-1]}
-    key = entity_key(str(some[-2].entity))
-    if some[-1].entity == some[-2].entity:
+    assert answer["belief_from"] == answer["counterparty_from"] == "rebuilt" or some[
+        -1
+    ].counterparty not in {one.counterparty for one in some[:-1]}
+    key = counterparty_key(str(some[-2].counterparty))
+    if some[-1].counterparty == some[-2].counterparty:
         assert records_of(store)[key].state == records_of(fresh)[key].state
     [untaught] = run(new, [some], MemoryStore())[-1:]
     assert answer["belief"] != untaught["belief"]
@@ -401,7 +465,11 @@ def test_what_labels_taught_is_rebuilt_too() -> None:
 
 def test_a_label_that_comes_before_the_next_transaction_is_not_lost_on_a_new_model() -> None:
     old, new = detector("shop"), detector("shop", "point")
-    some = [one for one in transactions_of("shop") if one.customer == "c1" and one.entity is not None][:4]
+    some = [
+        one
+        for one in transactions_of("shop")
+        if one.customer == "c1" and one.counterparty is not None
+    ][:4]
     store, fresh = MemoryStore(), MemoryStore()
 
     async def go(first: Detector, store: MemoryStore) -> Any:
@@ -411,15 +479,17 @@ def test_a_label_that_comes_before_the_next_transaction_is_not_lost_on_a_new_mod
 
     outcome = asyncio.run(go(old, store))
     asyncio.run(go(new, fresh))
-    assert (outcome.belief, outcome.entity) == ("conditioned", "fraud reported")
-    key = entity_key(str(some[-1].entity))
+    assert (outcome.belief, outcome.counterparty) == ("conditioned", "fraud reported")
+    key = counterparty_key(str(some[-1].counterparty))
     assert records_of(store)[key].state == records_of(fresh)[key].state
 
 
 def test_a_late_one_after_a_new_model_meets_a_rebuilt_belief() -> None:
     old, new = detector("ieee"), detector("ieee", "point")
     own = transactions_of("ieee", 300)
-    busiest = max({one.customer for one in own}, key=lambda name: sum(one.customer == name for one in own))
+    busiest = max(
+        {one.customer for one in own}, key=lambda name: sum(one.customer == name for one in own)
+    )
     own = [one for one in own if one.customer == busiest]
     store = MemoryStore()
     run(old, [[*own[:-2], own[-1]]], store)
@@ -432,7 +502,11 @@ def test_a_late_one_after_a_new_model_meets_a_rebuilt_belief() -> None:
 
 def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
     made, some = detector("shop"), transactions_of("shop", 30)
-    for damage in (b"\xff\xfe", b"\x96\x01\xa1\xff", pack_record(Record(1, made.version_, 0.0, 1, (), b"short"))):
+    for damage in (
+        b"\xff\xfe",
+        b"\x96\x01\xa1\xff",
+        pack_record(Record(1, made.version_, 0.0, 1, (), b"short")),
+    ):
         store = MemoryStore()
 
         async def go(store: MemoryStore = store, damage: bytes = damage) -> list[Given | Exception]:
@@ -441,11 +515,16 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
 
         found = asyncio.run(go())
         for one, answer in zip(some, found, strict=True):
-            assert isinstance(answer, DamagedError if one.customer == some[0].customer else Given), answer
+            assert isinstance(
+                answer, DamagedError if one.customer == some[0].customer else Given
+            ), answer
 
 
 def test_the_first_answer_is_found_however_many_labels_came_since() -> None:
-    made, own = detector("shop"), [one for one in transactions_of("shop") if one.customer == "c1"][:20]
+    made, own = (
+        detector("shop"),
+        [one for one in transactions_of("shop") if one.customer == "c1"][:20],
+    )
 
     async def go() -> tuple[Any, ...]:
         ledger = Ledger(MemoryStore(), Rules(late="apply"))
@@ -459,7 +538,10 @@ def test_the_first_answer_is_found_however_many_labels_came_since() -> None:
 
 
 def test_late_ones_however_many_do_not_make_the_latest_count_twice() -> None:
-    made, one = detector("shop"), next(one for one in transactions_of("shop") if one.customer == "c1")
+    made, one = (
+        detector("shop"),
+        next(one for one in transactions_of("shop") if one.customer == "c1"),
+    )
     late = [replace(one, id=f"late {i}", time=one.time - 5000.0 + i / 10) for i in range(4100)]
     store = MemoryStore()
     batches = [[one], *([late[i : i + 500] for i in range(0, len(late), 500)]), [one]]
@@ -477,7 +559,10 @@ def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
         ledger = Ledger(store)
         other = detector("shop")
         form = TransactionForm(other)
-        await ledger.score(other, [form.decode(json.dumps({"id": "1", "who": some[0].customer, "at": 5.0}).encode())])
+        await ledger.score(
+            other,
+            [form.decode(json.dumps({"id": "1", "who": some[0].customer, "at": 5.0}).encode())],
+        )
         return await ledger.score(made, some)
 
     answers = [told(one) for one in asyncio.run(go())]
@@ -489,7 +574,9 @@ def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
 
 
 @pytest.mark.parametrize("problem", [DataError("column 'paid': too much"), ZeroDivisionError()])
-def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(problem: Exception) -> None:
+def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(
+    problem: Exception,
+) -> None:
     made, some = copy(detector("shop")), transactions_of("shop", 10)
     steps = made.steps
 
@@ -511,7 +598,9 @@ def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(probl
         assert found[4] is problem
     made.steps = steps
     plain = run(made, [[*some[:4], *some[5:]]])
-    assert [told(one)["probability"] for one in found if isinstance(one, Given)] == [one["probability"] for one in plain]
+    assert [told(one)["probability"] for one in found if isinstance(one, Given)] == [
+        one["probability"] for one in plain
+    ]
 
 
 class Contested(MemoryStore):
@@ -557,16 +646,30 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
         async def write(self, groups: Sequence[Group]) -> list[bool]:
             self.tries += 1
             self.sizes.append(sum(len(group.entries) for group in groups))
-            theirs = [any(change.key == one.keys[0] for change in group.changes) and self.tries < 4 for group in groups]
-            written = iter(await super().write([group for group, wait in zip(groups, theirs, strict=True) if not wait]))
+            theirs = [
+                any(change.key == one.keys[0] for change in group.changes) and self.tries < 4
+                for group in groups
+            ]
+            written = iter(
+                await super().write(
+                    [group for group, wait in zip(groups, theirs, strict=True) if not wait]
+                )
+            )
             return [False if wait else next(written) for wait in theirs]
 
-    lonely = [replace(other, entity=None) for other in transactions_of("shop", 30)]
+    lonely = [replace(other, counterparty=None) for other in transactions_of("shop", 30)]
     theirs = sum(other.customer == one.customer for other in lonely)
     store = Busy()
     answers = run(made, [lonely], store)
-    assert store.sizes == [30, theirs, theirs, theirs]  # who is not in the way of others is not tried again
-    assert [answer["probability"] for answer in answers] == [score.probability for score in by_hand(made, lonely)[0]]
+    assert store.sizes == [
+        30,
+        theirs,
+        theirs,
+        theirs,
+    ]  # who is not in the way of others is not tried again
+    assert [answer["probability"] for answer in answers] == [
+        score.probability for score in by_hand(made, lonely)[0]
+    ]
 
     class Failing(Busy):
         async def write(self, groups: Sequence[Group]) -> list[bool]:
@@ -575,7 +678,9 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
             return await super().write(groups)
 
     found = asyncio.run(Ledger(Failing()).score(made, lonely))
-    assert [isinstance(given, StoreError) for given in found] == [other.customer == one.customer for other in lonely]
+    assert [isinstance(given, StoreError) for given in found] == [
+        other.customer == one.customer for other in lonely
+    ]
     assert 0 < theirs < len(lonely)  # what was written is answered, though the rest cannot be
 
     class Hopeless(MemoryStore):

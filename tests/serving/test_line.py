@@ -60,7 +60,13 @@ def test_one_that_fails_fails_alone_and_a_batch_that_fails_fails_together() -> N
         await running
         return found
 
-    assert [type(one) for one in asyncio.run(go())] == [ValueError, Given, Given, RuntimeError, RuntimeError]
+    assert [type(one) for one in asyncio.run(go())] == [
+        ValueError,
+        Given,
+        Given,
+        RuntimeError,
+        RuntimeError,
+    ]
 
 
 def test_too_many_are_turned_away_and_at_the_end_all_who_wait_are_answered() -> None:
@@ -102,7 +108,9 @@ def test_one_that_comes_after_another_that_failed_is_not_scored() -> None:
     failed, after_another_fault, fine, behind = asyncio.run(go())
     assert isinstance(failed, OverloadedError)
     assert isinstance(behind, OverloadedError)
-    assert isinstance(after_another_fault, Given)  # what was wrong with that one alone is nothing to wait for
+    assert isinstance(
+        after_another_fault, Given
+    )  # what was wrong with that one alone is nothing to wait for
     assert isinstance(fine, Given)
 
 
@@ -142,12 +150,24 @@ def test_the_next_batch_is_scored_while_one_is_written_and_written_after_it() ->
     async def go() -> tuple[Slow, list[Any]]:
         store = Noted()
         ledger = Ledger(store)
-        found = await asyncio.gather(*(ledger.score(made, batch) for batch in (own[:3], own[3:6], own[6:])))
+        found = await asyncio.gather(
+            *(ledger.score(made, batch) for batch in (own[:3], own[3:6], own[6:]))
+        )
         return store, [told(one) for batch in found for one in batch]
 
     store, answers = asyncio.run(go())
     scores, states = by_hand(detector("shop"), own)
-    assert events == ["score", "write", "score", "score", "written", "write", "written", "write", "written"]
+    assert events == [
+        "score",
+        "write",
+        "score",
+        "score",
+        "written",
+        "write",
+        "written",
+        "write",
+        "written",
+    ]
     assert store.most == 1
     assert [one["probability"] for one in answers] == [score.probability for score in scores]
     record = asyncio.run(store.read([customer_key("c1")]))[customer_key("c1")]
@@ -177,15 +197,21 @@ def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, most_kn
         store = Beaten()
         ledger = Ledger(store, most_known=most_known)
         await ledger.score(made, [own[0]])
-        found = await asyncio.gather(*(ledger.score(made, [one]) for one in (own[2], own[3])), return_exceptions=True)
+        found = await asyncio.gather(
+            *(ledger.score(made, [one]) for one in (own[2], own[3])), return_exceptions=True
+        )
         rest = await ledger.score(made, own[4:])
         return store, [*found, rest]
 
     store, (first, second, rest) = asyncio.run(go())
-    record = unpack_record("c1", asyncio.run(store.read([customer_key("c1")]))[customer_key("c1")].data)
+    record = unpack_record(
+        "c1", asyncio.run(store.read([customer_key("c1")]))[customer_key("c1")].data
+    )
     if fails == "the store":
         assert isinstance(first, StoreError)
-        assert isinstance(second[0], StoreError)  # or what failed would be late when it is sent again
+        assert isinstance(
+            second[0], StoreError
+        )  # or what failed would be late when it is sent again
         counted = [own[0], *own[4:]]
     else:
         counted = own

@@ -26,17 +26,27 @@ from turncoat.serving.turns import Turns
 
 @pytest.mark.parametrize("n_conflicts", [1, 2, 5])
 def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: int) -> None:
-    """A second party is written by others again and again while a customer's transactions wait in several batches."""
+    """A counterparty is written by others again and again while a customer's transactions wait in several batches."""
     made = detector("shop")
-    own = [msgspec.structs.replace(one, entity="busy") for one in transactions_of("shop") if one.customer == "c1"][:24]
-    others = [msgspec.structs.replace(one, entity="busy") for one in transactions_of("shop") if one.customer != "c1"]
+    own = [
+        msgspec.structs.replace(one, counterparty="busy")
+        for one in transactions_of("shop")
+        if one.customer == "c1"
+    ][:24]
+    others = [
+        msgspec.structs.replace(one, counterparty="busy")
+        for one in transactions_of("shop")
+        if one.customer != "c1"
+    ]
 
     class Contested(MemoryStore):
         n_left = n_conflicts
 
         async def write(self, groups: Sequence[Group]) -> list[bool]:
             await asyncio.sleep(0.002)
-            if self.n_left and any(change.key == "c:c1" for group in groups for change in group.changes):
+            if self.n_left and any(
+                change.key == "c:c1" for group in groups for change in group.changes
+            ):
                 self.n_left -= 1
                 await Ledger(rival).score(made, [others[self.n_left]])
             return await MemoryStore.write(self, groups)
@@ -51,7 +61,9 @@ def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: 
 
     async def go() -> list[Any]:
         ledger = Ledger(store)
-        found = await asyncio.gather(*(ledger.score(made, own[i : i + 6]) for i in range(0, len(own), 6)))
+        found = await asyncio.gather(
+            *(ledger.score(made, own[i : i + 6]) for i in range(0, len(own), 6))
+        )
         return [told(one) for batch in found for one in batch]
 
     answers = asyncio.run(go())
@@ -70,7 +82,9 @@ def test_turns_go_by_number_and_are_not_lost() -> None:
                 order.append(number)
                 await asyncio.sleep(0)
 
-        tasks = [asyncio.create_task(take(number)) for number in (numbers[0], *reversed(numbers[1:]))]
+        tasks = [
+            asyncio.create_task(take(number)) for number in (numbers[0], *reversed(numbers[1:]))
+        ]
         await asyncio.sleep(0)
         tasks[-1].cancel()  # of number 1, which waits
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -89,9 +103,16 @@ def test_turns_go_by_number_and_are_not_lost() -> None:
 class Troubled(MemoryStore):
     """Reads and writes that take a while, some of which meet somebody else, or fail before or after all is written."""
 
-    def __init__(self, chance: random.Random, longest: float, conflicts: float, failures: float) -> None:
+    def __init__(
+        self, chance: random.Random, longest: float, conflicts: float, failures: float
+    ) -> None:
         super().__init__()
-        self.chance, self.longest, self.conflicts, self.failures = chance, longest, conflicts, failures
+        self.chance, self.longest, self.conflicts, self.failures = (
+            chance,
+            longest,
+            conflicts,
+            failures,
+        )
 
     async def _take_a_while(self) -> None:
         await asyncio.sleep(self.chance.random() * self.longest)
@@ -108,7 +129,11 @@ class Troubled(MemoryStore):
         if fails and not comes_to_pass:
             raise StoreError("cannot be written")
         beaten = [self.chance.random() < self.conflicts for _ in groups]
-        written = iter(await super().write([group for group, is_beaten in zip(groups, beaten, strict=True) if not is_beaten]))
+        written = iter(
+            await super().write(
+                [group for group, is_beaten in zip(groups, beaten, strict=True) if not is_beaten]
+            )
+        )
         found = [not is_beaten and next(written) for is_beaten in beaten]
         await self._take_a_while()
         if fails:
@@ -122,18 +147,33 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
     names, shops = "abcd", ([None], ["one"], ["one", "two"])[seed % 3]
     example = transactions_of("shop", 1)[0]
     sent, at_once = dict.fromkeys(names, 0), chance.random() < 0.5
-    longest, conflicts, failures = chance.choice([0.0, 0.002, 0.01]), chance.choice([0.0, 0.1, 0.5]), chance.choice([0.0, 0.0, 0.1])
+    longest, conflicts, failures = (
+        chance.choice([0.0, 0.002, 0.01]),
+        chance.choice([0.0, 0.1, 0.5]),
+        chance.choice([0.0, 0.0, 0.1]),
+    )
 
     def next_one() -> Transaction:
         customer = chance.choice(names)
         sent[customer] += 1
-        more = {"id": str(sent[customer]), "time": example.time + sent[customer], "entity": chance.choice(shops)}
+        more = {
+            "id": str(sent[customer]),
+            "time": example.time + sent[customer],
+            "counterparty": chance.choice(shops),
+        }
         return msgspec.structs.replace(
-            example, customer=customer, row=example.row._replace(time=more["time"], entity=more["entity"]), **more
+            example,
+            customer=customer,
+            row=example.row._replace(time=more["time"], counterparty=more["counterparty"]),
+            **more,
         )
 
-    async def go() -> tuple[Troubled, list[tuple[Transaction, Any, bool]], list[tuple[Transaction, Any]]]:
-        store = Troubled(random.Random(seed + 1), longest, conflicts, failures)  # whose draws depend on what is faster, unlike ours
+    async def go() -> tuple[
+        Troubled, list[tuple[Transaction, Any, bool]], list[tuple[Transaction, Any]]
+    ]:
+        store = Troubled(
+            random.Random(seed + 1), longest, conflicts, failures
+        )  # whose draws depend on what is faster, unlike ours
         ledger = Ledger(store, Rules(n_reasons=0), chance.choice([0, 4096]))
         batches, tasks, left = [], [], []
         for _ in range(50):
@@ -141,25 +181,39 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
             tasks.append(asyncio.create_task(ledger.score(made, batches[-1])))
             left.append(seed % 2 == 1 and chance.random() < 0.2)
             if left[-1]:
-                asyncio.get_running_loop().call_later(chance.random() * longest * 4, tasks[-1].cancel)
+                asyncio.get_running_loop().call_later(
+                    chance.random() * longest * 4, tasks[-1].cancel
+                )
             if not at_once:
                 await asyncio.sleep(chance.choice([0.0, chance.random() * longest]))
         found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
-        given = [one if isinstance(one, list) else [one] * len(batch) for one, batch in zip(found, batches, strict=True)]
+        given = [
+            one if isinstance(one, list) else [one] * len(batch)
+            for one, batch in zip(found, batches, strict=True)
+        ]
         answered = [
             (one, answer, has_left)
             for batch, answers, has_left in zip(batches, given, left, strict=True)
             for one, answer in zip(batch, answers, strict=True)
         ]
         again = []
-        if at_once:  # then all that came after one that failed have failed, too, and can be sent again
+        if (
+            at_once
+        ):  # then all that came after one that failed have failed, too, and can be sent again
             store.failures = 0.0
-            again = [(one, (await ledger.score(made, [one]))[0]) for one, answer, _ in answered if isinstance(answer, StoreError)]
+            again = [
+                (one, (await ledger.score(made, [one]))[0])
+                for one, answer, _ in answered
+                if isinstance(answer, StoreError)
+            ]
         return store, answered, again
 
     store, answered, again = asyncio.run(go())
     logged = asyncio.run(store.log(limit=10_000))
-    by_customer = {name: [int(entry.id) for entry in logged if entry.parties[0][0] == f"c:{name}"] for name in names}
+    by_customer = {
+        name: [int(entry.id) for entry in logged if entry.parties[0][0] == f"c:{name}"]
+        for name in names
+    }
     for name, ids in by_customer.items():
         assert ids == sorted(set(ids)), name
     counted = [(one, answer) for one, answer, _ in answered if isinstance(answer, Given)] + again

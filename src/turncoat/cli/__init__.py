@@ -36,7 +36,21 @@ def _add(command: Callable[..., None]) -> None:
     app.command(help="\n".join([said, "\b", "Examples:", *lines]))(command)
 
 
-for _command in (simulate, init, fit, score, explain, serve, replay, recalibrate, erase, new_key, compare, report, demo):
+for _command in (
+    simulate,
+    init,
+    fit,
+    score,
+    explain,
+    serve,
+    replay,
+    recalibrate,
+    erase,
+    new_key,
+    compare,
+    report,
+    demo,
+):
     _add(_command)
 
 
@@ -48,7 +62,10 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
 ) -> None:
     """Sequential fraud detection with hidden Markov models."""
 
@@ -63,12 +80,16 @@ def main() -> None:
         _refuse(str(problem))
     except MemoryError as problem:
         _refuse(f"not enough memory: {problem}. Ask for less at a time")
-    except Exception as problem:  # a disk, a terminal or a library that fails; nothing was put in place
+    except (
+        Exception
+    ) as problem:  # a disk, a terminal or a library that fails; nothing was put in place
         if os.environ.get("TURNCOAT_DEBUG"):
             raise
         _refuse(f"{type(problem).__name__}: {problem} (TURNCOAT_DEBUG=1 shows where)")
 
 
 def _refuse(message: str) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"turncoat: {message}", markup=False)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(
+        f"turncoat: {message}", markup=False
+    )
     sys.exit(2)

@@ -48,53 +48,129 @@ class Preset(StrEnum):
 
 def compare(
     out: Annotated[
-        Path, typer.Option(help="Folder for the run: report.html, results.json, tables, figures, fits. An unfinished run goes on.")
+        Path,
+        typer.Option(
+            help="Folder for the run: report.html, results.json, tables, figures, fits. An unfinished run goes on."
+        ),
     ],
     config: Annotated[
-        str, typer.Option("--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")
+        str,
+        typer.Option(
+            "--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml."
+        ),
     ] = "ieee-cis",
     data: Annotated[
-        Path | None, typer.Option(help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml.")
+        Path | None,
+        typer.Option(
+            help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml."
+        ),
     ] = None,
     tiers: Annotated[
-        str, typer.Option(help="Which models, separated by commas: baum-welch, variational, neural.")
+        str,
+        typer.Option(help="Which models, separated by commas: baum-welch, variational, neural."),
     ] = "baum-welch,variational",
     protocol: Annotated[
-        ProtocolName | None, typer.Option(help="How data are split and judged: matched, unless the preset is `paper`.")
+        ProtocolName | None,
+        typer.Option(help="How data are split and judged: matched, unless the preset is `paper`."),
     ] = None,
     preset: Annotated[
-        Preset, typer.Option(help="`paper`: the published settings and protocol, and 100 trials for XGBoost.")
+        Preset,
+        typer.Option(
+            help="`paper`: the published settings and protocol, and 100 trials for XGBoost."
+        ),
     ] = Preset.DEFAULT,
-    states: Annotated[str, typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility.")] = AUTO,
-    anchored_states: Annotated[int, typer.Option(help="Regimes of the anchored detector; 0 for as many as the others.")] = 0,
+    states: Annotated[
+        str,
+        typer.Option(help="Number of regimes, or `auto`: sweep 2 to 10 and choose by eligibility."),
+    ] = AUTO,
+    anchored_states: Annotated[
+        int, typer.Option(help="Regimes of the anchored detector; 0 for as many as the others.")
+    ] = 0,
     fraud_states: Annotated[int, typer.Option(help="Of which so many are for fraud.")] = 1,
-    only: Annotated[str, typer.Option(help="Features of the hidden Markov models, separated by commas; baselines have all.")] = "",
-    temperature: Annotated[str, typer.Option(help="Divides the features' evidence when scoring (docs/scores.md), or `auto`.")] = "1",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Features of the hidden Markov models, separated by commas; baselines have all."
+        ),
+    ] = "",
+    temperature: Annotated[
+        str,
+        typer.Option(
+            help="Divides the features' evidence when scoring (docs/scores.md), or `auto`."
+        ),
+    ] = "1",
     latent_dim: Annotated[
-        str, typer.Option(help="Neural tier: width of the latents; of several, as 32,64,128, one is chosen. By default as the preset.")
+        str,
+        typer.Option(
+            help="Neural tier: width of the latents; of several, as 32,64,128, one is chosen. By default as the preset."
+        ),
     ] = "",
-    epochs: Annotated[int | None, typer.Option(help="Neural tier: most epochs of training; by default as the preset.")] = None,
-    class_weighting: Annotated[
-        bool | None, typer.Option(help="Neural tier: let frauds weigh more in training, or not; by default only with preset `paper`.")
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Neural tier: most epochs of training; by default as the preset."),
     ] = None,
-    linear: Annotated[bool, typer.Option("--linear", help="Neural tier: no activation before the encoder's last layer.")] = False,
-    dropout_draws: Annotated[int, typer.Option(help="Neural tier: draws of dropout that widen the emissions (docs/neural.md).")] = 0,
-    ablation: Annotated[str, typer.Option(help="`joint`: train encoder and states together, too, and show what becomes of them.")] = "",
-    baselines: Annotated[
-        str, typer.Option(help="Of logistic, isolation-forest, xgboost, lstm; by default all, lstm only with the neural tier.")
+    class_weighting: Annotated[
+        bool | None,
+        typer.Option(
+            help="Neural tier: let frauds weigh more in training, or not; by default only with preset `paper`."
+        ),
+    ] = None,
+    linear: Annotated[
+        bool,
+        typer.Option(
+            "--linear", help="Neural tier: no activation before the encoder's last layer."
+        ),
+    ] = False,
+    dropout_draws: Annotated[
+        int,
+        typer.Option(
+            help="Neural tier: draws of dropout that widen the emissions (docs/neural.md)."
+        ),
+    ] = 0,
+    ablation: Annotated[
+        str,
+        typer.Option(
+            help="`joint`: train encoder and states together, too, and show what becomes of them."
+        ),
     ] = "",
-    calibrations: Annotated[str, typer.Option(help="Of every contestant afterwards: Platt, isotonic, Venn-Abers.")] = "isotonic",
-    trials: Annotated[int | None, typer.Option(help="Trials of XGBoost's search; by default as the preset.")] = None,
-    seeds: Annotated[str, typer.Option(help="One or more, separated by commas: figures show the spread over them.")] = "42",
+    baselines: Annotated[
+        str,
+        typer.Option(
+            help="Of logistic, isolation-forest, xgboost, lstm; by default all, lstm only with the neural tier."
+        ),
+    ] = "",
+    calibrations: Annotated[
+        str, typer.Option(help="Of every contestant afterwards: Platt, isotonic, Venn-Abers.")
+    ] = "isotonic",
+    trials: Annotated[
+        int | None, typer.Option(help="Trials of XGBoost's search; by default as the preset.")
+    ] = None,
+    seeds: Annotated[
+        str,
+        typer.Option(help="One or more, separated by commas: figures show the spread over them."),
+    ] = "42",
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,
     folds: Annotated[int, typer.Option(help="Test weeks of the handbook protocol.")] = 4,
-    all_cards: Annotated[bool, typer.Option("--all-cards", help="Handbook protocol: keep cards known to be compromised.")] = False,
+    all_cards: Annotated[
+        bool,
+        typer.Option("--all-cards", help="Handbook protocol: keep cards known to be compromised."),
+    ] = False,
     label_delay_days: Annotated[float, typer.Option(help="Days until a label is known.")] = 7.0,
-    scenario: Annotated[str, typer.Option(help="A column of the data that names kinds of fraud, for a table; no model sees it.")] = "",
+    scenario: Annotated[
+        str,
+        typer.Option(
+            help="A column of the data that names kinds of fraud, for a table; no model sees it."
+        ),
+    ] = "",
     manifest: Annotated[
-        Path | None, typer.Option(help="The manifest.json of a run, to make that run again; other options are not used.")
+        Path | None,
+        typer.Option(
+            help="The manifest.json of a run, to make that run again; other options are not used."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results' figures as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results' figures as JSON.")
+    ] = False,
 ) -> None:
     """Compare the tiers with the baselines. All are fitted on the same rows, judged on others, and shown in a report.
 
@@ -117,14 +193,25 @@ def compare(
 
     if manifest is not None:
         made, settings = load_manifest(manifest)
-        source, config, scenario = Path(made["source"]) if data is None else data, made["schema"], made["scenario"]
+        source, config, scenario = (
+            Path(made["source"]) if data is None else data,
+            made["schema"],
+            made["scenario"],
+        )
     else:
         source = data_source(data, config)
         widths = tuple(_whole("--latent-dim", width) for width in _words(latent_dim))
-        optional = {"n_trials": trials, "latent_dims": widths or None, "epochs": epochs, "class_weighting": class_weighting}
+        optional = {
+            "n_trials": trials,
+            "latent_dims": widths or None,
+            "epochs": epochs,
+            "class_weighting": class_weighting,
+        }
         settings = with_changes(
             _preset(preset),
-            name=(protocol or (ProtocolName.PAPER if preset is Preset.PAPER else ProtocolName.MATCHED)).value,
+            name=(
+                protocol or (ProtocolName.PAPER if preset is Preset.PAPER else ProtocolName.MATCHED)
+            ).value,
             n_folds=folds,
             drop_compromised=not all_cards,
             label_delay_days=label_delay_days,
@@ -138,7 +225,9 @@ def compare(
             activation="none" if linear else "gelu",
             dropout_draws=dropout_draws,
             ablations=_words(ablation),
-            temperature=temperature if temperature == AUTO else _decimal("--temperature", temperature),
+            temperature=temperature
+            if temperature == AUTO
+            else _decimal("--temperature", temperature),
             n_resamples=resamples,
             seeds=tuple(_whole("--seeds", seed) for seed in _words(seeds)),
             **{name: value for name, value in optional.items() if value is not None},
@@ -146,7 +235,9 @@ def compare(
     with Console(stderr=True).status("reading"):
         transactions = read(source, config)
     if manifest is not None and data_fingerprint(transactions) != made["data_fingerprint"]:
-        raise DataError(f"{source}: not the data of {manifest}. Give those with --data, or make a run of its own")
+        raise DataError(
+            f"{source}: not the data of {manifest}. Give those with --data, or make a run of its own"
+        )
     results = _study(transactions, settings, out, str(source), config, scenario)
     _show(results, out, as_json)
 
@@ -169,7 +260,9 @@ def report(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the data, the run and a saved detector.")] = Path("demo"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the data, the run and a saved detector.")
+    ] = Path("demo"),
     rows: Annotated[int, typer.Option(help="Simulated transactions.")] = 30_000,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 42,
 ) -> None:
@@ -187,17 +280,26 @@ def demo(
 
     data = out / f"data-{rows}-{seed}"
     if not data.exists():
-        with replaced_folder(data, overwrite=False) as aside, Console(stderr=True).status(f"simulating {rows:,} transactions"):
-            simulators.simulate("ieee-cis", rows, seed, out=aside, file_format="parquet", overwrite=True)
+        with (
+            replaced_folder(data, overwrite=False) as aside,
+            Console(stderr=True).status(f"simulating {rows:,} transactions"),
+        ):
+            simulators.simulate(
+                "ieee-cis", rows, seed, out=aside, file_format="parquet", overwrite=True
+            )
     with Console(stderr=True).status("reading"):
         transactions = read(data, "ieee-cis")
     tiers = tuple(tier.value for tier in Tier)
     changes = {"tiers": tiers, "baselines": _baselines(tiers), "ablations": ("joint",)}
-    settings = with_changes(_preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO, **changes)
+    settings = with_changes(
+        _preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO, **changes
+    )
     run = out / f"run-{rows}-{seed}"
     results = _study(transactions, settings, run, str(data), "ieee-cis", "")
     detector = run / "fits" / f"fold-1-seed-{seed}" / "anchored" / "detector"
-    typer.echo(f"a saved detector: {detector}; try turncoat score {detector} {data} --out scores.parquet")
+    typer.echo(
+        f"a saved detector: {detector}; try turncoat score {detector} {data} --out scores.parquet"
+    )
     _show(results, run, as_json=False)
 
 
@@ -232,7 +334,14 @@ def _baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
     return BASELINES if NEURAL in tiers else tuple(name for name in BASELINES if name != "lstm")
 
 
-def _study(transactions: Transactions, settings: Settings, out: Path, source: str, schema: str, scenario: str) -> Results:
+def _study(
+    transactions: Transactions,
+    settings: Settings,
+    out: Path,
+    source: str,
+    schema: str,
+    scenario: str,
+) -> Results:
     """Run, judge and write everything."""
     from turncoat.evaluation.tuning import check_extra
 
@@ -251,7 +360,9 @@ def _study(transactions: Transactions, settings: Settings, out: Path, source: st
         studied = run(transactions, settings, out, console)
     except KeyboardInterrupt:
         console.print(
-            f"stopped; what is finished is kept in {out}, and the same command goes on from there", highlight=False, soft_wrap=True
+            f"stopped; what is finished is kept in {out}, and the same command goes on from there",
+            highlight=False,
+            soft_wrap=True,
         )
         raise
     with console.status(f"judging, {settings.n_resamples:,} resamples"):
@@ -280,37 +391,57 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
 
     report = out / "report.html"
     if as_json:
-        figures = {one.name: {metric: figure.value for metric, figure in one.figures.items()} for one in results.contestants}
-        typer.echo(json.dumps({"report": str(report), "figures": figures, "warnings": results.warnings}))
+        figures = {
+            one.name: {metric: figure.value for metric, figure in one.figures.items()}
+            for one in results.contestants
+        }
+        typer.echo(
+            json.dumps({"report": str(report), "figures": figures, "warnings": results.warnings})
+        )
         return
     table = Table(
         "",
         *_SHOWN.values(),
-        title=f"{results.title}: test part, out of sample" + (f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""),
+        title=f"{results.title}: test part, out of sample"
+        + (f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""),
     )
     for one in filter(_is_main, results.contestants):
         values = [one.figures[metric].value if metric in one.figures else None for metric in _SHOWN]
         digits = [4 if metric in ("ece_mass", "log_loss") else 3 for metric in _SHOWN]
-        table.add_row(one.name, *("" if value is None else f"{value:.{d}f}" for value, d in zip(values, digits, strict=True)))
+        table.add_row(
+            one.name,
+            *(
+                "" if value is None else f"{value:.{d}f}"
+                for value, d in zip(values, digits, strict=True)
+            ),
+        )
     for published in results.published:
         cells = [published.figures.get(metric) for metric in _SHOWN]
-        table.add_row(f"published: {published.name}", *("" if value is None else f"{value:.3f}" for value in cells), style="dim")
+        table.add_row(
+            f"published: {published.name}",
+            *("" if value is None else f"{value:.3f}" for value in cells),
+            style="dim",
+        )
     console = Console()
     console.print(table)
     headlines = (headline(one) for one in results.comparisons if one.headline)
-    for line in (*results.summary, *headlines, *(f"Warning: {warning}" for warning in results.warnings)):
+    for line in (
+        *results.summary,
+        *headlines,
+        *(f"Warning: {warning}" for warning in results.warnings),
+    ):
         console.print(line, markup=False, highlight=False)
     typer.echo(report)
 
 
 def _is_main(one: Contestant) -> bool:
     """Whether a contestant is what one would use, and not one of its variants, which the report shows."""
-    return one.family in ("baseline", "hybrid", "ranker") or (one.family, one.kind, one.mode, one.note) == (
-        "hmm",
-        "corrected",
-        "filtered",
-        "",
-    )
+    return one.family in ("baseline", "hybrid", "ranker") or (
+        one.family,
+        one.kind,
+        one.mode,
+        one.note,
+    ) == ("hmm", "corrected", "filtered", "")
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -33,11 +33,16 @@ class ScoreKind(StrEnum):
 def score(
     model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
     data: Annotated[
-        Path, typer.Argument(help="A file or folder of the same schema, with the customers' earlier transactions; labels may be missing.")
+        Path,
+        typer.Argument(
+            help="A file or folder of the same schema, with the customers' earlier transactions; labels may be missing."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Where the scores go: .parquet or .csv.")],
     mode: Annotated[Mode, typer.Option(help="`smoothed` looks ahead, for study.")] = Mode.FILTERED,
-    kind: Annotated[ScoreKind, typer.Option(help="`raw` is regime membership, not a probability of fraud.")] = ScoreKind.CORRECTED,
+    kind: Annotated[
+        ScoreKind, typer.Option(help="`raw` is regime membership, not a probability of fraud.")
+    ] = ScoreKind.CORRECTED,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Score every transaction of a file. Each is scored given those before it in the same file.
@@ -53,7 +58,9 @@ def score(
     from turncoat.data.writing import write_table
 
     if out.exists() and data.exists() and out.samefile(data):
-        raise ConfigError(f"--out {out} is the file to be scored, and would replace it. Name another")
+        raise ConfigError(
+            f"--out {out} is the file to be scored, and would replace it. Name another"
+        )
     detector = load(model)
     with Console(stderr=True).status(escape(f"scoring {data}")):
         transactions = read_for_scoring(data, detector.features_.fitted().schema)
@@ -69,15 +76,21 @@ def score(
     if as_json:
         typer.echo(json.dumps(summary))
     else:
-        typer.echo(f"{summary['transactions']:,} transactions, {kind} {mode} scores, mean {summary['mean_score']:.4f}; written to {out}")
+        typer.echo(
+            f"{summary['transactions']:,} transactions, {kind} {mode} scores, mean {summary['mean_score']:.4f}; written to {out}"
+        )
 
 
 def explain(
     model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
     data: Annotated[Path, typer.Argument(help="A file or folder of the same schema.")],
     customer: Annotated[str, typer.Option(help="The customer's key.")],
-    transaction: Annotated[str | None, typer.Option(help="One transaction's id; all reasons are shown.")] = None,
-    last: Annotated[int, typer.Option(min=0, help="Show only so many of the latest transactions; 0 for all.")] = 20,
+    transaction: Annotated[
+        str | None, typer.Option(help="One transaction's id; all reasons are shown.")
+    ] = None,
+    last: Annotated[
+        int, typer.Option(min=0, help="Show only so many of the latest transactions; 0 for all.")
+    ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
 ) -> None:
     """Show a customer's path through the regimes. Each transaction comes with why it was scored as it was.
@@ -100,10 +113,17 @@ def explain(
         return
     console = Console(soft_wrap=True, highlight=False)
     told = "filtered; what adds to the log odds of the fraud regime against its strongest rival"
-    console.print(f"Customer {customer}, {'up to ' if transaction else ''}{path[-1][1].seen} transactions, {told}", markup=False)
+    console.print(
+        f"Customer {customer}, {'up to ' if transaction else ''}{path[-1][1].seen} transactions, {told}",
+        markup=False,
+    )
     for name, one in path:
         regime = f"regime {one.regime}{' (fraud)' if one.regime == detector.regimes.fraud_state else ''}, belief {max(one.belief):.0%}"
         low, high = one.interval
-        console.print(f"\n{name}  P(fraud) {one.probability:.1%} ({low:.1%} to {high:.1%})  {regime}", style="bold", markup=False)
+        console.print(
+            f"\n{name}  P(fraud) {one.probability:.1%} ({low:.1%} to {high:.1%})  {regime}",
+            style="bold",
+            markup=False,
+        )
         for reason in one.reasons if transaction is not None else one.reasons[:_TOP_REASONS]:
             console.print(f"  {reason.log_odds:>+8.1f}  {reason.text}", markup=False)

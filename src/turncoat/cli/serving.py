@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from turncoat.data.transactions import Transactions
     from turncoat.serving.pseudonyms import Pseudonyms
 
-_STORE_HELP = "`sqlite:///FILE` or `redis://HOST:PORT/DB`; by default the SQLite file MODEL-beliefs.sqlite."
+_STORE_HELP = (
+    "`sqlite:///FILE` or `redis://HOST:PORT/DB`; by default the SQLite file MODEL-beliefs.sqlite."
+)
 
 
 class Late(StrEnum):
@@ -39,34 +41,71 @@ def _need_extra() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as problem:
-        raise ConfigError(f"{problem.name} is not installed: pip install 'turncoat[serve]'") from problem
+        raise ConfigError(
+            f"{problem.name} is not installed: pip install 'turncoat[serve]'"
+        ) from problem
 
 
 def serve(
-    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`, or a `detector` folder of a study.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder written by `turncoat fit`, or a `detector` folder of a study."
+        ),
+    ],
     store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
     host: Annotated[str, typer.Option(help="Other than loopback needs --keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the port and the store.")] = 1,
-    keys: Annotated[Path | None, typer.Option(help="File of API keys (`turncoat new-key`); more in TURNCOAT_API_KEYS.")] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that share the port and the store.")
+    ] = 1,
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="File of API keys (`turncoat new-key`); more in TURNCOAT_API_KEYS."),
+    ] = None,
     late: Annotated[
-        Late, typer.Option(help="A transaction older than the belief: scored without moving it, applied, or refused.")
+        Late,
+        typer.Option(
+            help="A transaction older than the belief: scored without moving it, applied, or refused."
+        ),
     ] = Late.KEEP,
     labels_follow: Annotated[
-        bool, typer.Option(help="Whether frauds will be reported to /v1/labels. If so, what is not reported in time counts as genuine.")
+        bool,
+        typer.Option(
+            help="Whether frauds will be reported to /v1/labels. If so, what is not reported in time counts as genuine."
+        ),
     ] = True,
     labels_condition: Annotated[
-        bool, typer.Option(help="Whether the label of a customer's latest transaction conditions the belief.")
+        bool,
+        typer.Option(
+            help="Whether the label of a customer's latest transaction conditions the belief."
+        ),
     ] = True,
     pseudonymise: Annotated[
-        bool, typer.Option("--pseudonymise", help="Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY.")
+        bool,
+        typer.Option(
+            "--pseudonymise", help="Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY."
+        ),
     ] = False,
-    reasons: Annotated[int, typer.Option(min=0, help="Strongest reasons in an answer, the rest as one; 0 for none.")] = 4,
-    retention_days: Annotated[float, typer.Option(min=0, help="How long the log is kept; 0 for ever.")] = 30.0,
-    rate_limit: Annotated[float, typer.Option(min=0, help="Requests a second of each caller; 0 is no limit.")] = 0.0,
-    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of one transaction.")] = 1024 * 1024,
-    client_seconds: Annotated[float, typer.Option(min=0.1, help="That a client may take to send its request.")] = 10.0,
-    reload_seconds: Annotated[float, typer.Option(min=0, help="Between looks for a new model or calibration; 0 never looks.")] = 2.0,
+    reasons: Annotated[
+        int,
+        typer.Option(min=0, help="Strongest reasons in an answer, the rest as one; 0 for none."),
+    ] = 4,
+    retention_days: Annotated[
+        float, typer.Option(min=0, help="How long the log is kept; 0 for ever.")
+    ] = 30.0,
+    rate_limit: Annotated[
+        float, typer.Option(min=0, help="Requests a second of each caller; 0 is no limit.")
+    ] = 0.0,
+    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of one transaction.")] = 1024
+    * 1024,
+    client_seconds: Annotated[
+        float, typer.Option(min=0.1, help="That a client may take to send its request.")
+    ] = 10.0,
+    reload_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Between looks for a new model or calibration; 0 never looks."),
+    ] = 2.0,
 ) -> None:
     """Score transactions over HTTP. Every customer's belief is in a store.
 
@@ -105,10 +144,22 @@ def serve(
 
 def replay(
     model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
-    data: Annotated[Path, typer.Argument(help="The history: a file or folder of the same schema; labels may be missing.")],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="The history: a file or folder of the same schema; labels may be missing."
+        ),
+    ],
     store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
-    log: Annotated[bool, typer.Option(help="Keep the transactions in the log too: for late arrivals, and for rebuilding beliefs.")] = True,
-    pseudonymise: Annotated[bool, typer.Option("--pseudonymise", help="As in `turncoat serve`.")] = False,
+    log: Annotated[
+        bool,
+        typer.Option(
+            help="Keep the transactions in the log too: for late arrivals, and for rebuilding beliefs."
+        ),
+    ] = True,
+    pseudonymise: Annotated[
+        bool, typer.Option("--pseudonymise", help="As in `turncoat serve`.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Warm a store with history. Every transaction counts in the order it happened; a stopped replay goes on where it was.
@@ -129,7 +180,9 @@ def replay(
     transactions = read_for_scoring(data, detector.features_.fitted().schema)
     url = store or default_store(model)
     if url.startswith("memory:"):
-        raise ConfigError("a store in memory is gone when the replay ends. Name a SQLite file or a Redis")
+        raise ConfigError(
+            "a store in memory is gone when the replay ends. Name a SQLite file or a Redis"
+        )
     try:
         done = asyncio.run(_replay(detector, transactions, url, log, pseudonyms))
     except KeyboardInterrupt:
@@ -146,7 +199,13 @@ def replay(
         typer.echo(f"the first refused: {done['first_refusal']}")
 
 
-async def _replay(detector: Detector, transactions: Transactions, url: str, log: bool, pseudonyms: Pseudonyms | None) -> dict[str, Any]:
+async def _replay(
+    detector: Detector,
+    transactions: Transactions,
+    url: str,
+    log: bool,
+    pseudonyms: Pseudonyms | None,
+) -> dict[str, Any]:
     from turncoat.serving.answers import Given
     from turncoat.serving.attempt import Rules
     from turncoat.serving.ledger import Ledger
@@ -158,7 +217,14 @@ async def _replay(detector: Detector, transactions: Transactions, url: str, log:
     try:
         ledger = Ledger(opened, Rules(logs=log, n_reasons=0))
         before = await replayed(ledger, detector, transactions, pseudonyms)
-        done: dict[str, Any] = {"scored": 0, "duplicates": 0, "late": 0, "refused": 0, "done_before": before, "first_refusal": None}
+        done: dict[str, Any] = {
+            "scored": 0,
+            "duplicates": 0,
+            "late": 0,
+            "refused": 0,
+            "done_before": before,
+            "first_refusal": None,
+        }
         with Progress(console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task("replaying", total=transactions.n_rows, completed=before)
             async for rows, given in run(ledger, detector, transactions, pseudonyms):
@@ -167,7 +233,9 @@ async def _replay(detector: Detector, transactions: Transactions, url: str, log:
                         done["refused"] += 1
                         done["first_refusal"] = done["first_refusal"] or str(one)
                     else:
-                        done["duplicates" if one.duplicate else "late" if one.late else "scored"] += 1
+                        done[
+                            "duplicates" if one.duplicate else "late" if one.late else "scored"
+                        ] += 1
                 progress.advance(bar, len(rows))
         return done
     finally:
@@ -178,7 +246,12 @@ def recalibrate(
     model: Annotated[Path, typer.Argument(help="The folder of the model that serves.")],
     store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
     keep: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Weight of the calibration that the model was fitted with; 0 forgets it.")
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Weight of the calibration that the model was fitted with; 0 forgets it.",
+        ),
     ] = 1.0,
     delay_days: Annotated[
         float | None,
@@ -189,11 +262,19 @@ def recalibrate(
     ] = None,
     reported_only: Annotated[
         bool,
-        typer.Option("--reported-only", help="Use only what was reported, if that is all transactions of some kind, not just frauds."),
+        typer.Option(
+            "--reported-only",
+            help="Use only what was reported, if that is all transactions of some kind, not just frauds.",
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new fraud shares, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the new fraud shares, and change nothing.")
+    ] = False,
     use: Annotated[
-        int | None, typer.Option(min=0, help="Switch to an earlier calibration; 0 is the one the model was fitted with.")
+        int | None,
+        typer.Option(
+            min=0, help="Switch to an earlier calibration; 0 is the one the model was fitted with."
+        ),
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="Show the calibrations there are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -218,14 +299,22 @@ def recalibrate(
     from turncoat.serving.settings import default_store
 
     if use is not None and dry_run:
-        raise ConfigError("--dry-run shows what would be learnt, which --use does not do. Use one of them")
+        raise ConfigError(
+            "--dry-run shows what would be learnt, which --use does not do. Use one of them"
+        )
     if use is not None:
         use_calibration(model, use)
     elif not show:
         detector = load(model, calibration=0)
-        delay = detector.features_.fitted().label_delay if delay_days is None else delay_days * 86400.0
-        known = asyncio.run(_known(detector, store or default_store(model), delay, not reported_only))
-        updated = detector.recalibrated(known.beliefs, known.labels, known.offsets, known.external, keep=keep)
+        delay = (
+            detector.features_.fitted().label_delay if delay_days is None else delay_days * 86400.0
+        )
+        known = asyncio.run(
+            _known(detector, store or default_store(model), delay, not reported_only)
+        )
+        updated = detector.recalibrated(
+            known.beliefs, known.labels, known.offsets, known.external, keep=keep
+        )
         n_frauds = int(known.labels.sum())
         if min(n_frauds, known.n_rows - n_frauds) < FEW_OUTCOMES:
             typer.echo(
@@ -234,10 +323,14 @@ def recalibrate(
             )
         if dry_run and as_json:
             shares = dict(enumerate(updated.regimes.mean_rates.tolist()))
-            typer.echo(json.dumps({"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_shares": shares}))
+            typer.echo(
+                json.dumps({"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_shares": shares})
+            )
             return
         if dry_run:
-            typer.echo(f"{known.n_rows:,} outcomes, {n_frauds:,} frauds; not saved\n{updated.regimes.describe()}")
+            typer.echo(
+                f"{known.n_rows:,} outcomes, {n_frauds:,} frauds; not saved\n{updated.regimes.describe()}"
+            )
             return
         save_calibration(model, updated, About(time.time(), known.n_rows, n_frauds, keep))
     found = calibrations(model)
@@ -245,9 +338,15 @@ def recalibrate(
         typer.echo(json.dumps([asdict(one) for one in found]))
         return
     for one in found:
-        when = "as fitted" if one.created is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created))
+        when = (
+            "as fitted"
+            if one.created is None
+            else time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created))
+        )
         of_another = "" if one.usable else "  (of another model)"
-        typer.echo(f"{'*' if one.current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds{of_another}")
+        typer.echo(
+            f"{'*' if one.current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds{of_another}"
+        )
     if not show:
         typer.echo(load(model).regimes.describe())
 
@@ -264,10 +363,21 @@ async def _known(detector: Detector, url: str, delay: float, unreported: bool) -
 
 
 def erase(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Customers, as answers show them.")],
-    store: Annotated[str, typer.Option(help="Where the service keeps them: `sqlite:///FILE` or `redis://HOST:PORT/DB`.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Customers, as answers show them.")
+    ],
+    store: Annotated[
+        str,
+        typer.Option(
+            help="Where the service keeps them: `sqlite:///FILE` or `redis://HOST:PORT/DB`."
+        ),
+    ],
     pseudonymise: Annotated[
-        bool, typer.Option("--pseudonymise", help="As in `turncoat serve`: they are stored by a hash keyed with TURNCOAT_PSEUDONYM_KEY.")
+        bool,
+        typer.Option(
+            "--pseudonymise",
+            help="As in `turncoat serve`: they are stored by a hash keyed with TURNCOAT_PSEUDONYM_KEY.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -293,7 +403,9 @@ def erase(
             if pseudonymise
             else "Give names as answers show them, or --pseudonymise if the service has it"
         )
-        typer.echo(f"turncoat: the store {store} has nothing of {', '.join(stored_as)}. {hint}", err=True)
+        typer.echo(
+            f"turncoat: the store {store} has nothing of {', '.join(stored_as)}. {hint}", err=True
+        )
         raise typer.Exit(1)
 
 
@@ -309,7 +421,9 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
             had_record, n_entries = await erase_customer(opened, stored)
             if had_record or n_entries:
                 n_found += 1
-                typer.echo(f"{name}: {'the record' if had_record else 'no record'} and {n_entries:,} log entries erased")
+                typer.echo(
+                    f"{name}: {'the record' if had_record else 'no record'} and {n_entries:,} log entries erased"
+                )
             else:
                 typer.echo(f"{name}: nothing was stored")
         await forgotten()
@@ -321,7 +435,9 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
 def new_key(
     name: Annotated[str, typer.Argument(help="Whose key it is.")],
     scopes: Annotated[str, typer.Option(help="What it may do: of score, read, label.")] = "score",
-    keys: Annotated[Path | None, typer.Option(help="File to add its hash to; otherwise the line is printed.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="File to add its hash to; otherwise the line is printed.")
+    ] = None,
 ) -> None:
     """Make an API key. It is shown once; only its hash is kept.
 
@@ -335,10 +451,18 @@ def new_key(
     from turncoat.serving.access import parse_keys
 
     secret, key = make(name, scopes.split(","))
-    if keys is not None and keys.exists() and name in {one.name for one in parse_keys(keys.read_text(), str(keys))}:
-        raise ConfigError(f"{keys} has a key {name!r} already. Choose another name, or remove its line")
+    if (
+        keys is not None
+        and keys.exists()
+        and name in {one.name for one in parse_keys(keys.read_text(), str(keys))}
+    ):
+        raise ConfigError(
+            f"{keys} has a key {name!r} already. Choose another name, or remove its line"
+        )
     if keys is None:
-        typer.echo(f"the key, to be kept by its owner:  {secret}\nthe line for the keys file:         {key}")
+        typer.echo(
+            f"the key, to be kept by its owner:  {secret}\nthe line for the keys file:         {key}"
+        )
         return
     text = keys.read_text() if keys.exists() else ""
     text = f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{key}\n"

@@ -28,6 +28,8 @@ def simulate(
     from turncoat.data import simulators
 
     with Console(stderr=True).status(f"simulating {rows:,} transactions"):
-        files = simulators.simulate(preset, rows, seed, out=out, file_format=file_format, overwrite=overwrite)
+        files = simulators.simulate(
+            preset, rows, seed, out=out, file_format=file_format, overwrite=overwrite
+        )
     for path in files.values():
         typer.echo(path)

@@ -35,7 +35,9 @@ def category_text(value: Any) -> str | None:
     if isinstance(value, float | np.floating):
         if math.isnan(value):
             return None
-        return str(int(value)) if math.isfinite(value) and value == int(value) else repr(float(value))
+        return (
+            str(int(value)) if math.isfinite(value) and value == int(value) else repr(float(value))
+        )
     if type(value).__name__ in ("NAType", "NaTType"):  # how pandas says missing
         return None
     if isinstance(value, Decimal):
@@ -71,7 +73,9 @@ class Named:
         kind = column.dtype
         if kind.is_nested() or kind in (pl.Binary, pl.Object):
             raise TypeError(f"{kind} values have no spelling")
-        if kind in (pl.Categorical, pl.Int128) or isinstance(kind, pl.Enum):  # which Arrow codes otherwise, or does not know
+        if kind in (pl.Categorical, pl.Int128) or isinstance(
+            kind, pl.Enum
+        ):  # which Arrow codes otherwise, or does not know
             column = column.cast(pl.String)
         encoded = pc.dictionary_encode(column.rechunk().to_arrow())
         raw = np.asarray(encoded.indices.fill_null(-1)).astype(np.int32, copy=False)

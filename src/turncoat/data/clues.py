@@ -23,14 +23,20 @@ def _words(text: str) -> tuple[str, ...]:
 LABEL_WORDS = _words("fraud fraudulent chargeback label target class scam")
 FRAUD_WORDS = _words("fraud chargeback label scam")
 TIME_WORDS = _words("timestamp datetime time date dt ts epoch unix occurred created step when")
-CLOCK_WORDS = _words("timestamp datetime time date epoch unix seconds days")  # of a copy of the time
-OTHER_TIME_WORDS = _words("birth dob expiry expires opened updated registered signup settled label valid")
+CLOCK_WORDS = _words(
+    "timestamp datetime time date epoch unix seconds days"
+)  # of a copy of the time
+OTHER_TIME_WORDS = _words(
+    "birth dob expiry expires opened updated registered signup settled label valid"
+)
 ID_WORDS = _words("id uuid guid number num nr no key ref reference hash")
 EVENT_WORDS = _words("transaction trans txn tx trx event payment order record row")
 CUSTOMER_WORDS = _words(
     "customer client cardholder user account acct card cc pan iban sender payer orig originator buyer member holder entity"
 )
-ENTITY_WORDS = _words("terminal merchant shop store seller vendor payee dest beneficiary recipient receiver counterparty")
+COUNTERPARTY_WORDS = _words(
+    "terminal merchant shop store seller vendor payee dest beneficiary recipient receiver counterparty"
+)
 TRAIT_WORDS = _words(  # what a customer or merchant is like, not who it is
     "type brand country city state zip category cat mcc age balance limit score count amount amt days since agent lat long lon "
     "gender job present risk email phone device currency"
@@ -46,7 +52,7 @@ RELATIVE_WORDS = _words("since of diff delta lag elapsed")  # of times between, 
 _KNOWN_WORDS = {
     word
     for words in (
-        LABEL_WORDS, FRAUD_WORDS, TIME_WORDS, CLOCK_WORDS, OTHER_TIME_WORDS, ID_WORDS, EVENT_WORDS, CUSTOMER_WORDS, ENTITY_WORDS,
+        LABEL_WORDS, FRAUD_WORDS, TIME_WORDS, CLOCK_WORDS, OTHER_TIME_WORDS, ID_WORDS, EVENT_WORDS, CUSTOMER_WORDS, COUNTERPARTY_WORDS,
         TRAIT_WORDS, AMOUNT_WORDS, NOT_AMOUNT_WORDS, HABIT_WORDS, CODE_WORDS, RELATIVE_WORDS,
     )
     for word in words
@@ -78,7 +84,9 @@ class SampledColumn:
             if not padded and parsed.null_count() == present.null_count() < len(values):
                 values, numbers = present, parsed.fill_nan(None)
         unusable = kind.is_nested() or kind in (pl.Binary, pl.Object)
-        exact = numbers is not None and number(numbers.abs().max()) < 2**53  # larger ones can be told apart only as they are
+        exact = (
+            numbers is not None and number(numbers.abs().max()) < 2**53
+        )  # larger ones can be told apart only as they are
         known = numbers if numbers is not None and exact else values
         return cls(values.name, values, numbers, 0 if unusable else known.drop_nulls().n_unique())
 
@@ -95,7 +103,9 @@ class SampledColumn:
     @property
     def n_known(self) -> int:
         """Rows that have a value."""
-        return len(self.values) - (self.values if self.numbers is None else self.numbers).null_count()
+        return (
+            len(self.values) - (self.values if self.numbers is None else self.numbers).null_count()
+        )
 
     @cached_property
     def is_whole(self) -> bool:
@@ -105,7 +115,11 @@ class SampledColumn:
     @property
     def is_name(self) -> bool:
         """Whether the values can be names: text, truths or whole numbers."""
-        return self.is_whole if self.numbers is not None else self.values.dtype in (pl.String, pl.Boolean)
+        return (
+            self.is_whole
+            if self.numbers is not None
+            else self.values.dtype in (pl.String, pl.Boolean)
+        )
 
     @cached_property
     def is_truth(self) -> bool:

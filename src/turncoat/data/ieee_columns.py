@@ -25,4 +25,6 @@ class IeeeColumn:
 def ieee_columns() -> tuple[IeeeColumn, ...]:
     """All 394 transaction and 41 identity columns, in genuine order."""
     records = json.loads((files(__package__) / "ieee_columns.json").read_text(encoding="utf-8"))
-    return tuple(IeeeColumn(**{**record, "levels": tuple(record.get("levels", ()))}) for record in records)
+    return tuple(
+        IeeeColumn(**{**record, "levels": tuple(record.get("levels", ()))}) for record in records
+    )

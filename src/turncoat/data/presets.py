@@ -20,7 +20,9 @@ def preset(name: str) -> Schema:
         return _ieee()
     if base == "ieee-cis" and key == "card1+addr1+D1":
         return replace(_ieee(), name=name, customer=("card1", "addr1"), customer_age="D1")
-    raise ConfigError(f"no schema preset {name!r}; there are ieee-cis, ieee-cis:card1+addr1+D1 and handbook. Or name a turncoat.toml")
+    raise ConfigError(
+        f"no schema preset {name!r}; there are ieee-cis, ieee-cis:card1+addr1+D1 and handbook. Or name a turncoat.toml"
+    )
 
 
 def _handbook() -> Schema:
@@ -32,14 +34,16 @@ def _handbook() -> Schema:
         label="TX_FRAUD",
         amount="TX_AMOUNT",
         continuous=("TX_AMOUNT",),
-        entity="TERMINAL_ID",
+        counterparty="TERMINAL_ID",
         habits=("TERMINAL_ID",),
     )
 
 
 def _ieee() -> Schema:
     columns = ieee_columns()
-    of_kind = {kind: [c for c in columns if c.kind == kind] for kind in ("continuous", "categorical")}
+    of_kind = {
+        kind: [c for c in columns if c.kind == kind] for kind in ("continuous", "categorical")
+    }
     identity = tuple(c.name for kind in of_kind.values() for c in kind if c.file == "identity")
     return Schema(
         name="ieee-cis",

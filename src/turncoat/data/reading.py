@@ -28,7 +28,9 @@ _YEAR = 365.25 * 86400
 _LONGEST_NAME = 100_000  # characters; longer ones are pieces of a file whose quotes do not match
 
 
-def read(origin: Any, schema: Schema | str, *, joined: Any = None, labels: str = "all") -> Transactions:
+def read(
+    origin: Any, schema: Schema | str, *, joined: Any = None, labels: str = "all"
+) -> Transactions:
     """Read and check transactions.
 
     `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame. `schema` is a `Schema`, the
@@ -38,7 +40,11 @@ def read(origin: Any, schema: Schema | str, *, joined: Any = None, labels: str =
     """
     schema = resolve(schema)
     source = open_source(origin)
-    table = _Table(source, replace(schema, label=None) if labels == "none" else schema, second_source(source, schema, joined))
+    table = _Table(
+        source,
+        replace(schema, label=None) if labels == "none" else schema,
+        second_source(source, schema, joined),
+    )
     names = table.named()
     times = table.times()
     known = table.labels(labels)
@@ -88,12 +94,16 @@ def second_source(source: Source, schema: Schema, joined: Any) -> Source | None:
     if all(source.spelled(column) is not None for column in schema.join.columns):
         return None
     if source.path is None:
-        raise DataError(f"{source.name}: the columns of the second table are not there. Give it with `joined=`")
+        raise DataError(
+            f"{source.name}: the columns of the second table are not there. Give it with `joined=`"
+        )
     prefix = stem(source.path).removesuffix("transactions").removesuffix("transaction")
     wanted = schema.join.file.replace("{prefix}", prefix)
     place = beside(source.path, wanted)
     if place is None:
-        raise DataError(f"{source.name}: {wanted}.csv (or .csv.gz, .parquet) is not beside it. Put it there, or give it with `joined=`")
+        raise DataError(
+            f"{source.name}: {wanted}.csv (or .csv.gz, .parquet) is not beside it. Put it there, or give it with `joined=`"
+        )
     return open_source(place)
 
 
@@ -106,9 +116,13 @@ class _Table:
         self.owner: dict[str, Source] = {}
         self.partners: pl.Series | None = None  # each row's row in the second table
         join = schema.join if second is not None else None
-        theirs = [column for column in schema.columns if join is not None and column in join.columns]
+        theirs = [
+            column for column in schema.columns if join is not None and column in join.columns
+        ]
         ours = [column for column in schema.columns if column not in theirs]
-        self.columns = self._read(source, ours if join is None else list(dict.fromkeys([*ours, join.on])))
+        self.columns = self._read(
+            source, ours if join is None else list(dict.fromkeys([*ours, join.on]))
+        )
         self.n_rows = len(next(iter(self.columns.values())))
         if self.n_rows == 0:
             raise DataError(f"{source.name}: no rows. Check how the file was written")
@@ -117,9 +131,15 @@ class _Table:
 
     def _read(self, source: Source, columns: list[str]) -> dict[str, pl.Series]:
         spelled = {column: source.spelled(column) for column in columns}
-        missing = [column for column, found in spelled.items() if found is None or (found != column and found in columns)]
+        missing = [
+            column
+            for column, found in spelled.items()
+            if found is None or (found != column and found in columns)
+        ]
         if missing:
-            shown = ", ".join(repr(column) for column in missing[:8]) + (", ..." if len(missing) > 8 else "")
+            shown = ", ".join(repr(column) for column in missing[:8]) + (
+                ", ..." if len(missing) > 8 else ""
+            )
             have = ", ".join(source.columns[:12]) + (", ..." if len(source.columns) > 12 else "")
             raise DataError(
                 f"{source.name}: schema {self.schema.name!r} names {shown}, and the file does not have it. It has {have}. "
@@ -128,8 +148,14 @@ class _Table:
         self.owner |= {column: source for column in columns if column not in self.owner}
         names = {found: column for column, found in spelled.items() if found is not None}
         for column in filter(source.is_twice, names):
-            raise DataError(f"{source.name}: the header has {column!r} twice. Rename or remove one of the two columns")
-        numeric = [found for found, column in names.items() if column in self.schema.continuous or column == self.schema.customer_age]
+            raise DataError(
+                f"{source.name}: the header has {column!r} twice. Rename or remove one of the two columns"
+            )
+        numeric = [
+            found
+            for found, column in names.items()
+            if column in self.schema.continuous or column == self.schema.customer_age
+        ]
         try:
             source.check_lines()
             frame = source.with_numbers(numeric).select(list(names)).rename(names).collect()
@@ -139,15 +165,23 @@ class _Table:
                 raise damage from problem
             if source.csv is not None:
                 self._blame(source, numeric)
-            raise DataError(f"{source.name}: cannot be read: {first_line(problem)}. The file may be damaged; write it again") from problem
+            raise DataError(
+                f"{source.name}: cannot be read: {first_line(problem)}. The file may be damaged; write it again"
+            ) from problem
 
     def _blame(self, source: Source, numeric: list[str]) -> None:
         """Name the first cell of a CSV file that is not a number, if that is what went wrong."""
         for column in numeric:
             cell = pl.col(column)
-            wrong = cell.is_not_null() & (cell != NOT_A_NUMBER) & cell.cast(pl.Float64, strict=False).is_null()
+            wrong = (
+                cell.is_not_null()
+                & (cell != NOT_A_NUMBER)
+                & cell.cast(pl.Float64, strict=False).is_null()
+            )
             try:
-                found = source.frame.select(cell).with_row_index("row").filter(wrong).head(1).collect()
+                found = (
+                    source.frame.select(cell).with_row_index("row").filter(wrong).head(1).collect()
+                )
             except (pl.exceptions.PolarsError, OSError):
                 return
             if found.height:
@@ -162,13 +196,23 @@ class _Table:
         wrong = keys.is_null() | ~keys.is_first_distinct()
         if wrong.any():
             row = self.first(wrong)
-            problem = "the key is missing" if keys[row] is None else f"{keys[row]} is already on row {self.first(keys == keys[row]) + 1}"
-            raise DataError(f"{second.name}, column {on!r}, row {row + 1}: {problem}. Keep one row for each {on}")
+            problem = (
+                "the key is missing"
+                if keys[row] is None
+                else f"{keys[row]} is already on row {self.first(keys == keys[row]) + 1}"
+            )
+            raise DataError(
+                f"{second.name}, column {on!r}, row {row + 1}: {problem}. Keep one row for each {on}"
+            )
         rows = pl.DataFrame({"key": keys}).with_row_index("row")
-        place = pl.DataFrame({"key": _key(self.columns[on])}).join(rows, on="key", how="left", maintain_order="left")["row"]
+        place = pl.DataFrame({"key": _key(self.columns[on])}).join(
+            rows, on="key", how="left", maintain_order="left"
+        )["row"]
         if place.null_count() == self.n_rows:
             problem = f"no key of this file is one of {self.source.name}'s"
-            raise DataError(f"{second.name}, column {on!r}: {problem}. Check that both belong together")
+            raise DataError(
+                f"{second.name}, column {on!r}: {problem}. Check that both belong together"
+            )
         self.columns |= {column: theirs[column].gather(place) for column in columns}
         self.partners = place
 
@@ -193,12 +237,19 @@ class _Table:
             named = Named.of(values)
         except (TypeError, ValueError, NotImplementedError, pl.exceptions.PolarsError) as problem:
             name = self.owner[column].name
-            raise DataError(f"{name}, column {column!r}: {values.dtype} values cannot be names. Leave the column out") from problem
+            raise DataError(
+                f"{name}, column {column!r}: {values.dtype} values cannot be names. Leave the column out"
+            ) from problem
         for code, value in enumerate(named.values):
             if "\0" in value or len(value) > _LONGEST_NAME:
                 row = self.first(named.codes == code)
                 oddity = "a NUL character" if "\0" in value else f"{len(value):,} characters"
-                raise self.error(column, row, f"{value[:40]!r} has {oddity}", "The file may be damaged; write it again")
+                raise self.error(
+                    column,
+                    row,
+                    f"{value[:40]!r} has {oddity}",
+                    "The file may be damaged; write it again",
+                )
         return named
 
     def numbers(self) -> dict[str, Array]:
@@ -218,7 +269,12 @@ class _Table:
         endless = np.isinf(numbers)
         if endless.any():
             row = self.first(endless)
-            raise self.error(column, row, f"the value is {numbers[row]}, and must be finite", "Correct it, or leave it empty")
+            raise self.error(
+                column,
+                row,
+                f"the value is {numbers[row]}, and must be finite",
+                "Correct it, or leave it empty",
+            )
         return numbers
 
     def times(self) -> Array:
@@ -234,14 +290,33 @@ class _Table:
         if wrong.any():
             row = self.first(wrong)
             if values[row] is None:
-                raise self.error(column, row, "the time is missing, and every transaction needs one", "Correct or remove the row")
-            form = f" in the format {written!r}" if written else ": neither a finite number nor a date that begins with its year"
-            raise self.error(column, row, f"{values[row]!r} is not a time{form}", "Correct it, or set `time_format` in the schema")
+                raise self.error(
+                    column,
+                    row,
+                    "the time is missing, and every transaction needs one",
+                    "Correct or remove the row",
+                )
+            form = (
+                f" in the format {written!r}"
+                if written
+                else ": neither a finite number nor a date that begins with its year"
+            )
+            raise self.error(
+                column,
+                row,
+                f"{values[row]!r} is not a time{form}",
+                "Correct it, or set `time_format` in the schema",
+            )
         found = times.to_numpy()
         if np.abs(found).max() > LATEST:
             row = self.first(np.abs(found) > LATEST)
             reading = f"{values[row]!r}, in units of {self.schema.time_unit!r}, is {found[row] / _YEAR:,.0f} years from zero"
-            raise self.error(column, row, reading, f"Set `time_unit` in the schema: one of {', '.join(TIME_UNITS)}")
+            raise self.error(
+                column,
+                row,
+                reading,
+                f"Set `time_unit` in the schema: one of {', '.join(TIME_UNITS)}",
+            )
         return found
 
     def labels(self, which: str) -> Array | None:
@@ -251,18 +326,33 @@ class _Table:
             return None
         values = _plain(self.columns[column])
         if values.dtype == pl.String:
-            labels = values.str.to_lowercase().replace_strict(_TRUTHS, default=None, return_dtype=pl.Int8)
+            labels = values.str.to_lowercase().replace_strict(
+                _TRUTHS, default=None, return_dtype=pl.Int8
+            )
         elif values.dtype == pl.Boolean or values.dtype.is_numeric():
             labels = values.cast(pl.Float64)
-            labels = pl.select(pl.when(labels.is_in([0.0, 1.0])).then(labels)).to_series().cast(pl.Int8)
+            labels = (
+                pl.select(pl.when(labels.is_in([0.0, 1.0])).then(labels)).to_series().cast(pl.Int8)
+            )
         else:
             name = self.owner[column].name
-            raise DataError(f"{name}, column {column!r}: {values.dtype} values are not labels. Labels are 0 and 1; name another column")
-        wrong = labels.is_null() if which == "all" else labels.is_null() & values.is_not_null() & (values.cast(pl.String) != "")
+            raise DataError(
+                f"{name}, column {column!r}: {values.dtype} values are not labels. Labels are 0 and 1; name another column"
+            )
+        wrong = (
+            labels.is_null()
+            if which == "all"
+            else labels.is_null() & values.is_not_null() & (values.cast(pl.String) != "")
+        )
         if wrong.any():
             row = self.first(wrong)
             found = "missing" if values[row] is None else repr(values[row])
-            raise self.error(column, row, f"the label is {found}, and must be 0 or 1", "Correct it, or remove the row")
+            raise self.error(
+                column,
+                row,
+                f"the label is {found}, and must be 0 or 1",
+                "Correct it, or remove the row",
+            )
         return labels.fill_null(-1).to_numpy()
 
     def ids(self) -> tuple[Array, Array]:
@@ -274,25 +364,46 @@ class _Table:
         values = _plain(self.columns[column])
         if values.dtype == pl.String or values.dtype.is_integer():
             whole = values.cast(pl.Int64, strict=False)
-            values = whole if whole.cast(pl.String).eq_missing(values.cast(pl.String)).all() else values.cast(pl.String)  # "007" stays text
+            values = (
+                whole
+                if whole.cast(pl.String).eq_missing(values.cast(pl.String)).all()
+                else values.cast(pl.String)
+            )  # "007" stays text
         if values.null_count():
             raise self.error(
-                column, self.first(values.is_null()), "the transaction id is missing", "Every transaction needs one of its own"
+                column,
+                self.first(values.is_null()),
+                "the transaction id is missing",
+                "Every transaction needs one of its own",
             )
         if values.n_unique() < len(values):
             again = self.first(~values.is_first_distinct())
             first = self.first(values == values[again])
-            raise self.error(column, again, f"id {values[again]!r} is already on row {first + 1}", "Remove one of the rows")
+            raise self.error(
+                column,
+                again,
+                f"id {values[again]!r} is already on row {first + 1}",
+                "Remove one of the rows",
+            )
         if values.dtype == pl.String and (values.str.len_chars().max() or 0) > _LONGEST_NAME:  # type: ignore[operator]
             row = self.first(values.str.len_chars() > _LONGEST_NAME)
-            raise self.error(column, row, f"the id has {len(values[row]):,} characters", "The file may be damaged; write it again")
+            raise self.error(
+                column,
+                row,
+                f"the id has {len(values[row]):,} characters",
+                "The file may be damaged; write it again",
+            )
         if not (values.dtype.is_integer() or values.dtype == pl.String):
             name = self.owner[column].name
             raise DataError(
                 f"{name}, column {column!r}: {values.dtype} values are not ids. Make them whole numbers or text, or leave it out"
             )
         ids = values.to_numpy()
-        return (ids, ids) if values.dtype.is_integer() else (ids.astype(str), values.rank("ordinal").to_numpy())
+        return (
+            (ids, ids)
+            if values.dtype.is_integer()
+            else (ids.astype(str), values.rank("ordinal").to_numpy())
+        )
 
 
 def _in_parallel(work: Callable[[str], T], columns: Iterable[str]) -> dict[str, T]:
@@ -304,7 +415,11 @@ def _in_parallel(work: Callable[[str], T], columns: Iterable[str]) -> dict[str, 
 
 def _plain(values: pl.Series) -> pl.Series:
     """Values of a categorical type as the text they stand for."""
-    return values.cast(pl.String) if values.dtype == pl.Categorical or isinstance(values.dtype, pl.Enum) else values
+    return (
+        values.cast(pl.String)
+        if values.dtype == pl.Categorical or isinstance(values.dtype, pl.Enum)
+        else values
+    )
 
 
 def _key(values: pl.Series) -> pl.Series:
@@ -312,13 +427,23 @@ def _key(values: pl.Series) -> pl.Series:
     return _plain(values).cast(pl.String).str.replace(r"^([+-]?\d+)\.0+$", "$1")
 
 
-def _customers(table: _Table, names: dict[str, Named], numbers: dict[str, Array], times: Array) -> tuple[Array, Array]:
+def _customers(
+    table: _Table, names: dict[str, Named], numbers: dict[str, Array], times: Array
+) -> tuple[Array, Array]:
     """A code for every row's customer, and the customers' keys, sorted."""
     schema = table.schema
-    parts = [names[column] if column in names else Named.of(pl.Series(numbers[column])) for column in schema.customer]
+    parts = [
+        names[column] if column in names else Named.of(pl.Series(numbers[column]))
+        for column in schema.customer
+    ]
     unnamed = np.all([part.codes < 0 for part in parts], axis=0)
     if unnamed.any():
-        raise table.error(schema.customer[0], table.first(unnamed), "the customer is missing", "Name it, or remove the row")
+        raise table.error(
+            schema.customer[0],
+            table.first(unnamed),
+            "the customer is missing",
+            "Name it, or remove the row",
+        )
     if schema.customer_age is not None:
         began = np.floor(times / 86400) - np.floor(numbers[schema.customer_age])
         parts.append(Named.of(pl.Series(began)))
@@ -326,7 +451,9 @@ def _customers(table: _Table, names: dict[str, Named], numbers: dict[str, Array]
         return _ranked(parts[0].codes, parts[0].values)
     codes: Array = np.zeros(len(times), np.int64)
     for part in parts:
-        _, first, codes = np.unique(codes * (len(part.values) + 1) + part.codes, return_index=True, return_inverse=True)
+        _, first, codes = np.unique(
+            codes * (len(part.values) + 1) + part.codes, return_index=True, return_inverse=True
+        )
     spelled = [np.array([*part.values, ""], dtype=object)[part.codes[first]] for part in parts]
     return _ranked(codes, [key_text(key) for key in zip(*spelled, strict=True)])
 

@@ -43,14 +43,23 @@ def recognised(sources: list[Source]) -> Guess | None:
 def _less_what_is_absent(schema: Schema, sources: list[Source]) -> Guess:
     """A preset, less the columns that these files do not have."""
     if len(sources) > 2:
-        raise ConfigError(f"{len(sources)} files, and {schema.name} has two at most. Give the transaction file and the identity file")
+        raise ConfigError(
+            f"{len(sources)} files, and {schema.name} has two at most. Give the transaction file and the identity file"
+        )
     try:
         second = sources[1] if len(sources) > 1 else second_source(sources[0], schema, None)
     except DataError:
         second = None
     tables = sources[:1] if second is None else [sources[0], second]
-    have = [column for column in schema.columns if any(table.spelled(column) is not None for table in tables)]
-    kept: dict[str, Any] = {role: tuple(c for c in getattr(schema, role) if c in have) for role in ("continuous", "categorical", "habits")}
+    have = [
+        column
+        for column in schema.columns
+        if any(table.spelled(column) is not None for table in tables)
+    ]
+    kept: dict[str, Any] = {
+        role: tuple(c for c in getattr(schema, role) if c in have)
+        for role in ("continuous", "categorical", "habits")
+    }
     join = schema.join
     if join is not None:
         columns = tuple(column for column in join.columns if column in have)
@@ -61,7 +70,9 @@ def _less_what_is_absent(schema: Schema, sources: list[Source]) -> Guess:
         warnings.append(f"There is no label: the column {schema.label!r} is not there.")
     if absent_others := [column for column in absent if column != schema.label]:
         shown = ", ".join(absent_others[:5]) + (", ..." if len(absent_others) > 5 else "")
-        warnings.append(f"{len(absent_others)} columns of {schema.name} are not there and were left out of the schema: {shown}.")
+        warnings.append(
+            f"{len(absent_others)} columns of {schema.name} are not there and were left out of the schema: {shown}."
+        )
     label = schema.label if schema.label in have else None
     left_out = {
         name: TELLTALES.get(name, f"it is not part of the {schema.name} schema")
@@ -70,4 +81,6 @@ def _less_what_is_absent(schema: Schema, sources: list[Source]) -> Guess:
         if all(table.spelled(column) != name for column in have)
     }
     reasons = dict.fromkeys(have, f"a column of {schema.name}, whose schema is known")
-    return Guess(replace(schema, label=label, join=join, **kept), reasons, left_out, tuple(warnings))
+    return Guess(
+        replace(schema, label=label, join=join, **kept), reasons, left_out, tuple(warnings)
+    )

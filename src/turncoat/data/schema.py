@@ -22,7 +22,9 @@ class Join:
     def __post_init__(self) -> None:
         """Keep the file beside the first."""
         if "/" in self.file or "\\" in self.file or self.file in ("", ".", ".."):
-            raise ConfigError(f"join.file is {self.file!r}; it must be the name of a file beside the transaction file, without a folder")
+            raise ConfigError(
+                f"join.file is {self.file!r}; it must be the name of a file beside the transaction file, without a folder"
+            )
 
 
 @dataclass(frozen=True)
@@ -36,40 +38,69 @@ class Schema:
     amount: str | None = None  # must be among `continuous`
     label: str | None = None  # 1 for fraud, 0 for genuine
     id: str | None = None  # unique per transaction; by default the row's place in the file
-    entity: str | None = None  # a second party with a history of its own: terminal, merchant
-    habits: tuple[str, ...] = ()  # columns whose first-time values and changes matter: device, e-mail, address
+    counterparty: str | None = None  # a counterparty with a history of its own: terminal, merchant
+    habits: tuple[
+        str, ...
+    ] = ()  # columns whose first-time values and changes matter: device, e-mail, address
     time_unit: str = "s"  # of numeric times
     time_format: str | None = None  # of text times, as in strptime; None recognises ISO dates
-    customer_age: str | None = None  # days since the customer's first use: the day it began joins the key
+    customer_age: str | None = (
+        None  # days since the customer's first use: the day it began joins the key
+    )
     join: Join | None = None
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
         """Check that roles do not contradict each other."""
         for role in ("customer", "continuous", "categorical", "habits"):
-            object.__setattr__(self, role, _names(getattr(self, role), f"schema {self.name!r}: {role}"))
+            object.__setattr__(
+                self, role, _names(getattr(self, role), f"schema {self.name!r}: {role}")
+            )
         if not self.customer:
-            raise ConfigError(f"schema {self.name!r}: `customer` is empty. Name the column (or columns) that identify a customer")
+            raise ConfigError(
+                f"schema {self.name!r}: `customer` is empty. Name the column (or columns) that identify a customer"
+            )
         if self.time_unit not in TIME_UNITS:
-            raise ConfigError(f"schema {self.name!r}: time_unit {self.time_unit!r} is none of {', '.join(TIME_UNITS)}")
+            raise ConfigError(
+                f"schema {self.name!r}: time_unit {self.time_unit!r} is none of {', '.join(TIME_UNITS)}"
+            )
         if not self.continuous and not self.categorical:
-            raise ConfigError(f"schema {self.name!r}: no continuous and no categorical column. Name at least one")
+            raise ConfigError(
+                f"schema {self.name!r}: no continuous and no categorical column. Name at least one"
+            )
         if self.amount is not None and self.amount not in self.continuous:
-            raise ConfigError(f"schema {self.name!r}: the amount {self.amount!r} is not among the continuous columns. Add it there")
+            raise ConfigError(
+                f"schema {self.name!r}: the amount {self.amount!r} is not among the continuous columns. Add it there"
+            )
         role_of: dict[str, str] = {}
         for role in ("time", "label", "id", "continuous", "categorical"):
             for column in self._columns_of(role):
                 if column in role_of:
-                    raise ConfigError(f"schema {self.name!r}: column {column!r} is both {role_of[column]} and {role}. Keep one")
+                    raise ConfigError(
+                        f"schema {self.name!r}: column {column!r} is both {role_of[column]} and {role}. Keep one"
+                    )
                 role_of[column] = role
         names = ("time", "label", "id", "continuous")
-        forbidden = {"customer": names, "habits": names, "entity": names, "customer_age": (*names[:3], "categorical")}
+        forbidden = {
+            "customer": names,
+            "habits": names,
+            "counterparty": names,
+            "customer_age": (*names[:3], "categorical"),
+        }
         for role, others in forbidden.items():
             for column in self._columns_of(role):
                 if role_of.get(column) in others:
-                    raise ConfigError(f"schema {self.name!r}: column {column!r} is {role_of[column]}; it cannot be {role} too")
-        if self.customer_age is not None and self.customer_age in (*self.customer, *self.habits, self.entity):
-            raise ConfigError(f"schema {self.name!r}: customer_age {self.customer_age!r} is a number; it cannot be a name too")
+                    raise ConfigError(
+                        f"schema {self.name!r}: column {column!r} is {role_of[column]}; it cannot be {role} too"
+                    )
+        if self.customer_age is not None and self.customer_age in (
+            *self.customer,
+            *self.habits,
+            self.counterparty,
+        ):
+            raise ConfigError(
+                f"schema {self.name!r}: customer_age {self.customer_age!r} is a number; it cannot be a name too"
+            )
 
     def _columns_of(self, role: str) -> tuple[str, ...]:
         """The columns with a role, of which some have one and some several."""
@@ -78,28 +109,61 @@ class Schema:
 
     def roles(self, column: str) -> tuple[str, ...]:
         """Everything a column is used as."""
-        every = ("customer", "customer_age", "time", "id", "label", "amount", "entity", "continuous", "categorical", "habits")
+        every = (
+            "customer",
+            "customer_age",
+            "time",
+            "id",
+            "label",
+            "amount",
+            "counterparty",
+            "continuous",
+            "categorical",
+            "habits",
+        )
         return tuple(role for role in every if column in self._columns_of(role))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column in use, each once."""
-        single = (self.id, self.time, self.label, self.entity, self.customer_age)
-        every = (*self.customer, *(c for c in single if c is not None), *self.continuous, *self.categorical, *self.habits)
+        single = (self.id, self.time, self.label, self.counterparty, self.customer_age)
+        every = (
+            *self.customer,
+            *(c for c in single if c is not None),
+            *self.continuous,
+            *self.categorical,
+            *self.habits,
+        )
         return tuple(dict.fromkeys(every))
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Columns read as names, not as numbers."""
-        named = (*self.customer, *((self.entity,) if self.entity else ()), *self.categorical, *self.habits)
-        return tuple(c for c in dict.fromkeys(named) if c not in self.continuous and c not in (self.time, self.customer_age))
+        named = (
+            *self.customer,
+            *((self.counterparty,) if self.counterparty else ()),
+            *self.categorical,
+            *self.habits,
+        )
+        return tuple(
+            c
+            for c in dict.fromkeys(named)
+            if c not in self.continuous and c not in (self.time, self.customer_age)
+        )
 
     def as_table(self) -> dict[str, Any]:
         """The schema as a TOML table: what is absent or default is left out."""
-        table = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        table = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        }
         if self.join is not None:
             table["join"] = {**asdict(self.join), "columns": list(self.join.columns)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in table.items()
+        }
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], source: str = "schema") -> Schema:
@@ -108,7 +172,9 @@ class Schema:
         known = {f.name: f for f in fields(cls)}
         for key, value in values.items():
             if key not in known:
-                raise ConfigError(f"{source}: unknown setting {key!r}; a schema has {', '.join(known)}")
+                raise ConfigError(
+                    f"{source}: unknown setting {key!r}; a schema has {', '.join(known)}"
+                )
             if key in ("customer", "continuous", "categorical", "habits"):
                 values[key] = _names(value, f"{source}: {key}")
             elif key == "join":
@@ -117,7 +183,9 @@ class Schema:
                 raise ConfigError(f"{source}: {key} must be text, found {value!r}")
         for key in ("customer", "time"):
             if key not in values:
-                raise ConfigError(f"{source}: {key} is missing. Add a line `{key} = ...` that names the column")
+                raise ConfigError(
+                    f"{source}: {key} is missing. Add a line `{key} = ...` that names the column"
+                )
         return cls(**values)
 
 
@@ -126,7 +194,9 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{where} must be a list of column names, found {value!r}")
     if len(set(names)) < len(names):
-        raise ConfigError(f"{where} names a column twice: {', '.join(sorted({n for n in names if names.count(n) > 1}))}")
+        raise ConfigError(
+            f"{where} names a column twice: {', '.join(sorted({n for n in names if names.count(n) > 1}))}"
+        )
     return tuple(names)
 
 

@@ -26,13 +26,24 @@ _MEANINGS = {
     "amount": "the amount, one of the numbers below",
     "label": "1 for fraud, 0 for genuine",
     "id": "unique per transaction",
-    "entity": "a second party with a history of its own",
+    "counterparty": "a counterparty with a history of its own",
     "habits": "names whose first use and change matter",
     "time_unit": "of numeric times",
     "time_format": "of times that are text",
     "customer_age": "days since the customer's first use",
 }
-_ORDER = ("name", "customer", "time", "time_unit", "time_format", "label", "id", "amount", "entity", "customer_age")
+_ORDER = (
+    "name",
+    "customer",
+    "time",
+    "time_unit",
+    "time_format",
+    "label",
+    "id",
+    "amount",
+    "counterparty",
+    "customer_age",
+)
 _LISTS = ("continuous", "categorical", "habits")
 
 
@@ -48,7 +59,11 @@ def load_data_path(path: str | os.PathLike[str]) -> Path | None:
     """The file named in the `[data]` table, taken from the TOML file's folder; None if there is none."""
     place = Path(path)
     table = _read(place).get("data", {})
-    if not isinstance(table, dict) or set(table) - {"file"} or not isinstance(table.get("file", ""), str):
+    if (
+        not isinstance(table, dict)
+        or set(table) - {"file"}
+        or not isinstance(table.get("file", ""), str)
+    ):
         raise ConfigError(f'{place}: [data] must hold `file = "..."` alone; found {table!r}')
     return place.parent / table["file"] if table.get("file") else None
 
@@ -57,26 +72,43 @@ def _read(place: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(place.read_text(encoding="utf-8"))
     except OSError as problem:
-        raise ConfigError(f"{place}: cannot be read: {problem.strerror}. `turncoat init FILE` writes one") from problem
-    except (ValueError, RecursionError) as problem:  # of TOML, of its encoding, of its numbers, of its depth
+        raise ConfigError(
+            f"{place}: cannot be read: {problem.strerror}. `turncoat init FILE` writes one"
+        ) from problem
+    except (
+        ValueError,
+        RecursionError,
+    ) as problem:  # of TOML, of its encoding, of its numbers, of its depth
         raise ConfigError(f"{place}: is not TOML: {problem}") from problem
 
 
-def write_schema(schema: Schema | Guess, path: str | os.PathLike[str], *, data: Path | None = None, overwrite: bool = False) -> None:
+def write_schema(
+    schema: Schema | Guess,
+    path: str | os.PathLike[str],
+    *,
+    data: Path | None = None,
+    overwrite: bool = False,
+) -> None:
     """Write a schema, or a guess with its reasons, as a file for people to correct. `load_schema` reads it back.
 
     `data` is the file it is about, which `turncoat fit` then takes by default.
     """
     place = Path(path)
     if place.exists() and not overwrite:
-        raise ConfigError(f"{place}: is already there. Choose another name, or replace it (--overwrite, overwrite=True)")
+        raise ConfigError(
+            f"{place}: is already there. Choose another name, or replace it (--overwrite, overwrite=True)"
+        )
     aside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        aside.write_text(_data_table(data, place) + _document(schema), encoding="utf-8", newline="\n")
+        aside.write_text(
+            _data_table(data, place) + _document(schema), encoding="utf-8", newline="\n"
+        )
         aside.replace(place)
     except OSError as problem:
         aside.unlink(missing_ok=True)
-        raise ConfigError(f"{place}: cannot be written: {problem.strerror}. Choose another place") from problem
+        raise ConfigError(
+            f"{place}: cannot be written: {problem.strerror}. Choose another place"
+        ) from problem
 
 
 def _data_table(data: Path | None, place: Path) -> str:
@@ -90,7 +122,9 @@ def _document(source: Schema | Guess) -> str:
     reasons = {} if isinstance(source, Schema) else source.reasons
     left_out = {} if isinstance(source, Schema) else source.left_out
     table = schema.as_table()
-    lines = ["# What each column means. Correct what is wrong; columns not named here are not read."]
+    lines = [
+        "# What each column means. Correct what is wrong; columns not named here are not read."
+    ]
     for warning in () if isinstance(source, Schema) else source.warnings:
         lines += _comment(f"Check: {warning}")
     lines += ["", "[schema]"]
@@ -102,8 +136,16 @@ def _document(source: Schema | Guess) -> str:
         for column, reason in left_out.items():
             lines += _comment(f"{_text(column)}: {reason}", "#   ")
     if schema.join is not None:
-        lines += ["", "# A second file beside the first; its rows belong to transactions by a key.", "[schema.join]"]
-        lines += [f"file = {_text(schema.join.file)}", f"on = {_text(schema.join.on)}", *_list("columns", schema.join.columns)]
+        lines += [
+            "",
+            "# A second file beside the first; its rows belong to transactions by a key.",
+            "[schema.join]",
+        ]
+        lines += [
+            f"file = {_text(schema.join.file)}",
+            f"on = {_text(schema.join.on)}",
+            *_list("columns", schema.join.columns),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -119,7 +161,12 @@ def _setting(role: str, value: Any, reasons: Mapping[str, str]) -> list[str]:
         return [*lines, f"{role} = {_text(value)}"]
     if not why:
         return [*lines, *_list(role, value)]
-    return [*lines, f"{role} = [", *(f"    {_text(column)},{_remark(reasons.get(column))}" for column in columns), "]"]
+    return [
+        *lines,
+        f"{role} = [",
+        *(f"    {_text(column)},{_remark(reasons.get(column))}" for column in columns),
+        "]",
+    ]
 
 
 def _list(name: str, values: Any) -> list[str]:
@@ -138,7 +185,13 @@ def _list(name: str, values: Any) -> list[str]:
 
 
 def _comment(text: str, start: str = "# ") -> list[str]:
-    return textwrap.wrap(_printable(text), _WIDTH, initial_indent=start, subsequent_indent=start + "  ", break_long_words=False)
+    return textwrap.wrap(
+        _printable(text),
+        _WIDTH,
+        initial_indent=start,
+        subsequent_indent=start + "  ",
+        break_long_words=False,
+    )
 
 
 def _remark(text: str | None) -> str:

@@ -33,7 +33,11 @@ class Source:
     @property
     def csv(self) -> Path | None:
         """The file, if it is one whose values are text until someone says what they are."""
-        return self.path if self.path is not None and _suffix(self.path) in (".csv", ".csv.gz") else None
+        return (
+            self.path
+            if self.path is not None and _suffix(self.path) in (".csv", ".csv.gz")
+            else None
+        )
 
     def with_numbers(self, columns: list[str]) -> pl.LazyFrame:
         """The table, these columns of a CSV file as numbers (NaN where missing) and all its others as text."""
@@ -41,8 +45,12 @@ class Source:
             return self.frame
         kinds = dict.fromkeys(columns, pl.Float64)
         missing = dict.fromkeys(columns, NOT_A_NUMBER)
-        table = pl.scan_csv(self.csv, infer_schema=False, schema_overrides=kinds, null_values=missing, glob=False)
-        return table.with_columns(pl.col(columns).fill_null(math.nan))  # here, where all processors do it
+        table = pl.scan_csv(
+            self.csv, infer_schema=False, schema_overrides=kinds, null_values=missing, glob=False
+        )
+        return table.with_columns(
+            pl.col(columns).fill_null(math.nan)
+        )  # here, where all processors do it
 
     def spelled(self, column: str) -> str | None:
         """How the table spells a column: as asked, or with `-` for `_` (as one genuine IEEE-CIS file has it)."""
@@ -53,7 +61,9 @@ class Source:
 
     def is_twice(self, column: str) -> bool:
         """Whether a CSV file's header has this name more than once."""
-        return self.csv is not None and f"{column}_duplicated_0" in self.columns  # the name that polars gives the second
+        return (
+            self.csv is not None and f"{column}_duplicated_0" in self.columns
+        )  # the name that polars gives the second
 
     def check_lines(self) -> None:
         """Refuse a CSV file with a line that has more or fewer fields than its header: its values would shift unnoticed."""
@@ -61,11 +71,23 @@ class Source:
             return
         line = pl.col("line")
         lines = pl.scan_csv(
-            self.csv, has_header=False, new_columns=["line"], infer_schema=False, separator="\x1f", quote_char=None, glob=False
+            self.csv,
+            has_header=False,
+            new_columns=["line"],
+            infer_schema=False,
+            separator="\x1f",
+            quote_char=None,
+            glob=False,
         )
         fields = line.str.replace_all(r'"[^"]*"', "").str.count_matches(",", literal=True) + 1
-        odd = lines.filter((fields != len(self.columns)) & (line.str.strip_chars() != "")).head(1).collect()
-        if odd.height and (found := self.damage()):  # a quoted line break also looks odd; only a slow look tells
+        odd = (
+            lines.filter((fields != len(self.columns)) & (line.str.strip_chars() != ""))
+            .head(1)
+            .collect()
+        )
+        if odd.height and (
+            found := self.damage()
+        ):  # a quoted line break also looks odd; only a slow look tells
             raise found
 
     def damage(self) -> DataError | None:
@@ -74,16 +96,31 @@ class Source:
             return None
         opened: Any = gzip.open if self.csv.name.lower().endswith(".gz") else open
         try:
-            with opened(self.csv, "rt", encoding="utf-8", errors="surrogateescape", newline="") as lines:
+            with opened(
+                self.csv, "rt", encoding="utf-8", errors="surrogateescape", newline=""
+            ) as lines:
                 for number, row in enumerate(csv.reader(lines)):
                     if number and row and len(row) != len(self.columns):
                         problem = f"{len(row)} fields, and the header has {len(self.columns)}"
-                        return DataError(f"{self.name}, row {number}: {problem}. Put values with commas in quotes, or write the file again")
-                    broken = next((place for place, cell in enumerate(row) if not (cell.isascii() or _encodes(cell))), None)
+                        return DataError(
+                            f"{self.name}, row {number}: {problem}. Put values with commas in quotes, or write the file again"
+                        )
+                    broken = next(
+                        (
+                            place
+                            for place, cell in enumerate(row)
+                            if not (cell.isascii() or _encodes(cell))
+                        ),
+                        None,
+                    )
                     if broken is not None:
-                        place = f"column {self.columns[broken]!r}, row {number}" if number else "header"
+                        place = (
+                            f"column {self.columns[broken]!r}, row {number}" if number else "header"
+                        )
                         found = row[broken].encode(errors="surrogateescape")
-                        return DataError(f"{self.name}, {place}: {found!r} is not UTF-8 text. Save the file as UTF-8")
+                        return DataError(
+                            f"{self.name}, {place}: {found!r} is not UTF-8 text. Save the file as UTF-8"
+                        )
         except (csv.Error, OSError, EOFError, zlib.error):
             return None
         return None
@@ -100,7 +137,9 @@ def open_source(origin: Any) -> Source:
     elif hasattr(origin, "__arrow_c_stream__") or hasattr(origin, "to_numpy"):
         frame = _foreign(origin).lazy()
     else:
-        raise ConfigError(f"cannot read a {type(origin).__name__}. Give a path, or a polars, pandas or Arrow frame")
+        raise ConfigError(
+            f"cannot read a {type(origin).__name__}. Give a path, or a polars, pandas or Arrow frame"
+        )
     return Source("the frame", frame, None, tuple(frame.collect_schema().names()))
 
 
@@ -110,18 +149,30 @@ def _foreign(origin: Any) -> pl.DataFrame:
         return pl.DataFrame(origin)
     except Exception as problem:  # whatever the other library raises
         if not (hasattr(origin, "isna") and hasattr(origin, "columns")):
-            raise DataError(f"the {type(origin).__name__} cannot be taken over: {first_line(problem)}. Give a Parquet file") from problem
+            raise DataError(
+                f"the {type(origin).__name__} cannot be taken over: {first_line(problem)}. Give a Parquet file"
+            ) from problem
     names = [str(name) for name in origin.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"the frame: columns {', '.join(map(repr, twice))} are there twice. Rename or drop one of each")
-    return pl.DataFrame([_foreign_column(name, origin[column]) for name, column in zip(names, origin.columns, strict=True)])
+        raise DataError(
+            f"the frame: columns {', '.join(map(repr, twice))} are there twice. Rename or drop one of each"
+        )
+    return pl.DataFrame(
+        [
+            _foreign_column(name, origin[column])
+            for name, column in zip(names, origin.columns, strict=True)
+        ]
+    )
 
 
 def _foreign_column(name: str, column: Any) -> pl.Series:
     try:
         return pl.Series(name, column)
     except Exception:  # whatever the other library raises on mixed types
-        texts = [None if missing else category_text(value) for value, missing in zip(column, column.isna(), strict=True)]
+        texts = [
+            None if missing else category_text(value)
+            for value, missing in zip(column, column.isna(), strict=True)
+        ]
         return pl.Series(name, texts, dtype=pl.String)
 
 
@@ -135,7 +186,9 @@ def _encodes(text: str) -> bool:
 
 def beside(path: Path, stem: str) -> Path | None:
     """A data file with this stem in the same folder."""
-    return next((place for suffix in SUFFIXES if (place := path.parent / (stem + suffix)).is_file()), None)
+    return next(
+        (place for suffix in SUFFIXES if (place := path.parent / (stem + suffix)).is_file()), None
+    )
 
 
 def stem(path: Path) -> str:
@@ -153,7 +206,9 @@ def _open_path(path: Path) -> Source:
     if path.is_dir():
         return _open_folder(path)
     if not _suffix(path):
-        raise DataError(f"{path}: cannot tell what this is. Turncoat reads {', '.join(SUFFIXES)} and folders of Parquet files")
+        raise DataError(
+            f"{path}: cannot tell what this is. Turncoat reads {', '.join(SUFFIXES)} and folders of Parquet files"
+        )
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty. Check how it was written")
     return _lazily(path, [path])
@@ -167,26 +222,40 @@ def _open_folder(folder: Path) -> Source:
         if len(named) == 1:
             return _open_path(named[0])
         if named:
-            raise DataError(f"{folder}: {' and '.join(place.name for place in named)} are both there. Give the path of one")
+            raise DataError(
+                f"{folder}: {' and '.join(place.name for place in named)} are both there. Give the path of one"
+            )
     parts = [place for place in files if _suffix(place) == ".parquet"]
     if parts and len(parts) == len(files):
         return _lazily(folder / "*.parquet", parts)
     if len(files) == 1:
         return _open_path(files[0])
     found = ", ".join(place.name for place in files[:8]) or "nothing readable"
-    raise DataError(f"{folder}: expected one data file, a transaction file or Parquet files only; found {found}. Give the path of one")
+    raise DataError(
+        f"{folder}: expected one data file, a transaction file or Parquet files only; found {found}. Give the path of one"
+    )
 
 
 def _lazily(path: Path, files: list[Path]) -> Source:
     try:
-        frame = pl.scan_parquet(files, glob=False) if _suffix(path) == ".parquet" else pl.scan_csv(path, infer_schema=False, glob=False)
+        frame = (
+            pl.scan_parquet(files, glob=False)
+            if _suffix(path) == ".parquet"
+            else pl.scan_csv(path, infer_schema=False, glob=False)
+        )
         columns = tuple(frame.collect_schema().names())
     except (pl.exceptions.PolarsError, OSError) as problem:
-        raise DataError(f"{path}: cannot be read: {first_line(problem)}. The file may be truncated; write it again") from problem
+        raise DataError(
+            f"{path}: cannot be read: {first_line(problem)}. The file may be truncated; write it again"
+        ) from problem
     if any("\0" in name for name in columns):
         raise DataError(f"{path}: the header is not UTF-8 text. Save the file as UTF-8")
-    if len(columns) == 1 and (sign := next((sign for sign in _OTHER_SEPARATORS if sign in columns[0]), None)):
-        raise DataError(f"{path}: separated by {_OTHER_SEPARATORS[sign]}; Turncoat reads commas. Write the file again with commas")
+    if len(columns) == 1 and (
+        sign := next((sign for sign in _OTHER_SEPARATORS if sign in columns[0]), None)
+    ):
+        raise DataError(
+            f"{path}: separated by {_OTHER_SEPARATORS[sign]}; Turncoat reads commas. Write the file again with commas"
+        )
     return Source(str(path), frame, path, columns)
 
 

@@ -53,8 +53,14 @@ class Split:
 
     def known(self, part: str, times: Array) -> Array:
         """Rows that may be looked at when a part is used: it, the parts before it and, as history, rows of no part that are not later."""
-        outside = self.left_out[times[self.left_out] <= times[self.parts[part]].max(initial=-np.inf)]
-        return np.unique(np.concatenate([*(self.parts[name] for name in PARTS[: PARTS.index(part) + 1]), outside]))
+        outside = self.left_out[
+            times[self.left_out] <= times[self.parts[part]].max(initial=-np.inf)
+        ]
+        return np.unique(
+            np.concatenate(
+                [*(self.parts[name] for name in PARTS[: PARTS.index(part) + 1]), outside]
+            )
+        )
 
     def describe(self) -> str:
         """A small table of who is where."""
@@ -66,10 +72,20 @@ class Split:
             cells.append([part, *("-" if value is None else f"{value:,.0f}" for value in values)])
         widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
         lines = [
-            "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+            "  ".join(
+                cell.ljust(w) if i == 0 else cell.rjust(w)
+                for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+            )
             for line in cells
         ]
-        return "\n".join([self.name + (f", seed {self.seed}" if self.seed is not None else "") + "; times in seconds", *lines])
+        return "\n".join(
+            [
+                self.name
+                + (f", seed {self.seed}" if self.seed is not None else "")
+                + "; times in seconds",
+                *lines,
+            ]
+        )
 
     def __str__(self) -> str:
         """The table."""
@@ -135,7 +151,11 @@ def by_time(
     ordered = np.sort(rows.times)
     membership = np.full(rows.times.size, _FIT, np.int8)
     remaining = 1.0
-    for part in ("test", "calibration", "selection"):  # backwards, so that the parts tested on do not move with the others
+    for part in (
+        "test",
+        "calibration",
+        "selection",
+    ):  # backwards, so that the parts tested on do not move with the others
         if not shares[part]:
             continue
         remaining -= shares[part]
@@ -181,7 +201,9 @@ def prequential(
     if memory is not None:
         _seconds("memory", memory, above=0.0)
     if drop_compromised and rows.labels is None:
-        raise ConfigError("drop_compromised needs labels to know which cards are compromised; give labels")
+        raise ConfigError(
+            "drop_compromised needs labels to know which cards are compromised; give labels"
+        )
     origin = float(rows.times.min()) if start is None else start
     _seconds("start", origin)
     covered = float(rows.times.max()) - origin - train - gap
@@ -191,7 +213,15 @@ def prequential(
             f"times: from {origin:,.0f} on they span {covered + train + gap:,.0f} seconds, but train, gap and test take "
             f"{train + gap + test:,.0f}. Give more data or shorter windows"
         )
-    wanted = ["fit", *(part for part, length in (("selection", selection), ("calibration", calibration)) if length), "test"]
+    wanted = [
+        "fit",
+        *(
+            part
+            for part, length in (("selection", selection), ("calibration", calibration))
+            if length
+        ),
+        "test",
+    ]
     splits = []
     for i in range(n_splits):
         begin = origin + i * test
@@ -199,13 +229,28 @@ def prequential(
         tested_from, tested_until = (origin + train + gap + j * test for j in (i, i + 1))
         known_until = tested_from - gap
         calibrated_from = known_until - calibration
-        edges = [begin, calibrated_from - selection, calibrated_from, known_until, tested_from, tested_until]
+        edges = [
+            begin,
+            calibrated_from - selection,
+            calibrated_from,
+            known_until,
+            tested_from,
+            tested_until,
+        ]
         window = np.searchsorted(edges, rows.times, side="right")
-        membership = np.array([_LEFT_OUT, _FIT, _SELECTION, _CALIBRATION, _LEFT_OUT, _TEST, _LEFT_OUT], np.int8)[window]
+        membership = np.array(
+            [_LEFT_OUT, _FIT, _SELECTION, _CALIBRATION, _LEFT_OUT, _TEST, _LEFT_OUT], np.int8
+        )[window]
         if drop_compromised:
             since = begin if memory is None else known_until - memory
-            membership[(membership == _TEST) & (rows.times > rows.known_compromised(since, gap))] = _LEFT_OUT
-        splits.append(_split(f"prequential {i + 1} of {n_splits}", None, rows, membership, wanted, needs_fraud))
+            membership[
+                (membership == _TEST) & (rows.times > rows.known_compromised(since, gap))
+            ] = _LEFT_OUT
+        splits.append(
+            _split(
+                f"prequential {i + 1} of {n_splits}", None, rows, membership, wanted, needs_fraud
+            )
+        )
     return splits
 
 
@@ -214,7 +259,9 @@ def long_enough(customers: ArrayLike, rows: ArrayLike, minimum: int = 5) -> Arra
     if isinstance(minimum, bool) or not isinstance(minimum, int | np.integer) or minimum < 1:
         raise ConfigError(f"minimum must be a whole number of at least 1; found {minimum!r}")
     part = np.asarray(rows, np.int64)
-    _, codes, lengths = np.unique(np.asarray(customers)[part], return_inverse=True, return_counts=True)
+    _, codes, lengths = np.unique(
+        np.asarray(customers)[part], return_inverse=True, return_counts=True
+    )
     kept: Array = part[lengths[codes] >= minimum]
     return kept
 
@@ -238,13 +285,19 @@ class _Rows:
             )
         seconds = _per_row("times", times, keys.size)
         if seconds.dtype.kind not in "uif":
-            raise DataError(f"times must be seconds as numbers; found {seconds.dtype}. Convert dates to seconds first")
+            raise DataError(
+                f"times must be seconds as numbers; found {seconds.dtype}. Convert dates to seconds first"
+            )
         for row in np.flatnonzero(~np.isfinite(seconds)):
-            raise DataError(f"times row {row}: found {seconds[row]}; every row needs a finite time. Drop the row or give its time")
+            raise DataError(
+                f"times row {row}: found {seconds[row]}; every row needs a finite time. Drop the row or give its time"
+            )
         marks = None if labels is None else _per_row("labels", labels, keys.size)
         if marks is not None:
             for row in np.flatnonzero(~np.isin(marks, (0, 1))):
-                raise DataError(f"labels row {row}: found {marks[row]}; labels are 0 or 1. Drop rows of unknown label, or give no labels")
+                raise DataError(
+                    f"labels row {row}: found {marks[row]}; labels are 0 or 1. Drop rows of unknown label, or give no labels"
+                )
             marks = marks.astype(np.int8)
         distinct, codes = np.unique(keys, return_inverse=True)
         return cls(codes, distinct.size, seconds.astype(np.float64), marks)
@@ -263,19 +316,32 @@ class _Rows:
         times = self.times[rows]
         return Summary(
             rows=rows.size,
-            customers=int(np.count_nonzero(np.bincount(self.codes[rows], minlength=self.n_customers))),
+            customers=int(
+                np.count_nonzero(np.bincount(self.codes[rows], minlength=self.n_customers))
+            ),
             frauds=None if self.labels is None else int(np.count_nonzero(self.labels[rows])),
             first=float(times.min()) if rows.size else None,
             last=float(times.max()) if rows.size else None,
         )
 
 
-def _split(name: str, seed: int | None, rows: _Rows, membership: Array, wanted: Sequence[str], needs_fraud: bool) -> Split:
+def _split(
+    name: str,
+    seed: int | None,
+    rows: _Rows,
+    membership: Array,
+    wanted: Sequence[str],
+    needs_fraud: bool,
+) -> Split:
     """The split that a part number per row says; every wanted part must have rows, and frauds if they are needed."""
     if needs_fraud and rows.labels is None:
         raise ConfigError("needs_fraud needs labels to count frauds; give labels")
-    fit, selection, calibration, test, left_out = (np.flatnonzero(membership == part) for part in range(5))
-    named = dict(zip([*PARTS, "left out"], (fit, selection, calibration, test, left_out), strict=True))
+    fit, selection, calibration, test, left_out = (
+        np.flatnonzero(membership == part) for part in range(5)
+    )
+    named = dict(
+        zip([*PARTS, "left out"], (fit, selection, calibration, test, left_out), strict=True)
+    )
     summaries = {part: rows.summary(members) for part, members in named.items()}
     for part in wanted:
         if not summaries[part].rows:
@@ -295,7 +361,9 @@ def _shares(selection: float, calibration: float, test: float) -> dict[str, floa
         may_be_absent = name != "test"
         if not (0 < share < 1 or (may_be_absent and share == 0)):
             ends = "at least 0" if may_be_absent else "above 0"
-            raise ConfigError(f"{name} must be {ends} and below 1; found {share!r}. Give the share of the data it gets, such as 0.1")
+            raise ConfigError(
+                f"{name} must be {ends} and below 1; found {share!r}. Give the share of the data it gets, such as 0.1"
+            )
     if sum(shares.values()) >= 1:
         raise ConfigError(
             f"selection, calibration and test must add up to less than 1; found {sum(shares.values()):g}. Leave some to fit on"
@@ -306,11 +374,15 @@ def _shares(selection: float, calibration: float, test: float) -> dict[str, floa
 def _seconds(name: str, value: float, at_least: float = -np.inf, above: float = -np.inf) -> None:
     if not (np.isfinite(value) and value >= at_least and value > above):
         rule = "above 0" if above == 0 else "of at least 0" if at_least == 0 else "that is finite"
-        raise ConfigError(f"{name} must be a number of seconds {rule}; found {value!r}. A week is 7 * DAY")
+        raise ConfigError(
+            f"{name} must be a number of seconds {rule}; found {value!r}. A week is 7 * DAY"
+        )
 
 
 def _per_row(name: str, values: ArrayLike, n_rows: int) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
-        raise DataError(f"{name} must have one entry per row, as customers has: expected {n_rows}, found shape {array.shape}")
+        raise DataError(
+            f"{name} must have one entry per row, as customers has: expected {n_rows}, found shape {array.shape}"
+        )
     return array

@@ -32,7 +32,9 @@ def seconds(values: pl.Series, schema: Schema) -> pl.Series | None:
         values = text_times(values, schema.time_format)
     if values.dtype.is_temporal() and values.dtype != pl.Time and values.dtype != pl.Duration:
         instants = values.cast(pl.Datetime("us")).dt.timestamp("us").cast(pl.Float64).to_numpy()
-        return pl.Series(values.name, instants / 1e6)  # NumPy divides as Python does; polars multiplies by the inverse
+        return pl.Series(
+            values.name, instants / 1e6
+        )  # NumPy divides as Python does; polars multiplies by the inverse
     if values.dtype.is_numeric():
         return values.cast(pl.Float64) * TIME_UNITS[schema.time_unit]
     return None

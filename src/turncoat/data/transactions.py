@@ -63,14 +63,18 @@ class Transactions:
         if chosen.dtype == bool and chosen.shape == (self.n_rows,):
             chosen = np.flatnonzero(chosen)
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "ui"):
-            raise DataError(f"{self.source}: rows are whole numbers or a mask of {self.n_rows:,}; found {chosen.dtype} {chosen.shape}")
+            raise DataError(
+                f"{self.source}: rows are whole numbers or a mask of {self.n_rows:,}; found {chosen.dtype} {chosen.shape}"
+            )
         if len(chosen) == 0:
             raise DataError(f"{self.source}: no transaction was chosen. Choose at least one")
         chosen = chosen.astype(np.int64)
         if np.any(np.diff(chosen) <= 0):
             chosen = np.unique(chosen)
         if chosen[0] < 0 or chosen[-1] >= self.n_rows:
-            raise DataError(f"{self.source}: transaction {chosen[0] if chosen[0] < 0 else chosen[-1]} of {self.n_rows:,} does not exist")
+            raise DataError(
+                f"{self.source}: transaction {chosen[0] if chosen[0] < 0 else chosen[-1]} of {self.n_rows:,} does not exist"
+            )
         return chosen
 
     def take(self, rows: ArrayLike) -> Transactions:
@@ -88,9 +92,13 @@ class Transactions:
     def needed_labels(self, purpose: str) -> Array:
         """The labels, for a purpose that cannot do without both kinds."""
         if self.labels is None:
-            raise DataError(f"{self.source}: {purpose} needs labels, and the schema names none. Set `label` in the schema")
+            raise DataError(
+                f"{self.source}: {purpose} needs labels, and the schema names none. Set `label` in the schema"
+            )
         if (self.labels < 0).any():
-            raise DataError(f"{self.source}: {purpose} needs the label of every row, and some are missing. Leave those rows out")
+            raise DataError(
+                f"{self.source}: {purpose} needs the label of every row, and some are missing. Leave those rows out"
+            )
         if self.labels.min() == self.labels.max():
             column, value = self.schema.label, int(self.labels[0])
             raise DataError(
@@ -108,7 +116,9 @@ class Transactions:
         if name in self.numbers:
             column: Array = self.numbers[name][self.places]
             return column
-        raise DataError(f"{self.source}: column {name!r} was not read; the schema has {', '.join(self.schema.columns[:20])}...")
+        raise DataError(
+            f"{self.source}: column {name!r} was not read; the schema has {', '.join(self.schema.columns[:20])}..."
+        )
 
     def __repr__(self) -> str:
         """One line for people."""

@@ -22,7 +22,11 @@ from turncoat.panel import Panel
 Array = NDArray[Any]
 Announce = Callable[[str, int, int], None]  # start, cycles done, cycles in all
 
-SCRATCH, TRAINED, REWEIGHTED = "from scratch", "from the trained encoder", "from scratch, reweighted"
+SCRATCH, TRAINED, REWEIGHTED = (
+    "from scratch",
+    "from the trained encoder",
+    "from scratch, reweighted",
+)
 _LEAST_OCCUPANCY = 0.005  # of a state whose fraud share counts
 _AS_THE_ENCODER = ("dropout", "learning_rate", "batch_size", "gradient_norm", "device")
 
@@ -45,7 +49,9 @@ def joint_ablation(
     from turncoat.models.neural.joint import JointSettings, Snapshot, train_jointly
 
     if n_states < 2:
-        raise ConfigError(f"n_states is {n_states}; of fewer than 2 states none can take the rows of another")
+        raise ConfigError(
+            f"n_states is {n_states}; of fewer than 2 states none can take the rows of another"
+        )
     drawn = some_customers(panel, most_rows, seed)
     labels = _needed_labels(drawn)
     shared = {name: getattr(trained.settings, name) for name in _AS_THE_ENCODER}
@@ -54,7 +60,9 @@ def joint_ablation(
         seen: list[JointCycle] = []
 
         def observe(snapshot: Snapshot) -> None:
-            seen.append(measured_cycle(snapshot.cycle, snapshot.latents, snapshot.posteriors, labels))
+            seen.append(
+                measured_cycle(snapshot.cycle, snapshot.latents, snapshot.posteriors, labels)
+            )
             if announce is not None:
                 announce(name, snapshot.cycle, cycles)
 
@@ -63,7 +71,11 @@ def joint_ablation(
         return JointRun(name, tuple(seen))
 
     runs = (run(SCRATCH, False, False), run(TRAINED, True, False), run(REWEIGHTED, False, True))
-    part = "all rows" if drawn is panel else f"{drawn.n_rows:,} of {panel.n_rows:,} rows, those of customers drawn at random"
+    part = (
+        "all rows"
+        if drawn is panel
+        else f"{drawn.n_rows:,} of {panel.n_rows:,} rows, those of customers drawn at random"
+    )
     return JointAblation(
         n_states=n_states,
         latent_dim=trained.layout.latent_dim,
@@ -131,7 +143,9 @@ def verdict(runs: tuple[JointRun, ...], fraud_share: float) -> tuple[str, ...]:
 def _needed_labels(panel: Panel) -> Array:
     found = [] if panel.labels is None else sorted({0, 1} & set(panel.labels.tolist()))
     if panel.labels is None or len(found) < 2:
-        raise DataError(f"measuring a joint training needs rows with label 0 and with label 1; the {panel.n_rows:,} rows have {found}")
+        raise DataError(
+            f"measuring a joint training needs rows with label 0 and with label 1; the {panel.n_rows:,} rows have {found}"
+        )
     return panel.labels
 
 
@@ -157,8 +171,14 @@ def _enrichment(posteriors: Array, labels: Array) -> float | None:
 
 def _told(run: JointRun, collapsed: int | None) -> str:
     first, last = run.cycles[0], run.cycles[-1]
-    outcome = f"no collapse by cycle {last.cycle}" if collapsed is None else f"collapsed in cycle {collapsed} and stayed so to the end"
-    enrichments = " to ".join("none" if one.enrichment is None else f"{one.enrichment:.1f}" for one in (first, last))
+    outcome = (
+        f"no collapse by cycle {last.cycle}"
+        if collapsed is None
+        else f"collapsed in cycle {collapsed} and stayed so to the end"
+    )
+    enrichments = " to ".join(
+        "none" if one.enrichment is None else f"{one.enrichment:.1f}" for one in (first, last)
+    )
     return (
         f"{run.start.capitalize()}: {outcome}. Effective states {first.effective_states:.2f} to {last.effective_states:.2f} of "
         f"{len(first.counts)}; largest state {_largest(first):.1%} to {_largest(last):.1%} of rows; highest enrichment of a state "

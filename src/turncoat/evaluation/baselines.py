@@ -55,7 +55,9 @@ class FittedBaseline(Protocol):
 class Baseline(Protocol):
     """Settings of a baseline that can be fitted."""
 
-    def fit(self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int) -> FittedBaseline:
+    def fit(
+        self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
+    ) -> FittedBaseline:
         """Fit to columns [N, D], labels [N] (0 or 1) and the customers' keys [N]."""
         ...
 
@@ -78,9 +80,13 @@ class Logistic:
         _at_least("n_folds", self.n_folds, 2)
         _at_least("search_rows", self.search_rows, 1)
         if not self.strengths or not all(0 < strength < math.inf for strength in self.strengths):
-            raise ConfigError(f"strengths is {self.strengths!r}; it must be one or more positive numbers")
+            raise ConfigError(
+                f"strengths is {self.strengths!r}; it must be one or more positive numbers"
+            )
 
-    def fit(self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int) -> FittedLogistic:
+    def fit(
+        self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
+    ) -> FittedLogistic:
         """Fit to columns [N, D], labels [N] and customers [N]."""
         columns, known, keys = _training_rows(columns, labels, customers)
         encoding = Encoding.of(columns, self.n_categories)
@@ -92,11 +98,17 @@ class Logistic:
 
             def precision(candidate: float) -> float:
                 return over_folds(
-                    folds, answers, lambda fit, test: _regression(design[fit], answers[fit], candidate).decision_function(design[test])
+                    folds,
+                    answers,
+                    lambda fit, test: _regression(
+                        design[fit], answers[fit], candidate
+                    ).decision_function(design[test]),
                 )
 
             strength = max(sorted(self.strengths), key=precision)
-        return FittedLogistic(encoding, _regression(encoding.design(columns), known, strength), strength)
+        return FittedLogistic(
+            encoding, _regression(encoding.design(columns), known, strength), strength
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,19 +125,25 @@ class Encoding:
     def of(cls, columns: Array, n_categories: tuple[int, ...]) -> Encoding:
         """Measure fit rows."""
         if len(n_categories) > columns.shape[1]:
-            raise ConfigError(f"n_categories names {len(n_categories)} categorical columns; the rows have {columns.shape[1]} columns")
+            raise ConfigError(
+                f"n_categories names {len(n_categories)} categorical columns; the rows have {columns.shape[1]} columns"
+            )
         cells = columns[:, : columns.shape[1] - len(n_categories)]
         medians = _medians(cells)
         filled = np.where(np.isnan(cells), medians, cells).astype(np.float64)
         spreads = filled.std(axis=0)
         flagged = np.flatnonzero(np.isnan(cells).any(axis=0))
-        return cls(medians, filled.mean(axis=0), np.where(spreads > 0, spreads, 1.0), flagged, n_categories)
+        return cls(
+            medians, filled.mean(axis=0), np.where(spreads > 0, spreads, 1.0), flagged, n_categories
+        )
 
     def design(self, columns: Array) -> Any:
         """Cells, flags of missing ones, and a column for each category and its absence; sparse if there are codes."""
         cells = columns[:, : len(self.medians)]
         missing = np.isnan(cells)
-        numbers = (np.where(missing, self.medians, cells).astype(np.float64) - self.means) / self.spreads
+        numbers = (
+            np.where(missing, self.medians, cells).astype(np.float64) - self.means
+        ) / self.spreads
         dense = np.hstack([numbers, missing[:, self.flagged]])
         if not self.n_categories:
             return dense
@@ -140,7 +158,10 @@ class Encoding:
             )
         places = codes + 1 + np.concatenate([[0], np.cumsum(sizes[:-1] + 1)])
         starts = np.arange(len(codes) + 1) * len(sizes)
-        levels = sparse.csr_array((np.ones(codes.size), places.ravel(), starts), shape=(len(codes), int((sizes + 1).sum())))
+        levels = sparse.csr_array(
+            (np.ones(codes.size), places.ravel(), starts),
+            shape=(len(codes), int((sizes + 1).sum())),
+        )
         return sparse.hstack([sparse.csr_array(dense), levels], format="csr")
 
 
@@ -154,7 +175,9 @@ class FittedLogistic:
 
     def score(self, columns: Array) -> Array:
         """Probabilities of fraud [N]."""
-        design = self.encoding.design(_checked_columns(columns, len(self.encoding.medians) + len(self.encoding.n_categories)))
+        design = self.encoding.design(
+            _checked_columns(columns, len(self.encoding.medians) + len(self.encoding.n_categories))
+        )
         return np.asarray(self.regression.predict_proba(design)[:, 1], np.float64)
 
 
@@ -176,14 +199,22 @@ class IsolationForestBaseline:
         _at_least("n_trees", self.n_trees, 1)
         _at_least("subsample", self.subsample, 2)
 
-    def fit(self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int) -> FittedIsolationForest:
+    def fit(
+        self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
+    ) -> FittedIsolationForest:
         """Fit to columns [N, D]; labels and customers do not matter."""
         from sklearn.ensemble import IsolationForest
 
         columns = _checked_columns(columns)
         medians = _medians(columns)
-        forest = IsolationForest(n_estimators=self.n_trees, max_samples=min(self.subsample, len(columns)), random_state=seed)
-        return FittedIsolationForest(forest.fit(np.where(np.isnan(columns), medians, columns)), medians)
+        forest = IsolationForest(
+            n_estimators=self.n_trees,
+            max_samples=min(self.subsample, len(columns)),
+            random_state=seed,
+        )
+        return FittedIsolationForest(
+            forest.fit(np.where(np.isnan(columns), medians, columns)), medians
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +228,12 @@ class FittedIsolationForest:
         """Anomaly scores [N], between 0 and 1."""
         columns = _checked_columns(columns, len(self.medians))
         filled = np.where(np.isnan(columns), self.medians, columns)
-        with ThreadPoolExecutor(available_threads()) as pool:  # over rows, since threads over trees add up in any order
-            parts = pool.map(self.forest.score_samples, np.array_split(filled, -(-len(filled) // _ROWS_AT_ONCE)))
+        with ThreadPoolExecutor(
+            available_threads()
+        ) as pool:  # over rows, since threads over trees add up in any order
+            parts = pool.map(
+                self.forest.score_samples, np.array_split(filled, -(-len(filled) // _ROWS_AT_ONCE))
+            )
             return np.concatenate([-part for part in parts]).astype(np.float64)
 
 
@@ -227,11 +262,17 @@ class XGBoost:
         if self.n_threads is not None:
             _at_least("n_threads", self.n_threads, 1)
 
-    def fit(self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int) -> FittedXGBoost:
+    def fit(
+        self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
+    ) -> FittedXGBoost:
         """Search, if trials are asked for, and fit to columns [N, D], labels [N] and customers [N]."""
         columns, known, keys = _training_rows(columns, labels, customers)
         from_extra("xgboost", "the XGBoost baseline")
-        best = self._searched(columns, known, keys, seed) if self.n_trials and not self.settings else Trial(self.settings or FIXED)
+        best = (
+            self._searched(columns, known, keys, seed)
+            if self.n_trials and not self.settings
+            else Trial(self.settings or FIXED)
+        )
         booster = boosted(best.settings, columns, known, seed, self._threads())
         booster.set_attr(turncoat=json.dumps({"settings": best.settings, "value": best.value}))
         return FittedXGBoost(booster)
@@ -241,9 +282,15 @@ class XGBoost:
         methods = tree_methods(len(labels))
         columns, labels, customers = columns[part], labels[part], customers[part]
         folds = customer_folds(labels, customers, self.n_folds, seed)
-        path = None if self.folder is None else trials_file(self.folder, columns, labels, folds, seed, methods)
+        path = (
+            None
+            if self.folder is None
+            else trials_file(self.folder, columns, labels, folds, seed, methods)
+        )
         judge = fold_judge(columns, labels, folds, seed)
-        return search(judge, partial(suggest, methods=methods), self.n_trials, seed, path, self.announce)
+        return search(
+            judge, partial(suggest, methods=methods), self.n_trials, seed, path, self.announce
+        )
 
     def _threads(self) -> int:
         return available_threads() if self.n_threads is None else self.n_threads
@@ -277,29 +324,43 @@ class FittedXGBoost:
         except OSError as problem:
             raise BundleError(f"{path}: cannot be read ({problem.strerror})") from problem
         except ValueError as problem:  # XGBoostError is one
-            raise BundleError(f"{path}: not an XGBoost model as `save` writes it. Fit it again") from problem
+            raise BundleError(
+                f"{path}: not an XGBoost model as `save` writes it. Fit it again"
+            ) from problem
         if booster.attr("turncoat") is None:
-            raise BundleError(f"{path}: an XGBoost model that is not of this baseline. Fit it again")
+            raise BundleError(
+                f"{path}: an XGBoost model that is not of this baseline. Fit it again"
+            )
         return cls(booster)
 
 
-def _training_rows(columns: Array, labels: ArrayLike, customers: ArrayLike) -> tuple[Array, Array, Array]:
+def _training_rows(
+    columns: Array, labels: ArrayLike, customers: ArrayLike
+) -> tuple[Array, Array, Array]:
     columns, known, keys = _checked_columns(columns), np.asarray(labels), np.asarray(customers)
     if known.shape != (len(columns),) or keys.shape != (len(columns),):
-        raise DataError(f"{len(columns)} rows need as many labels and customers; found {known.shape} and {keys.shape}")
+        raise DataError(
+            f"{len(columns)} rows need as many labels and customers; found {known.shape} and {keys.shape}"
+        )
     kinds = np.unique(known).tolist()
     if kinds != [0, 1]:
-        raise DataError(f"a baseline learns from labels 0 and 1, both of them; found {kinds[:5]}. Leave out rows without a label")
+        raise DataError(
+            f"a baseline learns from labels 0 and 1, both of them; found {kinds[:5]}. Leave out rows without a label"
+        )
     return columns, known.astype(np.int8), keys
 
 
 def _checked_columns(columns: Array, width: int | None = None) -> Array:
     columns = np.asarray(columns, np.float32)
     if columns.ndim != 2 or 0 in columns.shape or (width is not None and columns.shape[1] != width):
-        raise DataError(f"columns must be a table [rows, {width or 'columns'}]; found shape {columns.shape}. Make it with `ranker_columns`")
+        raise DataError(
+            f"columns must be a table [rows, {width or 'columns'}]; found shape {columns.shape}. Make it with `ranker_columns`"
+        )
     infinite = np.argwhere(np.isinf(columns))
     if len(infinite):
-        raise DataError(f"row {infinite[0][0]}, column {infinite[0][1]} is infinite; use NaN for a missing value")
+        raise DataError(
+            f"row {infinite[0][0]}, column {infinite[0][1]} is infinite; use NaN for a missing value"
+        )
     return columns
 
 

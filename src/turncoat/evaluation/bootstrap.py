@@ -24,7 +24,9 @@ from turncoat.evaluation.results import Interval
 from turncoat.numerics.engine import available_threads
 
 Array = NDArray[Any]
-Column = str | Sequence[str]  # a column by name, or several (such as seeds of one model), of which the mean is meant
+Column = (
+    str | Sequence[str]
+)  # a column by name, or several (such as seeds of one model), of which the mean is meant
 
 N_RESAMPLES = 1000
 LEVEL = 0.9
@@ -44,9 +46,13 @@ class Resamples:
         names = (column,) if isinstance(column, str) else tuple(column)
         for name in names:
             if name not in self.columns:
-                raise ConfigError(f"column {name!r} was not resampled; choose from {', '.join(self.columns)}")
+                raise ConfigError(
+                    f"column {name!r} was not resampled; choose from {', '.join(self.columns)}"
+                )
         if metric not in ROW_METRICS:
-            raise ConfigError(f"metric {metric!r} is not resampled; choose from {', '.join(ROW_METRICS)}")
+            raise ConfigError(
+                f"metric {metric!r} is not resampled; choose from {', '.join(ROW_METRICS)}"
+            )
         places = [self.columns.index(name) for name in names]
         return mean_of_known(self.values[:, places, ROW_METRICS.index(metric)], axis=1)
 
@@ -54,7 +60,9 @@ class Resamples:
         """Percentile interval of a metric; None if it exists in no resample."""
         return percentiles(self.of(column, metric), level)
 
-    def difference(self, first: Column, second: Column, metric: str, level: float = LEVEL) -> Interval | None:
+    def difference(
+        self, first: Column, second: Column, metric: str, level: float = LEVEL
+    ) -> Interval | None:
         """Percentile interval of the first column's metric less the second's, on the same resamples."""
         return percentiles(self.of(first, metric) - self.of(second, metric), level)
 
@@ -74,28 +82,41 @@ def bootstrap(
     """
     if unit not in UNITS:
         raise ConfigError(f"unit is {unit!r}; it must be one of {', '.join(UNITS)}")
-    for name, value, least in (("n_resamples", n_resamples, 1), ("seed", seed, 0), ("n_threads", n_threads or available_threads(), 1)):
+    for name, value, least in (
+        ("n_resamples", n_resamples, 1),
+        ("seed", seed, 0),
+        ("n_threads", n_threads or available_threads(), 1),
+    ):
         if value < least:
             raise ConfigError(f"{name} is {value!r}; it must be at least {least}")
     folds = _common_rows(columns)
     rankings = [[fold.ranking for fold in column] for column in columns.values()]
     sizes = [len(fold) for fold in folds]
-    customers, codes = np.unique(np.concatenate([fold.customers for fold in folds]), return_inverse=True)
+    customers, codes = np.unique(
+        np.concatenate([fold.customers for fold in folds]), return_inverse=True
+    )
     of_fold = np.split(codes, np.cumsum(sizes)[:-1])
 
     def weights(r: int) -> list[Array]:
         if unit == "transaction":
-            return [_counts(rows, size) for rows, size in zip(drawn_transactions(seed, r, sizes), sizes, strict=True)]
+            return [
+                _counts(rows, size)
+                for rows, size in zip(drawn_transactions(seed, r, sizes), sizes, strict=True)
+            ]
         counts = _counts(drawn_customers(seed, r, len(customers)), len(customers))
         return [counts[fold] for fold in of_fold]
 
     def resample(r: int) -> Array:
         drawn = weights(r)
-        by_fold = [[row_figures(*pair) for pair in zip(column, drawn, strict=True)] for column in rankings]
+        by_fold = [
+            [row_figures(*pair) for pair in zip(column, drawn, strict=True)] for column in rankings
+        ]
         return mean_of_known(np.array(by_fold), axis=1)
 
     with ThreadPoolExecutor(n_threads or available_threads()) as pool:
-        return Resamples(unit, tuple(columns), np.array(list(pool.map(resample, range(n_resamples)))))
+        return Resamples(
+            unit, tuple(columns), np.array(list(pool.map(resample, range(n_resamples))))
+        )
 
 
 def drawn_transactions(seed: int, r: int, sizes: Sequence[int]) -> list[Array]:
@@ -116,7 +137,9 @@ def wilcoxon_p(first_losses: Array, second_losses: Array) -> float | None:
     interval of the difference by customer is the one to trust.
     """
     if first_losses.shape != second_losses.shape or first_losses.ndim != 1:
-        raise DataError(f"paired losses must be of the same rows; found shapes {first_losses.shape} and {second_losses.shape}")
+        raise DataError(
+            f"paired losses must be of the same rows; found shapes {first_losses.shape} and {second_losses.shape}"
+        )
     differences = first_losses - second_losses
     if len(differences) == 0 or np.isnan(differences).any():
         return None
@@ -128,13 +151,20 @@ def wilcoxon_p(first_losses: Array, second_losses: Array) -> float | None:
 def _common_rows(columns: Mapping[str, Sequence[Judged]]) -> Sequence[Judged]:
     """The folds of the first column, whose rows are those of all."""
     if not columns or not all(len(folds) for folds in columns.values()):
-        raise DataError("there is nothing to resample: give at least one column, and at least one fold in each")
+        raise DataError(
+            "there is nothing to resample: give at least one column, and at least one fold in each"
+        )
     name, common = next(iter(columns.items()))
     for other, folds in columns.items():
         if len(folds) != len(common):
-            raise DataError(f"columns must have the same folds; {name!r} has {len(common)}, {other!r} has {len(folds)}")
+            raise DataError(
+                f"columns must have the same folds; {name!r} has {len(common)}, {other!r} has {len(folds)}"
+            )
         for f, (one, two) in enumerate(zip(common, folds, strict=True)):
-            if not (np.array_equal(one.labels, two.labels) and np.array_equal(one.customers, two.customers)):
+            if not (
+                np.array_equal(one.labels, two.labels)
+                and np.array_equal(one.customers, two.customers)
+            ):
                 raise DataError(
                     f"columns must be judged on the same rows; in fold {f} {name!r} and {other!r} differ in labels or customers"
                 )

@@ -48,14 +48,18 @@ class Platt:
         of_log_odds = bool(values.min() >= 0 and values.max() <= 1)
         z = _log_odds(values) if of_log_odds else values
         centre, spread = float(z.mean()), float(z.std()) or 1.0
-        line = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000).fit(((z - centre) / spread)[:, None], known)
+        line = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000).fit(
+            ((z - centre) / spread)[:, None], known
+        )
         slope = float(line.coef_[0, 0]) / spread
         return cls(float(line.intercept_[0]) - slope * centre, slope, of_log_odds)
 
     def calibrate(self, scores: ArrayLike) -> Array:
         """Probabilities of fraud [N]."""
         values = _checked(scores)
-        return np.asarray(expit(self.intercept + self.slope * (_log_odds(values) if self.of_log_odds else values)))
+        return np.asarray(
+            expit(self.intercept + self.slope * (_log_odds(values) if self.of_log_odds else values))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,11 @@ class Isotonic:
         """Fit to scores [N] and labels [N]."""
         from sklearn.isotonic import IsotonicRegression
 
-        return cls(IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(*_calibration_rows(scores, labels)))
+        return cls(
+            IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(
+                *_calibration_rows(scores, labels)
+            )
+        )
 
     def calibrate(self, scores: ArrayLike) -> Array:
         """Probabilities of fraud [N]."""
@@ -80,7 +88,9 @@ class Isotonic:
 class VennAbers:
     """Inductive Venn-Abers: two isotonic regressions for every score, as if its label were 0 or 1, merged into one probability."""
 
-    if_genuine: Array  # [M + 1] probability of fraud below the first of the M scores, and from each on
+    if_genuine: (
+        Array  # [M + 1] probability of fraud below the first of the M scores, and from each on
+    )
     if_fraud: Array  # [M + 1] likewise, up to each
     scores: Array  # [M] different ones of the calibration rows, rising
 
@@ -91,11 +101,17 @@ class VennAbers:
         Exact, 60,000 rows take a second or two, and the time grows with their square; `decimals` rounds the scores to save it.
         """
         values, known = _calibration_rows(scores, labels)
-        with np.errstate(divide="ignore", invalid="ignore"):  # the library also sets these for good, unless it is imported in here
+        with np.errstate(
+            divide="ignore", invalid="ignore"
+        ):  # the library also sets these for good, unless it is imported in here
             library = from_extra("venn_abers", "Venn-Abers calibration")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # it asks for the smallest of no slopes
-                fitted = library.VennAbers().fit(np.column_stack([1 - values, values]), known, precision=decimals)
+                warnings.simplefilter(
+                    "ignore", RuntimeWarning
+                )  # it asks for the smallest of no slopes
+                fitted = library.VennAbers().fit(
+                    np.column_stack([1 - values, values]), known, precision=decimals
+                )
         return cls(fitted.p0[:, 1], fitted.p1[:, 1], fitted.c)
 
     def bounds(self, scores: ArrayLike) -> tuple[Array, Array]:
@@ -118,7 +134,9 @@ def _calibration_rows(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Arra
         raise DataError(f"{len(values)} scores need as many labels; found shape {known.shape}")
     kinds = np.unique(known).tolist()
     if kinds != [0, 1]:
-        raise DataError(f"calibration labels must be 0 and 1, both of them; found {kinds[:5]}. Choose a larger calibration part")
+        raise DataError(
+            f"calibration labels must be 0 and 1, both of them; found {kinds[:5]}. Choose a larger calibration part"
+        )
     return values, known.astype(np.int64)
 
 
@@ -128,7 +146,9 @@ def _checked(scores: ArrayLike) -> Array:
         raise DataError(f"scores must be one for each row; found shape {values.shape}")
     wrong = np.flatnonzero(~np.isfinite(values))
     if wrong.size:
-        raise DataError(f"the score of row {wrong[0]} is {values[wrong[0]]}. Give every row a finite one")
+        raise DataError(
+            f"the score of row {wrong[0]} is {values[wrong[0]]}. Give every row a finite one"
+        )
     return values
 
 

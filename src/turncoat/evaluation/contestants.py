@@ -28,7 +28,11 @@ from turncoat.scoring.scores import MODES
 Array = NDArray[Any]
 Scores = dict[str, Array]  # by part
 
-CALIBRATORS: dict[str, type[Calibrator]] = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "Platt": Platt,
+    "isotonic": Isotonic,
+    "Venn-Abers": VennAbers,
+}
 _SURE = 0.999  # a belief above this is saturated
 _RAREST = 1e-9
 _LSTM_THREADS = 1  # its steps are small: more threads gain little, and lose a lot where other work shares the processors
@@ -69,25 +73,54 @@ class Contender:
     key: str  # names its folder
     columns: tuple[Description, ...]
     needs: tuple[str, ...]  # contenders that must be finished before
-    fit: Callable[[Fold, int, Mapping[str, Path], Path], Outcome]  # (fold, seed, folders of what it needs, own folder)
-    check: Callable[[Path], object] = _nothing_kept  # raises BundleError if the model in its folder is damaged
+    fit: Callable[
+        [Fold, int, Mapping[str, Path], Path], Outcome
+    ]  # (fold, seed, folders of what it needs, own folder)
+    check: Callable[[Path], object] = (
+        _nothing_kept  # raises BundleError if the model in its folder is damaged
+    )
 
 
-def hmm(key: str, title: str, tier: str, detector: Detector, encoder_of: str | None = None) -> Contender:
+def hmm(
+    key: str, title: str, tier: str, detector: Detector, encoder_of: str | None = None
+) -> Contender:
     """A detector: corrected and raw scores, filtered and smoothed, and the corrected score with rates measured in sample (E8).
 
     A neural one trains an encoder, whose head is judged too, or takes that of the contender `encoder_of`.
     """
     how = (tier, detector.supervision)
     columns = [
-        Description(f"{title}, {kind}, {mode}", "hmm", kind, kind == "corrected", *how, mode, is_main=(kind, mode) == _MAIN)
+        Description(
+            f"{title}, {kind}, {mode}",
+            "hmm",
+            kind,
+            kind == "corrected",
+            *how,
+            mode,
+            is_main=(kind, mode) == _MAIN,
+        )
         for kind in ("corrected", "raw")
         for mode in MODES
     ]
     note = "fraud shares measured on the rows the model was fitted on (E8)"
-    columns.append(Description(f"{title}, in-sample rates", "hmm", "corrected", True, *how, "filtered", note, is_main=False))
+    columns.append(
+        Description(
+            f"{title}, in-sample rates",
+            "hmm",
+            "corrected",
+            True,
+            *how,
+            "filtered",
+            note,
+            is_main=False,
+        )
+    )
     head = Description(
-        f"{title}, encoder's head", "baseline", "probability", True, note="the encoder's own classifier, which is then discarded"
+        f"{title}, encoder's head",
+        "baseline",
+        "probability",
+        True,
+        note="the encoder's own classifier, which is then discarded",
     )
     has_head = isinstance(detector.model, NeuralVariationalHMM) and encoder_of is None
     every = (*columns, *([head] if has_head else []))
@@ -106,7 +139,9 @@ def hmm(key: str, title: str, tier: str, detector: Detector, encoder_of: str | N
                 scores[f"{title}, corrected, {mode}"][part] = found.probability[places]
                 scores[f"{title}, raw, {mode}"][part] = found.raw[places]
                 if mode == "filtered":
-                    scores[f"{title}, in-sample rates"][part] = (found.belief @ made.fitted().in_sample.rates)[places]
+                    scores[f"{title}, in-sample rates"][part] = (
+                        found.belief @ made.fitted().in_sample.rates
+                    )[places]
                     sure = float((found.belief[places].max(axis=1) > _SURE).mean())
             if has_head:
                 scores[head.name][part] = made.model_.head_scores(panel)[places]
@@ -121,12 +156,20 @@ def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any])
     column = Description(title, "baseline", kind, kind == "probability")
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> Outcome:
-        fitted = make(fold, folder).fit(fold.columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed)
+        fitted = make(fold, folder).fit(
+            fold.columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed
+        )
         if isinstance(fitted, FittedXGBoost):
             fitted.save(folder / "model.json")
-        return Outcome({title: {part: fitted.score(fold.columns[part]) for part in (CALIBRATION, TEST)}})
+        return Outcome(
+            {title: {part: fitted.score(fold.columns[part]) for part in (CALIBRATION, TEST)}}
+        )
 
-    check = (lambda folder: FittedXGBoost.load(folder / "model.json")) if key == "xgboost" else _nothing_kept
+    check = (
+        (lambda folder: FittedXGBoost.load(folder / "model.json"))
+        if key == "xgboost"
+        else _nothing_kept
+    )
     return Contender(key, (column,), (), fit, check)
 
 
@@ -141,14 +184,18 @@ def logistic(search_rows: int) -> Contender:
 
 def isolation_forest() -> Contender:
     """Isolation Forest, which sees no label."""
-    return baseline("isolation-forest", "Isolation Forest", "anomaly", lambda *_: IsolationForestBaseline())
+    return baseline(
+        "isolation-forest", "Isolation Forest", "anomaly", lambda *_: IsolationForestBaseline()
+    )
 
 
 def xgboost(n_trials: int, search_rows: int, announce: Announce) -> Contender:
     """XGBoost with all engineered columns, tuned; `announce` hears of every trial."""
 
     def make(_: Fold, folder: Path) -> XGBoost:
-        return XGBoost(n_trials, search_rows=search_rows, folder=folder / "trials", announce=announce)
+        return XGBoost(
+            n_trials, search_rows=search_rows, folder=folder / "trials", announce=announce
+        )
 
     return baseline("xgboost", "XGBoost", "probability", make)
 
@@ -156,13 +203,19 @@ def xgboost(n_trials: int, search_rows: int, announce: Announce) -> Contender:
 def lstm(epochs: int) -> Contender:
     """A recurrent classifier over the same sequences and columns."""
     column = Description(
-        "LSTM", "baseline", "probability", True, note="reads each customer's transactions in order, none after the one scored"
+        "LSTM",
+        "baseline",
+        "probability",
+        True,
+        note="reads each customer's transactions in order, none after the one scored",
     )
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], __: Path) -> Outcome:
         from turncoat.evaluation.recurrent import Recurrent
 
-        fitted = Recurrent(epochs=epochs).fit(*fold.panel(TRAIN, fold.features), seed, n_threads=_LSTM_THREADS)
+        fitted = Recurrent(epochs=epochs).fit(
+            *fold.panel(TRAIN, fold.features), seed, n_threads=_LSTM_THREADS
+        )
         scores = {}
         for part in (CALIBRATION, TEST):
             panel, places = fold.panel(part, fold.features)
@@ -174,7 +227,13 @@ def lstm(epochs: int) -> Contender:
 
 def hybrid(needs: str, of: str) -> Contender:
     """XGBoost with the same columns and a detector's beliefs; its settings are those found for XGBoost alone."""
-    column = Description("hybrid", "hybrid", "probability", True, note=f"XGBoost with the same columns and the beliefs of {of}")
+    column = Description(
+        "hybrid",
+        "hybrid",
+        "probability",
+        True,
+        note=f"XGBoost with the same columns and the beliefs of {of}",
+    )
 
     def fit(fold: Fold, seed: int, folders: Mapping[str, Path], _: Path) -> Outcome:
         detector = load(folders[needs] / "detector")
@@ -183,8 +242,12 @@ def hybrid(needs: str, of: str) -> Contender:
             panel, places = fold.panel(part, detector.features_)
             columns[part] = np.hstack([hybrid_columns(detector, panel)[places], own])
         alone = FittedXGBoost.load(folders["xgboost"] / "model.json")
-        fitted = XGBoost(settings=alone.trial.settings).fit(columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed)
-        return Outcome({"hybrid": {part: fitted.score(columns[part]) for part in (CALIBRATION, TEST)}})
+        fitted = XGBoost(settings=alone.trial.settings).fit(
+            columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed
+        )
+        return Outcome(
+            {"hybrid": {part: fitted.score(columns[part]) for part in (CALIBRATION, TEST)}}
+        )
 
     return Contender("hybrid", (column,), (needs, "xgboost"), fit)
 
@@ -195,19 +258,33 @@ def ranker(needs: str, of: str) -> Contender:
     Not by `Detector.with_ranker`, which scores with one set of features: XGBoost has columns here that the detector has not.
     """
     note = f"XGBoost inside the regimes of {of}, fitted on the calibration part"
-    column = Description("regime-calibrated XGBoost", "ranker", "probability", True, mode="filtered", note=note)
+    column = Description(
+        "regime-calibrated XGBoost", "ranker", "probability", True, mode="filtered", note=note
+    )
 
     def fit(fold: Fold, _: int, folders: Mapping[str, Path], __: Path) -> Outcome:
         detector = load(folders[needs] / "detector")
         booster = FittedXGBoost.load(folders["xgboost"] / "model.json")
-        margins = {part: logit(np.clip(booster.score(fold.columns[part]), _RAREST, 1 - _RAREST)) for part in (CALIBRATION, TEST)}
+        margins = {
+            part: logit(np.clip(booster.score(fold.columns[part]), _RAREST, 1 - _RAREST))
+            for part in (CALIBRATION, TEST)
+        }
         beliefs = {}
         for part in (CALIBRATION, TEST):
             panel, places = fold.panel(part, detector.features_)
             beliefs[part] = detector.model_.filter(panel).probs[places]
         offsets = fold.transactions.take(fold.rows(CALIBRATION)).offsets
-        ranked = RegimeRanker.fit(margins[CALIBRATION], beliefs[CALIBRATION], fold.labels(CALIBRATION), offsets)
-        return Outcome({column.name: {part: ranked.predict(margins[part], beliefs[part])[0] for part in (CALIBRATION, TEST)}})
+        ranked = RegimeRanker.fit(
+            margins[CALIBRATION], beliefs[CALIBRATION], fold.labels(CALIBRATION), offsets
+        )
+        return Outcome(
+            {
+                column.name: {
+                    part: ranked.predict(margins[part], beliefs[part])[0]
+                    for part in (CALIBRATION, TEST)
+                }
+            }
+        )
 
     return Contender("ranker", (column,), (needs, "xgboost"), fit)
 
@@ -215,7 +292,9 @@ def ranker(needs: str, of: str) -> Contender:
 def head_ranker(needs: str, of: str) -> Contender:
     """The head of a neural detector's own encoder inside its regimes."""
     note = f"the encoder's head inside the regimes of {of}, fitted on the calibration part"
-    column = Description("regime-calibrated head", "ranker", "probability", True, mode="filtered", note=note)
+    column = Description(
+        "regime-calibrated head", "ranker", "probability", True, mode="filtered", note=note
+    )
 
     def fit(fold: Fold, _: int, folders: Mapping[str, Path], folder: Path) -> Outcome:
         detector = load(folders[needs] / "detector")
@@ -228,12 +307,23 @@ def head_ranker(needs: str, of: str) -> Contender:
             scores[part] = ranked.score_panel(panel, external=external).probability[places]
         return Outcome({column.name: scores})
 
-    return Contender("head-ranker", (column,), (needs,), fit, lambda folder: load(folder / "detector"))
+    return Contender(
+        "head-ranker", (column,), (needs,), fit, lambda folder: load(folder / "detector")
+    )
 
 
 def calibrated(of: Description, how: str, fold: Fold, scores: Scores) -> tuple[Description, Scores]:
     """Another's scores, calibrated afterwards on the calibration part."""
     made = CALIBRATORS[how].fit(scores[CALIBRATION], fold.labels(CALIBRATION))
     note = f"{of.name}, calibrated on the calibration part"
-    column = Description(f"{of.name}, {how}", "calibrated", "probability", True, of.tier, of.supervision, of.mode, note)
+    column = Description(
+        f"{of.name}, {how}",
+        "calibrated",
+        "probability",
+        True,
+        of.tier,
+        of.supervision,
+        of.mode,
+        note,
+    )
     return column, {TEST: made.calibrate(scores[TEST])}

@@ -34,18 +34,35 @@ def tier_row(
             sums = _by_customer(judged)
             once.append(_figures(sums.sum(axis=0)[None])[0])
             rng = np.random.default_rng([seed, f])  # the same customers for every detector and seed
-            drawn.append(_figures(np.stack([sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(n_resamples)])))
+            drawn.append(
+                _figures(
+                    np.stack(
+                        [
+                            sums[rng.integers(len(sums), size=len(sums))].sum(axis=0)
+                            for _ in range(n_resamples)
+                        ]
+                    )
+                )
+            )
     values = mean_of_known(np.array(once), axis=0)
     resampled = mean_of_known(np.array(drawn), axis=0)
     figures = {figure: or_none(float(value)) for figure, value in zip(FIGURES, values, strict=True)}
-    intervals = {f"{figure}_interval": percentiles(column) for figure, column in zip(FIGURES, resampled.T, strict=True)}
+    intervals = {
+        f"{figure}_interval": percentiles(column)
+        for figure, column in zip(FIGURES, resampled.T, strict=True)
+    }
     return TierRow(name, contestant, n_states, latent_dim, **figures, **intervals)  # type: ignore[arg-type]
 
 
 def _by_customer(judged: Judged) -> Array:
     """Rows, membership, membership of frauds and frauds of every customer [U, 4]."""
     _, codes = np.unique(judged.customers, return_inverse=True)
-    columns = (np.ones(len(judged.labels)), judged.scores, judged.scores * judged.labels, judged.labels)
+    columns = (
+        np.ones(len(judged.labels)),
+        judged.scores,
+        judged.scores * judged.labels,
+        judged.labels,
+    )
     return np.stack([np.bincount(codes, column) for column in columns], axis=1)
 
 
@@ -54,4 +71,12 @@ def _figures(sums: Array) -> Array:
     rows, members, caught, frauds = sums.T
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = caught / members
-        return np.stack([members / rows, rate, caught / frauds, np.where(frauds > 0, rate / (frauds / rows), np.nan)], axis=1)
+        return np.stack(
+            [
+                members / rows,
+                rate,
+                caught / frauds,
+                np.where(frauds > 0, rate / (frauds / rows), np.nan),
+            ],
+            axis=1,
+        )

@@ -18,7 +18,11 @@ from turncoat.scoring.rankers import ranker_columns
 
 Array = NDArray[Any]
 
-TRAIN, CALIBRATION, TEST = "train", "calibration", "test"  # a baseline needs no selection part of its own: it trains on it
+TRAIN, CALIBRATION, TEST = (
+    "train",
+    "calibration",
+    "test",
+)  # a baseline needs no selection part of its own: it trains on it
 _LAST_PART = {TRAIN: "selection", CALIBRATION: "calibration", TEST: "test"}
 
 
@@ -51,7 +55,9 @@ class Fold:
 
     def panel(self, part: str, features: Features) -> tuple[Panel, Array]:
         """A panel in which a part's rows have their customers' earlier rows before them, and the rows' places in it."""
-        return part_panel(features, self.transactions, self.split, _LAST_PART[part], self.rows(part))
+        return part_panel(
+            features, self.transactions, self.split, _LAST_PART[part], self.rows(part)
+        )
 
     @cached_property
     def columns(self) -> dict[str, Array]:
@@ -67,5 +73,7 @@ class Fold:
         """How many transactions of its customer came before each test row."""
         starts = self.transactions.offsets[:-1]
         rows = self.rows(TEST)
-        counts: Array = rows - starts[np.searchsorted(self.transactions.offsets, rows, side="right") - 1]
+        counts: Array = (
+            rows - starts[np.searchsorted(self.transactions.offsets, rows, side="right") - 1]
+        )
         return counts

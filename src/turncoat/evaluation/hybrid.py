@@ -27,7 +27,11 @@ def hybrid_columns(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> A
     belief = model.filter(panel).probs
     change = np.diff(belief, axis=0, prepend=0.0)
     change[panel.offsets[:-1]] = 0.0
-    density = _row_log_likelihoods(model, panel, belief) if model.temperature == 1 else row_log_likelihoods(model, panel)
+    density = (
+        _row_log_likelihoods(model, panel, belief)
+        if model.temperature == 1
+        else row_log_likelihoods(model, panel)
+    )
     return np.column_stack([belief, change, entropies(belief), density]).astype(np.float32)
 
 
@@ -56,7 +60,9 @@ def _row_log_likelihoods(model: HiddenMarkovModel[Any], panel: Panel, belief: Ar
     with np.errstate(divide="ignore"):
         log_before = np.log(np.roll(belief, 1, axis=0))
     found = np.empty(panel.n_rows)
-    step = max(_CELLS_AT_ONCE // (n_states * max(panel.n_continuous, panel.n_categorical, n_states)), 1)
+    step = max(
+        _CELLS_AT_ONCE // (n_states * max(panel.n_continuous, panel.n_categorical, n_states)), 1
+    )
     for start in range(0, panel.n_rows, step):
         rows = slice(start, start + step)
         log_predicted = np.logaddexp.reduce(log_before[rows, :, None] + log_transition, axis=1)

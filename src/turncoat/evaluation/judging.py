@@ -16,7 +16,16 @@ from turncoat.evaluation.contestants import CALIBRATORS, Description, calibrated
 from turncoat.evaluation.enrichment import tier_row
 from turncoat.evaluation.folds import CALIBRATION, TEST
 from turncoat.evaluation.latents import latent_map
-from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, Judged, curves, mean_of_known, measure, or_none
+from turncoat.evaluation.metrics import (
+    LOSSES,
+    METRICS,
+    ROW_METRICS,
+    Judged,
+    curves,
+    mean_of_known,
+    measure,
+    or_none,
+)
 from turncoat.evaluation.profiles import regime_table
 from turncoat.evaluation.protocols import PUBLISHED
 from turncoat.evaluation.results import (
@@ -42,7 +51,9 @@ from turncoat.scoring import load
 
 Array = NDArray[Any]
 
-_LEAST_CARDS = 200  # a day, for the share of frauds among a hundred of them to tell contestants apart
+_LEAST_CARDS = (
+    200  # a day, for the share of frauds among a hundred of them to tell contestants apart
+)
 _PAPER_LEAST_ROWS = 5  # the paper judges its models on customers with so many transactions, and its baselines on all
 
 
@@ -61,12 +72,23 @@ class Judgement:
     def _all(self) -> dict[str, tuple[Description, dict[tuple[int, int], Array]]]:
         studied, seeds = self.studied, self.studied.settings.seeds
         runs = [(f, seed) for f in range(len(studied.folds)) for seed in seeds]
-        found = {c.name: (c, {run: studied.scores(*run, c.name)[TEST] for run in runs}) for c in studied.columns}
+        found = {
+            c.name: (c, {run: studied.scores(*run, c.name)[TEST] for run in runs})
+            for c in studied.columns
+        }
         for column in studied.columns:
             for how in self._calibrations(column):
-                made = {run: calibrated(column, how, studied.folds[run[0]], studied.scores(*run, column.name)) for run in runs}
+                made = {
+                    run: calibrated(
+                        column, how, studied.folds[run[0]], studied.scores(*run, column.name)
+                    )
+                    for run in runs
+                }
                 described = next(iter(made.values()))[0]
-                found[described.name] = (described, {run: scores[TEST] for run, (_, scores) in made.items()})
+                found[described.name] = (
+                    described,
+                    {run: scores[TEST] for run, (_, scores) in made.items()},
+                )
         return found
 
     def _calibrations(self, column: Description) -> tuple[str, ...]:
@@ -81,7 +103,12 @@ class Judgement:
         every = np.arange(len(here.rows(TEST)))
         if self.studied.settings.protocol.name != "paper" or column.tier is None:
             return every
-        return np.searchsorted(here.rows(TEST), long_enough(self.studied.transactions.customer_codes, here.rows(TEST), _PAPER_LEAST_ROWS))
+        return np.searchsorted(
+            here.rows(TEST),
+            long_enough(
+                self.studied.transactions.customer_codes, here.rows(TEST), _PAPER_LEAST_ROWS
+            ),
+        )
 
     def judged(self, name: str, seed: int) -> list[Judged]:
         """A column of scores with the truth beside it, fold by fold."""
@@ -91,7 +118,14 @@ class Judgement:
             rows = self.rows(f, column)
             test = fold.rows(TEST)[rows]
             days = np.floor(self.studied.transactions.times[test] / DAY).astype(np.int64)
-            found.append(Judged(scores[f, seed][rows], fold.labels(TEST)[rows], self.studied.transactions.customer_codes[test], days))
+            found.append(
+                Judged(
+                    scores[f, seed][rows],
+                    fold.labels(TEST)[rows],
+                    self.studied.transactions.customer_codes[test],
+                    days,
+                )
+            )
         return found
 
     @cached_property
@@ -99,16 +133,25 @@ class Judgement:
         """Columns that are judged on the same rows: one group, except as the paper did."""
         if self.studied.settings.protocol.name != "paper":
             return [list(self.columns)]
-        return [[n for n, c in self.columns.items() if (c.tier is None) == alone] for alone in (False, True)]
+        return [
+            [n for n, c in self.columns.items() if (c.tier is None) == alone]
+            for alone in (False, True)
+        ]
 
     @cached_property
     def _drawn(self) -> list[tuple[list[str], dict[str, Resamples]]]:
         settings = self.studied.settings
         found = []
         for names in self._groups:
-            columns = {f"{name}@{seed}": self.judged(name, seed) for name in names for seed in settings.seeds}
+            columns = {
+                f"{name}@{seed}": self.judged(name, seed)
+                for name in names
+                for seed in settings.seeds
+            }
             units = {
-                unit: bootstrap(columns, unit, n_resamples=settings.n_resamples, seed=settings.seeds[0])
+                unit: bootstrap(
+                    columns, unit, n_resamples=settings.n_resamples, seed=settings.seeds[0]
+                )
                 for unit in ("transaction", "customer")
             }
             found.append((names, units))
@@ -131,17 +174,25 @@ class Judgement:
         units = self._resamples(name) or {}
         figures = {}
         for metric, about in METRICS.items():
-            if (about.needs_probability and not column.is_probability) or (metric == "card_precision_100" and not self._has_cards):
+            if (about.needs_probability and not column.is_probability) or (
+                metric == "card_precision_100" and not self._has_cards
+            ):
                 continue
-            values = np.array([[figure[metric] for figure in folds] for folds in by_seed])  # [seeds, folds]
+            values = np.array(
+                [[figure[metric] for figure in folds] for folds in by_seed]
+            )  # [seeds, folds]
             of_seeds = mean_of_known(values, axis=1)
             resampled = metric in ROW_METRICS
             figures[metric] = Figure(
                 value=or_none(float(mean_of_known(of_seeds))),
                 by_fold=tuple(or_none(float(v)) for v in mean_of_known(values, axis=0)),
                 over_seeds=or_none(float(np.std(of_seeds, ddof=1))) if len(seeds) > 1 else None,
-                by_transaction=units["transaction"].interval(self._all_seeds(name), metric) if resampled else None,
-                by_customer=units["customer"].interval(self._all_seeds(name), metric) if resampled else None,
+                by_transaction=units["transaction"].interval(self._all_seeds(name), metric)
+                if resampled
+                else None,
+                by_customer=units["customer"].interval(self._all_seeds(name), metric)
+                if resampled
+                else None,
             )
         drawn = curves(Judged.together(self.judged(name, seeds[0])))
         return Contestant(
@@ -163,25 +214,41 @@ class Judgement:
         found = []
         for fold in self.studied.folds:
             days = np.floor(self.studied.transactions.times[fold.rows(TEST)] / DAY)
-            found.append(len(np.unique(np.column_stack([days, fold.customers(TEST)]), axis=0)) / len(np.unique(days)))
+            found.append(
+                len(np.unique(np.column_stack([days, fold.customers(TEST)]), axis=0))
+                / len(np.unique(days))
+            )
         return min(found) >= _LEAST_CARDS
 
-    def comparison(self, first: str, second: str, metric: str, headline: str = "") -> Comparison | None:
+    def comparison(
+        self, first: str, second: str, metric: str, headline: str = ""
+    ) -> Comparison | None:
         """One column less another; None where one is missing or they are not judged on the same rows."""
         if first not in self.columns or second not in self.columns:
             return None
         units = self._resamples(first, second)
         if units is None:
             return None
-        values = {c.name: c.figures[metric].value for c in self.contestants if c.name in (first, second)}
-        both = [unit.difference(self._all_seeds(first), self._all_seeds(second), metric) for unit in units.values()]
+        values = {
+            c.name: c.figures[metric].value for c in self.contestants if c.name in (first, second)
+        }
+        both = [
+            unit.difference(self._all_seeds(first), self._all_seeds(second), metric)
+            for unit in units.values()
+        ]
         if values[first] is None or values[second] is None or both[0] is None or both[1] is None:
             return None
         p = None
         if metric in LOSSES:
             seed = self.studied.settings.seeds[0]
-            p = wilcoxon_p(*(np.concatenate([LOSSES[metric](judged) for judged in self.judged(name, seed)]) for name in (first, second)))
-        return Comparison(first, second, metric, values[first] - values[second], both[0], both[1], p, headline)  # type: ignore[operator]
+            p = wilcoxon_p(
+                *(
+                    np.concatenate([LOSSES[metric](judged) for judged in self.judged(name, seed)])
+                    for name in (first, second)
+                )
+            )
+        difference = values[first] - values[second]  # type: ignore[operator]
+        return Comparison(first, second, metric, difference, both[0], both[1], p, headline)
 
 
 def judge(studied: Studied, scenarios: Array | None = None) -> Results:
@@ -234,7 +301,9 @@ _SCORING = (("raw", "smoothed"), ("corrected", "smoothed"), ("corrected", "filte
 def _detectors(studied: Studied) -> dict[str, str]:
     """Titles of the detectors by key."""
     settings = studied.settings
-    found = {tier: tier for tier in settings.tiers} | {"anchored": f"{settings.main_tier}, anchored"}
+    found = {tier: tier for tier in settings.tiers} | {
+        "anchored": f"{settings.main_tier}, anchored"
+    }
     if NEURAL_ANCHORED in studied.fits[0, settings.seeds[0]]:
         found[NEURAL_ANCHORED] = f"{NEURAL}, anchored"
     return found
@@ -244,20 +313,60 @@ def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
     tier = whole.studied.settings.main_tier
     ranked, plain = "regime-calibrated XGBoost", f"{tier}, corrected, filtered"
     wanted = [
-        ("hybrid", "XGBoost", "average_precision", "What the regimes add to XGBoost with the same columns"),
+        (
+            "hybrid",
+            "XGBoost",
+            "average_precision",
+            "What the regimes add to XGBoost with the same columns",
+        ),
         ("hybrid", "XGBoost", "log_loss", ""),
-        (ranked, "XGBoost, isotonic", "log_loss", "The ranker inside the regimes against isotonic calibration"),
+        (
+            ranked,
+            "XGBoost, isotonic",
+            "log_loss",
+            "The ranker inside the regimes against isotonic calibration",
+        ),
         (ranked, "XGBoost, isotonic", "ece_mass", "And its calibration error"),
         (ranked, "XGBoost, Platt", "log_loss", ""),
         (ranked, "XGBoost", "average_precision", ""),
-        (f"{tier}, anchored, corrected, filtered", plain, "average_precision", "What labels in fitting add to the regimes"),
+        (
+            f"{tier}, anchored, corrected, filtered",
+            plain,
+            "average_precision",
+            "What labels in fitting add to the regimes",
+        ),
         (plain, "XGBoost", "average_precision", ""),
-        (plain, "Isolation Forest", "average_precision", "Regimes without labels against Isolation Forest"),
-        (f"{tier}, corrected, smoothed", plain, "average_precision", "What hindsight would be worth"),
-        (f"{NEURAL}, corrected, filtered", plain, "average_precision", "What an encoder adds to the regimes"),
-        (f"{NEURAL}, anchored, corrected, filtered", _HEAD, "average_precision", "The neural regimes against the encoder's own head"),
+        (
+            plain,
+            "Isolation Forest",
+            "average_precision",
+            "Regimes without labels against Isolation Forest",
+        ),
+        (
+            f"{tier}, corrected, smoothed",
+            plain,
+            "average_precision",
+            "What hindsight would be worth",
+        ),
+        (
+            f"{NEURAL}, corrected, filtered",
+            plain,
+            "average_precision",
+            "What an encoder adds to the regimes",
+        ),
+        (
+            f"{NEURAL}, anchored, corrected, filtered",
+            _HEAD,
+            "average_precision",
+            "The neural regimes against the encoder's own head",
+        ),
         (_RANKED_HEAD, _HEAD, "average_precision", "The head inside the regimes against the head"),
-        (_RANKED_HEAD, f"{_HEAD}, isotonic", "log_loss", "The head inside the regimes against its isotonic calibration"),
+        (
+            _RANKED_HEAD,
+            f"{_HEAD}, isotonic",
+            "log_loss",
+            "The head inside the regimes against its isotonic calibration",
+        ),
         (_RANKED_HEAD, "XGBoost", "average_precision", ""),
         (_RANKED_HEAD, "LSTM", "average_precision", ""),
         ("LSTM", "XGBoost", "average_precision", ""),
@@ -270,19 +379,39 @@ def _slices(whole: Judgement, scenarios: Array | None) -> tuple[SliceTable, ...]
     studied, seed = whole.studied, whole.studied.settings.seeds[0]
     tier = studied.settings.main_tier
     regimes = (
-        f"{one}, {score}" for one in dict.fromkeys((tier, NEURAL)) for score in ("corrected, filtered", "anchored, corrected, filtered")
+        f"{one}, {score}"
+        for one in dict.fromkeys((tier, NEURAL))
+        for score in ("corrected, filtered", "anchored, corrected, filtered")
     )
-    names = [*regimes, _HEAD, _RANKED_HEAD, "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
+    names = [
+        *regimes,
+        _HEAD,
+        _RANKED_HEAD,
+        "LSTM",
+        "XGBoost",
+        "hybrid",
+        "regime-calibrated XGBoost",
+    ]
     found = []
     for name in names:
         if name in whole.columns:
             places = [whole.rows(f, whole.columns[name]) for f in range(len(studied.folds))]
             judged = Judged.together(whole.judged(name, seed))
-            seen = np.concatenate([fold.seen[rows] for fold, rows in zip(studied.folds, places, strict=True)])
+            seen = np.concatenate(
+                [fold.seen[rows] for fold, rows in zip(studied.folds, places, strict=True)]
+            )
             found.append(by_history(judged, seen, name))
             if scenarios is not None:
-                kinds = np.concatenate([scenarios[fold.rows(TEST)[rows]] for fold, rows in zip(studied.folds, places, strict=True)])
-                titles = {kind: f"scenario {kind}" for kind in sorted(set(kinds[judged.labels == 1].tolist()))}
+                kinds = np.concatenate(
+                    [
+                        scenarios[fold.rows(TEST)[rows]]
+                        for fold, rows in zip(studied.folds, places, strict=True)
+                    ]
+                )
+                titles = {
+                    kind: f"scenario {kind}"
+                    for kind in sorted(set(kinds[judged.labels == 1].tolist()))
+                }
                 found.append(by_scenario(judged, kinds, titles, name))
     return tuple(found)
 
@@ -327,7 +456,10 @@ def _selections(studied: Studied) -> tuple[Selection, ...]:
 
 
 def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float | None], ...]:
-    return tuple({name: None if value is None else float(value) for name, value in row.items()} for row in rows)
+    return tuple(
+        {name: None if value is None else float(value) for name, value in row.items()}
+        for row in rows
+    )
 
 
 def _regimes(studied: Studied) -> tuple[RegimeTable, ...]:
@@ -347,9 +479,15 @@ def _tiers(whole: Judgement) -> tuple[TierRow, ...]:
     for key, name in _detectors(studied).items():
         model = load(studied.fits[0, settings.seeds[0]][key].folder / "detector").model_
         memberships = [whole.judged(f"{name}, raw, filtered", seed) for seed in settings.seeds]
-        latent_dim = model.encoder_.layout.latent_dim if isinstance(model, NeuralVariationalHMM) else None
+        latent_dim = (
+            model.encoder_.layout.latent_dim if isinstance(model, NeuralVariationalHMM) else None
+        )
         how = {"n_resamples": settings.n_resamples, "seed": settings.seeds[0]}
-        found.append(tier_row(name, f"{name}, corrected, filtered", model.n_states, latent_dim, memberships, **how))
+        found.append(
+            tier_row(
+                name, f"{name}, corrected, filtered", model.n_states, latent_dim, memberships, **how
+            )
+        )
     return tuple(found)
 
 
@@ -360,7 +498,16 @@ def _trainings(studied: Studied) -> tuple[Training, ...]:
     model = load(studied.fits[0, studied.settings.seeds[0]][NEURAL].folder / "detector").model_
     report, layout = model.training_, model.encoder_.layout
     losses = report.train_losses, report.validation_losses
-    return (Training(NEURAL, layout.latent_dim, *losses, report.best_epoch, report.stopped_early, report.class_weight),)
+    return (
+        Training(
+            NEURAL,
+            layout.latent_dim,
+            *losses,
+            report.best_epoch,
+            report.stopped_early,
+            report.class_weight,
+        ),
+    )
 
 
 def _latents(studied: Studied) -> tuple[LatentMap, ...]:
@@ -390,5 +537,12 @@ def _parts(studied: Studied) -> tuple[PartRow, ...]:
     found = []
     for part in (*PARTS, "left out"):
         every = [fold.split.summaries[part] for fold in studied.folds]
-        found.append(PartRow(part, sum(s.rows for s in every), max(s.customers for s in every), sum(s.frauds or 0 for s in every)))
+        found.append(
+            PartRow(
+                part,
+                sum(s.rows for s in every),
+                max(s.customers for s in every),
+                sum(s.frauds or 0 for s in every),
+            )
+        )
     return tuple(found)

@@ -58,7 +58,17 @@ def latent_map(
         graph = _neighbours(distinct)
         in_piece = _in_largest(graph.minimum(graph.T), which)
         lines.extend(_diffusion(graph, which, labels, seed))
-    walks = [walk(line, points, regimes, labels, n_states, None if head is None else np.asarray(head)[rows]) for line in lines]
+    walks = [
+        walk(
+            line,
+            points,
+            regimes,
+            labels,
+            n_states,
+            None if head is None else np.asarray(head)[rows],
+        )
+        for line in lines
+    ]
     is_drawn = len(distinct) > NEIGHBOURS
     places = _umap(points, seed) if is_drawn else components
     return LatentMap(
@@ -88,15 +98,27 @@ def some_rows(labels: Array, most: int, seed: int) -> Array:
     return rng.permutation(np.concatenate([frauds[:n_frauds], others[: most - n_frauds]]))
 
 
-def _checked(latents: Array, regimes: Array, labels: Array, fraud_regime: int, n_states: int, most_rows: int) -> tuple[Array, Array, Array]:
-    latents, regimes, labels = np.asarray(latents, np.float64), np.asarray(regimes), np.asarray(labels)
+def _checked(
+    latents: Array, regimes: Array, labels: Array, fraud_regime: int, n_states: int, most_rows: int
+) -> tuple[Array, Array, Array]:
+    latents, regimes, labels = (
+        np.asarray(latents, np.float64),
+        np.asarray(regimes),
+        np.asarray(labels),
+    )
     if latents.ndim != 2 or latents.size == 0 or not np.isfinite(latents).all():
-        raise DataError(f"latents must be finite numbers, rows by columns, with a row at least; found shape {latents.shape}")
+        raise DataError(
+            f"latents must be finite numbers, rows by columns, with a row at least; found shape {latents.shape}"
+        )
     for name, values, limit in (("regimes", regimes, n_states), ("labels", labels, 2)):
         if values.shape != latents.shape[:1] or not np.isin(values, np.arange(limit)).all():
-            raise DataError(f"{name} must be whole numbers below {limit}, one for each of the {len(latents):,} latents")
+            raise DataError(
+                f"{name} must be whole numbers below {limit}, one for each of the {len(latents):,} latents"
+            )
     if not 0 <= fraud_regime < n_states or most_rows < 1:
-        raise ConfigError(f"the fraud regime must be one of {n_states}, and most_rows 1 or more; found {fraud_regime} and {most_rows}")
+        raise ConfigError(
+            f"the fraud regime must be one of {n_states}, and most_rows 1 or more; found {fraud_regime} and {most_rows}"
+        )
     return latents, regimes.astype(np.int64), labels.astype(np.int64)
 
 
@@ -104,7 +126,11 @@ def _scaled(latents: Array) -> Array:
     """Latents about their mean in units of their spread, rounded: all zero if they differ only by rounding."""
     centred = latents - latents.mean(axis=0)
     spread = float(np.sqrt((centred**2).mean()))
-    return np.zeros_like(centred) if spread <= 1e-9 * float(abs(latents).max()) else np.round(centred / spread, _DIGITS) + 0.0
+    return (
+        np.zeros_like(centred)
+        if spread <= 1e-9 * float(abs(latents).max())
+        else np.round(centred / spread, _DIGITS) + 0.0
+    )
 
 
 def _principal(points: Array) -> tuple[Array, float]:
@@ -123,7 +149,10 @@ def _neighbours(distinct: Array) -> Any:
 
     n_points, n_near = len(distinct), min(NEIGHBOURS, len(distinct) - 1)
     distances, nearest = NearestNeighbors(n_neighbors=n_near).fit(distinct).kneighbors()
-    found = np.maximum(distances, 10.0**-_DIGITS).ravel(), (np.repeat(np.arange(n_points), n_near), nearest.ravel())
+    found = (
+        np.maximum(distances, 10.0**-_DIGITS).ravel(),
+        (np.repeat(np.arange(n_points), n_near), nearest.ravel()),
+    )
     return csr_array(found, shape=(n_points, n_points))
 
 
@@ -164,7 +193,9 @@ def _diffusion(graph: Any, which: Array, labels: Array, seed: int) -> list[Line]
         affinity = sums @ affinity @ sums
     start = np.random.default_rng(seed).normal(size=len(points))
     vectors = eigsh(affinity, k=2, which="LA", v0=start, ncv=min(_BASIS, len(points)), tol=1e-6)[1]
-    component = vectors[:, 0] * sums.diagonal()  # of the two highest eigenvalues the lower comes first
+    component = (
+        vectors[:, 0] * sums.diagonal()
+    )  # of the two highest eigenvalues the lower comes first
     cosine = np.where(component < 0.0, component / -component.min(), component / component.max())
     return [Line(DIFFUSION, rows, np.arccos(-cosine)[own])]
 
@@ -174,5 +205,7 @@ def _umap(points: Array, seed: int) -> Array:
         for message in _EXPECTED_WARNINGS:
             warnings.filterwarnings("ignore", message)
         umap = from_extra("umap", "the latent map")
-        drawn = umap.UMAP(n_neighbors=NEIGHBOURS, min_dist=0.1, random_state=seed, n_jobs=1).fit_transform(points)
+        drawn = umap.UMAP(
+            n_neighbors=NEIGHBOURS, min_dist=0.1, random_state=seed, n_jobs=1
+        ).fit_transform(points)
     return np.asarray(drawn, np.float64)

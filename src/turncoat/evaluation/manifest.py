@@ -13,7 +13,18 @@ from turncoat.errors import BundleError
 from turncoat.evaluation.settings import Settings, plain_settings, settings_from
 from turncoat.evaluation.study import Studied
 
-PACKAGES = ("turncoat", "numpy", "numba", "scipy", "scikit-learn", "polars", "xgboost-cpu", "xgboost", "optuna", "venn-abers")
+PACKAGES = (
+    "turncoat",
+    "numpy",
+    "numba",
+    "scipy",
+    "scikit-learn",
+    "polars",
+    "xgboost-cpu",
+    "xgboost",
+    "optuna",
+    "venn-abers",
+)
 
 
 def manifest_of(studied: Studied, source: str, schema: str, scenario: str) -> dict[str, Any]:
@@ -34,11 +45,17 @@ def load_manifest(path: Path) -> tuple[Mapping[str, Any], Settings]:
     """Read a manifest, and the settings in it."""
     try:
         manifest = json.loads(path.read_bytes())
-        if lacking := {"source", "schema", "scenario", "data_fingerprint", "settings"} - set(manifest):
-            raise BundleError(f"{path}: not the manifest of a run: {', '.join(sorted(lacking))} missing")
+        if lacking := {"source", "schema", "scenario", "data_fingerprint", "settings"} - set(
+            manifest
+        ):
+            raise BundleError(
+                f"{path}: not the manifest of a run: {', '.join(sorted(lacking))} missing"
+            )
         return manifest, settings_from(manifest["settings"])
     except OSError as problem:
-        raise BundleError(f"{path}: cannot be read ({problem.strerror}). Give the manifest.json of a run") from problem
+        raise BundleError(
+            f"{path}: cannot be read ({problem.strerror}). Give the manifest.json of a run"
+        ) from problem
     except (ValueError, LookupError, TypeError) as problem:
         raise BundleError(f"{path}: not the manifest of a run") from problem
 

@@ -51,7 +51,14 @@ class Walk(NamedTuple):
     labels: Array
 
 
-def walk(line: Line, latents: Array, regimes: Array, labels: Array, n_states: int, head: Array | None = None) -> Walk:
+def walk(
+    line: Line,
+    latents: Array,
+    regimes: Array,
+    labels: Array,
+    n_states: int,
+    head: Array | None = None,
+) -> Walk:
     """Go along a line and measure it; `head` [N] is the encoder's own score of each row."""
     rows = line.rows[np.argsort(line.places, kind="stable")]
     rows = rows[::-1] if _falls(labels[rows]) else rows
@@ -59,7 +66,10 @@ def walk(line: Line, latents: Array, regimes: Array, labels: Array, n_states: in
     bins = _bins(len(rows))
     shares = np.zeros((int(bins[-1]) + 1, n_states))
     np.add.at(shares, (bins, regimes), 1.0)
-    order = sorted(np.unique(regimes).tolist(), key=lambda regime: float(np.median(np.flatnonzero(regimes == regime))))
+    order = sorted(
+        np.unique(regimes).tolist(),
+        key=lambda regime: float(np.median(np.flatnonzero(regimes == regime))),
+    )
     axis = Axis(
         line.name,
         tuple(_shares(labels, bins).tolist()),
@@ -84,7 +94,9 @@ def segmented(regimes: Array) -> float:
     held = counts > 0
     if held.sum() < 2:
         return 0.0
-    within = (counts**3 - counts).sum() / 12.0  # sum of squares of consecutive ranks about their mean
+    within = (
+        counts**3 - counts
+    ).sum() / 12.0  # sum of squares of consecutive ranks about their mean
     whole = (n_rows**3 - n_rows) / 12.0
     means = np.bincount(regimes, np.arange(n_rows))[held] / counts[held]
     return float((counts[held] * (means - (n_rows - 1) / 2.0) ** 2).sum() / (whole - within))
@@ -97,7 +109,11 @@ def adjacent(latents: Array, regimes: Array, order: Sequence[int]) -> float | No
     """
     from scipy.spatial.distance import cdist
 
-    centroids = [latents[regimes == regime].mean(axis=0) for regime in order if (regimes == regime).sum() >= _FEW]
+    centroids = [
+        latents[regimes == regime].mean(axis=0)
+        for regime in order
+        if (regimes == regime).sum() >= _FEW
+    ]
     if len(centroids) < 3:
         return None
     distances = cdist(centroids, centroids)
@@ -150,19 +166,29 @@ def correlation(scores: Array) -> float | None:
     """Rank correlation of scores with their places; None if all are the same."""
     from scipy.stats import spearmanr
 
-    return None if scores.min() == scores.max() else float(spearmanr(np.arange(len(scores)), scores).statistic)
+    return (
+        None
+        if scores.min() == scores.max()
+        else float(spearmanr(np.arange(len(scores)), scores).statistic)
+    )
 
 
-def verdict(walks: Sequence[Walk], in_piece: Array, labels: Array, fraud_regime: int, seed: int) -> tuple[str, ...]:
+def verdict(
+    walks: Sequence[Walk], in_piece: Array, labels: Array, fraud_regime: int, seed: int
+) -> tuple[str, ...]:
     """What of the claim holds, in sentences, along the line on which regimes are more segmented: the kinder one to the claim.
 
     Given are also, of all rows [N], which are in the largest piece, and the labels.
     """
     n_rows = len(labels)
     if not walks:
-        return (f"Whether latents are one manifold {UNKNOWN}: too few of the {n_rows:,} rows differ (at least {LEAST_ROWS} must).",)
+        return (
+            f"Whether latents are one manifold {UNKNOWN}: too few of the {n_rows:,} rows differ (at least {LEAST_ROWS} must).",
+        )
     best = max(walks, key=lambda one: one.axis.segmented)
-    others = [f"{one.axis.segmented:.2f} along the {one.axis.name}" for one in walks if one is not best]
+    others = [
+        f"{one.axis.segmented:.2f} along the {one.axis.name}" for one in walks if one is not best
+    ]
     rng = np.random.default_rng(seed)
     chance = _highest(lambda: monotone(_turned(rng.permutation(best.labels))) or 0.0)
     return (
@@ -196,7 +222,13 @@ def _on_segments(best: Walk, rng: np.random.Generator) -> str:
     if len(axis.order) < 2:
         return f"Regimes are ordered segments: {UNKNOWN}, as all rows are in one."
     chance = _highest(lambda: segmented(rng.permutation(best.regimes)))
-    grade = _grade(axis.segmented, chance, IN_SEGMENTS, PARTLY_SEGMENTED, axis.adjacent is None or axis.adjacent >= IN_SEGMENTS)
+    grade = _grade(
+        axis.segmented,
+        chance,
+        IN_SEGMENTS,
+        PARTLY_SEGMENTED,
+        axis.adjacent is None or axis.adjacent >= IN_SEGMENTS,
+    )
     beside = (
         ""
         if axis.adjacent is None
@@ -212,8 +244,12 @@ def _on_tip(best: Walk, fraud_regime: int, chance: float) -> str:
     axis = best.axis
     if axis.monotone is None:
         return f"Fraud lies at one end: {UNKNOWN}, as all rows have the same label."
-    grade = _grade(axis.monotone, chance, AT_ONE_END, PARTLY_AT_ONE_END, axis.order[-1] == fraud_regime)
-    last = best.labels[_bins(len(best.labels)) == len(axis.fraud_share) - 1].sum() / best.labels.sum()
+    grade = _grade(
+        axis.monotone, chance, AT_ONE_END, PARTLY_AT_ONE_END, axis.order[-1] == fraud_regime
+    )
+    last = (
+        best.labels[_bins(len(best.labels)) == len(axis.fraud_share) - 1].sum() / best.labels.sum()
+    )
     where = (
         f"is number {axis.order.index(fraud_regime) + 1} of {len(axis.order)} along it (wanted: the last)"
         if fraud_regime in axis.order
@@ -236,7 +272,9 @@ def _on_fading(best: Walk, label_chance: float, rng: np.random.Generator) -> str
     switch = _best_step(_shares(best.labels, cells), np.bincount(cells))[1]
     edge = int(np.searchsorted(cells, switch))
     sides = best.labels[:edge], best.labels[edge:]
-    chance = _highest(lambda: gradual(np.concatenate([rng.permutation(side) for side in sides])) or 0.0)
+    chance = _highest(
+        lambda: gradual(np.concatenate([rng.permutation(side) for side in sides])) or 0.0
+    )
     grade = _grade(axis.gradual, chance, FALLS_OFF, PARTLY_FALLS_OFF)
     grade = UNKNOWN if grade == FAILS and chance >= FALLS_OFF else grade
     return (
@@ -285,7 +323,9 @@ def _cells(labels: Array) -> Array:
     """The cell of each place [N], each with as many frauds."""
     n_frauds = int(labels.sum())
     n_cells = max(1, min(N_BINS, n_frauds // _FEW_FRAUDS))
-    return np.asarray(np.minimum((labels.cumsum() - labels) * n_cells // max(1, n_frauds), n_cells - 1))
+    return np.asarray(
+        np.minimum((labels.cumsum() - labels) * n_cells // max(1, n_frauds), n_cells - 1)
+    )
 
 
 def _shares(labels: Array, groups: Array) -> Array:

@@ -57,7 +57,9 @@ METRICS: dict[str, Metric] = {
     "recall_at_5%": Metric("Recall with 5 % alerted", True),
 }
 DAY_METRICS = ("card_precision_100", "precision_100_daily")
-ROW_METRICS = tuple(name for name in METRICS if name not in DAY_METRICS)  # in the order of `row_figures`
+ROW_METRICS = tuple(
+    name for name in METRICS if name not in DAY_METRICS
+)  # in the order of `row_figures`
 
 
 class Ranking(NamedTuple):
@@ -98,14 +100,20 @@ class Judged:
         """Refuse what cannot be judged."""
         scores = np.asarray(self.scores)
         if scores.ndim != 1 or scores.dtype.kind not in "fiub":
-            raise DataError(f"scores must be one number per transaction; found {scores.dtype} {scores.shape}")
+            raise DataError(
+                f"scores must be one number per transaction; found {scores.dtype} {scores.shape}"
+            )
         if not np.isfinite(scores).all():
             row = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise DataError(f"scores must be finite; row {row} has {scores[row]}. Judge only transactions that were scored")
+            raise DataError(
+                f"scores must be finite; row {row} has {scores[row]}. Judge only transactions that were scored"
+            )
         labels = _whole("labels", self.labels, len(scores), bools=True)
         if ((labels != 0) & (labels != 1)).any():
             row = int(np.flatnonzero((labels != 0) & (labels != 1))[0])
-            raise DataError(f"labels must be 0 or 1; row {row} has {labels[row]}. Leave out transactions without a known label")
+            raise DataError(
+                f"labels must be 0 or 1; row {row} has {labels[row]}. Leave out transactions without a known label"
+            )
         object.__setattr__(self, "scores", scores.astype(np.float64, copy=False))
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "customers", _whole("customers", self.customers, len(scores)))
@@ -141,13 +149,19 @@ class Judged:
 def _whole(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
-        raise DataError(f"{name} must have one entry for each of the {n_rows:,} scores; found shape {array.shape}")
+        raise DataError(
+            f"{name} must have one entry for each of the {n_rows:,} scores; found shape {array.shape}"
+        )
     if n_rows > 0 and array.dtype.kind not in ("iub" if bools else "iu"):
-        raise DataError(f"{name} must be whole numbers; found type {array.dtype}. Convert them to integers")
+        raise DataError(
+            f"{name} must be whole numbers; found type {array.dtype}. Convert them to integers"
+        )
     return array.astype(np.int64, copy=False)
 
 
-def measure(judged: Judged, names: Iterable[str] = tuple(METRICS), weights: ArrayLike | None = None) -> dict[str, float]:
+def measure(
+    judged: Judged, names: Iterable[str] = tuple(METRICS), weights: ArrayLike | None = None
+) -> dict[str, float]:
     """Metrics by name, each row counted `weights` [N] times; NaN where a metric does not exist."""
     wanted = list(names)
     for name in wanted:
@@ -168,7 +182,9 @@ def checked_weights(weights: ArrayLike | None, n_rows: int) -> Array:
         return np.ones(n_rows)
     array = np.asarray(weights)
     if array.shape != (n_rows,) or array.dtype.kind not in "fiub":
-        raise DataError(f"weights must be one number for each of the {n_rows:,} rows; found {array.dtype} {array.shape}")
+        raise DataError(
+            f"weights must be one number for each of the {n_rows:,} rows; found {array.dtype} {array.shape}"
+        )
     counted = array.astype(np.float64)
     if not (np.isfinite(counted) & (counted >= 0)).all():
         row = int(np.flatnonzero(~(np.isfinite(counted) & (counted >= 0)))[0])
@@ -186,7 +202,9 @@ def mean_of_known(figures: Array, axis: int = 0) -> Array:
     known = ~np.isnan(figures)
     counts = known.sum(axis=axis)
     sums = np.where(known, figures, 0.0).sum(axis=axis)
-    return np.asarray(np.divide(sums, counts, out=np.full(np.shape(sums), np.nan), where=counts > 0))
+    return np.asarray(
+        np.divide(sums, counts, out=np.full(np.shape(sums), np.nan), where=counts > 0)
+    )
 
 
 def log_losses(judged: Judged) -> Array:
@@ -205,7 +223,10 @@ def brier_losses(judged: Judged) -> Array:
     return losses
 
 
-LOSSES = {"brier": brier_losses, "log_loss": log_losses}  # metrics that are a mean over transactions
+LOSSES = {
+    "brier": brier_losses,
+    "log_loss": log_losses,
+}  # metrics that are a mean over transactions
 
 
 def card_precision(judged: Judged, k: int = DAILY, weights: ArrayLike | None = None) -> float:
@@ -258,8 +279,14 @@ def curves(judged: Judged, n_bins: int = N_BINS) -> Curves:
     Without fraud there is no recall, and without probabilities no reliability: those are empty.
     """
     weight, frauds, gaps = tally(judged.ranking, np.ones(len(judged)))[0]
-    wanted = np.unique(np.ceil(np.linspace(0.0, 1.0, _MOST_POINTS + 1)[1:] * frauds[-1])) if frauds[-1] > 0 else np.empty(0)
-    points = np.searchsorted(frauds, wanted)  # the first of each recall: the others have less precision
+    wanted = (
+        np.unique(np.ceil(np.linspace(0.0, 1.0, _MOST_POINTS + 1)[1:] * frauds[-1]))
+        if frauds[-1] > 0
+        else np.empty(0)
+    )
+    points = np.searchsorted(
+        frauds, wanted
+    )  # the first of each recall: the others have less precision
     n_bins = min(n_bins, len(judged)) if judged.ranking.is_probability else 0
     cuts = np.rint(np.linspace(len(judged), 0.0, n_bins + 1)) if n_bins else np.empty(0)
     sizes = -np.diff(cuts)

@@ -49,7 +49,9 @@ def regime_table(name: str, detector: Detector, panel: Panel, saturation: float)
         signed_gap=regimes.signed_gap,
         saturation=saturation,
         rows=rows,
-        transition=tuple(tuple(map(float, row)) for row in detector.model_.params_.transition_matrix),
+        transition=tuple(
+            tuple(map(float, row)) for row in detector.model_.params_.transition_matrix
+        ),
     )
 
 
@@ -64,13 +66,23 @@ def _looks(detector: Detector, panel: Panel) -> tuple[Array, list[Array]]:
     belief = model.filter(panel).probs
     there = ~np.isnan(panel.continuous)
     weight = belief.T @ there
-    means = np.divide(belief.T @ np.where(there, panel.continuous, 0.0), weight, out=np.zeros_like(weight), where=weight > 0)
+    means = np.divide(
+        belief.T @ np.where(there, panel.continuous, 0.0),
+        weight,
+        out=np.zeros_like(weight),
+        where=weight > 0,
+    )
     shares = []
     for j, size in enumerate(panel.n_categories):
         codes = panel.categorical[:, j]
         counts = np.stack([belief[codes == code].sum(axis=0) for code in range(size)], axis=1)
         shares.append(
-            np.divide(counts, counts.sum(axis=1, keepdims=True), out=np.zeros_like(counts), where=counts.sum(axis=1, keepdims=True) > 0)
+            np.divide(
+                counts,
+                counts.sum(axis=1, keepdims=True),
+                out=np.zeros_like(counts),
+                where=counts.sum(axis=1, keepdims=True) > 0,
+            )
         )
     return means, shares
 
@@ -80,11 +92,15 @@ def _words(detector: Detector, means: Array, category_shares: list[Array]) -> li
     plan, shares = detector.features_.fitted(), detector.regimes.occupancy
     told: list[list[tuple[float, str]]] = [[] for _ in shares]
     for d, name in enumerate(plan.continuous):
-        for k, mean in enumerate(means[:, d]):  # on a scale where all transactions have mean 0 and spread 1
+        for k, mean in enumerate(
+            means[:, d]
+        ):  # on a scale where all transactions have mean 0 and spread 1
             if abs(mean) >= _LEAST_SPREADS:
                 side = "above" if mean > 0 else "below"
                 how = "far " if abs(mean) >= 2 else "" if abs(mean) >= 1 else "somewhat "
-                told[k].append((abs(float(mean)), f"{name}: {how}{side} the average ({mean:+.1f} spreads)"))
+                told[k].append(
+                    (abs(float(mean)), f"{name}: {how}{side} the average ({mean:+.1f} spreads)")
+                )
     for name, probs in zip(plan.categorical, category_shares, strict=True):
         overall = shares @ probs
         for k in range(len(shares)):

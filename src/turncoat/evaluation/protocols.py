@@ -15,7 +15,11 @@ PROTOCOLS = ("matched", "chronological", "paper", "handbook")
 _BOOK = "Fraud Detection Handbook, published table (train 7 days, delay 7, test 7, known compromised cards removed)"
 PUBLISHED = {
     "handbook": tuple(
-        Published(name, _BOOK, {"auroc": auroc, "average_precision": precision, "card_precision_100": cards})
+        Published(
+            name,
+            _BOOK,
+            {"auroc": auroc, "average_precision": precision, "card_precision_100": cards},
+        )
         for name, auroc, precision, cards in (
             ("XGBoost", 0.869, 0.687, 0.303),
             ("random forest", 0.870, 0.678, 0.299),
@@ -37,16 +41,24 @@ class Protocol:
     label_delay_days: float = 7.0
     train_days: float = 35.0  # handbook: of which selection and calibration have the last two weeks
     n_folds: int = 4  # handbook: weeks that are tested, the latest
-    drop_compromised: bool = True  # handbook: leave out cards whose fraud is known, as the book does
+    drop_compromised: bool = (
+        True  # handbook: leave out cards whose fraud is known, as the book does
+    )
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         if self.name not in PROTOCOLS:
-            raise ConfigError(f"the protocol is {self.name!r}; it must be one of {', '.join(PROTOCOLS)}")
+            raise ConfigError(
+                f"the protocol is {self.name!r}; it must be one of {', '.join(PROTOCOLS)}"
+            )
         if self.train_days <= 14:
-            raise ConfigError(f"train_days is {self.train_days!r}; it must be above 14, of which selection and calibration take 7 each")
+            raise ConfigError(
+                f"train_days is {self.train_days!r}; it must be above 14, of which selection and calibration take 7 each"
+            )
         if isinstance(self.n_folds, bool) or not isinstance(self.n_folds, int) or self.n_folds < 1:
-            raise ConfigError(f"n_folds is {self.n_folds!r}; it must be a whole number of at least 1")
+            raise ConfigError(
+                f"n_folds is {self.n_folds!r}; it must be a whole number of at least 1"
+            )
 
     def splits(self, transactions: Transactions) -> list[Split]:
         """One split, or one for each fold."""
@@ -56,7 +68,9 @@ class Protocol:
         delay = self.label_delay_days * DAY
         if self.name == "chronological":
             return [by_time(*who, gap=delay, needs_fraud=True)]
-        end = math.floor(float(transactions.times.max()) / DAY + _NEARLY) * DAY  # midnight: metrics count whole days
+        end = (
+            math.floor(float(transactions.times.max()) / DAY + _NEARLY) * DAY
+        )  # midnight: metrics count whole days
         days = self.train_days + 7 * self.n_folds + self.label_delay_days
         first = end - days * DAY
         if first < float(transactions.times.min()) - DAY:

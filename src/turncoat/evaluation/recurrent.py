@@ -30,7 +30,10 @@ _RULES: dict[str, Rule] = {
     "hidden_dim": whole_number(2),
     "longest": whole_number(1),
     "batch_rows": whole_number(1),
-    **{name: TRAINING_RULES[name] for name in ("epochs", "patience", "learning_rate", "validation_share", "device")},
+    **{
+        name: TRAINING_RULES[name]
+        for name in ("epochs", "patience", "learning_rate", "validation_share", "device")
+    },
 }
 _LONGEST_GRADIENT = 1.0
 _SEQUENCES_AT_ONCE = 1024  # when scoring
@@ -69,7 +72,9 @@ class Recurrent:
         validation = _Validation.of(panel, held_out)
         windows = _Windows.of(panel, judged, self.longest)
         with deterministic(device, n_threads):
-            network = _new_network(layout, np.asarray(np.isnan(panel.continuous).any(axis=0)), self.hidden_dim, seed).to(device)
+            network = _new_network(
+                layout, np.asarray(np.isnan(panel.continuous).any(axis=0)), self.hidden_dim, seed
+            ).to(device)
             optimiser = torch.optim.Adam(network.parameters(), self.learning_rate)
             lowest, best, waited = np.inf, _copy_of(network), 0
             for epoch in range(1, self.epochs + 1):
@@ -84,7 +89,9 @@ class Recurrent:
                         f"the recurrent baseline's validation loss became {loss} in epoch {epoch}. "
                         "Standardise the columns, or lower `learning_rate`"
                     )
-                lowest, best, waited = (loss, _copy_of(network), 0) if loss < lowest else (lowest, best, waited + 1)
+                lowest, best, waited = (
+                    (loss, _copy_of(network), 0) if loss < lowest else (lowest, best, waited + 1)
+                )
                 if announce is not None:
                     announce(epoch, loss)
                 if waited == self.patience:
@@ -120,22 +127,30 @@ class _Network(nn.Module):
             nn.init.zeros_(table.weight)  # a code that training never meets says nothing
         self.tables = nn.ModuleList(tables)
         width = layout.n_continuous + int(may_miss.sum()) + sum(table_width(size) for size in sizes)
-        self.row_layer = nn.Sequential(nn.Linear(width, hidden_dim), nn.LayerNorm(hidden_dim), nn.GELU())
+        self.row_layer = nn.Sequential(
+            nn.Linear(width, hidden_dim), nn.LayerNorm(hidden_dim), nn.GELU()
+        )
         self.memory = nn.LSTM(hidden_dim, hidden_dim)
         self.head = nn.Linear(hidden_dim, 1)
         self.register_buffer("flagged", torch.from_numpy(np.flatnonzero(may_miss)))
         self.register_buffer("missing_codes", torch.tensor(sizes, dtype=torch.int64))
 
-    def forward(self, cells: Tensor, codes: Tensor, going: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, cells: Tensor, codes: Tensor, going: Tensor, state: State | None = None
+    ) -> tuple[Tensor, State]:
         """Log odds [N] of rows in the order of `_step_by_step`, and the state after each sequence's last row."""
         known = torch.where(codes < 0, self.missing_codes, codes)
         embedded = [table(column) for table, column in zip(self.tables, known.T, strict=True)]
         flags = torch.isnan(cells[:, self.flagged]).to(cells.dtype)
-        rows = self.row_layer(torch.cat([torch.nan_to_num(cells, nan=0.0), flags, *embedded], dim=1))
+        rows = self.row_layer(
+            torch.cat([torch.nan_to_num(cells, nan=0.0), flags, *embedded], dim=1)
+        )
         read, state = self.memory(nn.utils.rnn.PackedSequence(rows, going), state)
         return self.head(read.data)[:, 0], state
 
-    def of_rows(self, panel: Panel, rows: Array, going: Array, state: State | None = None) -> tuple[Tensor, State]:
+    def of_rows(
+        self, panel: Panel, rows: Array, going: Array, state: State | None = None
+    ) -> tuple[Tensor, State]:
         """The same, of some rows of a panel."""
         like = self.head.weight
         cells = torch.from_numpy(panel.continuous[rows]).to(like)
@@ -204,7 +219,9 @@ class _Windows:
         """All windows with a row to judge."""
         counts = -(-panel.lengths // longest)
         whose = np.repeat(np.arange(panel.n_sequences), counts)
-        own = panel.offsets[whose] + longest * (np.arange(len(whose)) - np.repeat(np.cumsum(counts) - counts, counts))
+        own = panel.offsets[whose] + longest * (
+            np.arange(len(whose)) - np.repeat(np.cumsum(counts) - counts, counts)
+        )
         first = np.maximum(own - longest, panel.offsets[whose])
         end = np.minimum(own + longest, panel.offsets[whose + 1])
         used = np.logical_or.reduceat(judged, own)
@@ -223,7 +240,9 @@ class _Windows:
         odds, _ = network.of_rows(self.panel, rows, going)
         judged = np.flatnonzero(self.judged[rows] & (rows >= self.own[batch][whose]))
         labels = torch.from_numpy(np.asarray(self.panel.labels)[rows[judged]]).to(odds)
-        return nn.functional.binary_cross_entropy_with_logits(odds[torch.from_numpy(judged).to(odds.device)], labels)
+        return nn.functional.binary_cross_entropy_with_logits(
+            odds[torch.from_numpy(judged).to(odds.device)], labels
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,24 +262,43 @@ class _Validation:
         """Mean cross-entropy."""
         odds = _log_odds(network, self.panel)[self.judged]
         with np.errstate(invalid="ignore"):  # a loss that is no number is refused by the caller
-            return float((np.logaddexp(0.0, odds) - odds * np.asarray(self.panel.labels)[self.judged]).mean())
+            return float(
+                (np.logaddexp(0.0, odds) - odds * np.asarray(self.panel.labels)[self.judged]).mean()
+            )
 
 
 def _split(panel: Panel, places: Array, share: float, seed: int) -> tuple[Array, Array]:
     """Which rows at `places` with known labels are for training [N], and which for validation [N]; never the same customer's."""
     if not isinstance(panel, Panel):
-        raise DataError(f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays")
+        raise DataError(
+            f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays"
+        )
     places = np.asarray(places)
-    if places.ndim != 1 or places.dtype.kind not in "ui" or np.any((places < 0) | (places >= panel.n_rows)):
-        raise DataError(f"places must be rows of the panel, from 0 to {panel.n_rows - 1}, as a list of whole numbers")
+    if (
+        places.ndim != 1
+        or places.dtype.kind not in "ui"
+        or np.any((places < 0) | (places >= panel.n_rows))
+    ):
+        raise DataError(
+            f"places must be rows of the panel, from 0 to {panel.n_rows - 1}, as a list of whole numbers"
+        )
     labels = np.full(panel.n_rows, -1, np.int8)
     if panel.labels is not None:
         labels[places] = panel.labels[places]
     try:
         train, held_out = split_rows(replace(panel, labels=labels), share, seed)
     except DataError as problem:
-        counts = [(int((labels == kind).sum()), int(np.logical_or.reduceat(labels == kind, panel.offsets[:-1]).sum())) for kind in (0, 1)]
-        found = " and ".join(f"{rows} rows of {customers} customers with label {kind}" for kind, (rows, customers) in enumerate(counts))
+        counts = [
+            (
+                int((labels == kind).sum()),
+                int(np.logical_or.reduceat(labels == kind, panel.offsets[:-1]).sum()),
+            )
+            for kind in (0, 1)
+        ]
+        found = " and ".join(
+            f"{rows} rows of {customers} customers with label {kind}"
+            for kind, (rows, customers) in enumerate(counts)
+        )
         raise DataError(
             f"the recurrent baseline needs customers with each label both to learn from and to validate with; found {found} "
             "among the rows to learn from. Give the panel labels, or more customers"

@@ -25,7 +25,9 @@ class Figure:
 
     value: float | None
     by_fold: tuple[float | None, ...]  # mean over seeds
-    over_seeds: float | None  # standard deviation over seeds of the mean over folds; None with one seed
+    over_seeds: (
+        float | None
+    )  # standard deviation over seeds of the mean over folds; None with one seed
     by_transaction: Interval | None  # transactions drawn with replacement
     by_customer: Interval | None  # customers drawn with replacement
 
@@ -67,7 +69,9 @@ class Comparison:
     difference: float
     by_transaction: Interval
     by_customer: Interval
-    wilcoxon_p: float | None  # paired, over the transactions' losses; None for metrics without a loss per transaction
+    wilcoxon_p: (
+        float | None
+    )  # paired, over the transactions' losses; None for metrics without a loss per transaction
     headline: str = ""  # a sentence, for the comparisons that matter most
 
 
@@ -119,7 +123,9 @@ class Selection:
     used: int  # the K that the contestants have
     why_used: str
     sensitivity: tuple[dict[str, float | None], ...]  # rows of floor, delta, n_states
-    stability: tuple[dict[str, float | None], ...]  # rows of n_states, by_eligibility, by_criterion (shares); may be empty
+    stability: tuple[
+        dict[str, float | None], ...
+    ]  # rows of n_states, by_eligibility, by_criterion (shares); may be empty
     is_used: bool = True  # False for a width of latents that was swept and not chosen
 
 
@@ -134,7 +140,9 @@ class RegimeRow:
     upper: float
     enrichment: float | None
     stickiness: float
-    words: tuple[str, ...]  # what defines it, strongest first: "amount to mean: far above the average (+2.1 spreads)"
+    words: tuple[
+        str, ...
+    ]  # what defines it, strongest first: "amount to mean: far above the average (+2.1 spreads)"
 
 
 @dataclass(frozen=True)
@@ -193,11 +201,19 @@ class Axis:
     regime_shares: tuple[tuple[float, ...], ...]  # by bin, of every regime
     order: tuple[int, ...]  # regimes by their median place
     segmented: float  # variance of ranks between regimes, over that of unbroken segments: 1 if they are such, 0 if they are mixed
-    adjacent: float | None  # share of the regimes whose nearest centroid is that of a regime next to them here; None below 3
-    gradual: float | None  # 0 where the fraud share switches at one boundary, 1 for an even ramp; None with few frauds
-    monotone: float | None  # share of the variance of `fraud_share` that the best monotone curve explains
+    adjacent: (
+        float | None
+    )  # share of the regimes whose nearest centroid is that of a regime next to them here; None below 3
+    gradual: (
+        float | None
+    )  # 0 where the fraud share switches at one boundary, 1 for an even ramp; None with few frauds
+    monotone: (
+        float | None
+    )  # share of the variance of `fraud_share` that the best monotone curve explains
     valley: float  # depth of the deepest valley of the density between its two highest sides: 0 without one, 1 for a gap
-    head: float | None = None  # rank correlation with the score of the encoder's own head; None if that is not known
+    head: float | None = (
+        None  # rank correlation with the score of the encoder's own head; None if that is not known
+    )
 
 
 @dataclass(frozen=True)
@@ -228,7 +244,9 @@ class JointCycle:
     separation: float  # distance of the centroids of fraud and legitimate latents
     relative_separation: float  # the same over the spread of latents within the two
     spread: float  # root mean square distance of latents from their mean
-    enrichment: float | None  # of the state with the highest fraud share among those that hold at least 0.5 % of rows
+    enrichment: (
+        float | None
+    )  # of the state with the highest fraud share among those that hold at least 0.5 % of rows
 
 
 @dataclass(frozen=True)
@@ -277,13 +295,17 @@ class Results:
     protocol: str  # "matched", "paper" or "handbook"
     preset: str
     summary: tuple[str, ...]  # what was done and what came out, in plain sentences
-    data: dict[str, str]  # "rows", "customers", "fraud share", "first", "last", "source", "schema": as shown
+    data: dict[
+        str, str
+    ]  # "rows", "customers", "fraud share", "first", "last", "source", "schema": as shown
     split: str  # how the parts were made, in words
     parts: tuple[PartRow, ...]
     n_folds: int
     seeds: tuple[int, ...]
     contestants: tuple[Contestant, ...]
-    scoring: tuple[str, ...]  # contestants of the scoring table: raw/smoothed, corrected/smoothed, corrected/filtered of each tier
+    scoring: tuple[
+        str, ...
+    ]  # contestants of the scoring table: raw/smoothed, corrected/smoothed, corrected/filtered of each tier
     comparisons: tuple[Comparison, ...]
     slices: tuple[SliceTable, ...]
     selections: tuple[Selection, ...]
@@ -310,7 +332,9 @@ def load_results(path: Path) -> Results:
 
 def load_ablation(path: Path) -> JointAblation:
     """Read an ablation that was saved by itself."""
-    return _read(path, JointAblation, "an ablation", "Make it again with `turncoat compare --ablation joint`")
+    return _read(
+        path, JointAblation, "an ablation", "Make it again with `turncoat compare --ablation joint`"
+    )
 
 
 def _read(path: Path, kind: type[Kind], what: str, remedy: str) -> Kind:

@@ -43,8 +43,12 @@ class Settings:
     fallback_states: int = 4  # where no order is eligible
     anchored_states: int | None = None  # of the anchored detector; None for as many as the others
     n_fraud_states: int = 1
-    only: tuple[str, ...] | None = None  # features of the hidden Markov models; baselines and the neural tier's encoder have all
-    latent_dims: tuple[int, ...] = (64,)  # of the neural tier's encoder; of several one is chosen, with the number of states
+    only: tuple[str, ...] | None = (
+        None  # features of the hidden Markov models; baselines and the neural tier's encoder have all
+    )
+    latent_dims: tuple[int, ...] = (
+        64,
+    )  # of the neural tier's encoder; of several one is chosen, with the number of states
     hidden_dim: int = 512
     epochs: int = 200  # at most, of its training
     class_weighting: bool = False  # as it does better without (docs/neural.md)
@@ -58,9 +62,13 @@ class Settings:
     n_restarts: int = 5
     max_iter: int = 100
     preset: str = "default"  # "paper" takes the published settings of the models
-    calibrations: tuple[str, ...] = ("isotonic",)  # of every contestant afterwards; XGBoost has them all
+    calibrations: tuple[str, ...] = (
+        "isotonic",
+    )  # of every contestant afterwards; XGBoost has them all
     n_trials: int = 20  # of XGBoost's search
-    search_rows: int = 30_000  # of XGBoost's search, and of the logistic regression's for its penalty
+    search_rows: int = (
+        30_000  # of XGBoost's search, and of the logistic regression's for its penalty
+    )
     n_stability: int = 10  # resamples of customers for the stability of K
     n_resamples: int = 1000
     seeds: tuple[int, ...] = (42,)
@@ -78,26 +86,50 @@ class Settings:
                 raise ConfigError(f"{name} has something twice: {', '.join(values)}")
             for value in values:
                 if value not in allowed:
-                    raise ConfigError(f"{name} has {value!r}; each must be one of {', '.join(allowed)}")
+                    raise ConfigError(
+                        f"{name} has {value!r}; each must be one of {', '.join(allowed)}"
+                    )
         if not self.tiers or not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"a study needs at least one tier, and seeds that differ; found {self.tiers} and {self.seeds}")
-        if self.states != AUTO and (isinstance(self.states, bool) or not isinstance(self.states, int) or self.states < 1):
-            raise ConfigError(f"states is {self.states!r}; it must be a whole number of at least 1, or {AUTO!r}")
+            raise ConfigError(
+                f"a study needs at least one tier, and seeds that differ; found {self.tiers} and {self.seeds}"
+            )
+        if self.states != AUTO and (
+            isinstance(self.states, bool) or not isinstance(self.states, int) or self.states < 1
+        ):
+            raise ConfigError(
+                f"states is {self.states!r}; it must be a whole number of at least 1, or {AUTO!r}"
+            )
         if not self.latent_dims or len(set(self.latent_dims)) < len(self.latent_dims):
-            raise ConfigError(f"latent_dims is {self.latent_dims}; it must be one or more widths, each once")
+            raise ConfigError(
+                f"latent_dims is {self.latent_dims}; it must be one or more widths, each once"
+            )
         if len(self.latent_dims) > 1 and self.states != AUTO:
             raise ConfigError(
                 f"a width is chosen together with the number of states; name one of {self.latent_dims}, or let states be auto"
             )
         if "joint" in self.ablations and self.states == 1:
-            raise ConfigError("of one state none can take the rows of another: the ablation 'joint' needs 2 states or more")
+            raise ConfigError(
+                "of one state none can take the rows of another: the ablation 'joint' needs 2 states or more"
+            )
         if self.ablations and NEURAL not in self.tiers:
-            raise ConfigError(f"the ablation {self.ablations[0]!r} is of the neural tier. Add it to the tiers, or leave the ablation out")
-        for name in ("n_restarts", "max_iter", "n_trials", "n_stability", "n_resamples", "lstm_epochs", "joint_cycles"):
+            raise ConfigError(
+                f"the ablation {self.ablations[0]!r} is of the neural tier. Add it to the tiers, or leave the ablation out"
+            )
+        for name in (
+            "n_restarts",
+            "max_iter",
+            "n_trials",
+            "n_stability",
+            "n_resamples",
+            "lstm_epochs",
+            "joint_cycles",
+        ):
             value = getattr(self, name)
             least = 0 if name in ("n_trials", "n_stability") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+                raise ConfigError(
+                    f"{name} is {value!r}; it must be a whole number of at least {least}"
+                )
 
     @property
     def main_tier(self) -> str:
@@ -106,7 +138,11 @@ class Settings:
 
     def features(self, only: tuple[str, ...] | None = None) -> Features:
         """All engineered features, or some."""
-        return Features(label_delay_days=self.protocol.label_delay_days, missing_flags=self.missing_flags, only=only)
+        return Features(
+            label_delay_days=self.protocol.label_delay_days,
+            missing_flags=self.missing_flags,
+            only=only,
+        )
 
     def features_of(self, tier: str) -> Features:
         """The features of a tier."""
@@ -118,11 +154,19 @@ class Settings:
         made = (
             TIERS[tier].paper(n_states, random_state=seed, progress=False)
             if self.preset == "paper"
-            else TIERS[tier](n_states, n_restarts=self.n_restarts, max_iter=self.max_iter, random_state=seed, progress=False)
+            else TIERS[tier](
+                n_states,
+                n_restarts=self.n_restarts,
+                max_iter=self.max_iter,
+                random_state=seed,
+                progress=False,
+            )
         )
         if tier == NEURAL:
             names = ("hidden_dim", "epochs", "class_weighting", "activation", "dropout_draws")
-            made.set_params(latent_dim=self.latent_dims[0], **{name: getattr(self, name) for name in names})
+            made.set_params(
+                latent_dim=self.latent_dims[0], **{name: getattr(self, name) for name in names}
+            )
         return made
 
     def detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
@@ -152,11 +196,16 @@ def settings_from(plain: Mapping[str, Any]) -> Settings:
 
 def check_settings(settings: Settings) -> None:
     """Refuse, before anything is begun, settings that would be refused later, and packages that are missing."""
-    tier, n_states = settings.main_tier, settings.states if isinstance(settings.states, int) else min(settings.orders)
+    tier, n_states = (
+        settings.main_tier,
+        settings.states if isinstance(settings.states, int) else min(settings.orders),
+    )
     settings.detector(tier, n_states).check_settings()
     settings.detector(tier, n_states, "anchored").check_settings()
     if settings.anchored_states is not None and settings.anchored_states <= settings.n_fraud_states:
-        raise ConfigError(f"anchored_states is {settings.anchored_states}; it must be above the {settings.n_fraud_states} states of fraud")
+        raise ConfigError(
+            f"anchored_states is {settings.anchored_states}; it must be above the {settings.n_fraud_states} states of fraud"
+        )
     if not all(0 <= seed < 2**32 for seed in settings.seeds):
         raise ConfigError(f"seeds are {settings.seeds}; each must be at least 0 and below 2**32")
     if NEURAL in settings.tiers:
@@ -173,5 +222,7 @@ def check_settings(settings: Settings) -> None:
 
 def with_changes(settings: Settings, **changes: Any) -> Settings:
     """The settings with some of them changed, those of the protocol among them."""
-    of_protocol = {name: changes.pop(name) for name in list(changes) if name in Protocol.__dataclass_fields__}
+    of_protocol = {
+        name: changes.pop(name) for name in list(changes) if name in Protocol.__dataclass_fields__
+    }
     return replace(settings, protocol=replace(settings.protocol, **of_protocol), **changes)

@@ -29,7 +29,13 @@ from turncoat.evaluation.ablation import joint_ablation
 from turncoat.evaluation.contestants import Contender, Description, Outcome
 from turncoat.evaluation.folds import Fold
 from turncoat.evaluation.results import JointAblation, load_ablation, save_results
-from turncoat.evaluation.settings import NEURAL, NEURAL_ANCHORED, Settings, check_settings, plain_settings
+from turncoat.evaluation.settings import (
+    NEURAL,
+    NEURAL_ANCHORED,
+    Settings,
+    check_settings,
+    plain_settings,
+)
 from turncoat.models.neural.trained import TrainingSettings
 from turncoat.models.neural.validation import split_rows
 from turncoat.panel import Panel
@@ -60,7 +66,9 @@ class Studied:
     settings: Settings
     transactions: Transactions
     folds: tuple[Fold, ...]
-    sweeps: Mapping[str, Sweep]  # by title (a tier, and a width of several), on the first fold; empty where the states were given
+    sweeps: Mapping[
+        str, Sweep
+    ]  # by title (a tier, and a width of several), on the first fold; empty where the states were given
     stabilities: Mapping[str, Stability]
     states: Mapping[str, int]  # by tier
     latent_dim: int | None  # of the neural tier
@@ -72,25 +80,39 @@ class Studied:
     @property
     def columns(self) -> tuple[Description, ...]:
         """Every column of scores that contenders left."""
-        return tuple(column for fitted in self.fits[0, self.settings.seeds[0]].values() for column in fitted.contender.columns)
+        return tuple(
+            column
+            for fitted in self.fits[0, self.settings.seeds[0]].values()
+            for column in fitted.contender.columns
+        )
 
     def scores(self, fold: int, seed: int, name: str) -> dict[str, Array]:
         """A column of scores, by part."""
-        return next(one.outcome.scores[name] for one in self.fits[fold, seed].values() if name in one.outcome.scores)
+        return next(
+            one.outcome.scores[name]
+            for one in self.fits[fold, seed].values()
+            if name in one.outcome.scores
+        )
 
 
-def run(transactions: Transactions, settings: Settings, folder: Path, console: Console | None = None) -> Studied:
+def run(
+    transactions: Transactions, settings: Settings, folder: Path, console: Console | None = None
+) -> Studied:
     """Fit everything that is not yet in the folder, which may hold an earlier, unfinished run of the same study."""
     told = Console(stderr=True) if console is None else console
     transactions.needed_labels("a comparison")
     check_settings(settings)
     splits = settings.protocol.splits(transactions)
-    settings.features(settings.only).fit(transactions.take(splits[0].fit))  # refused now rather than in a folder begun
+    settings.features(settings.only).fit(
+        transactions.take(splits[0].fit)
+    )  # refused now rather than in a folder begun
     for split in splits if NEURAL in settings.tiers else ():
         _check_encoder_rows(transactions, split)
     fingerprint = data_fingerprint(transactions)
     _open(folder, settings, fingerprint)
-    sweeps, stabilities, states, why, latent_dim = _chosen(transactions, splits[0], settings, folder, told)
+    sweeps, stabilities, states, why, latent_dim = _chosen(
+        transactions, splits[0], settings, folder, told
+    )
     settled = settings if latent_dim is None else replace(settings, latent_dims=(latent_dim,))
     contenders = _contenders(settled, states, told)
     total = len(splits) * len(settings.seeds) * len(contenders)
@@ -104,8 +126,21 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
                 place = folder / "fits" / f"fold-{f + 1}-seed-{seed}" / contender.key
                 outcome = _finished(contender, place)
                 if outcome is None:
-                    with _announced(told, f"{contender.key}, fold {f + 1} of {len(splits)}, seed {seed}", done, total, began, fresh):
-                        outcome = _fit(contender, fold, seed, {key: found[key].folder for key in contender.needs}, place)
+                    with _announced(
+                        told,
+                        f"{contender.key}, fold {f + 1} of {len(splits)}, seed {seed}",
+                        done,
+                        total,
+                        began,
+                        fresh,
+                    ):
+                        outcome = _fit(
+                            contender,
+                            fold,
+                            seed,
+                            {key: found[key].folder for key in contender.needs},
+                            place,
+                        )
                     fresh += 1
                 done += 1
                 found[contender.key] = Fitted(contender, outcome, place)
@@ -114,19 +149,38 @@ def run(transactions: Transactions, settings: Settings, folder: Path, console: C
     if "joint" in settings.ablations:
         detector = load(fits[0, settings.seeds[0]][NEURAL].folder / "detector")
         joint = _joint(detector, folds[0], settled, folder / _JOINT, told)
-    return Studied(settings, transactions, tuple(folds), sweeps, stabilities, states, latent_dim, why, fits, joint, fingerprint)
+    return Studied(
+        settings,
+        transactions,
+        tuple(folds),
+        sweeps,
+        stabilities,
+        states,
+        latent_dim,
+        why,
+        fits,
+        joint,
+        fingerprint,
+    )
 
 
 def data_fingerprint(transactions: Transactions) -> str:
     """A digest of everything that is read of the data."""
     digest = hashlib.sha256(json.dumps(transactions.schema.as_table(), sort_keys=True).encode())
-    for array in (transactions.places, transactions.customer_codes, transactions.times, np.asarray(transactions.labels)):
+    for array in (
+        transactions.places,
+        transactions.customer_codes,
+        transactions.times,
+        np.asarray(transactions.labels),
+    ):
         digest.update(np.ascontiguousarray(array).data)
     for name in sorted(transactions.numbers):
         digest.update(np.ascontiguousarray(transactions.numbers[name]).data)
     for name in sorted(transactions.names):
         digest.update(np.ascontiguousarray(transactions.names[name].codes).data)
-        digest.update("\0".join(map(str, transactions.names[name].values)).encode("utf-8", "surrogatepass"))
+        digest.update(
+            "\0".join(map(str, transactions.names[name].values)).encode("utf-8", "surrogatepass")
+        )
     return digest.hexdigest()
 
 
@@ -134,13 +188,19 @@ def _check_encoder_rows(transactions: Transactions, split: Split) -> None:
     """Refuse a fit part whose customers cannot both train an encoder and tell it when to stop."""
     rows = split.fit[long_enough(transactions.customer_codes[split.fit], np.arange(len(split.fit)))]
     kept = transactions.take(rows)
-    bare = Panel.from_arrays(np.zeros((kept.n_rows, 1), np.float32), lengths=np.diff(kept.offsets), labels=kept.labels)
+    bare = Panel.from_arrays(
+        np.zeros((kept.n_rows, 1), np.float32), lengths=np.diff(kept.offsets), labels=kept.labels
+    )
     split_rows(bare, TrainingSettings().validation_share, 0)
 
 
 def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
     """Make the run's folder, or check that it is of the same study."""
-    identity = {"turncoat": turncoat.__version__, "data": fingerprint, "settings": plain_settings(settings)}
+    identity = {
+        "turncoat": turncoat.__version__,
+        "data": fingerprint,
+        "settings": plain_settings(settings),
+    }
     path = folder / _IDENTITY
     if path.exists():
         try:
@@ -151,7 +211,9 @@ def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
             raise BundleError(f"{path} does not describe a study. Choose another folder")
         changed = [name for name in identity if before.get(name) != identity[name]]
         if changed:
-            raise ConfigError(f"{folder} holds another study: other {', '.join(changed)}. Choose another folder, or remove it")
+            raise ConfigError(
+                f"{folder} holds another study: other {', '.join(changed)}. Choose another folder, or remove it"
+            )
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BundleError(f"{folder} exists and holds no study. Choose another folder")
@@ -173,7 +235,9 @@ def _chosen(
         widths = settings.latent_dims if tier == NEURAL else settings.latent_dims[:1]
         several = len(widths) > 1
         console.print(
-            f"choosing the number of regimes, {tier}" + (f", {', '.join(map(str, widths))} latents" if several else ""), highlight=False
+            f"choosing the number of regimes, {tier}"
+            + (f", {', '.join(map(str, widths))} latents" if several else ""),
+            highlight=False,
         )
         how: dict[str, Any] = {
             "model": settings.model(tier, 2),
@@ -182,19 +246,31 @@ def _chosen(
             "folder": folder / "sweeps" / tier,
             "progress": False,
         }
-        made = sweep_widths(transactions, split, widths=widths, **how) if several else {widths[0]: sweep(transactions, split, **how)}
+        made = (
+            sweep_widths(transactions, split, widths=widths, **how)
+            if several
+            else {widths[0]: sweep(transactions, split, **how)}
+        )
         for width, one in made.items():
             title = f"{tier}, {width} latents" if several else tier
             sweeps[title] = one
             if settings.n_stability:
-                stabilities[title] = one.stability(transactions, split, settings.n_stability, progress=False)
+                stabilities[title] = one.stability(
+                    transactions, split, settings.n_stability, progress=False
+                )
         choices = {width: one.choice() for width, one in made.items()}
         chosen = choose_width(choices)
         kept = None if chosen is None else choices[chosen].kept
         if kept is None:
-            states[tier], why[tier] = settings.fallback_states, f"no order is eligible, so {settings.fallback_states} as a fallback"
+            states[tier], why[tier] = (
+                settings.fallback_states,
+                f"no order is eligible, so {settings.fallback_states} as a fallback",
+            )
             continue
-        states[tier], why[tier] = kept.n_states, "by eligibility" + (f", {chosen} latents" if several else "")
+        states[tier], why[tier] = (
+            kept.n_states,
+            "by eligibility" + (f", {chosen} latents" if several else ""),
+        )
         latent_dim = chosen if tier == NEURAL else latent_dim
     return sweeps, stabilities, states, why, latent_dim
 
@@ -204,19 +280,37 @@ def _contenders(settings: Settings, states: Mapping[str, int], console: Console)
 
     def announce(done: int, total: int, best: float) -> None:
         if done % _TRIALS_TOLD == 0 or done == total:
-            console.print(f"  {done} of {total} trials of XGBoost, best average precision {best:.3f}", highlight=False)
+            console.print(
+                f"  {done} of {total} trials of XGBoost, best average precision {best:.3f}",
+                highlight=False,
+            )
 
-    found = [contestants.hmm(tier, tier, tier, settings.detector(tier, states[tier])) for tier in settings.tiers]
+    found = [
+        contestants.hmm(tier, tier, tier, settings.detector(tier, states[tier]))
+        for tier in settings.tiers
+    ]
     tier = settings.main_tier
     n_anchored = settings.anchored_states or max(states[tier], settings.n_fraud_states + 1)
     encoder_of = NEURAL if tier == NEURAL else None
-    found.append(contestants.hmm("anchored", f"{tier}, anchored", tier, settings.detector(tier, n_anchored, "anchored"), encoder_of))
+    found.append(
+        contestants.hmm(
+            "anchored",
+            f"{tier}, anchored",
+            tier,
+            settings.detector(tier, n_anchored, "anchored"),
+            encoder_of,
+        )
+    )
     if NEURAL in settings.tiers and tier != NEURAL:
         n_neural = settings.anchored_states or max(states[NEURAL], settings.n_fraud_states + 1)
         title, anchored = f"{NEURAL}, anchored", settings.detector(NEURAL, n_neural, "anchored")
         found.append(contestants.hmm(NEURAL_ANCHORED, title, NEURAL, anchored, encoder_of=NEURAL))
     if NEURAL in settings.tiers:
-        found.append(contestants.head_ranker(NEURAL_ANCHORED if tier != NEURAL else "anchored", f"{NEURAL}, anchored"))
+        found.append(
+            contestants.head_ranker(
+                NEURAL_ANCHORED if tier != NEURAL else "anchored", f"{NEURAL}, anchored"
+            )
+        )
     baselines = {
         "logistic": contestants.logistic(settings.search_rows),
         "isolation-forest": contestants.isolation_forest(),
@@ -225,11 +319,16 @@ def _contenders(settings: Settings, states: Mapping[str, int], console: Console)
     }
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
-        found += [contestants.hybrid(tier, tier), contestants.ranker("anchored", f"{tier}, anchored")]
+        found += [
+            contestants.hybrid(tier, tier),
+            contestants.ranker("anchored", f"{tier}, anchored"),
+        ]
     return found
 
 
-def _joint(detector: Detector, fold: Fold, settings: Settings, path: Path, console: Console) -> JointAblation:
+def _joint(
+    detector: Detector, fold: Fold, settings: Settings, path: Path, console: Console
+) -> JointAblation:
     """Joint training on the rows that the neural detector was fitted to, from disk where it is finished.
 
     The encoder is trained again, as the one that was folded cannot be trained on: with the same rows and seed it is the same.
@@ -248,18 +347,33 @@ def _joint(detector: Detector, fold: Fold, settings: Settings, path: Path, conso
 
         began = time.perf_counter()
         trained = model.trained(panel)
-        found = joint_ablation(panel, trained, n_states=n_states, cycles=settings.joint_cycles, seed=settings.seeds[0], announce=announce)
-    console.print(f"joint training, for comparison ({time.perf_counter() - began:.1f} s)", highlight=False)
+        found = joint_ablation(
+            panel,
+            trained,
+            n_states=n_states,
+            cycles=settings.joint_cycles,
+            seed=settings.seeds[0],
+            announce=announce,
+        )
+    console.print(
+        f"joint training, for comparison ({time.perf_counter() - began:.1f} s)", highlight=False
+    )
     save_results(found, path)
     return found
 
 
-def _fit(contender: Contender, fold: Fold, seed: int, folders: Mapping[str, Path], place: Path) -> Outcome:
+def _fit(
+    contender: Contender, fold: Fold, seed: int, folders: Mapping[str, Path], place: Path
+) -> Outcome:
     place.mkdir(parents=True, exist_ok=True)
     for name in ("scores", "detector"):  # of a fit that is not finished or damaged
         shutil.rmtree(place / name, ignore_errors=True)
     outcome = contender.fit(fold, seed, folders, place)
-    arrays = {f"{part}/{name}": scores for name, parts in outcome.scores.items() for part, scores in parts.items()}
+    arrays = {
+        f"{part}/{name}": scores
+        for name, parts in outcome.scores.items()
+        for part, scores in parts.items()
+    }
     FIT.save(place / "scores", {"figures": dict(outcome.figures)}, arrays)
     return outcome
 
@@ -280,10 +394,20 @@ def _finished(contender: Contender, place: Path) -> Outcome | None:
 
 
 @contextmanager
-def _announced(console: Console, what: str, done: int, total: int, began: float, fresh: int) -> Iterator[None]:
+def _announced(
+    console: Console, what: str, done: int, total: int, began: float, fresh: int
+) -> Iterator[None]:
     """Say what is being fitted and how long the rest may take."""
-    left = f", about {(time.perf_counter() - began) / fresh * (total - done):.0f} s left" if fresh else ""
+    left = (
+        f", about {(time.perf_counter() - began) / fresh * (total - done):.0f} s left"
+        if fresh
+        else ""
+    )
     with console.status(f"{done + 1} of {total}: {what}{left}"):
         start = time.perf_counter()
         yield
-    console.print(f"{done + 1} of {total}: {what} ({time.perf_counter() - start:.1f} s)", highlight=False, soft_wrap=True)
+    console.print(
+        f"{done + 1} of {total}: {what} ({time.perf_counter() - start:.1f} s)",
+        highlight=False,
+        soft_wrap=True,
+    )

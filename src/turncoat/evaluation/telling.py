@@ -22,7 +22,10 @@ def summary(studied: Studied, contestants: Sequence[Contestant]) -> tuple[str, .
     """What was done and what came out."""
     settings, by_name = studied.settings, {one.name: one for one in contestants}
     is_paper = settings.protocol.name == "paper"
-    frauds, rows = (sum(f.split.summaries["test"].frauds or 0 for f in studied.folds), sum(len(f.rows(TEST)) for f in studied.folds))
+    frauds, rows = (
+        sum(f.split.summaries["test"].frauds or 0 for f in studied.folds),
+        sum(len(f.rows(TEST)) for f in studied.folds),
+    )
     told = [
         f"{len(contestants)} columns of scores were judged on {rows:,} transactions ({frauds:,} frauds) that nothing was fitted on, split "
         f"{settings.protocol.in_words}.",
@@ -32,11 +35,17 @@ def summary(studied: Studied, contestants: Sequence[Contestant]) -> tuple[str, .
             else "All contestants were judged on the same rows"
         )
         + ", with features that use nothing of the row's own label or of the future"
-        + ("; the hidden Markov models had " + ", ".join(settings.only) + " of them." if settings.only else "."),
+        + (
+            "; the hidden Markov models had " + ", ".join(settings.only) + " of them."
+            if settings.only
+            else "."
+        ),
     ]
     for tier in settings.tiers:
         one = by_name[f"{tier}, corrected, filtered"]
-        told.append(f"{tier}, {studied.states[tier]} regimes ({studied.why[tier]}): {_figures(one)}.")
+        told.append(
+            f"{tier}, {studied.states[tier]} regimes ({studied.why[tier]}): {_figures(one)}."
+        )
     others = ("regime-calibrated head", "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost")
     for name in (*(f"{tier}, anchored, corrected, filtered" for tier in settings.tiers), *others):
         if name in by_name:
@@ -54,23 +63,41 @@ def headline(one: Comparison) -> str:
 
 
 def _figures(one: Contestant) -> str:
-    shown = {"average_precision": ("average precision", 3), "auroc": ("AUROC", 3), "ece_mass": ("equal-mass ECE", 4)}
-    values = [(*about, one.figures[metric].value) for metric, about in shown.items() if metric in one.figures]
-    return ", ".join(f"{title} {value:.{digits}f}" for title, digits, value in values if value is not None)
+    shown = {
+        "average_precision": ("average precision", 3),
+        "auroc": ("AUROC", 3),
+        "ece_mass": ("equal-mass ECE", 4),
+    }
+    values = [
+        (*about, one.figures[metric].value)
+        for metric, about in shown.items()
+        if metric in one.figures
+    ]
+    return ", ".join(
+        f"{title} {value:.{digits}f}" for title, digits, value in values if value is not None
+    )
 
 
-def errata(studied: Studied, contestants: Sequence[Contestant], tables: Sequence[RegimeTable]) -> tuple[str, ...]:
+def errata(
+    studied: Studied, contestants: Sequence[Contestant], tables: Sequence[RegimeTable]
+) -> tuple[str, ...]:
     """What the corrections to the paper change here."""
     by_name = {one.name: one for one in contestants}
     told = []
     for tier in studied.settings.tiers:
-        own, held_out = (_value(by_name, f"{tier}, {what}", "log_loss") for what in ("in-sample rates", "corrected, filtered"))
+        own, held_out = (
+            _value(by_name, f"{tier}, {what}", "log_loss")
+            for what in ("in-sample rates", "corrected, filtered")
+        )
         if own is not None and held_out is not None:
             told.append(
                 f"E8, {tier}: with fraud shares measured on the fit rows the log loss on test rows is {own:.5f}, with those of calibration "
                 f"customers {held_out:.5f}."
             )
-        smoothed, filtered = (_value(by_name, f"{tier}, corrected, {mode}", "average_precision") for mode in ("smoothed", "filtered"))
+        smoothed, filtered = (
+            _value(by_name, f"{tier}, corrected, {mode}", "average_precision")
+            for mode in ("smoothed", "filtered")
+        )
         if smoothed is not None and filtered is not None:
             told.append(
                 f"E9, {tier}: average precision is {smoothed:.4f} with hindsight and {filtered:.4f} without. Where they agree to four "
@@ -87,16 +114,25 @@ def errata(studied: Studied, contestants: Sequence[Contestant], tables: Sequence
 
 
 def warnings(
-    studied: Studied, contestants: Sequence[Contestant], tables: Sequence[RegimeTable], selections: Sequence[Selection]
+    studied: Studied,
+    contestants: Sequence[Contestant],
+    tables: Sequence[RegimeTable],
+    selections: Sequence[Selection],
 ) -> tuple[str, ...]:
     """What to be careful about."""
     told = []
     for part, rows in ((CALIBRATION, "calibration"), (TEST, "test")):
         fewest = min(int(fold.labels(part).sum()) for fold in studied.folds)
         if fewest < _FEW_FRAUDS:
-            told.append(f"The {rows} part has only {fewest} frauds{' in one fold' if len(studied.folds) > 1 else ''}: figures are rough.")
+            told.append(
+                f"The {rows} part has only {fewest} frauds{' in one fold' if len(studied.folds) > 1 else ''}: figures are rough."
+            )
     rate = sum(fold.labels(TEST).mean() for fold in studied.folds) / len(studied.folds)
-    loose = [one for one in contestants if one.is_probability and _ece(one) > max(_LOOSE * rate, _CHANCE * _ece_by_chance(one))]
+    loose = [
+        one
+        for one in contestants
+        if one.is_probability and _ece(one) > max(_LOOSE * rate, _CHANCE * _ece_by_chance(one))
+    ]
     if loose:
         shown = "; ".join(f"{one.name} ({_ece(one):.4f})" for one in loose)
         told.append(f"Not calibrated, by equal-mass ECE at a fraud rate of {rate:.4f}: {shown}.")
@@ -111,9 +147,18 @@ def warnings(
                 f"{table.contestant}: temporal share {table.temporal_share:.2%}. The sequence adds next to nothing; claim nothing about it."
             )
     for selection in (one for one in selections if one.is_used):
-        steady = next((row["by_eligibility"] for row in selection.stability if row["n_states"] == selection.by_eligibility), None)
+        steady = next(
+            (
+                row["by_eligibility"]
+                for row in selection.stability
+                if row["n_states"] == selection.by_eligibility
+            ),
+            None,
+        )
         if selection.by_eligibility is None:
-            told.append(f"{selection.tier}: no number of regimes is eligible; {selection.used} were used.")
+            told.append(
+                f"{selection.tier}: no number of regimes is eligible; {selection.used} were used."
+            )
         elif steady is not None and steady < _STEADY:
             told.append(
                 f"{selection.tier}: K = {selection.by_eligibility} is not stable: it was chosen on only {steady:.0%} of the resamples of "
@@ -134,7 +179,11 @@ def _ece(one: Contestant) -> float:
 def _ece_by_chance(one: Contestant) -> float:
     """The equal-mass ECE that a perfect score would have on as many independent rows: the mean size of binomial noise."""
     bins = zip(one.curves.mean_score, one.curves.bin_rows, strict=True)
-    noise = [rows * math.sqrt(2 / math.pi * max(score * (1 - score), 0.0) / rows) for score, rows in bins if rows]
+    noise = [
+        rows * math.sqrt(2 / math.pi * max(score * (1 - score), 0.0) / rows)
+        for score, rows in bins
+        if rows
+    ]
     return sum(noise) / max(sum(one.curves.bin_rows), 1)
 
 

@@ -24,7 +24,9 @@ from turncoat.storage import replace_file
 
 Array = NDArray[Any]
 Settings = dict[str, int | float | str]
-Announce = Callable[[int, int, float], None]  # trials done, trials in all, best average precision so far
+Announce = Callable[
+    [int, int, float], None
+]  # trials done, trials in all, best average precision so far
 
 MOST_EXACT_ROWS = 50_000  # above which XGBoost's exact trees take too long
 MOST_APPROXIMATE_ROWS = 150_000  # likewise
@@ -63,7 +65,9 @@ def suggest(trial: Any, methods: tuple[str, ...]) -> Settings:
         "base_score": trial.suggest_categorical("base_score", (0.5, ESTIMATED)),
         "max_depth": trial.suggest_int("max_depth", 3, 10),
         "learning_rate": rate,
-        "n_estimators": trial.suggest_int("n_estimators", math.ceil(LEAST_TRAVEL / rate), MOST_ROUNDS, log=True),
+        "n_estimators": trial.suggest_int(
+            "n_estimators", math.ceil(LEAST_TRAVEL / rate), MOST_ROUNDS, log=True
+        ),
         "subsample": trial.suggest_float("subsample", 0.5, 1.0),
         "colsample_bytree": trial.suggest_float("colsample_bytree", 0.4, 1.0),
         "min_child_weight": trial.suggest_float("min_child_weight", 0.01, 30.0, log=True),
@@ -101,29 +105,39 @@ def search(
         study.sampler = optuna.samplers.TPESampler(seed=own_seed, multivariate=False)
         asked = study.ask()
         settings = propose(asked)
-        if number >= len(trials) or trials[number].settings != settings:  # another Optuna may propose otherwise
+        if (
+            number >= len(trials) or trials[number].settings != settings
+        ):  # another Optuna may propose otherwise
             trials = [*trials[:number], Trial(settings, judge(settings))]
             if path is not None:
                 replace_file(path, msgspec.json.format(msgspec.json.encode(trials), indent=1))
         study.tell(asked, trials[number].value)
         if announce is not None:
             announce(number + 1, n_trials, float(study.best_value))
-    return max(trials[:n_trials], key=lambda trial: -math.inf if trial.value is None else trial.value)
+    return max(
+        trials[:n_trials], key=lambda trial: -math.inf if trial.value is None else trial.value
+    )
 
 
-def fold_judge(columns: Array, labels: Array, folds: Array, seed: int) -> Callable[[Settings], float]:
+def fold_judge(
+    columns: Array, labels: Array, folds: Array, seed: int
+) -> Callable[[Settings], float]:
     """What tells the average precision of settings over the folds."""
 
     def judge(settings: Settings) -> float:
         def scores(fit: Array, test: Array) -> Array:
-            return predicted(boosted(settings, columns[fit], labels[fit], seed, _SEARCH_THREADS), columns[test])
+            return predicted(
+                boosted(settings, columns[fit], labels[fit], seed, _SEARCH_THREADS), columns[test]
+            )
 
         return over_folds(folds, labels, scores)
 
     return judge
 
 
-def trials_file(folder: Path, columns: Array, labels: Array, folds: Array, seed: int, methods: tuple[str, ...]) -> Path:
+def trials_file(
+    folder: Path, columns: Array, labels: Array, folds: Array, seed: int, methods: tuple[str, ...]
+) -> Path:
     """The file in the folder, which is made, for the trials of a search on just this."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"trials-{_digest(columns, labels, folds, np.array([seed, len(methods)]))}.json"
@@ -132,14 +146,22 @@ def trials_file(folder: Path, columns: Array, labels: Array, folds: Array, seed:
 def boosted(settings: Settings, columns: Array, labels: Array, seed: int, n_threads: int) -> Any:
     """A booster fitted with these settings."""
     xgboost = from_extra("xgboost", "the XGBoost baseline")
-    own = {name: value for name, value in settings.items() if name != "n_estimators" and value != ESTIMATED}
+    own = {
+        name: value
+        for name, value in settings.items()
+        if name != "n_estimators" and value != ESTIMATED
+    }
     params = {"objective": "binary:logistic", "nthread": n_threads, "seed": seed, **own}
-    return xgboost.train(params, xgboost.DMatrix(columns, labels, nthread=n_threads), int(settings["n_estimators"]))
+    return xgboost.train(
+        params, xgboost.DMatrix(columns, labels, nthread=n_threads), int(settings["n_estimators"])
+    )
 
 
 def predicted(booster: Any, columns: Array) -> Array:
     """Probabilities of fraud [N]."""
-    return np.asarray(booster.predict(from_extra("xgboost", "the XGBoost baseline").DMatrix(columns)), np.float64)
+    return np.asarray(
+        booster.predict(from_extra("xgboost", "the XGBoost baseline").DMatrix(columns)), np.float64
+    )
 
 
 def customer_folds(labels: Array, customers: Array, n_folds: int, seed: int) -> Array:
@@ -151,7 +173,9 @@ def customer_folds(labels: Array, customers: Array, n_folds: int, seed: int) -> 
             "Give more rows, or search with fewer folds"
         )
     rng = np.random.default_rng(seed)
-    order = np.concatenate([rng.permutation(np.flatnonzero(with_fraud)), rng.permutation(np.flatnonzero(~with_fraud))])
+    order = np.concatenate(
+        [rng.permutation(np.flatnonzero(with_fraud)), rng.permutation(np.flatnonzero(~with_fraud))]
+    )
     folds = np.empty(len(order), np.int64)
     folds[order] = np.arange(len(order)) % n_folds
     return np.asarray(folds[codes])
@@ -176,7 +200,9 @@ def over_folds(folds: Array, labels: Array, scores: Callable[[Array, Array], Arr
     found = []
     for fold in range(int(folds.max()) + 1):
         test = np.flatnonzero(folds == fold)
-        found.append(average_precision_score(labels[test], scores(np.flatnonzero(folds != fold), test)))
+        found.append(
+            average_precision_score(labels[test], scores(np.flatnonzero(folds != fold), test))
+        )
     return float(np.mean(found))
 
 
@@ -213,7 +239,9 @@ def _read_trials(path: Path) -> list[Trial]:
     except FileNotFoundError:
         return []
     except msgspec.MsgspecError as problem:
-        raise BundleError(f"{path}: not the trials of a search ({problem}). Delete it to search anew") from problem
+        raise BundleError(
+            f"{path}: not the trials of a search ({problem}). Delete it to search anew"
+        ) from problem
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Whole files through the feature kernels: groups of columns on all processors, customers and entities in order."""
+"""Whole files through the feature kernels: groups of columns on all processors, customers and counterparties in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
-from turncoat.features import entities, history
+from turncoat.features import counterparties, history
 from turncoat.features.moments import take_moments
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import fill_columns
@@ -28,7 +28,10 @@ _NO_FLAGS = np.empty((0, 0), np.int8)
 def in_groups(schema: Schema, work: Callable[[slice], T]) -> list[T]:
     """Do work on groups of the raw continuous columns, on all processors."""
     n_columns = len(schema.continuous)
-    groups = [slice(start, min(start + _GROUP_COLUMNS, n_columns)) for start in range(0, n_columns, _GROUP_COLUMNS)]
+    groups = [
+        slice(start, min(start + _GROUP_COLUMNS, n_columns))
+        for start in range(0, n_columns, _GROUP_COLUMNS)
+    ]
     with ThreadPoolExecutor(available_threads()) as pool:
         return list(pool.map(work, groups))
 
@@ -38,7 +41,9 @@ def raw_cells(transactions: Transactions, columns: slice, places: Array) -> Arra
     names = transactions.schema.continuous[columns]
     cells = np.empty((len(names), len(places)))
     for g, name in enumerate(names):
-        np.take(transactions.numbers[name], places, out=cells[g], mode="clip")  # which does not buffer
+        np.take(
+            transactions.numbers[name], places, out=cells[g], mode="clip"
+        )  # which does not buffer
     return cells
 
 
@@ -53,13 +58,22 @@ def count_missing(transactions: Transactions) -> Array:
         return total
 
     total = np.zeros(transactions.n_file_rows, np.int32)
-    for absent in (*in_groups(schema, count), *(names[column].codes < 0 for column in schema.categorical)):
+    for absent in (
+        *in_groups(schema, count),
+        *(names[column].codes < 0 for column in schema.categorical),
+    ):
         total += absent
     counts: Array = total[transactions.places]
     return counts
 
 
-def fill_raw(plan: FeaturePlan, transactions: Transactions, targets: Array, continuous: Array, categorical: Array) -> Array:
+def fill_raw(
+    plan: FeaturePlan,
+    transactions: Transactions,
+    targets: Array,
+    continuous: Array,
+    categorical: Array,
+) -> Array:
     """Write the raw continuous columns and their missing flags; returns each row's number of missing cells."""
 
     def fill(columns: slice) -> Array:
@@ -80,7 +94,9 @@ def fill_raw(plan: FeaturePlan, transactions: Transactions, targets: Array, cont
     return total
 
 
-def all_facts(plan: FeaturePlan, transactions: Transactions, n_missing: Array) -> tuple[Array, Array]:
+def all_facts(
+    plan: FeaturePlan, transactions: Transactions, n_missing: Array
+) -> tuple[Array, Array]:
     """Continuous facts [F, N] and categorical ones [C, N] of every transaction, from empty records."""
     schema, places, times = transactions.schema, transactions.places, transactions.times
     if schema.amount is not None:
@@ -90,27 +106,40 @@ def all_facts(plan: FeaturePlan, transactions: Transactions, n_missing: Array) -
     names = np.zeros((transactions.n_rows, len(schema.habits)), np.uint32)
     for h, column in enumerate(schema.habits):
         named = transactions.names[column]
-        names[:, h] = np.array([*map(name_hash, named.values), 0], dtype=np.uint32)[named.codes[places]]
+        names[:, h] = np.array([*map(name_hash, named.values), 0], dtype=np.uint32)[
+            named.codes[places]
+        ]
     facts = np.empty((len(plan.continuous_facts), transactions.n_rows))
     codes = np.empty((len(plan.categorical_facts), transactions.n_rows), np.int8)
     own, moment, second = plan.parts(facts, codes)
     history.replay(transactions.offsets, times, amounts, n_missing, names, *own)
     take_moments(times, n_missing, *moment)
-    if plan.has_entity:
-        who = transactions.names[str(schema.entity)].codes[places]
+    if plan.has_counterparty:
+        who = transactions.names[str(schema.counterparty)].codes[places]
         labels = np.empty(0, np.int8) if transactions.labels is None else transactions.labels
         order = np.lexsort((_rank(transactions.ids), times, who))
-        of_entity = np.ascontiguousarray(names[:, plan.entity_names])
-        rules = plan.label_delay, plan.base_rate, entities.risk_numbers(plan.label_delay)
-        entities.replay_entities(order, who, times, amounts, n_missing, of_entity, labels, *rules, *second)
+        of_counterparty = np.ascontiguousarray(names[:, plan.counterparty_names])
+        rules = plan.label_delay, plan.base_rate, counterparties.risk_numbers(plan.label_delay)
+        counterparties.replay_counterparties(
+            order, who, times, amounts, n_missing, of_counterparty, labels, *rules, *second
+        )
     return facts, codes
 
 
 def _rank(ids: Array) -> Array:
     """Ids in a form that sorts as `read` sorts them."""
-    return ids if ids.dtype.kind in "iu" else np.argsort(np.argsort(ids, kind="stable"), kind="stable")
+    return (
+        ids if ids.dtype.kind in "iu" else np.argsort(np.argsort(ids, kind="stable"), kind="stable")
+    )
 
 
 def fill_facts(plan: FeaturePlan, facts: Array, targets: Array, continuous: Array) -> None:
     """Write the continuous facts [F, rows], on their common scale, to the panel rows that are wanted."""
-    fill_columns(facts, targets, *plan.fact_columns, continuous, _NO_FLAGS, np.zeros(facts.shape[1], np.int32))
+    fill_columns(
+        facts,
+        targets,
+        *plan.fact_columns,
+        continuous,
+        _NO_FLAGS,
+        np.zeros(facts.shape[1], np.int32),
+    )

@@ -17,12 +17,26 @@ from turncoat.data.rows import Row, read_row
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
-from turncoat.features import entities, history
-from turncoat.features.batch import all_facts, count_missing, fill_facts, fill_raw, in_groups, raw_cells
+from turncoat.features import counterparties, history
+from turncoat.features.batch import (
+    all_facts,
+    count_missing,
+    fill_facts,
+    fill_raw,
+    in_groups,
+    raw_cells,
+)
 from turncoat.features.live import LiveRows, take_rows
 from turncoat.features.plan import MOST_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales
-from turncoat.features.state import State, customer_bytes, entity_bytes, pack, spelled_hashes, unpack
+from turncoat.features.state import (
+    State,
+    counterparty_bytes,
+    customer_bytes,
+    pack,
+    spelled_hashes,
+    unpack,
+)
 from turncoat.features.vocabulary import Vocabulary, codes_of
 from turncoat.panel import Panel
 
@@ -44,7 +58,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
     """Columns and causal history as features.
 
     `processed` is the columns themselves: signed log where tails are heavy, standardised, names coded, absence flagged.
-    `engineered` adds running facts of each customer and, where the schema has one, of the second party. Nothing uses a row's
+    `engineered` adds running facts of each customer and, where the schema has one, of the counterparty. Nothing uses a row's
     own label or anything later.
     """
 
@@ -85,14 +99,23 @@ class Features(BaseEstimator):  # type: ignore[misc]
             scales=Scales(*(np.ones(len(schema.continuous)) for _ in range(3))),
             flagged=(),
             vocabularies=tuple(
-                Vocabulary.of(transactions.names[column], transactions.places, self.least_rows, self.most_names)
+                Vocabulary.of(
+                    transactions.names[column],
+                    transactions.places,
+                    self.least_rows,
+                    self.most_names,
+                )
                 for column in schema.categorical
             ),
         )
         _refuse_twice((*draft.every_continuous, *draft.every_categorical))
         step = -(-transactions.n_rows // _SAMPLE_ROWS)
         sample = np.arange(0, transactions.n_rows, step)
-        facts = all_facts(draft, transactions, count_missing(transactions))[0][:, sample] if engineered else np.empty((0, len(sample)))
+        facts = (
+            all_facts(draft, transactions, count_missing(transactions))[0][:, sample]
+            if engineered
+            else np.empty((0, len(sample)))
+        )
         places = transactions.places[sample]
 
         def look(columns: slice) -> tuple[Scales, list[bytes | None]]:
@@ -101,9 +124,13 @@ class Features(BaseEstimator):  # type: ignore[misc]
 
         looks = in_groups(schema, look)
         patterns = [pattern for _, part in looks for pattern in part]
-        patterns += [_pattern(transactions.names[column].codes[places] < 0) for column in schema.categorical]
+        patterns += [
+            _pattern(transactions.names[column].codes[places] < 0) for column in schema.categorical
+        ]
         scales = Scales.joined([*(scales for scales, _ in looks), Scales.of(facts)])
-        self.plan_ = self._asked(replace(draft, scales=scales, flagged=self._flagged(schema, patterns)))
+        self.plan_ = self._asked(
+            replace(draft, scales=scales, flagged=self._flagged(schema, patterns))
+        )
         return self
 
     def _asked(self, plan: FeaturePlan) -> FeaturePlan:
@@ -116,12 +143,16 @@ class Features(BaseEstimator):  # type: ignore[misc]
         for name in self.only:
             if name not in every:
                 near = get_close_matches(name, every, n=5, cutoff=0.4) or every[:5]
-                raise ConfigError(f"only names {name!r}, and there is no such feature. Near it are {', '.join(near)}")
+                raise ConfigError(
+                    f"only names {name!r}, and there is no such feature. Near it are {', '.join(near)}"
+                )
         wanted = np.array([name in self.only for name in plan.every_continuous], dtype=bool)
         scales = replace(plan.scales, spreads=np.where(wanted, plan.scales.spreads, 0.0))
         chosen = replace(plan, scales=scales, only=tuple(self.only))
         if not chosen.continuous and not chosen.categorical:
-            raise ConfigError(f"none of the features that `only` names varies on the fit part: {', '.join(self.only) or 'it is empty'}")
+            raise ConfigError(
+                f"none of the features that `only` names varies on the fit part: {', '.join(self.only) or 'it is empty'}"
+            )
         return chosen
 
     @property
@@ -130,20 +161,31 @@ class Features(BaseEstimator):  # type: ignore[misc]
         return float(self.label_delay_days) * history.DAY
 
     def _check_settings(self) -> None:
-        for name, choice, allowed in (("kind", self.kind, KINDS), ("missing_flags", self.missing_flags, FLAGS)):
+        for name, choice, allowed in (
+            ("kind", self.kind, KINDS),
+            ("missing_flags", self.missing_flags, FLAGS),
+        ):
             if choice not in allowed:
                 raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(allowed)}")
         for name, value in (("least_rows", self.least_rows), ("most_names", self.most_names)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
         days = self.label_delay_days
-        if not isinstance(days, int | float | np.integer | np.floating) or isinstance(days, bool) or not 0 <= days <= MOST_DELAY_DAYS:
-            raise ConfigError(f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and {MOST_DELAY_DAYS}")
+        if (
+            not isinstance(days, int | float | np.integer | np.floating)
+            or isinstance(days, bool)
+            or not 0 <= days <= MOST_DELAY_DAYS
+        ):
+            raise ConfigError(
+                f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and {MOST_DELAY_DAYS}"
+            )
 
     def _flagged(self, schema: Schema, patterns: Sequence[bytes | None]) -> tuple[str, ...]:
         """Columns whose absence becomes a feature: absent on some rows, and under `distinct` not on the same rows as an earlier one."""
         flagged: dict[bytes | str, str] = {}
-        for column, pattern in zip((*schema.continuous, *schema.categorical), patterns, strict=True):
+        for column, pattern in zip(
+            (*schema.continuous, *schema.categorical), patterns, strict=True
+        ):
             if pattern is not None and self.missing_flags != "none":
                 flagged.setdefault(pattern if self.missing_flags == "distinct" else column, column)
         return tuple(flagged.values())
@@ -170,7 +212,9 @@ class Features(BaseEstimator):  # type: ignore[misc]
         continuous = np.empty((len(chosen), len(plan.continuous)), np.float32)
         categorical = np.empty((len(chosen), len(plan.every_categorical)), plan.code_type)
         n_missing = fill_raw(plan, transactions, targets, continuous, categorical)
-        for j, (column, vocabulary) in enumerate(zip(plan.schema.categorical, plan.vocabularies, strict=True)):
+        for j, (column, vocabulary) in enumerate(
+            zip(plan.schema.categorical, plan.vocabularies, strict=True)
+        ):
             codes = vocabulary.encode(transactions.names[column])
             n_missing += codes[transactions.places] < 0
             categorical[:, j] = codes[part.places]
@@ -191,7 +235,9 @@ class Features(BaseEstimator):  # type: ignore[misc]
             n_categories=plan.n_categories,
         )
 
-    def step(self, state: State | None, row: Mapping[str, Any] | Row, *, label_follows: bool = True) -> tuple[State, FeatureRow]:
+    def step(
+        self, state: State | None, row: Mapping[str, Any] | Row, *, label_follows: bool = True
+    ) -> tuple[State, FeatureRow]:
         """One transaction, live: the records after it, and its features. `row` maps column names to values; absent is missing.
 
         A row that is older than the records counts as now. Where no label will be reported, say so with `label_follows=False`, or the
@@ -202,11 +248,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
         return states[0], FeatureRow(continuous[0], categorical[0])
 
     def steps(
-        self, states: Sequence[State], rows: Sequence[Row], label_follows: Sequence[bool], previous: Array | None = None
+        self,
+        states: Sequence[State],
+        rows: Sequence[Row],
+        label_follows: Sequence[bool],
+        previous: Array | None = None,
     ) -> tuple[Sequence[State], Array, Array]:
         """`step` for transactions in order: the records after each, features [N, D] and [N, J].
 
-        Where some are of one customer, or of one second party, `previous` [N, 2] names the transaction before each of them, whose records
+        Where some are of one customer, or of one counterparty, `previous` [N, 2] names the transaction before each of them, whose records
         it goes on from; its own state there is not looked at. -1 is none.
         """
         plan = self.fitted()
@@ -216,28 +266,42 @@ class Features(BaseEstimator):  # type: ignore[misc]
             categorical[:, :n_names] = codes_of(plan.vocabularies, (row.names for row in rows))
         given = LiveRows(
             cells=np.array([row.numbers for row in rows]).reshape(len(rows), plan.n_raw),
-            hashes=np.array(spelled_hashes([*chain.from_iterable(row.habits for row in rows)]), np.uint32).reshape(len(rows), -1),
+            hashes=np.array(
+                spelled_hashes([*chain.from_iterable(row.habits for row in rows)]), np.uint32
+            ).reshape(len(rows), -1),
             times=np.array([row.time for row in rows]),
             label_follows=np.array(label_follows, dtype=bool),
-            has_entity=np.array([row.entity is not None for row in rows], dtype=bool),
+            has_counterparty=np.array([row.counterparty is not None for row in rows], dtype=bool),
             previous=np.full((len(rows), 2), -1) if previous is None else previous,
         )
         records = unpack(plan, states if plan.engineered else [State()] * len(states))
         take_rows(given, records, plan.live_layout, continuous, categorical)
-        after = pack(plan, records, states, given.has_entity.tolist()) if plan.engineered else states
-        return after, continuous, categorical if plan.only is None else np.ascontiguousarray(categorical[:, plan.asked])
+        after = (
+            pack(plan, records, states, given.has_counterparty.tolist())
+            if plan.engineered
+            else states
+        )
+        return (
+            after,
+            continuous,
+            categorical if plan.only is None else np.ascontiguousarray(categorical[:, plan.asked]),
+        )
 
     def report_fraud(self, state: State, time: float) -> State:
-        """The entity's record after the news that its transaction at `time` (seconds) was fraud; genuine ones need no report."""
+        """The counterparty's record after the news that its transaction at `time` (seconds) was fraud; genuine ones need no report."""
         plan = self.fitted()
-        if not plan.has_entity or state.entity is None:
-            raise DataError("these features keep no record of an entity for this state; there is nothing to report fraud to")
-        records = unpack(plan, [State(None, state.entity)])
-        last = entities.last_time(records.entity_numbers[0])
+        if not plan.has_counterparty or state.counterparty is None:
+            raise DataError(
+                "these features keep no record of a counterparty for this state; there is nothing to report fraud to"
+            )
+        records = unpack(plan, [State(None, state.counterparty)])
+        last = counterparties.last_time(records.counterparty_numbers[0])
         if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
-            raise DataError(f"fraud was reported at {time!r} seconds, and this entity's latest transaction was at {last}. Give its time")
-        entities.report_fraud(records.entity_risk[0], time)
-        return State(state.customer, pack(plan, records, [state], [True])[0].entity)
+            raise DataError(
+                f"fraud was reported at {time!r} seconds, and this counterparty's latest transaction was at {last}. Give its time"
+            )
+        counterparties.report_fraud(records.counterparty_risk[0], time)
+        return State(state.customer, pack(plan, records, [state], [True])[0].counterparty)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted features into a folder of their own; `turncoat.features.load_features` reads them."""
@@ -247,9 +311,9 @@ class Features(BaseEstimator):  # type: ignore[misc]
 
     @property
     def state_bytes(self) -> tuple[int, int]:
-        """Bytes of a customer's record and of an entity's."""
+        """Bytes of a customer's record and of a counterparty's."""
         plan = self.fitted()
-        return customer_bytes(plan), entity_bytes(plan)
+        return customer_bytes(plan), counterparty_bytes(plan)
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -76,7 +76,9 @@ def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, fa
     if amount == amount and numbers[_AMOUNTS] > 0.0:
         if numbers[_AMOUNTS] > 1.0:
             spread = math.sqrt(numbers[_SQUARES] / (numbers[_AMOUNTS] - 1.0))
-            facts[11] = (size - numbers[_MEAN]) / (spread + 0.1)  # a tenth: habits are not exact to the cent
+            facts[11] = (size - numbers[_MEAN]) / (
+                spread + 0.1
+            )  # a tenth: habits are not exact to the cent
         facts[12] = size - numbers[_MEAN]
         facts[13] = size - math.log1p(numbers[_MAX])
         facts[14] = size - math.log1p(numbers[_AMOUNT])
@@ -84,8 +86,12 @@ def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, fa
     weekday = 2.0 * math.pi * (time % WEEK) / WEEK
     habitual = numbers[_COUNT + 3]
     if habitual > 0.0:
-        facts[15] = (math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]) / habitual
-        facts[16] = (math.cos(weekday) * numbers[_WEEKDAY] + math.sin(weekday) * numbers[_WEEKDAY + 1]) / habitual
+        facts[15] = (
+            math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]
+        ) / habitual
+        facts[16] = (
+            math.cos(weekday) * numbers[_WEEKDAY] + math.sin(weekday) * numbers[_WEEKDAY + 1]
+        ) / habitual
 
 
 @compiled_exactly
@@ -144,7 +150,16 @@ def _mark(marks: Array, base: int, name: int) -> bool:
 
 
 @compiled_exactly
-def advance(numbers: Array, marks: Array, time: float, amount: float, n_missing: float, names: Array, facts: Array, codes: Array) -> None:
+def advance(
+    numbers: Array,
+    marks: Array,
+    time: float,
+    amount: float,
+    n_missing: float,
+    names: Array,
+    facts: Array,
+    codes: Array,
+) -> None:
     """One transaction: its facts [18] and codes [1 + 2 habits] against the state, which it then joins.
 
     `names` [habits] are hashes of the habit columns' values, 0 for a missing one. A code of -1 is what cannot be known.
@@ -169,7 +184,15 @@ def advance(numbers: Array, marks: Array, time: float, amount: float, n_missing:
 
 
 @compiled_exactly
-def replay(offsets: Array, times: Array, amounts: Array, n_missing: Array, names: Array, facts: Array, codes: Array) -> None:
+def replay(
+    offsets: Array,
+    times: Array,
+    amounts: Array,
+    n_missing: Array,
+    names: Array,
+    facts: Array,
+    codes: Array,
+) -> None:
     """`advance` over whole customers, each from an empty state: facts [18, N] and codes [1 + 2 habits, N]."""
     numbers, row, row_codes = np.empty(21), np.empty(N_FACTS), np.empty(len(codes), np.int8)
     marks = np.empty(_HABIT_WORDS * names.shape[1], np.uint32)
@@ -177,6 +200,8 @@ def replay(offsets: Array, times: Array, amounts: Array, n_missing: Array, names
         numbers[:] = 0.0
         marks[:] = 0
         for i in range(offsets[u], offsets[u + 1]):
-            advance(numbers, marks, times[i], amounts[i], float(n_missing[i]), names[i], row, row_codes)
+            advance(
+                numbers, marks, times[i], amounts[i], float(n_missing[i]), names[i], row, row_codes
+            )
             facts[:, i] = row
             codes[:, i] = row_codes

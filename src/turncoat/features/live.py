@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turncoat.features import history
-from turncoat.features.entities import advance_entity
+from turncoat.features.counterparties import advance_counterparty
 from turncoat.features.history import advance
 from turncoat.features.moments import CONTINUOUS as MOMENT_FACTS
 from turncoat.features.moments import take_moment
@@ -29,8 +29,8 @@ class LiveRows(NamedTuple):
     hashes: Array  # [N, habit columns] uint32
     times: Array  # [N]
     label_follows: Array  # [N] bool
-    has_entity: Array  # [N] bool: whether the row names a second party
-    previous: Array  # [N, 2] the earlier row of the same customer, and of the same second party; -1 where there is none
+    has_counterparty: Array  # [N] bool: whether the row names a counterparty
+    previous: Array  # [N, 2] the earlier row of the same customer, and of the same counterparty; -1 where there is none
 
 
 class Records(NamedTuple):
@@ -38,13 +38,15 @@ class Records(NamedTuple):
 
     numbers: Array  # [N, 21]
     marks: Array  # [N, words] uint32
-    entity_numbers: Array  # [N, 21], or [N, 0] where there is no second party
-    entity_marks: Array
-    entity_risk: Array
+    counterparty_numbers: Array  # [N, 21], or [N, 0] where there is no counterparty
+    counterparty_marks: Array
+    counterparty_risk: Array
 
 
 @compiled_exactly
-def take_rows(rows: LiveRows, records: Records, layout: LiveLayout, continuous: Array, categorical: Array) -> None:
+def take_rows(
+    rows: LiveRows, records: Records, layout: LiveLayout, continuous: Array, categorical: Array
+) -> None:
     """Write the features of every row, given the records of its parties, and let it join those."""
     facts, codes = np.empty(layout.n_facts), np.empty(layout.n_fact_codes, np.int8)
     n_own_codes = 1 + 2 * rows.hashes.shape[1]
@@ -52,28 +54,64 @@ def take_rows(rows: LiveRows, records: Records, layout: LiveLayout, continuous: 
         cells, names, time = rows.cells[i], rows.hashes[i], rows.times[i]
         raw = layout.raw
         n_missing = fill_row(cells, raw.scale, raw.places, raw.flags, continuous[i], categorical[i])
-        n_missing += flag_names(categorical[i], layout.n_names, layout.flagged[0], layout.flagged[1])
+        n_missing += flag_names(
+            categorical[i], layout.n_names, layout.flagged[0], layout.flagged[1]
+        )
         if layout.n_facts == 0:
             continue
-        customer, entity = rows.previous[i]
+        customer, counterparty = rows.previous[i]
         if customer >= 0:
-            records.numbers[i], records.marks[i] = records.numbers[customer], records.marks[customer]
-        if entity >= 0:
-            records.entity_numbers[i], records.entity_marks[i] = records.entity_numbers[entity], records.entity_marks[entity]
-            records.entity_risk[i] = records.entity_risk[entity]
+            records.numbers[i], records.marks[i] = (
+                records.numbers[customer],
+                records.marks[customer],
+            )
+        if counterparty >= 0:
+            records.counterparty_numbers[i], records.counterparty_marks[i] = (
+                records.counterparty_numbers[counterparty],
+                records.counterparty_marks[counterparty],
+            )
+            records.counterparty_risk[i] = records.counterparty_risk[counterparty]
         amount = cells[layout.amount_place] if layout.amount_place >= 0 else math.nan
         missing = float(n_missing)
-        advance(records.numbers[i], records.marks[i], time, amount, missing, names, facts[:_OWN], codes[:n_own_codes])
-        take_moment(time, n_missing, facts[_OWN : _OWN + _MOMENT], codes[n_own_codes : n_own_codes + 1])
+        advance(
+            records.numbers[i],
+            records.marks[i],
+            time,
+            amount,
+            missing,
+            names,
+            facts[:_OWN],
+            codes[:n_own_codes],
+        )
+        take_moment(
+            time, n_missing, facts[_OWN : _OWN + _MOMENT], codes[n_own_codes : n_own_codes + 1]
+        )
         second, second_codes = facts[_OWN + _MOMENT :], codes[n_own_codes + 1 :]
-        if len(second) > 0 and rows.has_entity[i]:
-            record = (records.entity_numbers[i], records.entity_marks[i], records.entity_risk[i])
-            theirs = names[layout.entity_names]
+        if len(second) > 0 and rows.has_counterparty[i]:
+            record = (
+                records.counterparty_numbers[i],
+                records.counterparty_marks[i],
+                records.counterparty_risk[i],
+            )
+            theirs = names[layout.counterparty_names]
             follows = rows.label_follows[i]
-            advance_entity(record, time, amount, missing, theirs, layout.delay, layout.base_rate, follows, second, second_codes)
+            advance_counterparty(
+                record,
+                time,
+                amount,
+                missing,
+                theirs,
+                layout.delay,
+                layout.base_rate,
+                follows,
+                second,
+                second_codes,
+            )
         else:
             second[:] = np.nan
             second_codes[:] = -1
         of_facts = layout.facts
-        fill_row(facts, of_facts.scale, of_facts.places, of_facts.flags, continuous[i], categorical[i])
+        fill_row(
+            facts, of_facts.scale, of_facts.places, of_facts.flags, continuous[i], categorical[i]
+        )
         categorical[i, layout.first_fact :] = codes

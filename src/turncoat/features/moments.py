@@ -24,7 +24,9 @@ def take_moment(time: float, n_missing: int, facts: Array, codes: Array) -> None
     facts[0] = math.cos(hour)
     facts[1] = math.sin(hour)
     facts[2] = n_missing
-    codes[0] = min(int((time % WEEK) // DAY), WEEKDAYS - 1)  # a hair before 0 is a whole week after rounding
+    codes[0] = min(
+        int((time % WEEK) // DAY), WEEKDAYS - 1
+    )  # a hair before 0 is a whole week after rounding
 
 
 @compiled_exactly

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turncoat.data.schema import Schema
-from turncoat.features import entities, history, moments
+from turncoat.features import counterparties, history, moments
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
 
@@ -29,7 +29,11 @@ class Treatment(NamedTuple):
 
     def part(self, some: slice) -> Treatment:
         """Some of the columns."""
-        return Treatment((self.scale[0][some], self.scale[1][some], self.scale[2][some]), self.places[some], self.flags[some])
+        return Treatment(
+            (self.scale[0][some], self.scale[1][some], self.scale[2][some]),
+            self.places[some],
+            self.flags[some],
+        )
 
 
 class LiveLayout(NamedTuple):
@@ -43,7 +47,7 @@ class LiveLayout(NamedTuple):
     n_names: int
     flagged: tuple[Array, Array]
     amount_place: int  # -1 if there is no amount
-    entity_names: Array
+    counterparty_names: Array
     delay: float
     base_rate: float
 
@@ -57,7 +61,9 @@ class FeaturePlan:
     label_delay: float  # seconds
     base_rate: float  # fraud share among the fit rows; 0 when unknown
     scales: Scales  # of the raw continuous columns and then of the facts
-    flagged: tuple[str, ...]  # columns whose absence is a feature; each stands for all that are absent on the same rows
+    flagged: tuple[
+        str, ...
+    ]  # columns whose absence is a feature; each stands for all that are absent on the same rows
     vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
     only: tuple[str, ...] | None = None  # the features asked for; None for all
 
@@ -65,21 +71,43 @@ class FeaturePlan:
         """Raise ValueError if the parts do not fit each other."""
         facts = len(self.continuous_facts)
         for array in (self.scales.units, self.scales.centres, self.scales.spreads):
-            if array.shape != (self.n_raw + facts,) or array.dtype != np.float64 or not np.isfinite(array).all():
-                raise ValueError(f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and {facts} facts")
+            if (
+                array.shape != (self.n_raw + facts,)
+                or array.dtype != np.float64
+                or not np.isfinite(array).all()
+            ):
+                raise ValueError(
+                    f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and {facts} facts"
+                )
         if (self.scales.units < 0).any() or (self.scales.spreads < 0).any():
             raise ValueError("units or spreads below 0")
-        names = [name for vocabulary in self.vocabularies for name in (*vocabulary.frequent, *vocabulary.rare)]
-        if not all(isinstance(name, str) for name in (*names, *self.flagged)) or len(set(self.flagged)) < len(self.flagged):
+        names = [
+            name
+            for vocabulary in self.vocabularies
+            for name in (*vocabulary.frequent, *vocabulary.rare)
+        ]
+        if not all(isinstance(name, str) for name in (*names, *self.flagged)) or len(
+            set(self.flagged)
+        ) < len(self.flagged):
             raise ValueError("names that are no text, or a column flagged twice")
         if len(self.vocabularies) != len(self.schema.categorical):
-            raise ValueError(f"{len(self.vocabularies)} vocabularies for {len(self.schema.categorical)} categorical columns")
+            raise ValueError(
+                f"{len(self.vocabularies)} vocabularies for {len(self.schema.categorical)} categorical columns"
+            )
         if unknown := set(self.flagged) - {*self.schema.continuous, *self.schema.categorical}:
-            raise ValueError(f"missing flags for columns that are not there: {', '.join(map(repr, sorted(unknown)))}")
-        if self.only is not None and (unknown := set(self.only) - {*self.every_continuous, *self.every_categorical}):
-            raise ValueError(f"features asked for that are not there: {', '.join(map(repr, sorted(unknown)))}")
+            raise ValueError(
+                f"missing flags for columns that are not there: {', '.join(map(repr, sorted(unknown)))}"
+            )
+        if self.only is not None and (
+            unknown := set(self.only) - {*self.every_continuous, *self.every_categorical}
+        ):
+            raise ValueError(
+                f"features asked for that are not there: {', '.join(map(repr, sorted(unknown)))}"
+            )
         if not (0 <= self.base_rate < 1 and 0 <= self.label_delay <= MOST_DELAY_DAYS * history.DAY):
-            raise ValueError(f"a fraud share of {self.base_rate} or a label delay of {self.label_delay} seconds cannot be")
+            raise ValueError(
+                f"a fraud share of {self.base_rate} or a label delay of {self.label_delay} seconds cannot be"
+            )
 
     @property
     def n_raw(self) -> int:
@@ -87,24 +115,38 @@ class FeaturePlan:
         return len(self.schema.continuous)
 
     @property
-    def has_entity(self) -> bool:
-        """Whether a second party has running facts."""
-        return self.engineered and self.schema.entity is not None
+    def has_counterparty(self) -> bool:
+        """Whether a counterparty has running facts."""
+        return self.engineered and self.schema.counterparty is not None
 
     @cached_property
-    def entity_names(self) -> Array:
-        """Places of the second party's habit columns among the schema's."""
-        return np.array([h for h, column in enumerate(self.schema.habits) if column != self.schema.entity], dtype=np.int64)
+    def counterparty_names(self) -> Array:
+        """Places of the counterparty's habit columns among the schema's."""
+        return np.array(
+            [
+                h
+                for h, column in enumerate(self.schema.habits)
+                if column != self.schema.counterparty
+            ],
+            dtype=np.int64,
+        )
 
     @cached_property
     def _facts(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-        """Names of the continuous and the categorical facts of the customer, of the transaction itself, of the second party."""
+        """Names of the continuous and the categorical facts of the customer, of the transaction itself, of the counterparty."""
         if not self.engineered:
             return ()
-        habits = [self.schema.habits[h] for h in self.entity_names]
-        entity = (entities.CONTINUOUS, tuple(f"entity_{name}" for name in history.categorical(habits)))
+        habits = [self.schema.habits[h] for h in self.counterparty_names]
+        counterparty = (
+            counterparties.CONTINUOUS,
+            tuple(f"counterparty_{name}" for name in history.categorical(habits)),
+        )
         own = (history.CONTINUOUS, history.categorical(self.schema.habits))
-        return own, (moments.CONTINUOUS, moments.CATEGORICAL), entity if self.has_entity else ((), ())
+        return (
+            own,
+            (moments.CONTINUOUS, moments.CATEGORICAL),
+            counterparty if self.has_counterparty else ((), ()),
+        )
 
     @cached_property
     def continuous_facts(self) -> tuple[str, ...]:
@@ -117,13 +159,17 @@ class FeaturePlan:
         return tuple(name for _, names in self._facts for name in names)
 
     def parts(self, facts: Array, codes: Array) -> list[tuple[Array, Array]]:
-        """Facts and codes of the customer, of the transaction itself and of the second party, as views of these."""
+        """Facts and codes of the customer, of the transaction itself and of the counterparty, as views of these."""
         return [(facts[some], codes[others]) for some, others in self._slices]
 
     @cached_property
     def _slices(self) -> list[tuple[slice, slice]]:
-        facts, codes = (np.cumsum([0, *(len(part[i]) for part in self._facts)]).tolist() for i in range(2))
-        return [(slice(*facts[k : k + 2]), slice(*codes[k : k + 2])) for k in range(len(self._facts))]
+        facts, codes = (
+            np.cumsum([0, *(len(part[i]) for part in self._facts)]).tolist() for i in range(2)
+        )
+        return [
+            (slice(*facts[k : k + 2]), slice(*codes[k : k + 2])) for k in range(len(self._facts))
+        ]
 
     @property
     def every_continuous(self) -> tuple[str, ...]:
@@ -133,7 +179,9 @@ class FeaturePlan:
     @cached_property
     def continuous(self) -> tuple[str, ...]:
         """Names of the panel's continuous columns."""
-        return tuple(name for name, kept in zip(self.every_continuous, self.scales.kept, strict=True) if kept)
+        return tuple(
+            name for name, kept in zip(self.every_continuous, self.scales.kept, strict=True) if kept
+        )
 
     @cached_property
     def categorical(self) -> tuple[str, ...]:
@@ -143,17 +191,26 @@ class FeaturePlan:
     @cached_property
     def asked(self) -> Array:
         """Places of the categorical columns that were asked for among all."""
-        return np.flatnonzero([self.only is None or name in self.only for name in self.every_categorical])
+        return np.flatnonzero(
+            [self.only is None or name in self.only for name in self.every_categorical]
+        )
 
     @cached_property
     def every_categorical(self) -> tuple[str, ...]:
         """Names of all categorical columns, also those that were not asked for."""
-        return (*self.schema.categorical, *(f"no_{column}" for column in self.flagged), *self.categorical_facts)
+        return (
+            *self.schema.categorical,
+            *(f"no_{column}" for column in self.flagged),
+            *self.categorical_facts,
+        )
 
     @cached_property
     def n_categories(self) -> tuple[int, ...]:
         """Number of codes of each categorical column."""
-        facts = (moments.WEEKDAYS if name in moments.CATEGORICAL else 2 for name in self.categorical_facts)
+        facts = (
+            moments.WEEKDAYS if name in moments.CATEGORICAL else 2
+            for name in self.categorical_facts
+        )
         every = (*(v.size for v in self.vocabularies), *(2 for _ in self.flagged), *facts)
         return tuple(every[j] for j in self.asked)
 
@@ -176,7 +233,11 @@ class FeaturePlan:
     def _treatment(self, start: int, stop: int, names: tuple[str, ...]) -> Treatment:
         kept = self.scales.kept
         places = np.where(kept, np.cumsum(kept) - 1, -1)[start:stop]
-        flags = [self._flag_places.get(name, -1) for name in names] if names else np.full(stop - start, -1)
+        flags = (
+            [self._flag_places.get(name, -1) for name in names]
+            if names
+            else np.full(stop - start, -1)
+        )
         return Treatment(self.scales.part(start, stop), places, np.array(flags, dtype=np.int64))
 
     @cached_property
@@ -187,7 +248,11 @@ class FeaturePlan:
     @cached_property
     def flagged_names(self) -> tuple[Array, Array]:
         """The categorical columns that have a missing flag, and the flags' places."""
-        flagged = [(j, self._flag_places[column]) for j, column in enumerate(self.schema.categorical) if column in self._flag_places]
+        flagged = [
+            (j, self._flag_places[column])
+            for j, column in enumerate(self.schema.categorical)
+            if column in self._flag_places
+        ]
         sources, places = np.array(flagged, dtype=np.int64).reshape(-1, 2).T
         return sources, places
 
@@ -202,8 +267,10 @@ class FeaturePlan:
             first_fact=self.first_fact,
             n_names=len(self.vocabularies),
             flagged=self.flagged_names,
-            amount_place=-1 if self.schema.amount is None else self.schema.continuous.index(self.schema.amount),
-            entity_names=self.entity_names,
+            amount_place=-1
+            if self.schema.amount is None
+            else self.schema.continuous.index(self.schema.amount),
+            counterparty_names=self.counterparty_names,
             delay=self.label_delay,
             base_rate=self.base_rate,
         )
@@ -218,5 +285,13 @@ class FeaturePlan:
         """Tells states of these features from those of others."""
         s = self.schema
         layout = (2, history.NUMBERS, history.MARK_WORDS, self.label_delay)
-        meaning = (s.customer, s.customer_age, s.amount, s.continuous, s.categorical, s.habits, s.entity)
+        meaning = (
+            s.customer,
+            s.customer_age,
+            s.amount,
+            s.continuous,
+            s.categorical,
+            s.habits,
+            s.counterparty,
+        )
         return zlib.crc32(repr((layout, meaning)).encode())

@@ -46,7 +46,12 @@ class Scales:
     @classmethod
     def joined(cls, parts: Sequence[Scales]) -> Scales:
         """Scales of columns side by side."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return cls(
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in fields(cls)
+            )
+        )
 
     @classmethod
     def of(cls, cells: Array) -> Scales:
@@ -157,11 +162,20 @@ def fill_columns(
 
 
 @compiled_exactly
-def fill_row(cells: Array, scale: tuple[Array, Array, Array], places: Array, flags: Array, continuous: Array, categorical: Array) -> int:
+def fill_row(
+    cells: Array,
+    scale: tuple[Array, Array, Array],
+    places: Array,
+    flags: Array,
+    continuous: Array,
+    categorical: Array,
+) -> int:
     """`fill_columns` for one row, whose cells [G] are next to each other: the same bits. Returns how many are missing."""
     units, centres, spreads = scale
     scaled = np.empty(len(cells), np.float32)
-    for g in range(len(cells)):  # also for columns that are left out, so that the loop runs on vectors
+    for g in range(
+        len(cells)
+    ):  # also for columns that are left out, so that the loop runs on vectors
         logged = _signed_log(cells[g], units[g])
         scaled[g] = _within(((logged if units[g] > 0.0 else cells[g]) - centres[g]) / spreads[g])
     n_missing = 0

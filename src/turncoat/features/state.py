@@ -1,4 +1,4 @@
-"""What is remembered of a customer, and of a second party, between transactions: records of a fixed size."""
+"""What is remembered of a customer, and of a counterparty, between transactions: records of a fixed size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from turncoat.data.categories import category_text
 from turncoat.errors import StateError
-from turncoat.features import entities, history
+from turncoat.features import counterparties, history
 from turncoat.features.live import Records
 from turncoat.features.plan import FeaturePlan
 
@@ -22,10 +22,10 @@ _HEADER = 8  # the fingerprint of the features, and four bytes so that the numbe
 
 
 class State(NamedTuple):
-    """The running records behind one transaction. A live service keeps them by customer and by entity, and pairs them here."""
+    """The running records behind one transaction. A live service keeps them by customer and by counterparty, and pairs them here."""
 
     customer: bytes | None = None  # None is a customer not seen before
-    entity: bytes | None = None
+    counterparty: bytes | None = None
 
 
 def name_hash(text: str | None) -> int:
@@ -51,37 +51,59 @@ def customer_bytes(plan: FeaturePlan) -> int:
     return _HEADER + 8 * len(history.NUMBERS) + 4 * history.habit_words(len(plan.schema.habits))
 
 
-def entity_bytes(plan: FeaturePlan) -> int:
-    """Size of an entity's record; 0 when there is no second party."""
-    if not plan.has_entity:
+def counterparty_bytes(plan: FeaturePlan) -> int:
+    """Size of a counterparty's record; 0 when there is no counterparty."""
+    if not plan.has_counterparty:
         return 0
-    n_numbers = len(history.NUMBERS) + entities.risk_numbers(plan.label_delay)
-    return _HEADER + 8 * n_numbers + 4 * history.habit_words(len(plan.entity_names))
+    n_numbers = len(history.NUMBERS) + counterparties.risk_numbers(plan.label_delay)
+    return _HEADER + 8 * n_numbers + 4 * history.habit_words(len(plan.counterparty_names))
 
 
 def unpack(plan: FeaturePlan, states: Sequence[State]) -> Records:
     """The records of N states as arrays, free to be changed; those of parties not seen before are all zeros."""
     n, words = len(history.NUMBERS), history.habit_words(len(plan.schema.habits))
     own = _joined(plan, [state.customer for state in states], customer_bytes(plan), "customer")
-    numbers, marks = own[:, _HEADER : _HEADER + 8 * n].copy().view(np.float64), own[:, _HEADER + 8 * n :].copy().view(np.uint32)
-    if not plan.has_entity:
+    numbers, marks = (
+        own[:, _HEADER : _HEADER + 8 * n].copy().view(np.float64),
+        own[:, _HEADER + 8 * n :].copy().view(np.uint32),
+    )
+    if not plan.has_counterparty:
         nothing = np.empty((len(states), 0))
         return Records(numbers, marks, nothing, nothing.astype(np.uint32), nothing)
-    words = history.habit_words(len(plan.entity_names))
-    theirs = _joined(plan, [state.entity for state in states], entity_bytes(plan), "entity")[:, _HEADER:]
+    words = history.habit_words(len(plan.counterparty_names))
+    theirs = _joined(
+        plan, [state.counterparty for state in states], counterparty_bytes(plan), "counterparty"
+    )[:, _HEADER:]
     risk_at = 8 * n + 4 * words
     parts = theirs[:, : 8 * n], theirs[:, 8 * n : risk_at], theirs[:, risk_at:]
-    return Records(numbers, marks, *(part.copy().view(kind) for part, kind in zip(parts, (np.float64, np.uint32, np.float64), strict=True)))
+    return Records(
+        numbers,
+        marks,
+        *(
+            part.copy().view(kind)
+            for part, kind in zip(parts, (np.float64, np.uint32, np.float64), strict=True)
+        ),
+    )
 
 
-def pack(plan: FeaturePlan, records: Records, states: Sequence[State], has_entity: Sequence[bool]) -> list[State]:
-    """The states of advanced records; a second party that a row does not name stays as it was."""
+def pack(
+    plan: FeaturePlan, records: Records, states: Sequence[State], has_counterparty: Sequence[bool]
+) -> list[State]:
+    """The states of advanced records; a counterparty that a row does not name stays as it was."""
     customers = _apart(plan, records.numbers, records.marks)
-    if not plan.has_entity:
-        return [State(customer, state.entity) for customer, state in zip(customers, states, strict=True)]
-    entities_ = _apart(plan, records.entity_numbers, records.entity_marks, records.entity_risk)
-    pairs = zip(customers, entities_, states, has_entity, strict=True)
-    return [State(customer, entity if named else state.entity) for customer, entity, state, named in pairs]
+    if not plan.has_counterparty:
+        return [
+            State(customer, state.counterparty)
+            for customer, state in zip(customers, states, strict=True)
+        ]
+    counterparties_ = _apart(
+        plan, records.counterparty_numbers, records.counterparty_marks, records.counterparty_risk
+    )
+    pairs = zip(customers, counterparties_, states, has_counterparty, strict=True)
+    return [
+        State(customer, counterparty if named else state.counterparty)
+        for customer, counterparty, state, named in pairs
+    ]
 
 
 def _joined(plan: FeaturePlan, records: Sequence[bytes | None], size: int, whose: str) -> Array:
@@ -92,7 +114,10 @@ def _joined(plan: FeaturePlan, records: Sequence[bytes | None], size: int, whose
     joined = np.frombuffer(b"".join(found), np.uint8)
     if (
         set(map(len, found)) == {size}
-        and (joined[: len(found) * size].reshape(-1, size)[:, :_HEADER] == np.frombuffer(header, np.uint8)).all()
+        and (
+            joined[: len(found) * size].reshape(-1, size)[:, :_HEADER]
+            == np.frombuffer(header, np.uint8)
+        ).all()
     ):
         return joined.reshape(len(found), size)
     wrong = next(record for record in found if len(record) != size or record[:_HEADER] != header)
@@ -104,7 +129,9 @@ def _joined(plan: FeaturePlan, records: Sequence[bytes | None], size: int, whose
 
 def _apart(plan: FeaturePlan, *parts: Array) -> list[bytes]:
     """Records of N rows of arrays."""
-    header = np.frombuffer(plan.fingerprint.to_bytes(_HEADER, "little") * len(parts[0]), np.uint8).reshape(len(parts[0]), _HEADER)
+    header = np.frombuffer(
+        plan.fingerprint.to_bytes(_HEADER, "little") * len(parts[0]), np.uint8
+    ).reshape(len(parts[0]), _HEADER)
     content = np.concatenate([header, *(part.view(np.uint8) for part in parts)], axis=1)
     size, joined = content.shape[1], content.tobytes()
     return [joined[start : start + size] for start in range(0, len(joined), size)]

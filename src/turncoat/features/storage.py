@@ -28,21 +28,28 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
     try:
         return unpack_features(content, arrays, str(folder))
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        raise BundleError(f"{folder}: not features this version understands ({problem!r})") from problem
+        raise BundleError(
+            f"{folder}: not features this version understands ({problem!r})"
+        ) from problem
 
 
 def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]:
     """Fitted features as plain content and arrays."""
     plan = features.fitted()
     content = {
-        "settings": {**features.get_params(deep=False), "only": None if features.only is None else list(features.only)},
+        "settings": {
+            **features.get_params(deep=False),
+            "only": None if features.only is None else list(features.only),
+        },
         "schema": plan.schema.as_table(),
         "engineered": plan.engineered,
         "label_delay": plan.label_delay,
         "base_rate": plan.base_rate,
         "flagged": list(plan.flagged),
         "only": None if plan.only is None else list(plan.only),
-        "vocabularies": [{"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies],
+        "vocabularies": [
+            {"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies
+        ],
     }
     return content, {field.name: getattr(plan.scales, field.name) for field in fields(Scales)}
 
@@ -58,7 +65,9 @@ def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: s
         scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
         flagged=tuple(content["flagged"]),
         only=None if content["only"] is None else tuple(content["only"]),
-        vocabularies=tuple(Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]),
+        vocabularies=tuple(
+            Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]
+        ),
     )
     features.plan_.check()
     return features

@@ -31,7 +31,13 @@ class Vocabulary:
     def of(cls, named: Named, places: Array, least_rows: int, most_names: int) -> Vocabulary:
         """Fit to the rows at `places`: a name on at least `least_rows` rows, among the `most_names` commonest, is frequent."""
         counts = np.bincount(named.codes[places] + 1, minlength=len(named.values) + 1)[1:]
-        ranked = sorted(((-count, name) for count, name in zip(counts.tolist(), named.values, strict=True) if count))
+        ranked = sorted(
+            (
+                (-count, name)
+                for count, name in zip(counts.tolist(), named.values, strict=True)
+                if count
+            )
+        )
         frequent = [name for count, name in ranked[:most_names] if -count >= least_rows]
         return cls(tuple(frequent), tuple(sorted(name for _, name in ranked[len(frequent) :])))
 
@@ -47,7 +53,10 @@ class Vocabulary:
         Of 0 and 1 only the names: the numbers equal False and True, which are spelled otherwise.
         """
         codes: dict[Any, int] = {None: -1}
-        for code, names in [(len(self.frequent), self.rare), *((code, (name,)) for code, name in enumerate(self.frequent))]:
+        for code, names in [
+            (len(self.frequent), self.rare),
+            *((code, (name,)) for code, name in enumerate(self.frequent)),
+        ]:
             for name in names:
                 codes[name] = code
                 if _WHOLE.fullmatch(name) and name not in ("0", "1"):
@@ -60,7 +69,10 @@ class Vocabulary:
 
     def encode(self, named: Named) -> Array:
         """The codes of a whole column's rows."""
-        lookup = np.array([*(self.known.get(name, len(self.frequent) + 1) for name in named.values), -1], dtype=np.int32)
+        lookup = np.array(
+            [*(self.known.get(name, len(self.frequent) + 1) for name in named.values), -1],
+            dtype=np.int32,
+        )
         codes: Array = lookup[named.codes]
         return codes
 

@@ -20,8 +20,15 @@ def align_states(reference: ArrayLike, other: ArrayLike) -> NDArray[np.int64]:
     padding, matched to what is left.
     """
     first, second = np.asarray(reference), np.asarray(other)
-    if first.ndim not in (1, 2) or second.ndim not in (1, 2) or len(first) != len(second) or len(first) == 0:
-        raise DataError(f"both must describe the same rows; found shapes {first.shape} and {second.shape}")
+    if (
+        first.ndim not in (1, 2)
+        or second.ndim not in (1, 2)
+        or len(first) != len(second)
+        or len(first) == 0
+    ):
+        raise DataError(
+            f"both must describe the same rows; found shapes {first.shape} and {second.shape}"
+        )
     width = max(_n_states(first), _n_states(second))
     shared = _as_probs(first, width).T @ _as_probs(second, width)
     return np.asarray(linear_sum_assignment(-shared)[1], dtype=np.int64)

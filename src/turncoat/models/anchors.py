@@ -23,7 +23,9 @@ class Anchors:
     codes: ArrayLike  # [N] integers
     allowed_states: ArrayLike  # [codes, K] booleans
     noise: float = 0.0
-    likelihoods: ArrayLike | None = None  # [codes, K] in place of `allowed_states` and `noise`; see `of_likelihoods`
+    likelihoods: ArrayLike | None = (
+        None  # [codes, K] in place of `allowed_states` and `noise`; see `of_likelihoods`
+    )
 
     @classmethod
     def of_likelihoods(cls, codes: ArrayLike, likelihoods: ArrayLike) -> Anchors:
@@ -37,19 +39,31 @@ class Anchors:
         try:
             codes, allowed = np.asarray(self.codes), np.asarray(self.allowed_states)
         except ValueError as problem:
-            raise ConfigError("allowed_states must be a table of booleans [codes, states]; its rows differ in length") from problem
+            raise ConfigError(
+                "allowed_states must be a table of booleans [codes, states]; its rows differ in length"
+            ) from problem
         if codes.ndim != 1 or codes.dtype.kind not in "ui":
-            raise DataError(f"anchor codes must be integers, one per row, -1 for a free row; found {codes.dtype} {codes.shape}")
+            raise DataError(
+                f"anchor codes must be integers, one per row, -1 for a free row; found {codes.dtype} {codes.shape}"
+            )
         if allowed.dtype != bool or allowed.ndim != 2:
-            raise ConfigError(f"allowed_states must be a table of booleans [codes, states]; found {allowed.dtype} {allowed.shape}")
+            raise ConfigError(
+                f"allowed_states must be a table of booleans [codes, states]; found {allowed.dtype} {allowed.shape}"
+            )
         if not allowed.any(axis=1).all():
-            raise ConfigError(f"anchor code {int(np.flatnonzero(~allowed.any(axis=1))[0])} allows no state; allow at least one")
+            raise ConfigError(
+                f"anchor code {int(np.flatnonzero(~allowed.any(axis=1))[0])} allows no state; allow at least one"
+            )
         if not isinstance(self.noise, int | float | np.number) or not 0.0 <= self.noise < 1.0:
-            raise ConfigError(f"anchor noise must be a number of at least 0 and below 1; found {self.noise!r}")
+            raise ConfigError(
+                f"anchor noise must be a number of at least 0 and below 1; found {self.noise!r}"
+            )
         wrong = np.flatnonzero((codes < -1) | (codes >= len(allowed)))
         if wrong.size:
             row = int(wrong[0])
-            raise DataError(f"anchor row {row}: found code {codes[row]}; codes run from -1 (free) to {len(allowed) - 1}")
+            raise DataError(
+                f"anchor row {row}: found code {codes[row]}; codes run from -1 (free) to {len(allowed) - 1}"
+            )
         object.__setattr__(self, "codes", codes.astype(np.int64))
         object.__setattr__(self, "allowed_states", allowed)
 
@@ -57,8 +71,14 @@ class Anchors:
         """What each code adds to log b(k) [codes, K]."""
         allowed = np.asarray(self.allowed_states)
         if allowed.shape[1] != n_states:
-            raise ConfigError(f"allowed_states must have a column for each of the {n_states} states; found {allowed.shape[1]}")
-        weights = np.where(allowed, 1.0 - self.noise, self.noise) if self.likelihoods is None else np.asarray(self.likelihoods)
+            raise ConfigError(
+                f"allowed_states must have a column for each of the {n_states} states; found {allowed.shape[1]}"
+            )
+        weights = (
+            np.where(allowed, 1.0 - self.noise, self.noise)
+            if self.likelihoods is None
+            else np.asarray(self.likelihoods)
+        )
         with np.errstate(divide="ignore"):
             return np.log(weights)
 
@@ -76,5 +96,7 @@ class Anchors:
         """The codes, if there is one per row."""
         codes = np.asarray(self.codes)
         if len(codes) != n_rows:
-            raise DataError(f"anchors must have a code for each of the panel's {n_rows} rows; found {len(codes)}")
+            raise DataError(
+                f"anchors must have a code for each of the panel's {n_rows} rows; found {len(codes)}"
+            )
         return codes

@@ -20,7 +20,15 @@ from turncoat.models.initialisation import Columns, kmeans_statistics, measure_c
 from turncoat.models.live import Contrasts, LiveRecursion
 from turncoat.models.messages import announced_compilation, fit_progress
 from turncoat.models.sampling import sample_panel
-from turncoat.models.settings import Rule, check_settings, number, one_of, or_none, positive_number, whole_number
+from turncoat.models.settings import (
+    Rule,
+    check_settings,
+    number,
+    one_of,
+    or_none,
+    positive_number,
+    whole_number,
+)
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
@@ -90,7 +98,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def from_params(cls, params: P, **settings: Any) -> Self:
         """A model with given parameters, ready to score. Other settings are as in the constructor."""
         if not isinstance(params, cls.params_type):
-            raise ConfigError(f"{cls.__name__}.from_params needs {cls.params_type.__name__}; found {type(params).__name__}")
+            raise ConfigError(
+                f"{cls.__name__}.from_params needs {cls.params_type.__name__}; found {type(params).__name__}"
+            )
         model = cls(n_states=params.n_states, **settings)
         model.check_settings()
         return model._adopt(params)
@@ -108,12 +118,18 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
             tier = self._tier(columns)
 
             def collect(terms: Terms) -> Statistics:
-                potentials = coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
+                potentials = coding.potentials(
+                    terms, panel.continuous.dtype, self.precision, anchor_table
+                )
                 sums, log_likelihoods = engine.collect(observations, potentials, self._threads())
-                return coding.statistics(potentials, sums, float(log_likelihoods.sum()), panel.n_rows)
+                return coding.statistics(
+                    potentials, sums, float(log_likelihoods.sum()), panel.n_rows
+                )
 
             with fit_progress(title, self.max_iter, self.progress) as announce:
-                params, report = fit(tier, self._starts(panel, anchors, tier, columns), collect, options, announce)
+                params, report = fit(
+                    tier, self._starts(panel, anchors, tier, columns), collect, options, announce
+                )
         self._adopt(params)
         self.fit_report_ = report
         self.lower_bound_ = report.history[-1]
@@ -136,7 +152,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def log_likelihood(self, panel: Panel) -> Array:
         """Log-likelihood of each sequence [U], whatever the temperature."""
-        return self._infer(panel, None, smoothed=False, terms=self._scoring_terms(self._fitted())).log_likelihood
+        return self._infer(
+            panel, None, smoothed=False, terms=self._scoring_terms(self._fitted())
+        ).log_likelihood
 
     def memoryless(self, panel: Panel, weights: ArrayLike) -> Posteriors:
         """P(state | the row alone) when states are drawn anew for every row with these weights [K]: the model without its chain."""
@@ -151,7 +169,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         cells, names = self._terms().pieces(np.asarray(continuous), np.asarray(categorical))
         return cells, names, np.zeros(cells.shape[:2])
 
-    def contrasts(self, state: int, log_predicted: Array, continuous: Array, categorical: Array) -> Contrasts:
+    def contrasts(
+        self, state: int, log_predicted: Array, continuous: Array, categorical: Array
+    ) -> Contrasts:
         """Of N rows: `pieces` of a state against its strongest rival, given the log beliefs before the rows [N, K]."""
         return self._recursion().contrasts(state, log_predicted, continuous, categorical)
 
@@ -189,7 +209,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def log_predicted(self, belief: ArrayLike | None) -> Array:
         """Log of the unnormalised belief [K] before a row, given the belief after the one before it (None for a new customer)."""
-        held = np.zeros((1, self.n_states)) if belief is None else np.array(belief, np.float64)[None]
+        held = (
+            np.zeros((1, self.n_states)) if belief is None else np.array(belief, np.float64)[None]
+        )
         predicted: Array = self.log_predictions(held, np.array([belief is not None]))[0]
         return predicted
 
@@ -208,19 +230,28 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         free = (k - 1) + k * (k - 1) + 2 * k * d + k * sum(size - 1 for size in params.n_categories)
         return float(-2.0 * self.log_likelihood(panel).sum() + free * np.log(panel.n_rows))
 
-    def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, NDArray[np.int64]]:
+    def sample(
+        self, lengths: ArrayLike, random_state: int | None = None
+    ) -> tuple[Panel, NDArray[np.int64]]:
         """Draw sequences of the given lengths from the model: the panel and the hidden path [N]."""
         seed = self.random_state if random_state is None else random_state
         return sample_panel(self._fitted(), lengths, np.random.default_rng(seed))
 
-    def step(self, belief: ArrayLike | None, continuous_row: ArrayLike | None = None, categorical_row: ArrayLike | None = None) -> Array:
+    def step(
+        self,
+        belief: ArrayLike | None,
+        continuous_row: ArrayLike | None = None,
+        categorical_row: ArrayLike | None = None,
+    ) -> Array:
         """The live recursion: a stored belief [K] (None for a new customer) and one row give the new belief [K].
 
         Always in float64, and equal to `filter` on the same rows to the rounding of `precision`.
         """
         return self._recursion().step(belief, continuous_row, categorical_row)
 
-    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array) -> Array:
+    def steps(
+        self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
+    ) -> Array:
         """`step` for rows [N, D] and [N, J] in order: beliefs [N, K] after them.
 
         A row goes on from row `previous` [N], if that is not -1; else from `beliefs` [N, K], where those not `known` [N] are of new
@@ -236,7 +267,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def _fitted(self) -> P:
         if not hasattr(self, "params_"):
-            raise NotFittedError(f"this {type(self).__name__} has no parameters yet; call fit(panel) or use from_params")
+            raise NotFittedError(
+                f"this {type(self).__name__} has no parameters yet; call fit(panel) or use from_params"
+            )
         return self.params_
 
     def _adopt(self, params: P) -> Self:
@@ -251,23 +284,35 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         if not of_fit:
             return
         if self.init is not None and not isinstance(self.init, self.params_type):
-            raise ConfigError(f"{type(self).__name__}: init must be {self.params_type.__name__} or None; found {type(self.init).__name__}")
+            raise ConfigError(
+                f"{type(self).__name__}: init must be {self.params_type.__name__} or None; found {type(self.init).__name__}"
+            )
         if self.init is not None and self.init.n_states != self.n_states:
-            raise ConfigError(f"init has {self.init.n_states} states but n_states is {self.n_states}")
+            raise ConfigError(
+                f"init has {self.init.n_states} states but n_states is {self.n_states}"
+            )
 
     def _threads(self) -> int:
         return engine.available_threads() if self.n_threads is None else self.n_threads
 
-    def _observe(self, coding: Coding, panel: Panel, anchors: Anchors | None, n_states: int) -> tuple[Observations, Array | None]:
+    def _observe(
+        self, coding: Coding, panel: Panel, anchors: Anchors | None, n_states: int
+    ) -> tuple[Observations, Array | None]:
         if anchors is not None and not isinstance(anchors, Anchors):
-            raise ConfigError(f"anchors must be Anchors(codes, allowed_states), or None; found {type(anchors).__name__}")
+            raise ConfigError(
+                f"anchors must be Anchors(codes, allowed_states), or None; found {type(anchors).__name__}"
+            )
         codes = None if anchors is None else anchors.codes_of(panel.n_rows)
         table = None if anchors is None else anchors.log_weights(n_states)
         return coding.pack(panel.continuous, panel.categorical, panel.offsets, codes), table
 
-    def _infer(self, panel: Panel, anchors: Anchors | None, smoothed: bool, terms: Terms | None = None) -> Posteriors:
+    def _infer(
+        self, panel: Panel, anchors: Anchors | None, smoothed: bool, terms: Terms | None = None
+    ) -> Posteriors:
         with announced_compilation():
-            probs, log_likelihoods = engine.infer(*self._scored(panel, anchors, terms), smoothed, self._threads())
+            probs, log_likelihoods = engine.infer(
+                *self._scored(panel, anchors, terms), smoothed, self._threads()
+            )
         _refuse_impossible(log_likelihoods)
         return Posteriors(probs, log_likelihoods)
 
@@ -277,27 +322,38 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         key = (id(params), self._scoring_name(), self.temperature)
         if self._held_terms is None or self._held_terms[0] != key:
             terms = self._scoring_terms(params)
-            self._held_terms = (key, terms if self.temperature == 1 else terms.tempered(self.temperature))
+            self._held_terms = (
+                key,
+                terms if self.temperature == 1 else terms.tempered(self.temperature),
+            )
         return self._held_terms[1]
 
-    def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
+    def _scored(
+        self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None
+    ) -> tuple[Observations, Potentials]:
         """A panel and this model as the kernels read them, under the terms used for scoring or those given."""
         coding = self._coding_for(panel)
         observations, anchor_table = self._observe(coding, panel, anchors, self.params_.n_states)
         terms = self._terms() if terms is None else terms
-        return observations, coding.potentials(terms, panel.continuous.dtype, self.precision, anchor_table)
+        return observations, coding.potentials(
+            terms, panel.continuous.dtype, self.precision, anchor_table
+        )
 
     def _coding_for(self, panel: Panel) -> Coding:
         """Layout for a panel under this model, if the two agree about columns and categories."""
         params = self._fitted()
         self.check_settings(of_fit=False)
         _check_panel(panel)
-        if panel.n_continuous != params.means.shape[1] or panel.n_categorical != len(params.n_categories):
+        if panel.n_continuous != params.means.shape[1] or panel.n_categorical != len(
+            params.n_categories
+        ):
             raise DataError(
                 f"the model knows {params.means.shape[1]} continuous and {len(params.n_categories)} categorical columns; "
                 f"the panel has {panel.n_continuous} and {panel.n_categorical}"
             )
-        for j, (known, present) in enumerate(zip(params.n_categories, panel.n_categories, strict=True)):
+        for j, (known, present) in enumerate(
+            zip(params.n_categories, panel.n_categories, strict=True)
+        ):
             if present > known and (panel.categorical[:, j] >= known).any():
                 row = int(np.flatnonzero(panel.categorical[:, j] >= known)[0])
                 raise DataError(
@@ -306,11 +362,16 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
                 )
         return Coding.of(params.n_categories, panel.missing_cells, panel.missing_codes)
 
-    def _starts(self, panel: Panel, anchors: Anchors | None, tier: Tier[P], columns: Columns) -> list[tuple[int, Callable[[], P]]]:
+    def _starts(
+        self, panel: Panel, anchors: Anchors | None, tier: Tier[P], columns: Columns
+    ) -> list[tuple[int, Callable[[], P]]]:
         """The given start, or one k-means++ start per restart with seeds 137 apart."""
         if self.init is not None:
             given = self.init
-            if given.means.shape[1] != panel.n_continuous or given.n_categories != panel.n_categories:
+            if (
+                given.means.shape[1] != panel.n_continuous
+                or given.n_categories != panel.n_categories
+            ):
                 raise ConfigError(
                     f"init describes {given.means.shape[1]} continuous columns and categories {given.n_categories}; the panel "
                     f"has {panel.n_continuous} and {panel.n_categories}"
@@ -320,8 +381,12 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
         return [(seed, partial(self._start, panel, anchors, tier, columns, seed)) for seed in seeds]
 
-    def _start(self, panel: Panel, anchors: Anchors | None, tier: Tier[P], columns: Columns, seed: int) -> P:
-        statistics = kmeans_statistics(panel, anchors, columns, self.n_states, seed, self.precision, self._threads())
+    def _start(
+        self, panel: Panel, anchors: Anchors | None, tier: Tier[P], columns: Columns, seed: int
+    ) -> P:
+        statistics = kmeans_statistics(
+            panel, anchors, columns, self.n_states, seed, self.precision, self._threads()
+        )
         return tier.update(statistics, None)
 
     def _recursion(self) -> LiveRecursion:
@@ -330,13 +395,20 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         key = (id(params), self._scoring_name(), self.temperature)
         if self._live is None or self._live[0] != key:
             self.check_settings(of_fit=False)
-            self._live = (key, LiveRecursion(self._terms(), params.n_states, params.means.shape[1], len(params.n_categories)))
+            self._live = (
+                key,
+                LiveRecursion(
+                    self._terms(), params.n_states, params.means.shape[1], len(params.n_categories)
+                ),
+            )
         return self._live[1]
 
 
 def _check_panel(panel: object) -> None:
     if not isinstance(panel, Panel):
-        raise DataError(f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays")
+        raise DataError(
+            f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays"
+        )
 
 
 def _refuse_impossible(log_likelihoods: Array) -> None:

@@ -91,7 +91,16 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
         """The published settings: five full restarts, 100 iterations, tolerance 1e-3."""
-        return cls(n_states, **{"n_restarts": 5, "max_iter": 100, "tol": 1e-3, "restart_halving": False, **overrides})
+        return cls(
+            n_states,
+            **{
+                "n_restarts": 5,
+                "max_iter": 100,
+                "tol": 1e-3,
+                "restart_halving": False,
+                **overrides,
+            },
+        )
 
     def _tier(self, columns: Columns) -> Tier[HMMParams]:
         lowest = max(self.variance_floor, _LOWEST_FLOOR) * columns.variances

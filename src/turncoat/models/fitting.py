@@ -102,7 +102,14 @@ def fit(
         alive = sorted(survivors)
         rung *= 2
     for place in alive:
-        _advance(tier, runs[place], collect, options, options.max_iter, partial(announce, place, len(runs)))
+        _advance(
+            tier,
+            runs[place],
+            collect,
+            options,
+            options.max_iter,
+            partial(announce, place, len(runs)),
+        )
     winner = max((runs[place] for place in alive), key=lambda run: run.bound)
     return winner.params, _report(tier, winner, runs, options, time.perf_counter() - began)
 
@@ -138,15 +145,22 @@ def _advance(
             run.upcoming = tier.update(statistics, run.params)
 
 
-def _report(tier: Tier[P], winner: _Run[P], runs: list[_Run[P]], options: FitOptions, seconds: float) -> FitReport:
+def _report(
+    tier: Tier[P], winner: _Run[P], runs: list[_Run[P]], options: FitOptions, seconds: float
+) -> FitReport:
     history = np.array(winner.history)
-    fell = np.flatnonzero(np.diff(history) < -_ROUNDING[options.precision] * np.abs(history[1:])) + 2
+    fell = (
+        np.flatnonzero(np.diff(history) < -_ROUNDING[options.precision] * np.abs(history[1:])) + 2
+    )
     return FitReport(
         converged=winner.converged,
         stop_reason="tolerance" if winner.converged else "iteration cap",
         n_iter=len(winner.history),
         history=tuple(winner.history),
-        restarts=tuple(RestartReport(run.seed, run.bound, len(run.history), run.converged, run.stopped_early) for run in runs),
+        restarts=tuple(
+            RestartReport(run.seed, run.bound, len(run.history), run.converged, run.stopped_early)
+            for run in runs
+        ),
         floored_share=tier.floored_share(winner.params),
         empty_states=tuple(int(k) for k in np.flatnonzero(winner.occupancy < _EMPTY_ROWS)),
         decreases=tuple(int(i) for i in fell),

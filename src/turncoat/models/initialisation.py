@@ -37,7 +37,9 @@ class Columns:
     variances: Array  # [D]; 1 for a column that is constant or all missing
 
 
-def measure_columns(coding: Coding, observations: Observations, precision: str, n_threads: int) -> Columns:
+def measure_columns(
+    coding: Coding, observations: Observations, precision: str, n_threads: int
+) -> Columns:
     """Mean and variance of each column over the cells that are there, by the same kernels as everything else."""
     first_rows = observations.continuous[:_GUESS_ROWS]
     counts = np.maximum((~np.isnan(first_rows)).sum(axis=0), 1)
@@ -55,7 +57,13 @@ def measure_columns(coding: Coding, observations: Observations, precision: str, 
 
 
 def kmeans_statistics(
-    panel: Panel, anchors: Anchors | None, columns: Columns, n_states: int, seed: int, precision: str, n_threads: int
+    panel: Panel,
+    anchors: Anchors | None,
+    columns: Columns,
+    n_states: int,
+    seed: int,
+    precision: str,
+    n_threads: int,
 ) -> Statistics:
     """Statistics of a subsample under its k-means++ clusters: what a first M-step needs. Anchored rows start where they may be."""
     sample, rows = subsample(panel, np.random.default_rng(seed))
@@ -71,7 +79,9 @@ def kmeans_statistics(
     return _weighted(coding, observations, terms, probs, precision, n_threads)
 
 
-def _flat_terms(n_states: int, centre: Array, scales: Array, n_categories: tuple[int, ...]) -> Terms:
+def _flat_terms(
+    n_states: int, centre: Array, scales: Array, n_categories: tuple[int, ...]
+) -> Terms:
     """Terms that say nothing about states, only where and how residuals are measured."""
     shape = (n_states, len(centre))
     return Terms(
@@ -85,7 +95,14 @@ def _flat_terms(n_states: int, centre: Array, scales: Array, n_categories: tuple
     )
 
 
-def _weighted(coding: Coding, observations: Observations, terms: Terms, probs: Array, precision: str, n_threads: int) -> Statistics:
+def _weighted(
+    coding: Coding,
+    observations: Observations,
+    terms: Terms,
+    probs: Array,
+    precision: str,
+    n_threads: int,
+) -> Statistics:
     potentials = coding.potentials(terms, observations.continuous.dtype, precision)
     sums = engine.collect_given(observations, potentials, probs, n_threads)
     return coding.statistics(potentials, sums, 0.0, len(probs))
@@ -102,7 +119,9 @@ def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
     order, lengths = order[:kept], lengths[:kept]
     spare = panel.lengths[order] - lengths
     starts = panel.offsets[order] + rng.integers(0, spare + 1)
-    rows = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths) + np.arange(lengths.sum())
+    rows = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths) + np.arange(
+        lengths.sum()
+    )
     sample = Panel.from_arrays(
         continuous=panel.continuous[rows],
         categorical=panel.categorical[rows],
@@ -119,8 +138,12 @@ def clusters(sample: Panel, n_states: int, centre: Array, spread: Array, seed: i
     points = _points(sample, centre, spread)
     n_clusters = min(n_states, sample.n_rows)
     with _kmeans_lock, threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than states is no fault here
-        found: Array = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed % 2**32).fit_predict(points)
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # fewer distinct rows than states is no fault here
+        found: Array = KMeans(
+            n_clusters, n_init=1, max_iter=20, random_state=seed % 2**32
+        ).fit_predict(points)
     return found
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from numba.core import event
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from turncoat.models.fitting import Announce
 from turncoat.numerics.compiled import can_cache
@@ -25,8 +32,16 @@ class _CompilationListener(event.Listener):  # type: ignore[misc]
         dispatcher = compilation.data["dispatcher"]
         if not _CompilationListener.told and dispatcher.py_func.__module__.startswith("turncoat."):
             _CompilationListener.told = True
-            later = "cached for later runs" if can_cache() else "not cached: set NUMBA_CACHE_DIR to a writable folder"
-            print(f"Turncoat: compiling kernels, once (about 15 seconds; {later})", file=sys.stderr, flush=True)
+            later = (
+                "cached for later runs"
+                if can_cache()
+                else "not cached: set NUMBA_CACHE_DIR to a writable folder"
+            )
+            print(
+                f"Turncoat: compiling kernels, once (about 15 seconds; {later})",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def on_end(self, compilation: Any) -> None:
         """Nothing to add."""

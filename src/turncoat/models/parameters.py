@@ -29,11 +29,17 @@ class HMMParams:
 
     def __post_init__(self) -> None:
         _as_float(self)
-        k = _check_shapes(self, "initial_probs", "transition_matrix", ("means", "variances"), "category_probs")
+        k = _check_shapes(
+            self, "initial_probs", "transition_matrix", ("means", "variances"), "category_probs"
+        )
         _check_simplex(self.initial_probs[None], "initial_probs")
         _check_simplex(self.transition_matrix, "transition_matrix")
         _check_categories(self.category_probs)
-        if not (np.isfinite(self.means).all() and np.isfinite(self.variances).all() and (self.variances > 0).all()):
+        if not (
+            np.isfinite(self.means).all()
+            and np.isfinite(self.variances).all()
+            and (self.variances > 0).all()
+        ):
             raise ConfigError(f"means must be finite and variances positive, for all {k} states")
 
     @property
@@ -66,7 +72,13 @@ class VariationalParams:
     def __post_init__(self) -> None:
         _as_float(self)
         columns = ("location", "mean_strength", "dof", "scale")
-        _check_shapes(self, "initial_concentration", "transition_concentration", columns, "category_concentration")
+        _check_shapes(
+            self,
+            "initial_concentration",
+            "transition_concentration",
+            columns,
+            "category_concentration",
+        )
         positive = [
             self.initial_concentration,
             self.transition_concentration,
@@ -75,8 +87,13 @@ class VariationalParams:
             self.scale,
             joined(self.category_concentration, self.n_states),
         ]
-        if not all(np.isfinite(a).all() and (a > 0).all() for a in positive) or not np.isfinite(self.location).all():
-            raise ConfigError("concentrations, mean_strength, dof and scale must be positive and finite, locations finite")
+        if (
+            not all(np.isfinite(a).all() and (a > 0).all() for a in positive)
+            or not np.isfinite(self.location).all()
+        ):
+            raise ConfigError(
+                "concentrations, mean_strength, dof and scale must be positive and finite, locations finite"
+            )
 
     @property
     def n_states(self) -> int:
@@ -128,8 +145,12 @@ class VariationalParams:
             spread = np.sqrt(self.scale / (self.dof * self.mean_strength))
             return tuple(self.location + spread * stats.t.ppf(tail, self.dof) for tail in tails)
         if name == "variances":
-            return tuple(stats.invgamma.ppf(tail, self.dof / 2.0, scale=self.scale / 2.0) for tail in tails)
-        raise ConfigError(f"no parameter {name!r}; choose from initial_probs, transition_matrix, means, variances, category_probs")
+            return tuple(
+                stats.invgamma.ppf(tail, self.dof / 2.0, scale=self.scale / 2.0) for tail in tails
+            )
+        raise ConfigError(
+            f"no parameter {name!r}; choose from initial_probs, transition_matrix, means, variances, category_probs"
+        )
 
     def reordered(self, order: ArrayLike) -> VariationalParams:
         """The same posterior with its states in another order."""
@@ -164,11 +185,17 @@ class Prior:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            lowest = 0.0 if field.name in ("sticky", "dof", "scale", "dof_per_column", "scale_per_column") else None
+            lowest = (
+                0.0
+                if field.name in ("sticky", "dof", "scale", "dof_per_column", "scale_per_column")
+                else None
+            )
             if not isinstance(value, int | float | np.number) or not np.isfinite(value):
                 raise ConfigError(f"prior {field.name} must be a finite number; found {value!r}")
             if field.name != "mean" and (value < 0.0 if lowest == 0.0 else value <= 0.0):
-                raise ConfigError(f"prior {field.name} must be {'at least' if lowest == 0.0 else 'above'} 0; found {value}")
+                raise ConfigError(
+                    f"prior {field.name} must be {'at least' if lowest == 0.0 else 'above'} 0; found {value}"
+                )
         if self.dof + self.dof_per_column <= 0 or self.scale + self.scale_per_column <= 0:
             raise ConfigError("prior dof and scale must be positive")
 
@@ -196,12 +223,16 @@ def _as_float(params: Any) -> None:
         object.__setattr__(params, field.name, value)
 
 
-def _check_shapes(params: Any, initial: str, transition: str, columns: tuple[str, ...], categories: str) -> int:
+def _check_shapes(
+    params: Any, initial: str, transition: str, columns: tuple[str, ...], categories: str
+) -> int:
     k = len(getattr(params, initial)) if getattr(params, initial).ndim == 1 else 0
     if k == 0:
         raise ConfigError(f"{initial} must be a list of at least one state")
     if getattr(params, transition).shape != (k, k):
-        raise ConfigError(f"{transition} must be [{k}, {k}]; found {getattr(params, transition).shape}")
+        raise ConfigError(
+            f"{transition} must be [{k}, {k}]; found {getattr(params, transition).shape}"
+        )
     shape = getattr(params, columns[0]).shape
     for name in columns:
         if getattr(params, name).ndim != 2 or getattr(params, name).shape != (k, shape[-1]):
@@ -213,7 +244,11 @@ def _check_shapes(params: Any, initial: str, transition: str, columns: tuple[str
 
 
 def _check_simplex(rows: Array, name: str) -> None:
-    if not np.isfinite(rows).all() or (rows < 0).any() or (np.abs(rows.sum(axis=1) - 1.0) > _SUM_TOLERANCE).any():
+    if (
+        not np.isfinite(rows).all()
+        or (rows < 0).any()
+        or (np.abs(rows.sum(axis=1) - 1.0) > _SUM_TOLERANCE).any()
+    ):
         raise ConfigError(f"{name} must be probabilities that add up to 1")
 
 
@@ -222,7 +257,11 @@ def _check_categories(columns: tuple[Array, ...]) -> None:
     if not columns:
         return
     flat, sizes = joined(columns, len(columns[0])), tuple(probs.shape[1] for probs in columns)
-    if np.isfinite(flat).all() and (flat >= 0).all() and (np.abs(column_sums(flat, sizes) - 1.0) <= _SUM_TOLERANCE).all():
+    if (
+        np.isfinite(flat).all()
+        and (flat >= 0).all()
+        and (np.abs(column_sums(flat, sizes) - 1.0) <= _SUM_TOLERANCE).all()
+    ):
         return
     for j, probs in enumerate(columns):
         _check_simplex(probs, f"category_probs[{j}]")
@@ -236,12 +275,16 @@ def _beta_interval(concentration: Array, tails: tuple[float, float]) -> tuple[Ar
     rest = concentration.sum(axis=-1, keepdims=True) - concentration
     certain = rest <= 0  # a single category or state has probability one
     safe = np.where(certain, 1.0, rest)
-    return tuple(np.where(certain, 1.0, stats.beta.ppf(tail, concentration, safe)) for tail in tails)
+    return tuple(
+        np.where(certain, 1.0, stats.beta.ppf(tail, concentration, safe)) for tail in tails
+    )
 
 
 def _reordered(params: Any, order: Array, transition: str) -> list[Any]:
     if sorted(order.tolist()) != list(range(params.n_states)):
-        raise ConfigError(f"order must name each of the {params.n_states} states once; found {order.tolist()}")
+        raise ConfigError(
+            f"order must name each of the {params.n_states} states once; found {order.tolist()}"
+        )
     values: list[Any] = []
     for field in fields(params):
         value = getattr(params, field.name)

@@ -24,7 +24,9 @@ def whole_number(at_least: int) -> Rule:
     """An integer from a lowest value on."""
     return Rule(
         f"a whole number of at least {at_least}",
-        lambda v: isinstance(v, int | np.integer) and not isinstance(v, bool) and bool(v >= at_least),
+        lambda v: (
+            isinstance(v, int | np.integer) and not isinstance(v, bool) and bool(v >= at_least)
+        ),
     )
 
 
@@ -32,7 +34,12 @@ def number(at_least: float) -> Rule:
     """A finite number from a lowest value on."""
     return Rule(
         f"a finite number of at least {at_least:g}",
-        lambda v: isinstance(v, int | float | np.number) and not isinstance(v, bool) and math.isfinite(v) and bool(v >= at_least),
+        lambda v: (
+            isinstance(v, int | float | np.number)
+            and not isinstance(v, bool)
+            and math.isfinite(v)
+            and bool(v >= at_least)
+        ),
     )
 
 
@@ -40,13 +47,21 @@ def positive_number() -> Rule:
     """A finite number above 0."""
     return Rule(
         "a finite number above 0",
-        lambda v: isinstance(v, int | float | np.number) and not isinstance(v, bool) and math.isfinite(v) and bool(v > 0),
+        lambda v: (
+            isinstance(v, int | float | np.number)
+            and not isinstance(v, bool)
+            and math.isfinite(v)
+            and bool(v > 0)
+        ),
     )
 
 
 def one_of(*choices: Any) -> Rule:
     """One of a few values."""
-    return Rule("one of " + ", ".join(repr(c) for c in choices), lambda v: any(v is c or v == c for c in choices))
+    return Rule(
+        "one of " + ", ".join(repr(c) for c in choices),
+        lambda v: any(v is c or v == c for c in choices),
+    )
 
 
 def instance(kind: type, words: str) -> Rule:
@@ -63,4 +78,6 @@ def check_settings(owner: object, settings: Mapping[str, Any], rules: Mapping[st
     """Raise a ConfigError that names the first setting that breaks its rule."""
     for name, rule in rules.items():
         if not rule.holds(settings[name]):
-            raise ConfigError(f"{type(owner).__name__}: {name} must be {rule.words}; found {settings[name]!r}")
+            raise ConfigError(
+                f"{type(owner).__name__}: {name} must be {rule.words}; found {settings[name]!r}"
+            )

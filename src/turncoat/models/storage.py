@@ -17,8 +17,15 @@ from turncoat.models.variational import VariationalHMM
 from turncoat.storage import Format
 
 MODEL = Format("model", version=1)
-_KINDS: dict[str, type[HiddenMarkovModel[Any]]] = {kind.__name__: kind for kind in (BaumWelchHMM, VariationalHMM, NeuralVariationalHMM)}
-_NOT_SAVED = ("init", "progress", "n_threads", *NOT_SAVED)  # facts about a session, not about the model
+_KINDS: dict[str, type[HiddenMarkovModel[Any]]] = {
+    kind.__name__: kind for kind in (BaumWelchHMM, VariationalHMM, NeuralVariationalHMM)
+}
+_NOT_SAVED = (
+    "init",
+    "progress",
+    "n_threads",
+    *NOT_SAVED,
+)  # facts about a session, not about the model
 
 
 def save_model(model: HiddenMarkovModel[Any], folder: str | os.PathLike[str]) -> None:
@@ -32,7 +39,9 @@ def load_model(folder: str | os.PathLike[str]) -> BaumWelchHMM | VariationalHMM:
     try:
         return unpack_model(content, arrays)
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        raise BundleError(f"{folder}: not a model this version understands ({problem!r})") from problem
+        raise BundleError(
+            f"{folder}: not a model this version understands ({problem!r})"
+        ) from problem
 
 
 def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -81,7 +90,11 @@ def _flatten(params: Any) -> dict[str, Any]:
     tensors: dict[str, Any] = {}
     for field in fields(params):
         value = getattr(params, field.name)
-        tensors |= {field.name: value} if not isinstance(value, tuple) else {f"{field.name}.{j}": a for j, a in enumerate(value)}
+        tensors |= (
+            {field.name: value}
+            if not isinstance(value, tuple)
+            else {f"{field.name}.{j}": a for j, a in enumerate(value)}
+        )
     return tensors
 
 

@@ -70,24 +70,44 @@ class MaximumLikelihood(Generic[P]):
         weight = np.where(seen, statistics.observed, 1.0)
         step = statistics.first / weight
         variances = np.maximum(statistics.second / weight - step**2, self.lowest_variances)
-        fallback = previous.variances if previous is not None else np.broadcast_to(self.column_variances, seen.shape)
+        fallback = (
+            previous.variances
+            if previous is not None
+            else np.broadcast_to(self.column_variances, seen.shape)
+        )
         return HMMParams(
-            initial_probs=self._frequencies(statistics.initial, None if previous is None else previous.initial_probs),
-            transition_matrix=self._frequencies(statistics.transitions, None if previous is None else previous.transition_matrix),
-            means=np.where(seen, statistics.reference + step, statistics.reference if previous is None else previous.means),
+            initial_probs=self._frequencies(
+                statistics.initial, None if previous is None else previous.initial_probs
+            ),
+            transition_matrix=self._frequencies(
+                statistics.transitions, None if previous is None else previous.transition_matrix
+            ),
+            means=np.where(
+                seen,
+                statistics.reference + step,
+                statistics.reference if previous is None else previous.means,
+            ),
             variances=np.where(seen, variances, fallback),
-            category_probs=split(self._category_probs(statistics, previous), statistics.n_categories),
+            category_probs=split(
+                self._category_probs(statistics, previous), statistics.n_categories
+            ),
         )
 
     def penalty(self, params: HMMParams) -> float:
         """Log of the Dirichlet that the smoothing stands for, up to a constant."""
         if self.category_smoothing == 0.0:
             return 0.0
-        return self.category_smoothing * float(np.log(joined(params.category_probs, params.n_states)).sum())
+        return self.category_smoothing * float(
+            np.log(joined(params.category_probs, params.n_states)).sum()
+        )
 
     def floored_share(self, params: HMMParams) -> float:
         """Share of variances that sit on the floor."""
-        return float((params.variances <= self.lowest_variances).mean()) if params.variances.size else 0.0
+        return (
+            float((params.variances <= self.lowest_variances).mean())
+            if params.variances.size
+            else 0.0
+        )
 
     def _frequencies(self, counts: Array, previous: Array | None) -> Array:
         """Rows of counts as probabilities; an impossible move stays impossible, an unused row stays as it was."""
@@ -123,7 +143,9 @@ class VariationalBayes(Generic[P]):
         """Expected log densities under the posterior."""
         return expected_log_terms(params)
 
-    def update(self, statistics: Statistics, previous: VariationalParams | None) -> VariationalParams:
+    def update(
+        self, statistics: Statistics, previous: VariationalParams | None
+    ) -> VariationalParams:
         """Prior plus expected counts; a missing cell adds to no count."""
         prior = self.prior
         observed = np.maximum(statistics.observed, 0.0)
@@ -136,19 +158,28 @@ class VariationalBayes(Generic[P]):
         n_states = len(statistics.initial)
         return VariationalParams(
             initial_concentration=prior.initial + statistics.initial,
-            transition_concentration=prior.transition_concentration(n_states) + statistics.transitions,
+            transition_concentration=prior.transition_concentration(n_states)
+            + statistics.transitions,
             location=(prior.mean_strength * prior.mean + observed * average) / strength,
             mean_strength=strength,
             dof=prior.total_dof(self.n_columns) + observed,
-            scale=prior.total_scale(self.n_columns) + scatter + shrunk * (average - prior.mean) ** 2,
-            category_concentration=split(prior.category + statistics.categories, statistics.n_categories),
+            scale=prior.total_scale(self.n_columns)
+            + scatter
+            + shrunk * (average - prior.mean) ** 2,
+            category_concentration=split(
+                prior.category + statistics.categories, statistics.n_categories
+            ),
         )
 
     def penalty(self, params: VariationalParams) -> float:
         """Minus the divergence of the posterior from the prior: the log-likelihood term plus this is the ELBO (E5)."""
         prior = self.prior
-        divergence = dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
-        divergence += dirichlet_divergence(params.transition_concentration, prior.transition_concentration(params.n_states))
+        divergence = dirichlet_divergence(
+            params.initial_concentration[None], np.array(prior.initial)
+        )
+        divergence += dirichlet_divergence(
+            params.transition_concentration, prior.transition_concentration(params.n_states)
+        )
         divergence += normal_gamma_divergence(
             params.location,
             params.mean_strength,
@@ -181,7 +212,9 @@ def point_terms(params: HMMParams) -> Terms:
         means=params.means,
         scales=1.0 / np.sqrt(params.variances),
         constants=-0.5 * (_LOG_TWO_PI + np.log(params.variances)),
-        log_categories=np.log(np.maximum(joined(params.category_probs, params.n_states), _SMALLEST_CATEGORY)),
+        log_categories=np.log(
+            np.maximum(joined(params.category_probs, params.n_states), _SMALLEST_CATEGORY)
+        ),
         n_categories=params.n_categories,
     )
 
@@ -195,20 +228,27 @@ def expected_log_terms(params: VariationalParams) -> Terms:
         means=params.location,
         scales=np.sqrt(params.dof / params.scale),
         constants=0.5 * (expected_log_precision - _LOG_TWO_PI - 1.0 / params.mean_strength),
-        log_categories=expected_log_categories(joined(params.category_concentration, params.n_states), params.n_categories),
+        log_categories=expected_log_categories(
+            joined(params.category_concentration, params.n_states), params.n_categories
+        ),
         n_categories=params.n_categories,
     )
 
 
 def predictive_terms(params: VariationalParams) -> Terms:
     """Terms of the posterior predictive: Student-t columns, posterior-mean probabilities."""
-    width = np.sqrt(params.scale * (params.mean_strength + 1.0) / (params.dof * params.mean_strength))
+    width = np.sqrt(
+        params.scale * (params.mean_strength + 1.0) / (params.dof * params.mean_strength)
+    )
     return Terms(
         log_initial=_log(params.initial_probs),
         log_transition=_log(params.transition_matrix),
         means=params.location,
         scales=1.0 / width,
-        constants=gammaln((params.dof + 1.0) / 2.0) - gammaln(params.dof / 2.0) - 0.5 * np.log(params.dof * np.pi) - np.log(width),
+        constants=gammaln((params.dof + 1.0) / 2.0)
+        - gammaln(params.dof / 2.0)
+        - 0.5 * np.log(params.dof * np.pi)
+        - np.log(width),
         log_categories=np.log(joined(params.category_probs, params.n_states)),
         n_categories=params.n_categories,
         dof=params.dof,

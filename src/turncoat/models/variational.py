@@ -76,7 +76,13 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
         """The published settings for raw features: its prior, five full restarts, 100 iterations, tolerance 1e-3."""
-        published = {"prior": Prior.paper(), "n_restarts": 5, "max_iter": 100, "tol": 1e-3, "restart_halving": False}
+        published = {
+            "prior": Prior.paper(),
+            "n_restarts": 5,
+            "max_iter": 100,
+            "tol": 1e-3,
+            "restart_halving": False,
+        }
         return cls(n_states, **{**published, **overrides})
 
     def _tier(self, columns: Columns) -> Tier[VariationalParams]:
@@ -86,4 +92,8 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         return self.emission
 
     def _scoring_terms(self, params: VariationalParams) -> Terms:
-        return expected_log_terms(params) if self.emission == "expected-log" else predictive_terms(params)
+        return (
+            expected_log_terms(params)
+            if self.emission == "expected-log"
+            else predictive_terms(params)
+        )

@@ -68,7 +68,11 @@ class Terms:
 
     def pieces(self, continuous: Array, categorical: Array) -> tuple[Array, Array]:
         """What each cell and each code of N rows adds to log b(k): [N, K, D] and [N, K, J]; a missing one adds 0."""
-        return row_pieces(continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C"), *self.tables)
+        return row_pieces(
+            continuous.astype(np.float64, order="C"),
+            categorical.astype(np.int64, order="C"),
+            *self.tables,
+        )
 
     @cached_property
     def tables(self) -> tuple[Array, Array, Array]:
@@ -76,14 +80,23 @@ class Terms:
         half_dof = self.half_dof
         student = () if half_dof is None or self.dof is None else (half_dof, self.dof)
         bounds = np.append(starts(self.n_categories), sum(self.n_categories))
-        return np.stack([self.means, self.scales, self.constants, *student]), np.array(self.log_categories.T, order="C"), bounds
+        return (
+            np.stack([self.means, self.scales, self.constants, *student]),
+            np.array(self.log_categories.T, order="C"),
+            bounds,
+        )
 
 
 @compiled_exactly
-def row_pieces(rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array) -> tuple[Array, Array]:
+def row_pieces(
+    rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array
+) -> tuple[Array, Array]:
     """`Terms.pieces` of rows [N, D] and codes [N, J], from a model's tables."""
     n_states, n_columns, n_codes = columns.shape[1], columns.shape[2], codes.shape[1]
-    cells, names = np.zeros((len(rows), n_states, n_columns)), np.zeros((len(rows), n_states, n_codes))
+    cells, names = (
+        np.zeros((len(rows), n_states, n_columns)),
+        np.zeros((len(rows), n_states, n_codes)),
+    )
     for n in range(len(rows)):
         for k in range(n_states):
             for d in range(n_columns):
@@ -174,20 +187,36 @@ class Coding:
         """Rows of the level table."""
         return int(sum(self.n_categories[j] + 1 for j in self.many))
 
-    def pack(self, continuous: Array, categorical: Array, offsets: Array, anchors: Array | None = None) -> Observations:
+    def pack(
+        self, continuous: Array, categorical: Array, offsets: Array, anchors: Array | None = None
+    ) -> Observations:
         """Rows in kernel form. Continuous cells are not copied. `anchors` [N] holds codes, -1 for a free row."""
         n_rows = int(offsets[-1])
         flags = np.zeros((n_rows, len(self.questions) // 8), np.uint8)
-        pack_flags(_writable(continuous), _writable(categorical), self.questions, self.columns, flags)
+        pack_flags(
+            _writable(continuous), _writable(categorical), self.questions, self.columns, flags
+        )
         small = self.n_level_rows <= np.iinfo(np.uint16).max
         levels = np.empty((n_rows, len(self.many)), np.uint16 if small else np.int32)
         for place, (column, base) in enumerate(zip(self.many, self.bases, strict=True)):
-            np.add(categorical[:, column], base + 1, out=levels[:, place], casting="unsafe", dtype=np.int64)
+            np.add(
+                categorical[:, column],
+                base + 1,
+                out=levels[:, place],
+                casting="unsafe",
+                dtype=np.int64,
+            )
         rows = np.empty(0, np.int32) if anchors is None else (anchors + 1).astype(np.int32)
         complete = not np.any(self.questions == CELL_MISSING)
         return Observations(_writable(continuous), flags, levels, rows, offsets, bool(complete))
 
-    def potentials(self, terms: Terms, cell_type: np.dtype[Any], precision: str, anchor_table: Array | None = None) -> Potentials:
+    def potentials(
+        self,
+        terms: Terms,
+        cell_type: np.dtype[Any],
+        precision: str,
+        anchor_table: Array | None = None,
+    ) -> Potentials:
         """Kernel tables for a model, in the working precision; `anchor_table` is [codes, K] log weights."""
         working = np.dtype(precision)
         n_states = terms.n_states
@@ -195,12 +224,18 @@ class Coding:
         shape = (n_states, padded_columns(self.n_columns))
         wide = working.itemsize == 8 or np.dtype(cell_type).itemsize == 8
         # Precision-weighted, so that the states with the least room for rounding have the smallest numbers.
-        shift = np.average(terms.means, axis=0, weights=terms.scales**2).astype(np.float64 if wide else np.float32)
+        shift = np.average(terms.means, axis=0, weights=terms.scales**2).astype(
+            np.float64 if wide else np.float32
+        )
         location = (terms.means - shift.astype(np.float64)) * terms.scales
         initial = _padded(np.exp(terms.log_initial), (width,))
         transition = _padded(np.exp(terms.log_transition), (width, width))
         no_dof = np.zeros((0, 0))
-        anchors = np.zeros((1, n_states)) if anchor_table is None else np.vstack([np.zeros(n_states), anchor_table])
+        anchors = (
+            np.zeros((1, n_states))
+            if anchor_table is None
+            else np.vstack([np.zeros(n_states), anchor_table])
+        )
         return Potentials(
             initial=initial,
             transition=transition,
@@ -229,7 +264,9 @@ class Coding:
         n_bytes = len(self.questions) // 8
         when_set, when_clear = np.zeros((8 * n_bytes, width)), np.zeros((8 * n_bytes, width))
         k = terms.n_states
-        ones, no_codes, no_cells = (self.questions == question for question in (IS_ONE, CODE_MISSING, CELL_MISSING))
+        ones, no_codes, no_cells = (
+            self.questions == question for question in (IS_ONE, CODE_MISSING, CELL_MISSING)
+        )
         when_clear[ones, :k] = terms.log_categories[:, self._zeros(ones)].T
         when_set[ones, :k] = terms.log_categories[:, self._last(ones)].T
         when_set[no_codes, :k] = -terms.log_categories[:, self._zeros(no_codes)].T
@@ -247,16 +284,24 @@ class Coding:
 
     def _last(self, flags: Array) -> Array:
         """Where their last category stands: 1 of a binary column."""
-        return self._zeros(flags) + np.asarray(self.n_categories, dtype=np.int64)[self.columns[flags]] - 1
+        return (
+            self._zeros(flags)
+            + np.asarray(self.n_categories, dtype=np.int64)[self.columns[flags]]
+            - 1
+        )
 
     def _level_table(self, terms: Terms, width: int) -> Array:
         table = np.zeros((max(self.n_level_rows, 1), width))
         columns = split(terms.log_categories, self.n_categories)
         for column, base in zip(self.many, self.bases, strict=True):
-            table[base + 1 : base + 1 + self.n_categories[column], : terms.n_states] = columns[column].T
+            table[base + 1 : base + 1 + self.n_categories[column], : terms.n_states] = columns[
+                column
+            ].T
         return table
 
-    def statistics(self, potentials: Potentials, sums: Sums, log_likelihood: float, n_rows: int) -> Statistics:
+    def statistics(
+        self, potentials: Potentials, sums: Sums, log_likelihood: float, n_rows: int
+    ) -> Statistics:
         """Kernel sums, of a single part, as per-column statistics in the data's units."""
         k, d = potentials.n_states, self.n_columns
         occupancy = sums.occupancy[0, :k]
@@ -309,7 +354,10 @@ class _Memory:
 
     def __init__(self, array: Array) -> None:
         self.owner = array
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
+        self.__array_interface__ = {
+            **array.__array_interface__,
+            "data": (array.__array_interface__["data"][0], False),
+        }
 
 
 def _writable(array: Array) -> Array:
@@ -325,7 +373,9 @@ def _padded(values: Array, shape: tuple[int, ...], fill: float = 0.0) -> Array:
 
 
 @compiled
-def pack_flags(continuous: Array, categorical: Array, questions: Array, columns: Array, flags: Array) -> None:
+def pack_flags(
+    continuous: Array, categorical: Array, questions: Array, columns: Array, flags: Array
+) -> None:
     """Answer every row's questions (see `Coding`), eight to a byte, in `flags` [N, G], which must be zero."""
     for row in range(flags.shape[0]):
         for flag in range(questions.shape[0]):

@@ -21,7 +21,9 @@ _RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 
 @cache
 def _digest(folder: Path) -> str:
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
+    return hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    ).hexdigest()
 
 
 class _KernelCache(FunctionCache):  # type: ignore[misc]
@@ -29,7 +31,10 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._sources = tuple(_digest(folder) for folder in {Path(__file__).parent, Path(function.__code__.co_filename).parent})
+        self._sources = tuple(
+            _digest(folder)
+            for folder in {Path(__file__).parent, Path(function.__code__.co_filename).parent}
+        )
 
     def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(signature, codegen), *sorted(self._sources))
@@ -61,12 +66,19 @@ _CAN_CACHE = can_cache()
 
 def compiled(function: F) -> F:
     """Compile without the interpreter lock, cached on disk where possible, with sums in any order."""
-    return _cached(function, numba.njit(nogil=True, no_cfunc_wrapper=True, fastmath=_RELAXED, error_model="numpy")(function))
+    return _cached(
+        function,
+        numba.njit(nogil=True, no_cfunc_wrapper=True, fastmath=_RELAXED, error_model="numpy")(
+            function
+        ),
+    )
 
 
 def compiled_exactly(function: F) -> F:
     """Compile likewise, every operation rounded as written: the same bits wherever the function is inlined."""
-    return _cached(function, numba.njit(nogil=True, no_cfunc_wrapper=True, error_model="numpy")(function))
+    return _cached(
+        function, numba.njit(nogil=True, no_cfunc_wrapper=True, error_model="numpy")(function)
+    )
 
 
 def _cached(function: F, dispatcher: Any) -> F:

@@ -25,14 +25,22 @@ def category_divergence(posterior: Array, prior: float, sizes: Sizes) -> float:
     posterior_totals = column_sums(posterior, sizes)[:, firsts]
     prior_totals = prior * np.asarray(sizes, dtype=np.float64)
     by_column = gammaln(posterior_totals) - gammaln(prior_totals)
-    by_category = gammaln(prior) - gammaln(posterior) + (posterior - prior) * expected_log_categories(posterior, sizes)
+    by_category = (
+        gammaln(prior)
+        - gammaln(posterior)
+        + (posterior - prior) * expected_log_categories(posterior, sizes)
+    )
     return float(by_column.sum() + by_category.sum())
 
 
 def dirichlet_divergence(posterior: Array, prior: Array) -> float:
     """Sum over rows of KL(Dirichlet(posterior) || Dirichlet(prior))."""
     prior = np.broadcast_to(prior, posterior.shape)
-    log_norms = gammaln(posterior.sum(-1)) - gammaln(prior.sum(-1)) + (gammaln(prior) - gammaln(posterior)).sum(-1)
+    log_norms = (
+        gammaln(posterior.sum(-1))
+        - gammaln(prior.sum(-1))
+        + (gammaln(prior) - gammaln(posterior)).sum(-1)
+    )
     return float(np.sum(log_norms + ((posterior - prior) * expected_log_probs(posterior)).sum(-1)))
 
 
@@ -51,7 +59,10 @@ def normal_gamma_divergence(
     prior_shape, prior_rate = prior_dof / 2.0, prior_scale / 2.0
     precision = shape / rate
     normal = 0.5 * (
-        prior_strength / strength + prior_strength * precision * (location - prior_location) ** 2 - 1.0 + np.log(strength / prior_strength)
+        prior_strength / strength
+        + prior_strength * precision * (location - prior_location) ** 2
+        - 1.0
+        + np.log(strength / prior_strength)
     )
     gamma = (
         (shape - prior_shape) * digamma(shape)

@@ -12,8 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from turncoat.numerics.compiled import compiled
-from turncoat.numerics.passes import COLLECT, FILTER, SMOOTH, decode_chunks, infer_chunks, weigh_chunks
-from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums, sums_bytes, zero_sums
+from turncoat.numerics.passes import (
+    COLLECT,
+    FILTER,
+    SMOOTH,
+    decode_chunks,
+    infer_chunks,
+    weigh_chunks,
+)
+from turncoat.numerics.structures import (
+    Array,
+    Observations,
+    Plan,
+    Potentials,
+    Scratch,
+    Sums,
+    sums_bytes,
+    zero_sums,
+)
 
 BLOCK_ROWS = 1024
 _SMALLEST_CHUNK, _LARGEST_CHUNK, _CHUNKS = 1024, 16384, 32
@@ -77,12 +93,21 @@ def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
     )
 
 
-def _on_threads(potentials: Potentials, plan: Plan, collecting: bool, n_threads: int, work: Callable[[Array, Scratch], None]) -> None:
+def _on_threads(
+    potentials: Potentials,
+    plan: Plan,
+    collecting: bool,
+    n_threads: int,
+    work: Callable[[Array, Scratch], None],
+) -> None:
     """Run work(tickets, scratch) on every thread, this one included, each with scratch memory of its own; tickets number the chunks."""
     tickets = np.zeros(1, np.int64)
     others = min(n_threads, len(plan.order)) - 1
     with ThreadPoolExecutor(max(others, 1)) as pool:
-        tasks = [pool.submit(work, tickets, _scratch(potentials, plan, collecting)) for _ in range(others)]
+        tasks = [
+            pool.submit(work, tickets, _scratch(potentials, plan, collecting))
+            for _ in range(others)
+        ]
         work(tickets, _scratch(potentials, plan, collecting))
         for task in tasks:
             task.result()
@@ -93,7 +118,9 @@ def _added(parts: Sums) -> Sums:
     return Sums(*(np.add.reduce(field, axis=0, keepdims=True) for field in parts))
 
 
-def collect(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Sums, Array]:
+def collect(
+    observations: Observations, potentials: Potentials, n_threads: int = 1
+) -> tuple[Sums, Array]:
     """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
     plan = make_plan(observations.offsets, part_bytes=sums_bytes(potentials))
     parts = zero_sums(potentials, len(plan.order))
@@ -101,13 +128,25 @@ def collect(observations: Observations, potentials: Potentials, n_threads: int =
     no_probs = np.zeros((0, 0))
 
     def work(tickets: Array, scratch: Scratch) -> None:
-        infer_chunks(observations, potentials, plan, tickets, scratch, COLLECT, no_probs, log_likelihoods, parts)
+        infer_chunks(
+            observations,
+            potentials,
+            plan,
+            tickets,
+            scratch,
+            COLLECT,
+            no_probs,
+            log_likelihoods,
+            parts,
+        )
 
     _on_threads(potentials, plan, True, n_threads, work)
     return _added(parts), log_likelihoods
 
 
-def collect_given(observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1) -> Sums:
+def collect_given(
+    observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1
+) -> Sums:
     """Sufficient statistics under given state probabilities [N, K]; `potentials` only says where moments are centred."""
     plan = make_plan(observations.offsets, part_bytes=sums_bytes(potentials))
     parts = zero_sums(potentials, len(plan.order))
@@ -119,7 +158,9 @@ def collect_given(observations: Observations, potentials: Potentials, probs: Arr
     return _added(parts)
 
 
-def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1) -> tuple[Array, Array]:
+def infer(
+    observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1
+) -> tuple[Array, Array]:
     """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]."""
     plan = make_plan(observations.offsets)
     probs = np.empty((int(observations.offsets[-1]), potentials.n_states))
@@ -128,13 +169,17 @@ def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_
     no_sums = zero_sums(potentials, 1)
 
     def work(tickets: Array, scratch: Scratch) -> None:
-        infer_chunks(observations, potentials, plan, tickets, scratch, mode, probs, log_likelihoods, no_sums)
+        infer_chunks(
+            observations, potentials, plan, tickets, scratch, mode, probs, log_likelihoods, no_sums
+        )
 
     _on_threads(potentials, plan, False, n_threads, work)
     return probs, log_likelihoods
 
 
-def decode(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Array, Array]:
+def decode(
+    observations: Observations, potentials: Potentials, n_threads: int = 1
+) -> tuple[Array, Array]:
     """Most likely state path [N] and its log probability [U], for every sequence."""
     plan = make_plan(observations.offsets)
     log_potentials = potentials._replace(linear=False)

@@ -11,7 +11,18 @@ from turncoat.numerics.coding import Terms
 from turncoat.numerics.compiled import compiled, compiled_exactly
 from turncoat.numerics.ragged import starts
 from turncoat.numerics.structures import Array, padded_columns, padded_states
-from turncoat.numerics.vectors import add, fma, load8, load16, log, multiply, residual, splat, store, total
+from turncoat.numerics.vectors import (
+    add,
+    fma,
+    load8,
+    load16,
+    log,
+    multiply,
+    residual,
+    splat,
+    store,
+    total,
+)
 
 FINE, BAD_CELL, BAD_CODE, BAD_BELIEF = 0, 1, 2, 3
 # How far a stored belief may be from adding up to one; and a normaliser too close to the smallest numbers to divide by.
@@ -19,15 +30,22 @@ _BELIEF_ROUNDING, _UNDERFLOW = 1e-6, 1e-290
 
 
 # Places in `LiveTables.layout`; the first rows of the categorical columns, and the end of the last, follow.
-_STATES, _WIDTH, _COLUMNS, _PADDED, _COLUMNS_AT, _LEVELS_AT, _STUDENT, _BOUNDS = 0, 1, 2, 3, 4, 5, 6, 7
+_STATES, _WIDTH, _COLUMNS, _PADDED, _COLUMNS_AT, _LEVELS_AT, _STUDENT, _BOUNDS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+)
 
 
 class LiveTables(NamedTuple):
     """A model as the live step reads it. Only two arrays, since unpacking each costs a tenth of the whole step."""
 
-    numbers: (
-        Array  # float64: initial [KP], transition [KP, KP], summed constants [KP]; columns [3 or 5, K, DP]; categories [sum of C_j, KP]
-    )
+    numbers: Array  # float64: initial [KP], transition [KP, KP], summed constants [KP]; columns [3 or 5, K, DP]; categories [sum of C_j, KP]
     layout: Array  # int64: sizes and places, see above
 
     @property
@@ -47,9 +65,17 @@ class LiveTables(NamedTuple):
 
     def arrays(self) -> tuple[Array, Array, Array]:
         """The three tables as arrays: chain [KP + 2, KP], columns [3 or 5, K, DP], levels [sum of C_j, KP]."""
-        width, columns_at, levels_at = (int(self.layout[place]) for place in (_WIDTH, _COLUMNS_AT, _LEVELS_AT))
-        columns = self.numbers[columns_at:levels_at].reshape(5 if self.layout[_STUDENT] else 3, self.n_states, self.layout[_PADDED])
-        return self.numbers[:columns_at].reshape(-1, width), columns, self.numbers[levels_at:].reshape(-1, width)
+        width, columns_at, levels_at = (
+            int(self.layout[place]) for place in (_WIDTH, _COLUMNS_AT, _LEVELS_AT)
+        )
+        columns = self.numbers[columns_at:levels_at].reshape(
+            5 if self.layout[_STUDENT] else 3, self.n_states, self.layout[_PADDED]
+        )
+        return (
+            self.numbers[:columns_at].reshape(-1, width),
+            columns,
+            self.numbers[levels_at:].reshape(-1, width),
+        )
 
 
 def live_tables(terms: Terms) -> LiveTables:
@@ -69,14 +95,24 @@ def live_tables(terms: Terms) -> LiveTables:
         columns[4, :, :n_columns] = 1.0 / terms.dof
     levels = np.zeros((terms.log_categories.shape[1], width))
     levels[:, :n_states] = terms.log_categories.T
-    sizes = [n_states, width, n_columns, padded, chain.size, chain.size + columns.size, int(terms.dof is not None)]
+    sizes = [
+        n_states,
+        width,
+        n_columns,
+        padded,
+        chain.size,
+        chain.size + columns.size,
+        int(terms.dof is not None),
+    ]
     bounds = [*starts(terms.n_categories).tolist(), sum(terms.n_categories)]
     numbers = np.concatenate([chain.ravel(), columns.ravel(), levels.ravel()])
     return LiveTables(numbers, np.asarray(sizes + bounds, dtype=np.int64))
 
 
 @compiled
-def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float) -> tuple[int, int, Array, float]:
+def live_step(
+    belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+) -> tuple[int, int, Array, float]:
     """New belief [K] from a belief [K] (empty for a new customer) and one row; also its log predictive density.
 
     Returns (status, place, belief, log density); a bad cell, code or belief is reported by its place, and nothing is computed.
@@ -89,7 +125,9 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
             held += belief[k] if belief[k] >= 0.0 else math.nan
         if not abs(held - 1.0) <= _BELIEF_ROUNDING:
             return BAD_BELIEF, 0, belief, math.nan
-    work = np.zeros(padded + 2 * width)  # the row, what each state makes of it, where the chain is expected
+    work = np.zeros(
+        padded + 2 * width
+    )  # the row, what each state makes of it, where the chain is expected
     scores, predicted = work[padded : padded + width], work[padded + width :]
     status, place = _score_row(cells, codes, numbers, layout, largest_value, work[:padded], scores)
     if status != FINE:
@@ -110,7 +148,13 @@ def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, lar
 
 @compiled
 def _score_row(
-    cells: Array, codes: Array, numbers: Array, layout: Array, largest_value: float, row: Array, scores: Array
+    cells: Array,
+    codes: Array,
+    numbers: Array,
+    layout: Array,
+    largest_value: float,
+    row: Array,
+    scores: Array,
 ) -> tuple[int, int]:
     """Put a row's cells into a padded one, and its log density under every state into scores; or say which cell or code is bad."""
     n_bad = n_missing = 0
@@ -130,7 +174,12 @@ def _score_row(
             if code < -1 or code >= layout[_BOUNDS + j + 1] - first:
                 return BAD_CODE, j
             if code >= 0:
-                even, odd = odd, add(even, load8(numbers, (layout[_LEVELS_AT] + (first + code) * width + base,)))
+                even, odd = (
+                    odd,
+                    add(
+                        even, load8(numbers, (layout[_LEVELS_AT] + (first + code) * width + base,))
+                    ),
+                )
         store(scores, (base,), add(even, odd))
     for k in range(layout[_STATES]):
         scores[k] += _cells_log_density(row, numbers, layout, k, n_missing > 0)
@@ -139,7 +188,13 @@ def _score_row(
 
 @compiled
 def live_steps(
-    beliefs: Array, known: Array, previous: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+    beliefs: Array,
+    known: Array,
+    previous: Array,
+    cells: Array,
+    codes: Array,
+    tables: LiveTables,
+    largest_value: float,
 ) -> tuple[int, int, int, Array]:
     """`live_step` for N rows in order: new beliefs [N, K].
 
@@ -152,7 +207,9 @@ def live_steps(
         if previous[i] >= 0:
             beliefs[i] = updated[previous[i]]
             known[i] = True
-        status, place, belief, _ = live_step(beliefs[i] if known[i] else beliefs[i, :0], cells[i], codes[i], tables, largest_value)
+        status, place, belief, _ = live_step(
+            beliefs[i] if known[i] else beliefs[i, :0], cells[i], codes[i], tables, largest_value
+        )
         if status != FINE:
             return status, i, place, updated
         updated[i] = belief
@@ -161,7 +218,12 @@ def live_steps(
 
 @compiled
 def live_contrasts(
-    state: int, log_predicted: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+    state: int,
+    log_predicted: Array,
+    cells: Array,
+    codes: Array,
+    tables: LiveTables,
+    largest_value: float,
 ) -> tuple[int, int, int, Array, Array, Array]:
     """What N rows add to the log odds of a state against each row's strongest rival, given the log beliefs before them [N, K].
 
@@ -169,7 +231,12 @@ def live_contrasts(
     or code is reported by its row and place.
     """
     numbers, layout = tables.numbers, tables.layout
-    n_states, width, padded, n_columns = layout[_STATES], layout[_WIDTH], layout[_PADDED], layout[_COLUMNS]
+    n_states, width, padded, n_columns = (
+        layout[_STATES],
+        layout[_WIDTH],
+        layout[_PADDED],
+        layout[_COLUMNS],
+    )
     rivals = np.zeros(len(cells), np.int64)
     of_cells, of_codes = np.zeros((len(cells), n_columns)), np.zeros((len(cells), codes.shape[1]))
     row, scores = np.zeros(padded), np.zeros(width)
@@ -198,10 +265,17 @@ def _add_cells(row: Array, numbers: Array, layout: Array, k: int, sign: float, o
     scales, places = numbers[at : at + len(out)], numbers[at + table : at + table + len(out)]
     constants = numbers[at + 2 * table : at + 2 * table + len(out)]
     if layout[_STUDENT]:
-        halves, shares = numbers[at + 3 * table : at + 3 * table + len(out)], numbers[at + 4 * table : at + 4 * table + len(out)]
+        halves, shares = (
+            numbers[at + 3 * table : at + 3 * table + len(out)],
+            numbers[at + 4 * table : at + 4 * table + len(out)],
+        )
         for d in range(len(out)):
             away = row[d] * scales[d] - places[d]
-            out[d] += sign * (constants[d] - halves[d] * math.log1p(away * away * shares[d])) if away == away else 0.0
+            out[d] += (
+                sign * (constants[d] - halves[d] * math.log1p(away * away * shares[d]))
+                if away == away
+                else 0.0
+            )
     else:
         for d in range(len(out)):
             away = row[d] * scales[d] - places[d]
@@ -235,7 +309,9 @@ def log_predicted(belief: Array, log_transition: Array) -> Array:
 
 
 @compiled_exactly
-def log_predicted_rows(beliefs: Array, known: Array, log_initial: Array, log_transition: Array) -> Array:
+def log_predicted_rows(
+    beliefs: Array, known: Array, log_initial: Array, log_transition: Array
+) -> Array:
     """`log_predicted` for N beliefs [N, K]; where none is `known`, the beginning of the chain."""
     expected = np.empty_like(beliefs)
     for i in range(len(beliefs)):
@@ -249,7 +325,12 @@ def log_predicted_rows(beliefs: Array, known: Array, log_initial: Array, log_tra
 @compiled
 def _cells_log_density(row: Array, numbers: Array, layout: Array, k: int, missing: bool) -> float:
     """Log density of one padded row under state k; a missing cell adds nothing, not even its constant."""
-    n_states, width, padded, student = layout[_STATES], layout[_WIDTH], layout[_PADDED], layout[_STUDENT]
+    n_states, width, padded, student = (
+        layout[_STATES],
+        layout[_WIDTH],
+        layout[_PADDED],
+        layout[_STUDENT],
+    )
     at, table = layout[_COLUMNS_AT] + k * padded, n_states * padded
     nothing = splat(0.0, load16(numbers, (0,)))
     density, constants = nothing, nothing

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from turncoat.numerics.compiled import compiled
 from turncoat.numerics.emissions import block_emissions, load_block
-from turncoat.numerics.recursions import backward, forward, log_backward, log_forward, most_likely_path
+from turncoat.numerics.recursions import (
+    backward,
+    forward,
+    log_backward,
+    log_forward,
+    most_likely_path,
+)
 from turncoat.numerics.statistics import block_statistics, fold_patterns
 from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums
 from turncoat.numerics.tickets import take_ticket
@@ -13,14 +19,25 @@ FILTER, SMOOTH, COLLECT = 0, 1, 2
 
 
 @compiled
-def _group_emissions(observations: Observations, potentials: Potentials, scratch: Scratch, block_rows: int, first: int, last: int) -> None:
+def _group_emissions(
+    observations: Observations,
+    potentials: Potentials,
+    scratch: Scratch,
+    block_rows: int,
+    first: int,
+    last: int,
+) -> None:
     """Emissions of rows first..last, a cache-sized block at a time."""
     for start in range(first, last, block_rows):
-        block_emissions(observations, potentials, scratch, start, min(start + block_rows, last), start - first)
+        block_emissions(
+            observations, potentials, scratch, start, min(start + block_rows, last), start - first
+        )
 
 
 @compiled
-def _infer_sequence(potentials: Potentials, scratch: Scratch, start: int, stop: int, mode: int) -> float:
+def _infer_sequence(
+    potentials: Potentials, scratch: Scratch, start: int, stop: int, mode: int
+) -> float:
     """Posteriors of the sequence in scratch rows start..stop, and its part of the expected transitions."""
     emissions = scratch.emissions[start:stop]
     posteriors = scratch.posteriors[start:stop]
@@ -97,7 +114,15 @@ def _group_statistics(
 def _part(sums: Sums, chunk: int) -> Sums:
     """One chunk's own statistics; with a single part, that one."""
     p = chunk % sums.initial.shape[0]
-    return Sums(sums.initial[p], sums.transitions[p], sums.occupancy[p], sums.first[p], sums.second[p], sums.flags[p], sums.levels[p])
+    return Sums(
+        sums.initial[p],
+        sums.transitions[p],
+        sums.occupancy[p],
+        sums.first[p],
+        sums.second[p],
+        sums.flags[p],
+        sums.levels[p],
+    )
 
 
 @compiled
@@ -136,7 +161,9 @@ def infer_chunks(
                     for k in range(n_states):
                         part.initial[k] += scratch.posteriors[start, k]
             if mode == COLLECT:
-                _group_statistics(observations, potentials, scratch, plan.block_rows, first, last, part)
+                _group_statistics(
+                    observations, potentials, scratch, plan.block_rows, first, last, part
+                )
             else:
                 for t in range(last - first):
                     for k in range(n_states):
@@ -152,7 +179,13 @@ def infer_chunks(
 
 @compiled
 def weigh_chunks(
-    observations: Observations, potentials: Potentials, plan: Plan, tickets: Array, scratch: Scratch, probs: Array, sums: Sums
+    observations: Observations,
+    potentials: Potentials,
+    plan: Plan,
+    tickets: Array,
+    scratch: Scratch,
+    probs: Array,
+    sums: Sums,
 ) -> None:
     """Statistics of chunks under given state probabilities [N, K], until none is left; consecutive rows are independent."""
     n_states = potentials.n_states

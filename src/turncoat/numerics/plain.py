@@ -16,7 +16,9 @@ from turncoat.numerics.structures import Array, Observations, Potentials, Sums, 
 
 def _shifted_cells(observations: Observations, potentials: Potentials) -> Array:
     """x - shift [N, D]; NaN where the cell is missing."""
-    return np.asarray(observations.continuous.astype(np.float64) - potentials.shift.astype(np.float64))
+    return np.asarray(
+        observations.continuous.astype(np.float64) - potentials.shift.astype(np.float64)
+    )
 
 
 def log_emissions(observations: Observations, potentials: Potentials) -> Array:
@@ -24,7 +26,11 @@ def log_emissions(observations: Observations, potentials: Potentials) -> Array:
     k = potentials.n_states
     d = observations.continuous.shape[1]
     x = _shifted_cells(observations, potentials)[:, None, :]
-    t = np.nan_to_num(x * potentials.scale[:, :d].astype(np.float64) - potentials.location[:, :d].astype(np.float64), nan=0.0)
+    t = np.nan_to_num(
+        x * potentials.scale[:, :d].astype(np.float64)
+        - potentials.location[:, :d].astype(np.float64),
+        nan=0.0,
+    )
     if potentials.half_dof.shape[0]:
         cells = -potentials.half_dof[:, :d] * np.log1p(t**2 * potentials.inverse_dof[:, :d])
     else:
@@ -62,11 +68,15 @@ def _backward(potentials: Potentials, emissions: Array) -> Array:
     k = potentials.n_states
     ahead = np.zeros_like(emissions)
     for t in range(len(emissions) - 2, -1, -1):
-        ahead[t] = logsumexp(potentials.log_transition[:k, :k] + emissions[t + 1] + ahead[t + 1], axis=1)
+        ahead[t] = logsumexp(
+            potentials.log_transition[:k, :k] + emissions[t + 1] + ahead[t + 1], axis=1
+        )
     return ahead
 
 
-def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1) -> tuple[Array, Array]:
+def infer(
+    observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1
+) -> tuple[Array, Array]:
     """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]; `n_threads` is there for the signature."""
     emissions, shifts = _shifted_emissions(observations, potentials)
     probs = np.empty_like(emissions)
@@ -76,11 +86,15 @@ def infer(observations: Observations, potentials: Potentials, smoothed: bool, n_
         rows = slice(offsets[u], offsets[u + 1])
         joint = _forward(potentials, emissions[rows])
         log_likelihoods[u] = logsumexp(joint[-1]) + shifts[rows].sum()
-        probs[rows] = softmax(joint + _backward(potentials, emissions[rows]) if smoothed else joint, axis=1)
+        probs[rows] = softmax(
+            joint + _backward(potentials, emissions[rows]) if smoothed else joint, axis=1
+        )
     return probs, log_likelihoods
 
 
-def collect(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Sums, Array]:
+def collect(
+    observations: Observations, potentials: Potentials, n_threads: int = 1
+) -> tuple[Sums, Array]:
     """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
     k = potentials.n_states
     probs, log_likelihoods = infer(observations, potentials, smoothed=True)
@@ -92,12 +106,18 @@ def collect(observations: Observations, potentials: Potentials, n_threads: int =
         joint, ahead = _forward(potentials, part), _backward(potentials, part)
         total = logsumexp(joint[-1])
         for t in range(1, len(part)):
-            pair = joint[t - 1][:, None] + potentials.log_transition[:k, :k] + (part[t] + ahead[t])[None, :]
+            pair = (
+                joint[t - 1][:, None]
+                + potentials.log_transition[:k, :k]
+                + (part[t] + ahead[t])[None, :]
+            )
             sums.transitions[0, :k, :k] += np.exp(pair - total)
     return sums, log_likelihoods
 
 
-def collect_given(observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1) -> Sums:
+def collect_given(
+    observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1
+) -> Sums:
     """Sufficient statistics under given state probabilities [N, K], consecutive rows taken as independent."""
     k, offsets = potentials.n_states, observations.offsets
     sums = _row_sums(observations, potentials, probs)
@@ -123,7 +143,9 @@ def _row_sums(observations: Observations, potentials: Potentials, probs: Array) 
     return sums
 
 
-def decode(observations: Observations, potentials: Potentials, n_threads: int = 1) -> tuple[Array, Array]:
+def decode(
+    observations: Observations, potentials: Potentials, n_threads: int = 1
+) -> tuple[Array, Array]:
     """Most likely state path [N] and its log probability [U], for every sequence."""
     k, offsets = potentials.n_states, observations.offsets
     emissions = log_emissions(observations, potentials)
@@ -144,7 +166,9 @@ def decode(observations: Observations, potentials: Potentials, n_threads: int = 
     return path, log_probs
 
 
-def live_step(belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float) -> tuple[int, int, Array, float]:
+def live_step(
+    belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+) -> tuple[int, int, Array, float]:
     """One live step from a belief [K] (empty for a new customer) and one row, as in `live.live_step`."""
     k, d = tables.n_states, tables.n_columns
     chain, columns, levels = tables.arrays()
@@ -174,17 +198,26 @@ def log_predicted(belief: Array, log_transition: Array) -> Array:
         return np.asarray(np.logaddexp.reduce(np.log(belief)[:, None] + log_transition, axis=0))
 
 
-def contrast(state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array) -> tuple[int, Array, Array, float]:
+def contrast(
+    state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array
+) -> tuple[int, Array, Array, float]:
     """What a row adds to the log odds of a state against its strongest rival: the rival, and shares of cells, codes and the rest.
 
     From the log belief before the row [K] and what each cell [K, D], each code [K, J] and the rest [K] add under every state.
     """
     scores = log_predicted + cells.sum(axis=1) + codes.sum(axis=1) + rest
     rival = max((k for k in range(len(scores)) if k != state), key=lambda k: scores[k])
-    return rival, cells[state] - cells[rival], codes[state] - codes[rival], float(rest[state] - rest[rival])
+    return (
+        rival,
+        cells[state] - cells[rival],
+        codes[state] - codes[rival],
+        float(rest[state] - rest[rival]),
+    )
 
 
-def row_pieces(rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array) -> tuple[Array, Array]:
+def row_pieces(
+    rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array
+) -> tuple[Array, Array]:
     """What each cell and each code adds to log b(k), [N, K, D] and [N, K, J], as in `coding.row_pieces`."""
     means, scales, constants, *student = columns
     away = (rows[:, None, :] - means) * scales
@@ -194,9 +227,15 @@ def row_pieces(rows: Array, codes: Array, columns: Array, levels: Array, bounds:
     return np.where(np.isnan(away), 0.0, constants - size), np.where(missing, 0.0, names)
 
 
-def pack_flags(continuous: Array, categorical: Array, questions: Array, columns: Array, flags: Array) -> None:
+def pack_flags(
+    continuous: Array, categorical: Array, questions: Array, columns: Array, flags: Array
+) -> None:
     """Answer every row's questions, eight to a byte, in `flags` [N, G], which must be zero."""
-    answers = {IS_ONE: categorical == 1, CODE_MISSING: categorical < 0, CELL_MISSING: np.isnan(continuous)}
+    answers = {
+        IS_ONE: categorical == 1,
+        CODE_MISSING: categorical < 0,
+        CELL_MISSING: np.isnan(continuous),
+    }
     for flag, (question, column) in enumerate(zip(questions, columns, strict=True)):
         if question in answers:
             flags[:, flag // 8] |= answers[question][:, column].astype(np.uint8) << (flag % 8)

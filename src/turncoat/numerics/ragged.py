@@ -23,7 +23,9 @@ def joined(parts: Sequence[Array], n_states: int) -> Array:
 
 def split(flat: Array, sizes: Sizes) -> tuple[Array, ...]:
     """The columns again, as views."""
-    return tuple(flat[:, at : at + size] for at, size in zip(starts(sizes).tolist(), sizes, strict=True))
+    return tuple(
+        flat[:, at : at + size] for at, size in zip(starts(sizes).tolist(), sizes, strict=True)
+    )
 
 
 def column_sums(flat: Array, sizes: Sizes) -> Array:

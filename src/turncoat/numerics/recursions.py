@@ -32,7 +32,15 @@ def _weigh_rows(weights: Array, t: int, matrix: Array, n_states: int, out: Array
 
 
 @compiled
-def forward(initial: Array, transition: Array, n_states: int, emissions: Array, shifts: Array, predicted: Array, filtered: Array) -> float:
+def forward(
+    initial: Array,
+    transition: Array,
+    n_states: int,
+    emissions: Array,
+    shifts: Array,
+    predicted: Array,
+    filtered: Array,
+) -> float:
     """Filtered probabilities [T, KP] of one sequence (the method, section 2); returns its log-likelihood."""
     width = initial.shape[0]
     log_likelihood = 0.0
@@ -44,7 +52,9 @@ def forward(initial: Array, transition: Array, n_states: int, emissions: Array, 
             joint = multiply(load8(predicted, (base,)), load8(emissions, (t, base)))
             store(filtered, (t, base), joint)
             evidence += total(joint)
-        _weigh_rows(filtered, t, transition, n_states, predicted)  # beside the division, not after it
+        _weigh_rows(
+            filtered, t, transition, n_states, predicted
+        )  # beside the division, not after it
         inverse = 1.0 / evidence
         for base in range(0, width, 8):
             scale = splat(inverse, load8(predicted, (base,)))
@@ -75,7 +85,11 @@ def backward(
         store(ahead, (base,), splat(1.0, load8(ahead, (base,))))
     for t in range(last - 1, -1, -1):
         for base in range(0, width, 8):
-            store(emissions, (t + 1, base), multiply(load8(ahead, (base,)), load8(emissions, (t + 1, base))))
+            store(
+                emissions,
+                (t + 1, base),
+                multiply(load8(ahead, (base,)), load8(emissions, (t + 1, base))),
+            )
         _weigh_rows(emissions, t + 1, transition_back, n_states, ahead)
         evidence, top = 0.0, 0.0
         for base in range(0, width, 8):
@@ -86,7 +100,9 @@ def backward(
         for base in range(0, width, 8):
             behind = load8(ahead, (base,))
             scale = splat(inverse, behind)
-            store(smoothed, (t, base), multiply(multiply(load8(filtered, (t, base)), behind), scale))
+            store(
+                smoothed, (t, base), multiply(multiply(load8(filtered, (t, base)), behind), scale)
+            )
             store(emissions, (t + 1, base), multiply(load8(emissions, (t + 1, base)), scale))
         if top < _SMALL:  # the values only shrink, and slowly: a branch that is hardly ever taken
             for base in range(0, width, 8):
@@ -107,9 +123,18 @@ def _add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
             for t in range(before.shape[0] - 1):
                 x = load8(after, (t + 1, base))
                 a0, a1 = fma(splat(before[t, i], x), x, a0), fma(splat(before[t, i + 1], x), x, a1)
-                a2, a3 = fma(splat(before[t, i + 2], x), x, a2), fma(splat(before[t, i + 3], x), x, a3)
-                a4, a5 = fma(splat(before[t, i + 4], x), x, a4), fma(splat(before[t, i + 5], x), x, a5)
-                a6, a7 = fma(splat(before[t, i + 6], x), x, a6), fma(splat(before[t, i + 7], x), x, a7)
+                a2, a3 = (
+                    fma(splat(before[t, i + 2], x), x, a2),
+                    fma(splat(before[t, i + 3], x), x, a3),
+                )
+                a4, a5 = (
+                    fma(splat(before[t, i + 4], x), x, a4),
+                    fma(splat(before[t, i + 5], x), x, a5),
+                )
+                a6, a7 = (
+                    fma(splat(before[t, i + 6], x), x, a6),
+                    fma(splat(before[t, i + 7], x), x, a7),
+                )
             store(pair_weights, (i, base), a0)
             store(pair_weights, (i + 1, base), a1)
             store(pair_weights, (i + 2, base), a2)
@@ -193,7 +218,14 @@ def log_backward(
 
 @compiled
 def most_likely_path(
-    log_initial: Array, log_transition: Array, n_states: int, emissions: Array, best: Array, arriving: Array, back: Array, path: Array
+    log_initial: Array,
+    log_transition: Array,
+    n_states: int,
+    emissions: Array,
+    best: Array,
+    arriving: Array,
+    back: Array,
+    path: Array,
 ) -> float:
     """Viterbi: the single most probable path [T] of one sequence, from log emissions; returns its log probability."""
     length = emissions.shape[0]

@@ -15,7 +15,9 @@ _CACHED_ROWS = 256
 
 
 @compiled
-def weigh_rows(posteriors: Array, n_rows: int, n_states: int, weights: Array, rows: Array, kept: Array) -> int:
+def weigh_rows(
+    posteriors: Array, n_rows: int, n_states: int, weights: Array, rows: Array, kept: Array
+) -> int:
     """Posteriors in the working precision, and per state the rows it has a part in; returns how many in all."""
     like = load8(weights, (0, 0))
     for t in range(n_rows):
@@ -82,7 +84,12 @@ def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums
                     square = multiply(x, x)
                     w0, w1 = splat(weights[t, k], nothing), splat(weights[t, k + 1], nothing)
                     w2, w3 = splat(weights[t, k + 2], nothing), splat(weights[t, k + 3], nothing)
-                    once0, once1, once2, once3 = fma(w0, x, once0), fma(w1, x, once1), fma(w2, x, once2), fma(w3, x, once3)
+                    once0, once1, once2, once3 = (
+                        fma(w0, x, once0),
+                        fma(w1, x, once1),
+                        fma(w2, x, once2),
+                        fma(w3, x, once3),
+                    )
                     twice0, twice1 = fma(w0, square, twice0), fma(w1, square, twice1)
                     twice2, twice3 = fma(w2, square, twice2), fma(w3, square, twice3)
                 _add_moments(once0, twice0, k, d, sums)
@@ -99,7 +106,9 @@ def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums
 
 
 @compiled
-def count_codes(codes: Array, stride: int, posteriors: Array, first: int, n_rows: int, counts: Array) -> None:
+def count_codes(
+    codes: Array, stride: int, posteriors: Array, first: int, n_rows: int, counts: Array
+) -> None:
     """Add each row's posterior to the counter of each of its codes: row `stride * column + code` of `counts`.
 
     Most rows of a block share a column's code. Those of the first row's code are not counted one by one, which would
@@ -158,7 +167,9 @@ def block_statistics(
     if observations.continuous.shape[1] > 0:
         if not observations.complete:
             clear_missing(scratch.block, n_rows)
-        n_kept = weigh_rows(posteriors, n_rows, n_states, scratch.weights, scratch.rows, scratch.kept)
+        n_kept = weigh_rows(
+            posteriors, n_rows, n_states, scratch.weights, scratch.rows, scratch.kept
+        )
         if 2 * n_kept > n_rows * n_states:
             dense_moments(scratch.block, n_rows, n_states, scratch.weights, sums)
         else:

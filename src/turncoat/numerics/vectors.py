@@ -59,14 +59,27 @@ def _call(builder: Any, name: str, returned: Any, arguments: list[Any]) -> Any:
     kind = arguments[-1].type
     letters = "f32" if isinstance(kind.element, ir.FloatType) else "f64"
     function_type = ir.FunctionType(returned, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{name}.v{kind.count}{letters}")
+    function = cgutils.get_or_insert_function(
+        builder.module, function_type, f"llvm.{name}.v{kind.count}{letters}"
+    )
     return builder.call(function, arguments)
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any, index: Any, vector: Any) -> Any:
+def _pointer(
+    context: Any,
+    builder: Any,
+    array_type: Any,
+    array: Any,
+    index_type: Any,
+    index: Any,
+    vector: Any,
+) -> Any:
     proxy = context.make_array(array_type)(context, builder, array)
     places = cgutils.unpack_tuple(builder, index)
-    places = [context.cast(builder, place, kind, types.intp) for place, kind in zip(places, index_type.types, strict=True)]
+    places = [
+        context.cast(builder, place, kind, types.intp)
+        for place, kind in zip(places, index_type.types, strict=True)
+    ]
     cell = cgutils.get_item_pointer(context, builder, array_type, proxy, places, wraparound=False)
     return builder.bitcast(cell, vector.as_pointer())
 
@@ -77,7 +90,9 @@ def _loader(width: int) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array_type, index_type = signature.args
-            cells = _pointer(context, builder, array_type, arguments[0], index_type, arguments[1], _llvm(lanes))
+            cells = _pointer(
+                context, builder, array_type, arguments[0], index_type, arguments[1], _llvm(lanes)
+            )
             return builder.load(cells, align=array.dtype.bitwidth // 8)
 
         return lanes(array, index), generate
@@ -96,7 +111,9 @@ def store(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_type, index_type, _ = signature.args
-        cells = _pointer(context, builder, array_type, arguments[0], index_type, arguments[1], arguments[2].type)
+        cells = _pointer(
+            context, builder, array_type, arguments[0], index_type, arguments[1], arguments[2].type
+        )
         builder.store(arguments[2], cells, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -171,7 +188,9 @@ def _folded(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> An
         nothing = ir.Constant(vector.type, ir.Undefined)
         index = ir.VectorType(ir.IntType(32), half)
         low = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half))))
-        high = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half, 2 * half))))
+        high = builder.shuffle_vector(
+            vector, nothing, ir.Constant(index, list(range(half, 2 * half)))
+        )
         vector = combine(low, high)
     return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
@@ -200,10 +219,17 @@ def totals(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
             """Runs of `width` lanes of both, each folded to half, side by side."""
             runs = range(0, 32, width)
             low = [run + lane for run in runs for lane in range(width // 2)]
-            return builder.fadd(pick(one, other, low), pick(one, other, [place + width // 2 for place in low]))
+            return builder.fadd(
+                pick(one, other, low), pick(one, other, [place + width // 2 for place in low])
+            )
 
-        together = folded(folded(arguments[0], arguments[1], 16), folded(arguments[2], arguments[3], 16), 8)
-        halves = builder.fadd(pick(together, together, [0, 1, 4, 5, 8, 9, 12, 13]), pick(together, together, [2, 3, 6, 7, 10, 11, 14, 15]))
+        together = folded(
+            folded(arguments[0], arguments[1], 16), folded(arguments[2], arguments[3], 16), 8
+        )
+        halves = builder.fadd(
+            pick(together, together, [0, 1, 4, 5, 8, 9, 12, 13]),
+            pick(together, together, [2, 3, 6, 7, 10, 11, 14, 15]),
+        )
         return builder.fadd(pick(halves, halves, [0, 2, 4, 6]), pick(halves, halves, [1, 3, 5, 7]))
 
     return result(a, b, c, d), generate
@@ -214,7 +240,11 @@ def largest(typing_context: Any, lanes: Any) -> Any:
     """The largest lane. No lane may be NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _folded(builder, arguments[0], lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+        return _folded(
+            builder,
+            arguments[0],
+            lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b),
+        )
 
     return lanes.dtype(lanes), generate
 
@@ -266,7 +296,9 @@ def exp(typing_context: Any, lanes: Any) -> Any:
         for coefficient in reversed(coefficients[:-1]):
             value = _call(builder, "fma", vector, [value, r, number(coefficient)])
         exponent = builder.add(builder.fptosi(n, whole), ir.Constant(whole, [1023] * vector.count))
-        power = builder.bitcast(builder.shl(exponent, ir.Constant(whole, [52] * vector.count)), vector)
+        power = builder.bitcast(
+            builder.shl(exponent, ir.Constant(whole, [52] * vector.count)), vector
+        )
         return builder.select(tiny, ir.Constant(vector, None), builder.fmul(value, power))
 
     return lanes(lanes), generate

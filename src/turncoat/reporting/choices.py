@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turncoat.evaluation.results import RegimeTable, Results, Selection
-from turncoat.reporting.formatting import DASH, count, criterion_text, number, percent, round_percent, tier_text
+from turncoat.reporting.formatting import (
+    DASH,
+    count,
+    criterion_text,
+    number,
+    percent,
+    round_percent,
+    tier_text,
+)
 from turncoat.reporting.tables import Cell, Column, Table, interval_cell, one_group, words
 
 _IN_SAMPLE = ("bic", "elbo")
@@ -19,7 +27,9 @@ def criteria_of(selection: Selection) -> list[str]:
 def measured(selection: Selection) -> str:
     """Where a sweep's figures come from."""
     inside = [criterion_text(name) for name in criteria_of(selection) if name in _IN_SAMPLE]
-    return f"Measured on: {selection.measured}." + (f" {' and '.join(inside)}: fit part, in sample." if inside else "")
+    return f"Measured on: {selection.measured}." + (
+        f" {' and '.join(inside)}: fit part, in sample." if inside else ""
+    )
 
 
 def selection_title(selection: Selection) -> str:
@@ -47,7 +57,11 @@ def orders_table(results: Results, place: int) -> Table:
             Cell(percent(order.occupancy), order.occupancy),
             Cell(percent(order.rate), order.rate),
             Cell(number(order.enrichment, 2), order.enrichment),
-            Cell(("yes, kept" if order.kept else "yes") if order.eligible else "no", order.eligible, more=(("kept", order.kept),)),
+            Cell(
+                ("yes, kept" if order.kept else "yes") if order.eligible else "no",
+                order.eligible,
+                more=(("kept", order.kept),),
+            ),
             words(order.reason),
         )
         for order in selection.orders
@@ -59,11 +73,22 @@ def orders_table(results: Results, place: int) -> Table:
 def sensitivity_table(results: Results, place: int) -> Table:
     """K by eligibility for other floors (down) and deltas (across)."""
     selection = results.selections[place]
-    found = {(row.get("floor"), row.get("delta")): row.get("n_states") for row in selection.sensitivity}
+    found = {
+        (row.get("floor"), row.get("delta")): row.get("n_states") for row in selection.sensitivity
+    }
     floors, deltas = (list(dict.fromkeys(pair[place] for pair in found)) for place in (0, 1))
-    columns = (Column("floor", "Floor"), *(Column(f"delta_{delta}", f"δ = {round_percent(delta)}") for delta in deltas))
+    columns = (
+        Column("floor", "Floor"),
+        *(Column(f"delta_{delta}", f"δ = {round_percent(delta)}") for delta in deltas),
+    )
     rows = [
-        (Cell(round_percent(floor), floor), *(Cell(count(found.get((floor, delta))), found.get((floor, delta))) for delta in deltas))
+        (
+            Cell(round_percent(floor), floor),
+            *(
+                Cell(count(found.get((floor, delta))), found.get((floor, delta)))
+                for delta in deltas
+            ),
+        )
         for floor in floors
     ]
     what = "K by eligibility for other floors of occupancy and other leaps δ of enrichment; a dash where no order is eligible."
@@ -74,9 +99,17 @@ def sensitivity_table(results: Results, place: int) -> Table:
 def stability_table(results: Results, place: int) -> Table:
     """How often each K is chosen when customers are drawn anew."""
     selection = results.selections[place]
-    columns = (Column("n_states", "K"), Column("by_eligibility", "By eligibility"), Column("by_criterion", "By criterion"))
+    columns = (
+        Column("n_states", "K"),
+        Column("by_eligibility", "By eligibility"),
+        Column("by_criterion", "By criterion"),
+    )
     rows = [
-        (Cell(count(row.get("n_states")), row.get("n_states")), _share(row, "by_eligibility"), _share(row, "by_criterion"))
+        (
+            Cell(count(row.get("n_states")), row.get("n_states")),
+            _share(row, "by_eligibility"),
+            _share(row, "by_criterion"),
+        )
         for row in selection.stability
     ]
     what = "How often each K is chosen when customers are drawn anew and every order is refitted; a dash where no order is eligible."
@@ -94,12 +127,16 @@ def regimes_table(results: Results, place: int) -> Table:
         Column("fraud_rate", "Fraud share"),
         Column("interval", "Interval", is_interval=True),
         Column("enrichment", "Enrichment"),
-        Column("stickiness", "Stays", meaning="chance that the next transaction is in the same regime"),
+        Column(
+            "stickiness", "Stays", meaning="chance that the next transaction is in the same regime"
+        ),
         Column("words", "What defines it", is_number=False),
     )
     rows = [
         (
-            Cell(f"{row.number}{' (fraud)' if row.number == table.fraud_regime else ''}", row.number),
+            Cell(
+                f"{row.number}{' (fraud)' if row.number == table.fraud_regime else ''}", row.number
+            ),
             Cell(percent(row.share), row.share),
             Cell(percent(row.fraud_rate), row.fraud_rate),
             interval_cell(f"{percent(row.lower)} to {percent(row.upper)}", (row.lower, row.upper)),
@@ -109,7 +146,9 @@ def regimes_table(results: Results, place: int) -> Table:
         )
         for row in table.rows
     ]
-    caption = f"Regimes of {table.contestant}. Split: {results.protocol}. Measured on: {table.measured}."
+    caption = (
+        f"Regimes of {table.contestant}. Split: {results.protocol}. Measured on: {table.measured}."
+    )
     return Table(f"regimes_{place + 1}", caption, columns, one_group(rows))
 
 
@@ -117,12 +156,17 @@ def transition_table(results: Results, place: int) -> Table:
     """The transition matrix; the page draws it."""
     table = results.regimes[place]
     numbers = [row.number for row in table.rows]
-    columns = (Column("from", "From"), *(Column(f"to_{number}", f"To {number}") for number in numbers))
+    columns = (
+        Column("from", "From"),
+        *(Column(f"to_{number}", f"To {number}") for number in numbers),
+    )
     rows = [
         (Cell(str(start), start), *(Cell(number(chance, 2), chance) for chance in chances))
         for start, chances in zip(numbers, table.transition, strict=False)
     ]
-    return Table(f"transitions_{place + 1}", transition_caption(results, table), columns, one_group(rows))
+    return Table(
+        f"transitions_{place + 1}", transition_caption(results, table), columns, one_group(rows)
+    )
 
 
 def transition_caption(results: Results, table: RegimeTable) -> str:
@@ -134,15 +178,31 @@ def transition_caption(results: Results, table: RegimeTable) -> str:
 def regime_facts(table: RegimeTable) -> list[tuple[str, str, str]]:
     """Single figures of a detector's regimes: name, figure, meaning."""
     return [
-        ("Temperature", number(table.temperature, 1), "divides the emissions' log densities; 1 is the paper"),
+        (
+            "Temperature",
+            number(table.temperature, 1),
+            "divides the emissions' log densities; 1 is the paper",
+        ),
         (
             "Temporal share",
             percent(table.temporal_share),
             "how far beliefs move from those of single rows; near 0 the sequence adds nothing",
         ),
-        ("Saturation", percent(table.saturation), "test rows with a belief above 0.999 in one regime"),
-        ("MRIE", percent(table.misread_share), "genuine traffic inside the fraud regime; not a calibration error"),
-        ("Signed gap", percent(table.signed_gap), "mean raw membership less the fraud share; not a calibration error"),
+        (
+            "Saturation",
+            percent(table.saturation),
+            "test rows with a belief above 0.999 in one regime",
+        ),
+        (
+            "MRIE",
+            percent(table.misread_share),
+            "genuine traffic inside the fraud regime; not a calibration error",
+        ),
+        (
+            "Signed gap",
+            percent(table.signed_gap),
+            "mean raw membership less the fraud share; not a calibration error",
+        ),
     ]
 
 

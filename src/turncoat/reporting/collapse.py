@@ -10,7 +10,16 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from turncoat.evaluation.results import JointAblation, JointCycle, JointRun, Results
 from turncoat.reporting.drawing import INK, MUTED, PAPER, SERIES, Canvas, Drawn, style
-from turncoat.reporting.formatting import count, exists, listed, number, percent, plain, round_percent, tick
+from turncoat.reporting.formatting import (
+    count,
+    exists,
+    listed,
+    number,
+    percent,
+    plain,
+    round_percent,
+    tick,
+)
 from turncoat.reporting.tables import Cell, Column, Group, Table, words
 
 _PLOT, _GAP, _TOP, _BELOW = 0.95, 0.5, 0.3, 0.62  # inches
@@ -20,11 +29,23 @@ _Panel = tuple[str, Callable[[JointCycle], float | None], Callable[[float], str]
 def occupancy_figure(results: Results, joint: JointAblation) -> Drawn | None:
     """Effective states, the largest state and the enrichment against cycle."""
     panels: list[_Panel] = [
-        (f"Effective states (dotted: K = {joint.n_states}, all alike)", lambda cycle: cycle.effective_states, tick),
+        (
+            f"Effective states (dotted: K = {joint.n_states}, all alike)",
+            lambda cycle: cycle.effective_states,
+            tick,
+        ),
         ("Share of rows in the largest state", _largest, round_percent),
         ("Enrichment of the state with most fraud", lambda cycle: cycle.enrichment, tick),
     ]
-    return _stack(results, joint, panels, "joint-occupancy", "States", "How many states are left", reference=joint.n_states)
+    return _stack(
+        results,
+        joint,
+        panels,
+        "joint-occupancy",
+        "States",
+        "How many states are left",
+        reference=joint.n_states,
+    )
 
 
 def separation_figure(results: Results, joint: JointAblation) -> Drawn | None:
@@ -34,7 +55,14 @@ def separation_figure(results: Results, joint: JointAblation) -> Drawn | None:
         ("Separation over the spread within", lambda cycle: cycle.relative_separation, tick),
         ("Spread of all latents", lambda cycle: cycle.spread, tick),
     ]
-    return _stack(results, joint, panels, "joint-separation", "Separation", "How far frauds stand apart from the rest")
+    return _stack(
+        results,
+        joint,
+        panels,
+        "joint-separation",
+        "Separation",
+        "How far frauds stand apart from the rest",
+    )
 
 
 def counts_figure(results: Results, joint: JointAblation) -> Drawn | None:
@@ -49,9 +77,17 @@ def counts_figure(results: Results, joint: JointAblation) -> Drawn | None:
         below = [0.0] * len(cycles)
         for state in range(max(len(cycle.counts) for cycle in run.cycles)):
             above = [
-                base + (cycle.counts[state] if state < len(cycle.counts) else 0.0) for base, cycle in zip(below, run.cycles, strict=True)
+                base + (cycle.counts[state] if state < len(cycle.counts) else 0.0)
+                for base, cycle in zip(below, run.cycles, strict=True)
             ]
-            axes.fill_between(cycles, below, above, color=SERIES[state % len(SERIES)], linewidth=0.6, edgecolor=PAPER)
+            axes.fill_between(
+                cycles,
+                below,
+                above,
+                color=SERIES[state % len(SERIES)],
+                linewidth=0.6,
+                edgecolor=PAPER,
+            )
             below = above
         axes.set_title(plain(run.start), color=INK)
         axes.set_ylim(bottom=0, top=max(below) or None)
@@ -61,35 +97,79 @@ def counts_figure(results: Results, joint: JointAblation) -> Drawn | None:
         if at == len(runs) - 1:
             axes.set_xlabel("Cycle")
     what = f"Effective counts of the {joint.n_states} states, the largest at the bottom, over cycles of joint training"
-    ends = (f"{run.start}: {listed(count(value) for value in run.cycles[-1].counts)} rows at last" for run in runs)
-    return canvas.drawn("joint-counts", "Counts", f"{what}. {_where(results, joint)}", f"{what}. {'; '.join(ends)}")
+    ends = (
+        f"{run.start}: {listed(count(value) for value in run.cycles[-1].counts)} rows at last"
+        for run in runs
+    )
+    return canvas.drawn(
+        "joint-counts", "Counts", f"{what}. {_where(results, joint)}", f"{what}. {'; '.join(ends)}"
+    )
 
 
 def joint_table(results: Results, joint: JointAblation) -> Table:
     """The first cycle of every run, the one with fewest states, and the last."""
     groups = [
-        Group(plain(run.start), tuple((words(name), *_cells(cycle)) for name, cycle in _telling(run))) for run in joint.runs if run.cycles
+        Group(
+            plain(run.start), tuple((words(name), *_cells(cycle)) for name, cycle in _telling(run))
+        )
+        for run in joint.runs
+        if run.cycles
     ]
     what = f"Joint training of encoder ({joint.latent_dim} latents) and states (K = {joint.n_states}): where it began and ended."
-    return Table("joint", f"{what} {_where(results, joint)}", (Column("when", "When", is_number=False), *_COLUMNS), tuple(groups), "start")
+    return Table(
+        "joint",
+        f"{what} {_where(results, joint)}",
+        (Column("when", "When", is_number=False), *_COLUMNS),
+        tuple(groups),
+        "start",
+    )
 
 
 def cycles_table(results: Results, joint: JointAblation) -> Table:
     """Every cycle with the count of every state; the page draws some of it."""
-    states = range(max((len(cycle.counts) for run in joint.runs for cycle in run.cycles), default=0))
-    columns = (*_COLUMNS, *(Column(f"count_{place + 1}", f"Count of state {place + 1}") for place in states))
-    groups = [Group(plain(run.start), tuple((*_cells(cycle), *_counts(cycle, len(states))) for cycle in run.cycles)) for run in joint.runs]
-    return Table("joint_cycles", f"Joint training, every cycle. {_where(results, joint)}", columns, tuple(groups), "start")
+    states = range(
+        max((len(cycle.counts) for run in joint.runs for cycle in run.cycles), default=0)
+    )
+    columns = (
+        *_COLUMNS,
+        *(Column(f"count_{place + 1}", f"Count of state {place + 1}") for place in states),
+    )
+    groups = [
+        Group(
+            plain(run.start),
+            tuple((*_cells(cycle), *_counts(cycle, len(states))) for cycle in run.cycles),
+        )
+        for run in joint.runs
+    ]
+    return Table(
+        "joint_cycles",
+        f"Joint training, every cycle. {_where(results, joint)}",
+        columns,
+        tuple(groups),
+        "start",
+    )
 
 
 _COLUMNS = (
     Column("cycle", "Cycle"),
-    Column("effective_states", "Effective states", meaning="exp of the entropy of occupancies: 1 when one state has everything"),
+    Column(
+        "effective_states",
+        "Effective states",
+        meaning="exp of the entropy of occupancies: 1 when one state has everything",
+    ),
     Column("largest_share", "Largest state", meaning="share of the rows in it"),
     Column("separation", "Δμ", meaning="distance of the centroids of fraud and genuine latents"),
-    Column("relative_separation", "Relative Δμ", meaning="the same over the spread of latents within the two"),
+    Column(
+        "relative_separation",
+        "Relative Δμ",
+        meaning="the same over the spread of latents within the two",
+    ),
     Column("spread", "Spread", meaning="root mean square distance of latents from their mean"),
-    Column("enrichment", "Enrichment", meaning="of the state with the highest fraud share among those with at least 0.5 % of rows"),
+    Column(
+        "enrichment",
+        "Enrichment",
+        meaning="of the state with the highest fraud share among those with at least 0.5 % of rows",
+    ),
 )
 
 
@@ -115,7 +195,10 @@ def _telling(run: JointRun) -> list[tuple[str, JointCycle]]:
     fewest = min(run.cycles, key=lambda cycle: cycle.effective_states)
     answers = {"first": run.cycles[0], "fewest states": fewest, "last": run.cycles[-1]}
     cycles = {cycle.cycle: cycle for cycle in answers.values()}
-    return [(listed(name for name, answer in answers.items() if answer is cycle), cycle) for _, cycle in sorted(cycles.items())]
+    return [
+        (listed(name for name, answer in answers.items() if answer is cycle), cycle)
+        for _, cycle in sorted(cycles.items())
+    ]
 
 
 def _largest(cycle: JointCycle) -> float | None:
@@ -127,11 +210,21 @@ def _where(results: Results, joint: JointAblation) -> str:
 
 
 def _stack(
-    results: Results, joint: JointAblation, panels: Sequence[_Panel], name: str, title: str, what: str, reference: float | None = None
+    results: Results,
+    joint: JointAblation,
+    panels: Sequence[_Panel],
+    name: str,
+    title: str,
+    what: str,
+    reference: float | None = None,
 ) -> Drawn | None:
     """Small axes below each other, all against cycle, a line per run; the reference is for the first."""
     runs = [run for run in joint.runs if run.cycles]
-    shown = [(label, of, form) for label, of, form in panels if any(exists(of(cycle)) for run in runs for cycle in run.cycles)]
+    shown = [
+        (label, of, form)
+        for label, of, form in panels
+        if any(exists(of(cycle)) for run in runs for cycle in run.cycles)
+    ]
     if not shown:
         return None
     plots = _TOP + len(shown) * (_PLOT + _GAP) - _GAP
@@ -150,17 +243,37 @@ def _stack(
         axes.grid(visible=True, axis="y")
         if at == len(shown) - 1:
             axes.set_xlabel("Cycle")
-    canvas.legend(plots + _BELOW - 0.08, [(run.start, style(place)) for place, run in enumerate(runs)], left=0.75)
-    alt = f"{what}, over cycles of joint training. " + "; ".join(_told(run, label, of, form) for label, of, form in shown for run in runs)
-    return canvas.drawn(name, title, f"{what}, over cycles of joint training. {_where(results, joint)}", alt)
+    canvas.legend(
+        plots + _BELOW - 0.08,
+        [(run.start, style(place)) for place, run in enumerate(runs)],
+        left=0.75,
+    )
+    alt = f"{what}, over cycles of joint training. " + "; ".join(
+        _told(run, label, of, form) for label, of, form in shown for run in runs
+    )
+    return canvas.drawn(
+        name, title, f"{what}, over cycles of joint training. {_where(results, joint)}", alt
+    )
 
 
 def _line(axes: Any, run: JointRun, of: Callable[[JointCycle], float | None], place: int) -> None:
     """A run's line, broken where it has no value."""
     values = [math.nan if value is None else value for value in map(of, run.cycles)]
-    axes.plot([cycle.cycle for cycle in run.cycles], values, linewidth=1.4, marker="o", markersize=2.6, **style(place))
+    axes.plot(
+        [cycle.cycle for cycle in run.cycles],
+        values,
+        linewidth=1.4,
+        marker="o",
+        markersize=2.6,
+        **style(place),
+    )
 
 
-def _told(run: JointRun, label: str, of: Callable[[JointCycle], float | None], form: Callable[[float], str]) -> str:
+def _told(
+    run: JointRun,
+    label: str,
+    of: Callable[[JointCycle], float | None],
+    form: Callable[[float], str],
+) -> str:
     first, last = (number(of(cycle), 2) for cycle in (run.cycles[0], run.cycles[-1]))
     return f"{label}, {run.start}: {first} at first, {last} at last"

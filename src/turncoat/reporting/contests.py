@@ -26,26 +26,52 @@ from turncoat.reporting.formatting import (
     signed_interval,
     tier_text,
 )
-from turncoat.reporting.tables import Cell, Column, Group, Table, bounds, figure_cell, interval_cell, one_group, words
+from turncoat.reporting.tables import (
+    Cell,
+    Column,
+    Group,
+    Table,
+    bounds,
+    figure_cell,
+    interval_cell,
+    one_group,
+    words,
+)
 
 _OF_A_TIER = ("average_precision", "auroc", "ece_mass")
 _AS_IN_THE_PAPER = ("average_precision", "ks", "ece_width", "ece_mass")
 _GREYED = "Calibration figures of scores that are no probabilities are greyed out."
 
 
-def provenance(results: Results, contestants: Iterable[Contestant], first_seed: bool = False) -> str:
+def provenance(
+    results: Results, contestants: Iterable[Contestant], first_seed: bool = False
+) -> str:
     """Where figures on test rows come from."""
     folds = "1 fold" if results.n_folds == 1 else f"{results.n_folds} folds"
     folds += " together" if first_seed and results.n_folds > 1 else ""
-    seeds = "1 seed" if len(results.seeds) == 1 else "first seed" if first_seed else f"{len(results.seeds)} seeds"
+    seeds = (
+        "1 seed"
+        if len(results.seeds) == 1
+        else "first seed"
+        if first_seed
+        else f"{len(results.seeds)} seeds"
+    )
     return f"Split: {results.protocol}, test rows of {folds}, {seeds}; {inference_of(contestants)}; out of sample."
 
 
 def by_family(contestants: Sequence[Contestant]) -> list[tuple[str, list[Contestant]]]:
     """Contestants of one family together, families in the order of the page."""
     known = list(FAMILIES)
-    order = sorted(contestants, key=lambda one: (known.index(one.family) if one.family in known else len(known), one.family))
-    return [(family, list(members)) for family, members in groupby(order, key=lambda one: one.family)]
+    order = sorted(
+        contestants,
+        key=lambda one: (
+            known.index(one.family) if one.family in known else len(known),
+            one.family,
+        ),
+    )
+    return [
+        (family, list(members)) for family, members in groupby(order, key=lambda one: one.family)
+    ]
 
 
 def contestants_table(results: Results) -> Table:
@@ -59,7 +85,10 @@ def contestants_table(results: Results) -> Table:
             tuple(
                 (
                     _named(one),
-                    *(figure_cell(metric, one.figures.get(metric), one.is_probability) for metric in shown),
+                    *(
+                        figure_cell(metric, one.figures.get(metric), one.is_probability)
+                        for metric in shown
+                    ),
                 )
                 for one in members
             ),
@@ -67,7 +96,11 @@ def contestants_table(results: Results) -> Table:
         for family, members in by_family(results.contestants)
     ]
     small = "Small type: 90 % bootstrap interval over customers, and ± the standard deviation over seeds where there are several."
-    same = "Not all on the same rows, see the warnings." if results.protocol == "paper" else "All contestants on the same rows."
+    same = (
+        "Not all on the same rows, see the warnings."
+        if results.protocol == "paper"
+        else "All contestants on the same rows."
+    )
     caption = f"{same} {small} {_GREYED} {provenance(results, results.contestants)}"
     return Table("contestants", caption, columns, tuple(groups), group_name="family")
 
@@ -82,7 +115,10 @@ def every_figure_table(results: Results) -> Table:
         Column("over_seeds", "SD over seeds"),
         Column("fold", "By fold", is_interval=True),
     )
-    groups = [Group(one.name, tuple(_every_figure(one, metric) for metric in _metrics([one]))) for one in results.contestants]
+    groups = [
+        Group(one.name, tuple(_every_figure(one, metric) for metric in _metrics([one])))
+        for one in results.contestants
+    ]
     caption = f"Every figure. Intervals are 90 % bootstrap intervals of the mean. {_GREYED} {provenance(results, results.contestants)}"
     return Table("every_figure", caption, columns, tuple(groups), group_name="contestant")
 
@@ -96,7 +132,11 @@ def tiers_table(results: Results) -> Table:
         Column("latent_dim", "Latents", meaning="numbers that the encoder makes of a transaction"),
         Column("occupancy", "Occupancy", meaning="share of the transactions in the fraud regime"),
         Column("fraud_rate", "Fraud share", meaning="of the transactions in the fraud regime"),
-        Column("captured", "Frauds captured", meaning="share of all frauds that are in the fraud regime"),
+        Column(
+            "captured",
+            "Frauds captured",
+            meaning="share of all frauds that are in the fraud regime",
+        ),
         Column("enrichment", "Enrichment", meaning="its fraud share over that of all transactions"),
         *map(_column, _OF_A_TIER),
     )
@@ -104,13 +144,20 @@ def tiers_table(results: Results) -> Table:
     for row in results.tiers:
         one = named.get(row.contestant)
         figures = {} if one is None else one.figures
-        shares = ((row.occupancy, row.occupancy_interval), (row.fraud_rate, row.fraud_rate_interval), (row.captured, row.captured_interval))
+        shares = (
+            (row.occupancy, row.occupancy_interval),
+            (row.fraud_rate, row.fraud_rate_interval),
+            (row.captured, row.captured_interval),
+        )
         rows.append(
             (
                 words(row.name),
                 Cell(count(row.n_states), row.n_states),
                 Cell(count(row.latent_dim), row.latent_dim),
-                *(Cell(percent(v), v, _between(pair, percent), bounds("by_customer", pair)) for v, pair in shares),
+                *(
+                    Cell(percent(v), v, _between(pair, percent), bounds("by_customer", pair))
+                    for v, pair in shares
+                ),
                 Cell(
                     number(row.enrichment, 2),
                     row.enrichment,
@@ -142,13 +189,22 @@ def scoring_table(results: Results) -> Table:
     groups = []
     for tier in dict.fromkeys(one.tier for one in members):
         rows = tuple(
-            (words(f"{one.kind} / {one.mode or DASH}", one.name), *(figure_cell(m, one.figures.get(m), one.is_probability) for m in shown))
+            (
+                words(f"{one.kind} / {one.mode or DASH}", one.name),
+                *(figure_cell(m, one.figures.get(m), one.is_probability) for m in shown),
+            )
             for one in members
             if one.tier == tier
         )
         groups.append(Group(tier_text(tier) if tier else "No HMM", rows))
     what = "What the correction and the inference change. Raw is the belief in the fraud regime; corrected weighs regimes by fraud share."
-    return Table("scoring", f"{what} {_GREYED} {provenance(results, members)}", columns, tuple(groups), group_name="tier")
+    return Table(
+        "scoring",
+        f"{what} {_GREYED} {provenance(results, members)}",
+        columns,
+        tuple(groups),
+        group_name="tier",
+    )
 
 
 def published_table(results: Results) -> Table:
@@ -158,12 +214,25 @@ def published_table(results: Results) -> Table:
     groups = []
     for source in dict.fromkeys(row.source for row in results.published):
         theirs = [row for row in results.published if row.source == source]
-        rows = [(words(row.name), *(Cell(as_given(row.figures.get(m)), row.figures.get(m)) for m in shown)) for row in theirs]
+        rows = [
+            (
+                words(row.name),
+                *(Cell(as_given(row.figures.get(m)), row.figures.get(m)) for m in shown),
+            )
+            for row in theirs
+        ]
         groups.append(Group(f"Published: {source}", tuple(rows)))
     ours = [one for one in results.contestants if any(metric in one.figures for metric in shown)]
     if ours:
         rows = [
-            (words(one.name), *(replace(figure_cell(m, one.figures.get(m), one.is_probability), small=()) for m in shown)) for one in ours
+            (
+                words(one.name),
+                *(
+                    replace(figure_cell(m, one.figures.get(m), one.is_probability), small=())
+                    for m in shown
+                ),
+            )
+            for one in ours
         ]
         groups.append(Group("This run", tuple(rows)))
     where = f"This run: {provenance(results, ours)}" if ours else ""
@@ -207,13 +276,25 @@ def slice_tables(results: Results) -> list[Table]:
     """A table per way of slicing, contestants below each other."""
     tables = []
     for place, title in enumerate(dict.fromkeys(table.title for table in results.slices), start=1):
-        tables.append(_slices(results, f"slices_{place}", title, [table for table in results.slices if table.title == title]))
+        tables.append(
+            _slices(
+                results,
+                f"slices_{place}",
+                title,
+                [table for table in results.slices if table.title == title],
+            )
+        )
     return tables
 
 
 def _slices(results: Results, name: str, title: str, slices: Sequence[SliceTable]) -> Table:
     shown = _ordered({metric for table in slices for row in table.rows for metric in row.figures})
-    columns = (Column("slice", "Slice", is_number=False), Column("rows", "Rows"), Column("frauds", "Frauds"), *map(_column, shown))
+    columns = (
+        Column("slice", "Slice", is_number=False),
+        Column("rows", "Rows"),
+        Column("frauds", "Frauds"),
+        *map(_column, shown),
+    )
     named = {one.name: one for one in results.contestants}
     groups = []
     for table in slices:
@@ -228,11 +309,24 @@ def _slices(results: Results, name: str, title: str, slices: Sequence[SliceTable
                 )
                 for m in shown
             ]
-            rows.append((words(row.label), Cell(count(row.rows), row.rows), Cell(count(row.frauds), row.frauds), *cells))
+            rows.append(
+                (
+                    words(row.label),
+                    Cell(count(row.rows), row.rows),
+                    Cell(count(row.frauds), row.frauds),
+                    *cells,
+                )
+            )
         groups.append(Group(table.contestant, tuple(rows)))
-    members = [named[table.contestant] for table in slices if table.contestant in named] or results.contestants
+    members = [
+        named[table.contestant] for table in slices if table.contestant in named
+    ] or results.contestants
     return Table(
-        name, f"Test rows {title}. {provenance(results, members, first_seed=True)}", columns, tuple(groups), group_name="contestant"
+        name,
+        f"Test rows {title}. {provenance(results, members, first_seed=True)}",
+        columns,
+        tuple(groups),
+        group_name="contestant",
     )
 
 
@@ -240,7 +334,12 @@ def _named(one: Contestant) -> Cell:
     """A contestant, with what its scores are."""
     small = f"{one.kind}, {one.mode}" if one.mode else one.kind
     names = ("tier", "supervision", "mode", "kind", "is_probability", "note")
-    return Cell(one.name, one.name, (small, one.note) if one.note else (small,), tuple((name, getattr(one, name)) for name in names))
+    return Cell(
+        one.name,
+        one.name,
+        (small, one.note) if one.note else (small,),
+        tuple((name, getattr(one, name)) for name in names),
+    )
 
 
 def _every_figure(one: Contestant, metric: str) -> tuple[Cell, ...]:
@@ -254,7 +353,12 @@ def _every_figure(one: Contestant, metric: str) -> tuple[Cell, ...]:
         interval_cell(interval(figure.by_customer, digits), figure.by_customer, muted),
         interval_cell(interval(figure.by_transaction, digits), figure.by_transaction, muted),
         Cell(number(figure.over_seeds, digits), figure.over_seeds, muted=muted),
-        Cell(" · ".join(number(value, digits) for value in figure.by_fold) or DASH, None, more=folds, muted=muted),
+        Cell(
+            " · ".join(number(value, digits) for value in figure.by_fold) or DASH,
+            None,
+            more=folds,
+            muted=muted,
+        ),
     )
 
 

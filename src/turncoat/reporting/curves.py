@@ -46,16 +46,31 @@ def precision_recall(results: Results, panel: Panel) -> Drawn | None:
     canvas, axes = _canvas([_with_figure(one, "average_precision", "AP") for one in drawn])
     for one in results.contestants:
         if one not in drawn:
-            axes.plot(one.curves.recall, one.curves.precision, color=FAINT, linewidth=0.7, drawstyle="steps-pre")
+            axes.plot(
+                one.curves.recall,
+                one.curves.precision,
+                color=FAINT,
+                linewidth=0.7,
+                drawstyle="steps-pre",
+            )
     for place, one in enumerate(drawn):
-        axes.plot(one.curves.recall, one.curves.precision, linewidth=1.5, drawstyle="steps-pre", **style(place))
+        axes.plot(
+            one.curves.recall,
+            one.curves.precision,
+            linewidth=1.5,
+            drawstyle="steps-pre",
+            **style(place),
+        )
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="Recall", ylabel="Precision")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.grid(visible=True)
     names = ", ".join(one.name for one in drawn)
     return canvas.drawn(
-        f"precision-recall-{panel.name}", panel.title, provenance(results, drawn, first_seed=True), f"Precision against recall of {names}"
+        f"precision-recall-{panel.name}",
+        panel.title,
+        provenance(results, drawn, first_seed=True),
+        f"Precision against recall of {names}",
     )
 
 
@@ -72,9 +87,24 @@ def reliability(results: Results, panel: Panel) -> Drawn | None:
     axes.plot([low, high], [low, high], color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
     for place, one in enumerate(drawn):
         looks = style(place)
-        xs, ys = ([max(value, low) for value in values] for values in (one.curves.mean_score, one.curves.fraud_share))
-        told = {**looks, "linestyle": "none"}  # a line would leap to the edge and back where a bin has no fraud
-        axes.plot(xs, ys, marker="o", markersize=3.6, markerfacecolor=PAPER, markeredgewidth=1.3, clip_on=False, **told)
+        xs, ys = (
+            [max(value, low) for value in values]
+            for values in (one.curves.mean_score, one.curves.fraud_share)
+        )
+        told = {
+            **looks,
+            "linestyle": "none",
+        }  # a line would leap to the edge and back where a bin has no fraud
+        axes.plot(
+            xs,
+            ys,
+            marker="o",
+            markersize=3.6,
+            markerfacecolor=PAPER,
+            markeredgewidth=1.3,
+            clip_on=False,
+            **told,
+        )
     axes.set(xlim=(low, high), ylim=(low, high), xlabel="Mean score of a bin", ylabel="Fraud share")
     if is_small:
         _logarithmic(axes, (1,) if high / low > _WIDE else (1, 2, 5))
@@ -82,7 +112,12 @@ def reliability(results: Results, panel: Panel) -> Drawn | None:
     scale = "Logarithmic axes; a bin without fraud stands on the lower edge. " if is_small else ""
     names = ", ".join(one.name for one in drawn)
     alt = f"Fraud share against mean score of {names}"
-    return canvas.drawn(f"reliability-{panel.name}", panel.title, scale + provenance(results, drawn, first_seed=True), alt)
+    return canvas.drawn(
+        f"reliability-{panel.name}",
+        panel.title,
+        scale + provenance(results, drawn, first_seed=True),
+        alt,
+    )
 
 
 def _tier(one: Contestant) -> str:
@@ -97,7 +132,11 @@ def _canvas(names: Sequence[str]) -> tuple[Canvas, Any]:
 
 def _with_figure(one: Contestant, metric: str, label: str) -> str:
     figure = one.figures.get(metric)
-    return one.name if figure is None else f"{one.name}: {label}\N{NO-BREAK SPACE}{number(figure.value, metric_of(metric).decimals)}"
+    return (
+        one.name
+        if figure is None
+        else f"{one.name}: {label}\N{NO-BREAK SPACE}{number(figure.value, metric_of(metric).decimals)}"
+    )
 
 
 def _logarithmic(axes: Any, marked: Sequence[int]) -> None:

@@ -19,7 +19,14 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-PAPER, INK, MUTED, RULE, FAINT, ACCENT = "#ffffff", "#1d2329", "#5b6570", "#d9dee3", "#c3cad1", "#2b6cb0"
+PAPER, INK, MUTED, RULE, FAINT, ACCENT = (
+    "#ffffff",
+    "#1d2329",
+    "#5b6570",
+    "#d9dee3",
+    "#c3cad1",
+    "#2b6cb0",
+)
 SERIES = ("#2a69ac", "#c05a17", "#2c8059", "#7a52b3", "#b53d4d", "#1a7f8e", "#86700f")
 _VARIABLES = {
     PAPER: "--paper",
@@ -89,7 +96,9 @@ class Drawn:
     def _saved(self, **settings: Any) -> bytes:
         content = io.BytesIO()
         with drawing_style(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r".*[Gg]lyph.* missing from")  # a name in another script is a box in the PNG only
+            warnings.filterwarnings(
+                "ignore", message=r".*[Gg]lyph.* missing from"
+            )  # a name in another script is a box in the PNG only
             self.figure.savefig(content, **settings)
         return content.getvalue()
 
@@ -100,18 +109,25 @@ class Drawn:
         box = re.search(r'viewBox="([^"]+)"', text)
         body = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
         body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-        body = re.sub(r" \n([MLQCz]) ?", r"\1", body)  # paths without their white space: thousands of dots weigh a fifth less
+        body = re.sub(
+            r" \n([MLQCz]) ?", r"\1", body
+        )  # paths without their white space: thousands of dots weigh a fifth less
         body = re.sub(r'\bid="', f'id="{self.name}-', body)
         body = re.sub(r'(?:xlink:)?href="#', f'href="#{self.name}-', body)
         body = body.replace("url(#", f"url(#{self.name}-")
         for colour, variable in _VARIABLES.items():
             body = body.replace(f": {colour}", f": var({variable})")
-        return Markup(f'<svg role="img" aria-label="{escape(self.alt)}" viewBox="{box[1] if box else ""}">{body}</svg>')
+        return Markup(
+            f'<svg role="img" aria-label="{escape(self.alt)}" viewBox="{box[1] if box else ""}">{body}</svg>'
+        )
 
 
 def style(place: int) -> dict[str, Any]:
     """Colour and dashes of the n-th line; no two of the first 21 are alike."""
-    return {"color": SERIES[place % len(SERIES)], "linestyle": _DASHES[place // len(SERIES) % len(_DASHES)]}
+    return {
+        "color": SERIES[place % len(SERIES)],
+        "linestyle": _DASHES[place // len(SERIES) % len(_DASHES)],
+    }
 
 
 def wrapped(text: str, width: int = 46) -> list[str]:
@@ -137,16 +153,38 @@ class Canvas:
 
     def axes(self, top: float, height: float, left: float = 0.7, right: float = 0.2) -> Any:
         """Axes across the canvas."""
-        return self.figure.add_axes((left / WIDTH, 1 - (top + height) / self.height, (WIDTH - left - right) / WIDTH, height / self.height))
+        return self.figure.add_axes(
+            (
+                left / WIDTH,
+                1 - (top + height) / self.height,
+                (WIDTH - left - right) / WIDTH,
+                height / self.height,
+            )
+        )
 
-    def legend(self, top: float, entries: Sequence[tuple[str, dict[str, Any]]], left: float = 0.7) -> None:
+    def legend(
+        self, top: float, entries: Sequence[tuple[str, dict[str, Any]]], left: float = 0.7
+    ) -> None:
         """A name after a stroke of its line, one below the other."""
         for name, looks in entries:
             lines = wrapped(name)
             level = 1 - (top + 0.065) / self.height
-            stroke = Line2D([left / WIDTH, (left + 0.22) / WIDTH], [level] * 2, transform=self.figure.transFigure, linewidth=1.6, **looks)
+            stroke = Line2D(
+                [left / WIDTH, (left + 0.22) / WIDTH],
+                [level] * 2,
+                transform=self.figure.transFigure,
+                linewidth=1.6,
+                **looks,
+            )
             self.figure.add_artist(stroke)
-            self.figure.text((left + 0.3) / WIDTH, 1 - top / self.height, "\n".join(lines), va="top", color=INK, fontsize=8)
+            self.figure.text(
+                (left + 0.3) / WIDTH,
+                1 - top / self.height,
+                "\n".join(lines),
+                va="top",
+                color=INK,
+                fontsize=8,
+            )
             top += _LINE * len(lines)
 
     @staticmethod

@@ -25,13 +25,19 @@ def losses_figure(results: Results, place: int) -> Drawn | None:
     if not training.train_losses:
         return None
     kept = f"epoch {training.best_epoch}, kept: validation loss {number(_kept_loss(training))}"
-    entries = [("training, in sample", _TRAIN), ("validation customers, held out", _HELD_OUT), (kept, _KEPT)]
+    entries = [
+        ("training, in sample", _TRAIN),
+        ("validation customers, held out", _HELD_OUT),
+        (kept, _KEPT),
+    ]
     canvas = Canvas(_TOP + _PLOT + _BELOW + Canvas.legend_height([name for name, _ in entries]))
     canvas.legend(_TOP + _PLOT + _BELOW - 0.03, entries)
     axes = canvas.axes(_TOP, _PLOT)
     axes.axvline(training.best_epoch, linewidth=1.2, **_KEPT)
     for losses, looks in ((training.train_losses, _TRAIN), (training.validation_losses, _HELD_OUT)):
-        axes.plot(range(1, len(losses) + 1), losses, linewidth=1.4, marker="o", markersize=2.4, **looks)
+        axes.plot(
+            range(1, len(losses) + 1), losses, linewidth=1.4, marker="o", markersize=2.4, **looks
+        )
     every = (*training.train_losses, *training.validation_losses)
     is_wide = min(every) > 0 and max(every) / min(every) > _WIDE
     if is_wide:
@@ -44,7 +50,9 @@ def losses_figure(results: Results, place: int) -> Drawn | None:
     what = f"Cross-entropy after each epoch, {training.contestant}; a fraud row weighs {number(training.class_weight, 2)}."
     scale = " Logarithmic axis." if is_wide else ""
     alt = f"Training and validation loss of {training.contestant} over {len(training.train_losses)} epochs; {kept}"
-    return canvas.drawn(f"losses-{place + 1}", training.contestant, f"{what}{scale} {_where(results)}", alt)
+    return canvas.drawn(
+        f"losses-{place + 1}", training.contestant, f"{what}{scale} {_where(results)}", alt
+    )
 
 
 def trainings_table(results: Results) -> Table:
@@ -54,7 +62,9 @@ def trainings_table(results: Results) -> Table:
         Column("latent_dim", "Latents", meaning="dimensions of the latent space"),
         Column("epochs", "Epochs"),
         Column("best_epoch", "Kept epoch", meaning="the one with the lowest validation loss"),
-        Column("validation_loss", "Validation loss", meaning="of the kept epoch, on held-out customers"),
+        Column(
+            "validation_loss", "Validation loss", meaning="of the kept epoch, on held-out customers"
+        ),
         Column("stopped_early", "Stopped early", is_number=False),
         Column("class_weight", "Weight of a fraud", meaning="in the loss; a genuine row weighs 1"),
     )
@@ -70,27 +80,50 @@ def trainings_table(results: Results) -> Table:
         )
         for one in results.trainings
     ]
-    return Table("trainings", f"How each encoder's training ended. {_where(results)}", columns, one_group(rows))
+    return Table(
+        "trainings",
+        f"How each encoder's training ended. {_where(results)}",
+        columns,
+        one_group(rows),
+    )
 
 
 def losses_table(results: Results) -> Table:
     """The loss after every epoch; the page draws it."""
-    columns = (Column("epoch", "Epoch"), Column("train_loss", "Training loss"), Column("validation_loss", "Validation loss"))
+    columns = (
+        Column("epoch", "Epoch"),
+        Column("train_loss", "Training loss"),
+        Column("validation_loss", "Validation loss"),
+    )
     groups = [
         Group(
             one.contestant,
             tuple(
-                (Cell(count(epoch), epoch), Cell(number(train), train), Cell(number(held_out), held_out))
-                for epoch, (train, held_out) in enumerate(zip(one.train_losses, one.validation_losses, strict=True), start=1)
+                (
+                    Cell(count(epoch), epoch),
+                    Cell(number(train), train),
+                    Cell(number(held_out), held_out),
+                )
+                for epoch, (train, held_out) in enumerate(
+                    zip(one.train_losses, one.validation_losses, strict=True), start=1
+                )
             ),
         )
         for one in results.trainings
     ]
-    return Table("losses", f"Losses after each epoch. {_where(results)}", columns, tuple(groups), group_name="contestant")
+    return Table(
+        "losses",
+        f"Losses after each epoch. {_where(results)}",
+        columns,
+        tuple(groups),
+        group_name="contestant",
+    )
 
 
 def _kept_loss(training: Training) -> float | None:
-    return training.validation_losses[training.best_epoch - 1] if training.validation_losses else None
+    return (
+        training.validation_losses[training.best_epoch - 1] if training.validation_losses else None
+    )
 
 
 def _where(results: Results) -> str:

@@ -26,21 +26,64 @@ class Metric:
 
 
 METRICS = {
-    "average_precision": Metric("AP", "average precision, the area under the precision-recall curve (AUPRC)"),
+    "average_precision": Metric(
+        "AP", "average precision, the area under the precision-recall curve (AUPRC)"
+    ),
     "auroc": Metric("AUROC", "chance that a fraud scores above a genuine transaction"),
     "ks": Metric("KS", "largest distance between the score distributions of fraud and of the rest"),
-    "ece_mass": Metric("ECE, equal mass", "mean gap between score and fraud share over bins with equally many rows", 4, "lower", True),
-    "ece_width": Metric("ECE, equal width", "the same over 15 bins of equal width, as in the paper", 4, "lower", True),
+    "ece_mass": Metric(
+        "ECE, equal mass",
+        "mean gap between score and fraud share over bins with equally many rows",
+        4,
+        "lower",
+        True,
+    ),
+    "ece_width": Metric(
+        "ECE, equal width",
+        "the same over 15 bins of equal width, as in the paper",
+        4,
+        "lower",
+        True,
+    ),
     "brier": Metric("Brier", "mean squared error of the score as a probability", 4, "lower", True),
-    "log_loss": Metric("Log loss", "mean negative log likelihood of the labels, in nats", 4, "lower", True),
-    "card_precision_100": Metric("Card precision @100", "share of defrauded among the 100 customers with the highest scores of a day"),
-    "precision_100_daily": Metric("Precision @100", "share of fraud among the 100 transactions with the highest scores of a day"),
-    "recall_at_0.1%": Metric(f"Recall at 0.1{_PERCENT}", "share of fraud found if one transaction in a thousand is looked at"),
-    "recall_at_0.5%": Metric(f"Recall at 0.5{_PERCENT}", "share of fraud found if five transactions in a thousand are looked at"),
-    "recall_at_1%": Metric(f"Recall at 1{_PERCENT}", "share of fraud found if one transaction in a hundred is looked at"),
-    "recall_at_5%": Metric(f"Recall at 5{_PERCENT}", "share of fraud found if five transactions in a hundred are looked at"),
+    "log_loss": Metric(
+        "Log loss", "mean negative log likelihood of the labels, in nats", 4, "lower", True
+    ),
+    "card_precision_100": Metric(
+        "Card precision @100",
+        "share of defrauded among the 100 customers with the highest scores of a day",
+    ),
+    "precision_100_daily": Metric(
+        "Precision @100",
+        "share of fraud among the 100 transactions with the highest scores of a day",
+    ),
+    "recall_at_0.1%": Metric(
+        f"Recall at 0.1{_PERCENT}",
+        "share of fraud found if one transaction in a thousand is looked at",
+    ),
+    "recall_at_0.5%": Metric(
+        f"Recall at 0.5{_PERCENT}",
+        "share of fraud found if five transactions in a thousand are looked at",
+    ),
+    "recall_at_1%": Metric(
+        f"Recall at 1{_PERCENT}",
+        "share of fraud found if one transaction in a hundred is looked at",
+    ),
+    "recall_at_5%": Metric(
+        f"Recall at 5{_PERCENT}",
+        "share of fraud found if five transactions in a hundred are looked at",
+    ),
 }
-MAIN = ("average_precision", "auroc", "ks", "ece_mass", "brier", "log_loss", "card_precision_100", "recall_at_1%")
+MAIN = (
+    "average_precision",
+    "auroc",
+    "ks",
+    "ece_mass",
+    "brier",
+    "log_loss",
+    "card_precision_100",
+    "recall_at_1%",
+)
 FAMILIES = {
     "hmm": "Hidden Markov models",
     "hybrid": "Hybrids",
@@ -109,7 +152,11 @@ def percent(value: float | None) -> str:
 
 def round_percent(value: float | None) -> str:
     """A share that is round, without zeros at its end."""
-    return DASH if value is None or not math.isfinite(value) else _minus(f"{100 * value:.6g}") + _PERCENT
+    return (
+        DASH
+        if value is None or not math.isfinite(value)
+        else _minus(f"{100 * value:.6g}") + _PERCENT
+    )
 
 
 def tick(value: float) -> str:
@@ -136,7 +183,11 @@ def p_value(value: float | None) -> str:
 
 def interval(bounds: Interval | None, decimals: int = 3) -> str:
     """Both ends of an interval; nothing if there is none."""
-    return "" if bounds is None else f"{number(bounds[0], decimals)}{DASH}{number(bounds[1], decimals)}"
+    return (
+        ""
+        if bounds is None
+        else f"{number(bounds[0], decimals)}{DASH}{number(bounds[1], decimals)}"
+    )
 
 
 def signed_interval(bounds: Interval, decimals: int = 4) -> str:

@@ -37,18 +37,35 @@ def regime_looks(regime: int, fraud_regime: int) -> dict[str, Any]:
     if regime == fraud_regime:
         return {"color": FRAUD, "alpha": 1.0}
     place = regime - (regime > fraud_regime)
-    return {"color": _OTHERS[place % len(_OTHERS)], "alpha": _STRENGTHS[place // len(_OTHERS) % len(_STRENGTHS)]}
+    return {
+        "color": _OTHERS[place % len(_OTHERS)],
+        "alpha": _STRENGTHS[place // len(_OTHERS) % len(_STRENGTHS)],
+    }
 
 
-def regime_key(canvas: Canvas, top: float, regimes: Sequence[int], fraud_regime: int, left: float) -> None:
+def regime_key(
+    canvas: Canvas, top: float, regimes: Sequence[int], fraud_regime: int, left: float
+) -> None:
     """Regimes and their colours, several in a row."""
     for place, regime in enumerate(regimes):
         start, level = left + _STEP * (place % _IN_ROW), top + _ROW * (place // _IN_ROW)
-        dot = Line2D([(start + 0.05) / WIDTH], [1 - (level + 0.07) / canvas.height], **regime_looks(regime, fraud_regime))
-        dot.set(transform=canvas.figure.transFigure, linestyle="none", marker="o", markersize=5, markeredgewidth=0)
+        dot = Line2D(
+            [(start + 0.05) / WIDTH],
+            [1 - (level + 0.07) / canvas.height],
+            **regime_looks(regime, fraud_regime),
+        )
+        dot.set(
+            transform=canvas.figure.transFigure,
+            linestyle="none",
+            marker="o",
+            markersize=5,
+            markeredgewidth=0,
+        )
         canvas.figure.add_artist(dot)
         name = _name(regime, fraud_regime)
-        canvas.figure.text((start + 0.14) / WIDTH, 1 - level / canvas.height, name, va="top", color=INK, fontsize=8)
+        canvas.figure.text(
+            (start + 0.14) / WIDTH, 1 - level / canvas.height, name, va="top", color=INK, fontsize=8
+        )
 
 
 def key_height(regimes: Sequence[int]) -> float:
@@ -65,14 +82,18 @@ def regime_map(results: Results, place: int) -> Drawn | None:
     present = sorted(set(latents.regimes))
     canvas = Canvas(_TOP + _PLOT + _BELOW + key_height(present))
     axes = _panel(canvas, f"Most likely regime; k* = {fraud_regime} is the fraud regime")
-    upwards = sorted(present, key=lambda regime: (regime == fraud_regime, -latents.regimes.count(regime)))
+    upwards = sorted(
+        present, key=lambda regime: (regime == fraud_regime, -latents.regimes.count(regime))
+    )
     for regime in upwards:
         _draw(axes, dots[regimes == regime], 2.1, **regime_looks(regime, fraud_regime))
     for regime in upwards:
         _number(axes, dots[regimes == regime], regime, fraud_regime)
     regime_key(canvas, _TOP + _PLOT + _BELOW, present, fraud_regime, _SIDE)
     alt = f"Map of {count(len(dots))} latents of {latents.contestant}: regimes {listed(map(str, present))}; fraud regime {fraud_regime}"
-    return canvas.drawn(f"latents-{place + 1}-regimes", "By regime", _map_caption(results, latents), alt)
+    return canvas.drawn(
+        f"latents-{place + 1}-regimes", "By regime", _map_caption(results, latents), alt
+    )
 
 
 def label_map(results: Results, place: int) -> Drawn | None:
@@ -82,23 +103,36 @@ def label_map(results: Results, place: int) -> Drawn | None:
         return None
     dots, is_fraud = _places(latents), np.array(latents.labels) == 1
     frauds = latents.labels.count(1)
-    told = f"{count(frauds)} of {count(len(dots))} rows are frauds" if frauds else f"no fraud in {count(len(dots))} rows"
+    told = (
+        f"{count(frauds)} of {count(len(dots))} rows are frauds"
+        if frauds
+        else f"no fraud in {count(len(dots))} rows"
+    )
     canvas = Canvas(_TOP + _PLOT + 0.05)
     axes = _panel(canvas, told[:1].upper() + told[1:])
     _draw(axes, dots[~is_fraud], 2.1, FAINT)
     _draw(axes, dots[is_fraud], 4.2, PAPER)  # a rim, so that frauds stand apart from each other
     _draw(axes, dots[is_fraud], 3.0, FRAUD)
     alt = f"The same map of latents of {latents.contestant} by label: {told}"
-    return canvas.drawn(f"latents-{place + 1}-labels", "By label", _map_caption(results, latents), alt)
+    return canvas.drawn(
+        f"latents-{place + 1}-labels", "By label", _map_caption(results, latents), alt
+    )
 
 
 def points_table(results: Results, place: int) -> Table:
     """Every dot of the map; the page draws them."""
     latents = results.latents[place]
-    columns = (Column("x", "x"), Column("y", "y"), Column("regime", "Regime"), Column("label", "Label"))
+    columns = (
+        Column("x", "x"),
+        Column("y", "y"),
+        Column("regime", "Regime"),
+        Column("label", "Label"),
+    )
     rows = [
         (Cell(number(x), x), Cell(number(y), y), Cell(str(regime), regime), Cell(str(label), label))
-        for x, y, regime, label in zip(latents.x, latents.y, latents.regimes, latents.labels, strict=True)
+        for x, y, regime, label in zip(
+            latents.x, latents.y, latents.regimes, latents.labels, strict=True
+        )
     ]
     return Table(f"latents_{place + 1}", _map_caption(results, latents), columns, one_group(rows))
 
@@ -137,15 +171,39 @@ def _draw(axes: Any, dots: Array, size: float, color: str, alpha: float = 1.0) -
     ends[1::2, 0] += 0.1  # points; a stroke without length is not drawn everywhere
     path = Path(ends, np.tile([Path.MOVETO, Path.LINETO], len(distinct)))
     path.should_simplify = False
-    axes.add_patch(PathPatch(path, fill=False, edgecolor=color, alpha=alpha, linewidth=size, capstyle="round", snap=False))
+    axes.add_patch(
+        PathPatch(
+            path,
+            fill=False,
+            edgecolor=color,
+            alpha=alpha,
+            linewidth=size,
+            capstyle="round",
+            snap=False,
+        )
+    )
 
 
 def _number(axes: Any, dots: Array, regime: int, fraud_regime: int) -> None:
     """A regime's number at its most central dot."""
     x, y = dots[np.abs(dots - np.median(dots, axis=0)).sum(axis=1).argmin()]
     looks = regime_looks(regime, fraud_regime)
-    badge = {"boxstyle": "round,pad=0.2", "facecolor": PAPER, "edgecolor": looks["color"], "linewidth": 0.9}
-    axes.text(x, y, _name(regime, fraud_regime), ha="center", va="center", fontsize=7, color=INK, bbox=badge)
+    badge = {
+        "boxstyle": "round,pad=0.2",
+        "facecolor": PAPER,
+        "edgecolor": looks["color"],
+        "linewidth": 0.9,
+    }
+    axes.text(
+        x,
+        y,
+        _name(regime, fraud_regime),
+        ha="center",
+        va="center",
+        fontsize=7,
+        color=INK,
+        bbox=badge,
+    )
 
 
 def _name(regime: int, fraud_regime: int) -> str:

@@ -16,7 +16,9 @@ _UPPER, _LOWER, _GAP, _TOP, _BELOW = 0.95, 1.45, 0.45, 0.3, 0.6  # inches
 def axis_figures(results: Results, place: int) -> list[Drawn]:
     """Fraud share and regimes by bin, a figure per axis that has bins."""
     latents = results.latents[place]
-    return [_axis_figure(results, place, at) for at, axis in enumerate(latents.axes) if axis.fraud_share]
+    return [
+        _axis_figure(results, place, at) for at, axis in enumerate(latents.axes) if axis.fraud_share
+    ]
 
 
 def axes_table(results: Results, place: int) -> Table:
@@ -29,11 +31,31 @@ def axes_table(results: Results, place: int) -> Table:
             "Segmented",
             meaning="variance of ranks between regimes, over that of unbroken segments: 100 % for segments, 0 % if mixed",
         ),
-        Column("monotone", "Monotone", meaning="share of the variance of the fraud share by bin that the best monotone curve explains"),
-        Column("gradual", "Gradual", meaning="0 % where the fraud share switches at one boundary, 100 % for an even ramp"),
-        Column("adjacent", "Adjacent", meaning="share of the regimes whose nearest centroid is that of a regime next to them here"),
-        Column("valley", "Valley", meaning="depth of the deepest valley of the density: 0 without one, 1 for a gap"),
-        Column("head", "Follows the head", meaning="rank correlation with the score of the encoder's own head"),
+        Column(
+            "monotone",
+            "Monotone",
+            meaning="share of the variance of the fraud share by bin that the best monotone curve explains",
+        ),
+        Column(
+            "gradual",
+            "Gradual",
+            meaning="0 % where the fraud share switches at one boundary, 100 % for an even ramp",
+        ),
+        Column(
+            "adjacent",
+            "Adjacent",
+            meaning="share of the regimes whose nearest centroid is that of a regime next to them here",
+        ),
+        Column(
+            "valley",
+            "Valley",
+            meaning="depth of the deepest valley of the density: 0 without one, 1 for a gap",
+        ),
+        Column(
+            "head",
+            "Follows the head",
+            meaning="rank correlation with the score of the encoder's own head",
+        ),
         Column("order", "Regimes in order", is_number=False, meaning="by their median place"),
     )
     rows = [
@@ -49,21 +71,31 @@ def axes_table(results: Results, place: int) -> Table:
         )
         for axis in latents.axes
     ]
-    caption = f"Latents along single directions, {latents.contestant}; no UMAP. {where(results, latents)}"
+    caption = (
+        f"Latents along single directions, {latents.contestant}; no UMAP. {where(results, latents)}"
+    )
     return Table(f"manifold_{place + 1}", caption, columns, one_group(rows))
 
 
 def bins_table(results: Results, place: int) -> Table:
     """Fraud share and shares of regimes by bin; the page draws them."""
     latents = results.latents[place]
-    regimes = range(max((len(shares) for axis in latents.axes for shares in axis.regime_shares), default=0))
-    columns = (Column("bin", "Bin"), Column("fraud_share", "Fraud share"), *(Column(f"regime_{k}", f"Regime {k}") for k in regimes))
+    regimes = range(
+        max((len(shares) for axis in latents.axes for shares in axis.regime_shares), default=0)
+    )
+    columns = (
+        Column("bin", "Bin"),
+        Column("fraud_share", "Fraud share"),
+        *(Column(f"regime_{k}", f"Regime {k}") for k in regimes),
+    )
     groups = [
         Group(
             axis.name,
             tuple(
                 (Cell(count(at), at), *(Cell(percent(share), share) for share in (fraud, *shares)))
-                for at, (fraud, shares) in enumerate(zip(axis.fraud_share, axis.regime_shares, strict=True), start=1)
+                for at, (fraud, shares) in enumerate(
+                    zip(axis.fraud_share, axis.regime_shares, strict=True), start=1
+                )
             ),
         )
         for axis in latents.axes
@@ -75,7 +107,11 @@ def bins_table(results: Results, place: int) -> Table:
 def manifold_facts(latents: LatentMap) -> tuple[tuple[str, str, str], ...]:
     """Single figures of the latents: name, figure, meaning."""
     return (
-        ("First component", percent(latents.first_component), "of the latents' variance lies along it"),
+        (
+            "First component",
+            percent(latents.first_component),
+            "of the latents' variance lies along it",
+        ),
         (
             "Largest piece",
             percent(latents.largest_piece),
@@ -102,7 +138,9 @@ def _axis_figure(results: Results, place: int, at: int) -> Drawn:
     for regime in present:
         top = [low + shares[regime] for low, shares in zip(level, axis.regime_shares, strict=True)]
         looks = regime_looks(regime, latents.fraud_regime)
-        below.stairs(top, edges, baseline=level, fill=True, facecolor=looks["color"], alpha=looks["alpha"])
+        below.stairs(
+            top, edges, baseline=level, fill=True, facecolor=looks["color"], alpha=looks["alpha"]
+        )
         below.stairs(top, edges, baseline=None, color=PAPER, linewidth=0.7)
         level = top
     below.set(ylim=(0, 1), xlabel="Bins of equally many rows, low to high")
@@ -120,7 +158,9 @@ def _axis_figure(results: Results, place: int, at: int) -> Drawn:
         f"Fraud share along the {axis.name}: {percent(axis.fraud_share[0])} in the first bin, {percent(axis.fraud_share[-1])} in the last, "
         f"at most {percent(highest)} in bin {axis.fraud_share.index(highest) + 1}; regimes in the order {_in_order(axis, latents)}"
     )
-    return canvas.drawn(f"axis-{place + 1}-{at + 1}", plain(axis.name), f"{what} {where(results, latents)}", alt)
+    return canvas.drawn(
+        f"axis-{place + 1}-{at + 1}", plain(axis.name), f"{what} {where(results, latents)}", alt
+    )
 
 
 def _stacked(axis: Axis) -> list[int]:
@@ -130,4 +170,6 @@ def _stacked(axis: Axis) -> list[int]:
 
 
 def _in_order(axis: Axis, latents: LatentMap) -> str:
-    return ", ".join(f"{regime} (k*)" if regime == latents.fraud_regime else str(regime) for regime in axis.order)
+    return ", ".join(
+        f"{regime} (k*)" if regime == latents.fraud_regime else str(regime) for regime in axis.order
+    )

@@ -23,7 +23,10 @@ def criteria_figure(results: Results, place: int) -> Drawn | None:
     names = criteria_of(selection)
     if not names:
         return None
-    series = [(criterion_text(name), [order.criteria.get(name) for order in selection.orders], tick) for name in names]
+    series = [
+        (criterion_text(name), [order.criteria.get(name) for order in selection.orders], tick)
+        for name in names
+    ]
     caption = f"Criteria against K, {selection_title(selection)}. Split: {results.protocol}. {measured(selection)}"
     alt = f"{', '.join(criterion_text(name) for name in names)} against the number of regimes"
     return _stack(selection, series).drawn(f"criteria-{place + 1}", "Criteria", caption, alt)
@@ -37,7 +40,11 @@ def diagnostics_figure(results: Results, place: int) -> Drawn | None:
     orders = selection.orders
     series: list[tuple[str, list[float | None], Any]] = [
         ("Occupancy of the fraud regime", [order.occupancy for order in orders], round_percent),
-        (f"Its fraud share (all rows: {percent(selection.base_rate)})", [order.rate for order in orders], round_percent),
+        (
+            f"Its fraud share (all rows: {percent(selection.base_rate)})",
+            [order.rate for order in orders],
+            round_percent,
+        ),
         ("Enrichment", [order.enrichment for order in orders], tick),
     ]
     what = f"The fraud regime against K, {selection_title(selection)}; filled where the order is eligible."
@@ -56,10 +63,34 @@ def fraud_shares_figure(results: Results, place: int) -> Drawn | None:
     axes = canvas.axes(0.15, height, left=0.75, right=0.7)
     for level, row in enumerate(table.rows):
         colour = SERIES[1] if row.number == table.fraud_regime else SERIES[0]
-        axes.plot((row.lower, row.upper), (level, level), color=colour, linewidth=2.6, solid_capstyle="butt")
-        axes.plot([row.fraud_rate], [level], marker="o", markersize=5, color=colour, markeredgecolor=PAPER, markeredgewidth=0.9)
-        axes.text(1.03, level, percent(row.fraud_rate), transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
-    axes.set(ylim=(len(table.rows) - 0.5, -0.5), xlabel="Fraud share", yticks=range(len(table.rows)))
+        axes.plot(
+            (row.lower, row.upper),
+            (level, level),
+            color=colour,
+            linewidth=2.6,
+            solid_capstyle="butt",
+        )
+        axes.plot(
+            [row.fraud_rate],
+            [level],
+            marker="o",
+            markersize=5,
+            color=colour,
+            markeredgecolor=PAPER,
+            markeredgewidth=0.9,
+        )
+        axes.text(
+            1.03,
+            level,
+            percent(row.fraud_rate),
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=8,
+            color=INK,
+        )
+    axes.set(
+        ylim=(len(table.rows) - 0.5, -0.5), xlabel="Fraud share", yticks=range(len(table.rows))
+    )
     axes.set_yticklabels([f"Regime {row.number}" for row in table.rows])
     if all(row.lower > 0 for row in table.rows):
         axes.set_xscale("log")
@@ -67,7 +98,9 @@ def fraud_shares_figure(results: Results, place: int) -> Drawn | None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: round_percent(value)))
     axes.grid(visible=True, axis="x")
     caption = f"Fraud share of each regime with its interval, {table.contestant}. Split: {results.protocol}. Measured on: {table.measured}."
-    alt = "Fraud share: " + "; ".join(f"regime {row.number} {percent(row.fraud_rate)}" for row in table.rows)
+    alt = "Fraud share: " + "; ".join(
+        f"regime {row.number} {percent(row.fraud_rate)}" for row in table.rows
+    )
     return canvas.drawn(f"fraud-shares-{place + 1}", "Fraud shares", caption, alt)
 
 
@@ -82,11 +115,28 @@ def transitions_figure(results: Results, place: int) -> Drawn | None:
     axes = canvas.axes(0.45, side * size, left=0.75, right=WIDTH - 0.75 - side * size)
     for start, chances in enumerate(table.transition):
         for end, chance in enumerate(chances):
-            axes.add_patch(Rectangle((end, start), 1, 1, facecolor=ACCENT, edgecolor="none", alpha=_DEEPEST * chance))
-            axes.text(end + 0.5, start + 0.5, f"{chance:.2f}", ha="center", va="center", fontsize=7.5 if size < 8 else 5.5, color=INK)
+            axes.add_patch(
+                Rectangle(
+                    (end, start), 1, 1, facecolor=ACCENT, edgecolor="none", alpha=_DEEPEST * chance
+                )
+            )
+            axes.text(
+                end + 0.5,
+                start + 0.5,
+                f"{chance:.2f}",
+                ha="center",
+                va="center",
+                fontsize=7.5 if size < 8 else 5.5,
+                color=INK,
+            )
     names = [str(row.number) for row in table.rows[:size]]
     names += [""] * (size - len(names))
-    axes.set(xlim=(0, size), ylim=(size, 0), xticks=[at + 0.5 for at in range(size)], yticks=[at + 0.5 for at in range(size)])
+    axes.set(
+        xlim=(0, size),
+        ylim=(size, 0),
+        xticks=[at + 0.5 for at in range(size)],
+        yticks=[at + 0.5 for at in range(size)],
+    )
     axes.set_xticklabels(names)
     axes.set_yticklabels(names)
     axes.xaxis.tick_top()
@@ -95,11 +145,18 @@ def transitions_figure(results: Results, place: int) -> Drawn | None:
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    return canvas.drawn(f"transitions-{place + 1}", "Transitions", transition_caption(results, table), _transitions_alt(table))
+    return canvas.drawn(
+        f"transitions-{place + 1}",
+        "Transitions",
+        transition_caption(results, table),
+        _transitions_alt(table),
+    )
 
 
 def _transitions_alt(table: RegimeTable) -> str:
-    stays = "; ".join(f"regime {row.number} stays with {percent(row.stickiness)}" for row in table.rows)
+    stays = "; ".join(
+        f"regime {row.number} stays with {percent(row.stickiness)}" for row in table.rows
+    )
     return f"Transition matrix. {stays}"
 
 
@@ -116,12 +173,18 @@ def _stack(selection: Selection, series: Sequence[tuple[str, list[float | None],
         _against_order(axes, selection.orders, values)
         axes.set_title(title, color=INK)
         axes.locator_params(axis="y", nbins=4)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _, shown=formatter: shown(value)))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _, shown=formatter: shown(value))
+        )
         axes.grid(visible=True, axis="y")
         axes.set_xticks([order.n_states for order in selection.orders])
         if place == len(series) - 1:
             axes.set_xlabel("K, number of regimes")
-    canvas.legend(plots + _BELOW - 0.08, list(zip(names, (looks for _, _, looks in marks), strict=True)), left=0.75)
+    canvas.legend(
+        plots + _BELOW - 0.08,
+        list(zip(names, (looks for _, _, looks in marks), strict=True)),
+        left=0.75,
+    )
     return canvas
 
 
@@ -137,14 +200,27 @@ def _marks(selection: Selection) -> list[tuple[str, int, dict[str, Any]]]:
     ]
     orders = dict.fromkeys(order for order in answers.values() if order is not None)
     return [
-        (f"K = {order}, {listed(name for name, answer in answers.items() if answer == order)}", order, look)
+        (
+            f"K = {order}, {listed(name for name, answer in answers.items() if answer == order)}",
+            order,
+            look,
+        )
         for order, look in zip(orders, looks, strict=False)
     ]
 
 
 def _against_order(axes: Any, orders: Sequence[OrderRow], values: Sequence[float | None]) -> None:
-    known = [(order, value) for order, value in zip(orders, values, strict=True) if value is not None]
-    axes.plot([order.n_states for order, _ in known], [value for _, value in known], color=SERIES[0], linewidth=1.3)
+    known = [
+        (order, value) for order, value in zip(orders, values, strict=True) if value is not None
+    ]
+    axes.plot(
+        [order.n_states for order, _ in known],
+        [value for _, value in known],
+        color=SERIES[0],
+        linewidth=1.3,
+    )
     for order, value in known:
         looks = {"color": SERIES[0], "markerfacecolor": SERIES[0] if order.eligible else PAPER}
-        axes.plot([order.n_states], [value], marker="o", markersize=4.2, markeredgewidth=1.1, **looks)
+        axes.plot(
+            [order.n_states], [value], marker="o", markersize=4.2, markeredgewidth=1.1, **looks
+        )

@@ -20,7 +20,9 @@ class Cell:
     text: str
     value: Value
     small: tuple[str, ...] = ()  # lines in small type
-    more: tuple[tuple[str, Value], ...] = ()  # further columns of the file: ending of the name, value
+    more: tuple[
+        tuple[str, Value], ...
+    ] = ()  # further columns of the file: ending of the name, value
     muted: bool = False
 
 
@@ -56,7 +58,10 @@ class Table:
     def csv(self) -> bytes:
         """The file: every number in full precision, nothing where there is none."""
         rows = [(group, row) for group in self.groups for row in group.rows]
-        endings = [list(dict.fromkeys(ending for _, row in rows for ending, _ in row[place].more)) for place in range(len(self.columns))]
+        endings = [
+            list(dict.fromkeys(ending for _, row in rows for ending, _ in row[place].more))
+            for place in range(len(self.columns))
+        ]
         header = [] if self.group_name is None else [self.group_name]
         for column, more in zip(self.columns, endings, strict=True):
             header += [] if column.is_interval else [column.name]
@@ -92,7 +97,9 @@ def figure_cell(metric: str, figure: Figure | None, is_probability: bool = True)
     small = [interval(figure.by_customer, shown.decimals)]
     if exists(figure.over_seeds):
         small.append(f"± {number(figure.over_seeds, shown.decimals)}")
-    folds: list[tuple[str, Value]] = [(f"fold_{place}", value) for place, value in enumerate(figure.by_fold, start=1)]
+    folds: list[tuple[str, Value]] = [
+        (f"fold_{place}", value) for place, value in enumerate(figure.by_fold, start=1)
+    ]
     more = (
         *bounds("by_customer", figure.by_customer),
         *bounds("by_transaction", figure.by_transaction),
@@ -100,7 +107,13 @@ def figure_cell(metric: str, figure: Figure | None, is_probability: bool = True)
         *folds,
     )
     text = number(figure.value, shown.decimals)
-    return Cell(text, figure.value, tuple(line for line in small if line), more, muted=shown.is_calibration and not is_probability)
+    return Cell(
+        text,
+        figure.value,
+        tuple(line for line in small if line),
+        more,
+        muted=shown.is_calibration and not is_probability,
+    )
 
 
 def interval_cell(text: str, pair: Interval | None, muted: bool = False) -> Cell:

@@ -17,7 +17,10 @@ def write_report(results: Results, manifest: Mapping[str, Any], folder: Path) ->
     report = make_report(results, manifest)
     files = {f"tables/{table.name}.csv": table.csv() for table in report.tables}
     for figure in report.figures:
-        files |= {f"figures/{figure.name}.svg": figure.svg, f"figures/{figure.name}.png": figure.png}
+        files |= {
+            f"figures/{figure.name}.svg": figure.svg,
+            f"figures/{figure.name}.png": figure.png,
+        }
     files["report.html"] = report.html().encode()
     try:
         for name, content in files.items():

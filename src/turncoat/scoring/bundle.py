@@ -39,8 +39,14 @@ def save_detector(detector: Detector, folder: str | os.PathLike[str]) -> None:
     """Write a fitted detector into a folder of its own; a detector already there is replaced in one instant, or not at all."""
     parts = detector.fitted()
     arrays: dict[str, Array] = {}
-    content: dict[str, Any] = {"settings": {name: getattr(detector, name) for name in _SETTINGS}, "temporal_share": parts.temporal_share}
-    for name, (plain, tensors) in (("features", pack_features(detector.features_)), ("model", pack_model(detector.model_))):
+    content: dict[str, Any] = {
+        "settings": {name: getattr(detector, name) for name in _SETTINGS},
+        "temporal_share": parts.temporal_share,
+    }
+    for name, (plain, tensors) in (
+        ("features", pack_features(detector.features_)),
+        ("model", pack_model(detector.model_)),
+    ):
         content[name] = plain
         arrays |= {f"{name}.{key}": value for key, value in tensors.items()}
     content["regimes"] = {}
@@ -57,8 +63,12 @@ def save_detector(detector: Detector, folder: str | os.PathLike[str]) -> None:
         if isinstance(parts.ranker, ColumnRanker):
             content["ranker"]["column"] = parts.ranker.column
         if isinstance(parts.ranker, XGBoostRanker):
-            arrays[_RANKER_BYTES] = np.frombuffer(bytes(parts.ranker.booster.save_raw("ubj")), np.uint8)
-        content["ranker_version"] = digest(content["ranker"], {name: arrays[name] for name in (_RANKER_BYTES,) if name in arrays})
+            arrays[_RANKER_BYTES] = np.frombuffer(
+                bytes(parts.ranker.booster.save_raw("ubj")), np.uint8
+            )
+        content["ranker_version"] = digest(
+            content["ranker"], {name: arrays[name] for name in (_RANKER_BYTES,) if name in arrays}
+        )
         for mode, ranked in parts.ranked.items():
             content["ranker"][mode], tensors = pack(ranked)
             arrays |= {f"ranker.{mode}.{key}": value for key, value in tensors.items()}
@@ -77,42 +87,76 @@ def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Dete
         model = unpack_model(content["model"], below("model", arrays))
         detector = Detector(features, model, **content["settings"])
         detector.features_, detector.model_ = features, model
-        regimes = {name: unpack(Regimes, content["regimes"][name], below(f"regimes.{name}", arrays)) for name in (*MODES, "in_sample")}
+        regimes = {
+            name: unpack(Regimes, content["regimes"][name], below(f"regimes.{name}", arrays))
+            for name in (*MODES, "in_sample")
+        }
         in_sample = regimes.pop("in_sample")
         reference = unpack(Reference, content["reference"], below("reference", arrays))
         ranker, ranked = _ranker(content["ranker"], arrays, features, model)
         first, last = map(float, content["times"])
-        detector.parts_ = Parts(regimes, in_sample, float(content["temporal_share"]), reference, (first, last), ranker, ranked)
+        detector.parts_ = Parts(
+            regimes,
+            in_sample,
+            float(content["temporal_share"]),
+            reference,
+            (first, last),
+            ranker,
+            ranked,
+        )
         detector.calibration_ = 0
         check_detector(detector)
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        raise BundleError(f"{folder}: not a detector this version understands ({problem!r})") from problem
+        raise BundleError(
+            f"{folder}: not a detector this version understands ({problem!r})"
+        ) from problem
     number = current_calibration(folder) if calibration is None else calibration
-    return detector if number == 0 else _calibrated(detector, content, folder, number, asked=calibration is not None)
+    return (
+        detector
+        if number == 0
+        else _calibrated(detector, content, folder, number, asked=calibration is not None)
+    )
 
 
-def _calibrated(detector: Detector, content: dict[str, Any], folder: str | os.PathLike[str], number: int, asked: bool) -> Detector:
+def _calibrated(
+    detector: Detector,
+    content: dict[str, Any],
+    folder: str | os.PathLike[str],
+    number: int,
+    asked: bool,
+) -> Detector:
     """The detector with a saved calibration; as it is if that belongs to another and was not asked for."""
     calibration = read_calibration(folder, number)
     if not calibration.belongs_to(content):
         if asked:
-            raise BundleError(f"{folder}: calibration {number} was made with another model, and cannot be used with this one")
+            raise BundleError(
+                f"{folder}: calibration {number} was made with another model, and cannot be used with this one"
+            )
         return detector
     try:
-        detector.parts_ = with_calibration(detector.fitted(), calibration.regimes, calibration.ranked)
+        detector.parts_ = with_calibration(
+            detector.fitted(), calibration.regimes, calibration.ranked
+        )
         check_detector(detector)
         detector.parts_, detector.calibration_ = rescored(detector.parts_), number
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        raise BundleError(f"{folder}: calibration {number} is not one this version understands ({problem!r})") from problem
+        raise BundleError(
+            f"{folder}: calibration {number} is not one this version understands ({problem!r})"
+        ) from problem
     return detector
 
 
 def _ranker(
-    content: dict[str, Any] | None, arrays: dict[str, Array], features: Features, model: HiddenMarkovModel[Any]
+    content: dict[str, Any] | None,
+    arrays: dict[str, Array],
+    features: Features,
+    model: HiddenMarkovModel[Any],
 ) -> tuple[Ranker | None, dict[str, RegimeRanker] | None]:
     if content is None:
         return None, None
-    ranked = {mode: unpack(RegimeRanker, content[mode], below(f"ranker.{mode}", arrays)) for mode in MODES}
+    ranked = {
+        mode: unpack(RegimeRanker, content[mode], below(f"ranker.{mode}", arrays)) for mode in MODES
+    }
     if content["kind"] == "column":
         return as_ranker(str(content["column"]), features, model), ranked
     if content["kind"] == "head":
@@ -122,5 +166,7 @@ def _ranker(
     try:
         from xgboost import Booster
     except ImportError as problem:
-        raise BundleError("this detector has an XGBoost ranker: install `turncoat[baselines]`") from problem
+        raise BundleError(
+            "this detector has an XGBoost ranker: install `turncoat[baselines]`"
+        ) from problem
     return XGBoostRanker(Booster(model_file=bytearray(arrays[_RANKER_BYTES].tobytes()))), ranked

@@ -64,7 +64,10 @@ class Calibration:
 
     def belongs_to(self, manifest: dict[str, Any]) -> bool:
         """Whether the saved detector with this manifest is the one it was made with."""
-        return (self.model_version, self.ranker_version) == (manifest["model_version"], manifest["ranker_version"])
+        return (self.model_version, self.ranker_version) == (
+            manifest["model_version"],
+            manifest["ranker_version"],
+        )
 
 
 def save_calibration(folder: str | os.PathLike[str], detector: Detector, about: About) -> int:
@@ -74,9 +77,16 @@ def save_calibration(folder: str | os.PathLike[str], detector: Detector, about: 
     """
     manifest, _ = _saved_detector(folder)
     parts = detector.fitted()
-    if detector.version_ != manifest["model_version"] or (parts.ranked is None) != (manifest["ranker"] is None):
-        raise BundleError(f"{folder}: the detector there is not the one that was recalibrated. Load it, and recalibrate that")
-    content: dict[str, Any] = {"about": vars(about), **{name: manifest[name] for name in ("model_version", "ranker_version")}}
+    if detector.version_ != manifest["model_version"] or (parts.ranked is None) != (
+        manifest["ranker"] is None
+    ):
+        raise BundleError(
+            f"{folder}: the detector there is not the one that was recalibrated. Load it, and recalibrate that"
+        )
+    content: dict[str, Any] = {
+        "about": vars(about),
+        **{name: manifest[name] for name in ("model_version", "ranker_version")},
+    }
     content["regimes"], arrays = pack(parts.regimes[MODE])
     arrays = {f"regimes.{name}": array for name, array in arrays.items()}
     content["ranked"] = None
@@ -93,15 +103,29 @@ def save_calibration(folder: str | os.PathLike[str], detector: Detector, about: 
 def calibrations(folder: str | os.PathLike[str]) -> list[CalibrationInfo]:
     """All calibrations of a saved detector, the original first."""
     manifest, arrays = _saved_detector(folder)
-    found = {number: read_calibration(folder, number) for number in _numbers(Path(folder) / _FOLDER)}
+    found = {
+        number: read_calibration(folder, number) for number in _numbers(Path(folder) / _FOLDER)
+    }
     usable = {number: calibration.belongs_to(manifest) for number, calibration in found.items()}
     current = current_calibration(folder)
     current = current if usable.get(current, False) else 0
-    rows, frauds = (round(float(arrays[f"regimes.{MODE}.{name}"].sum())) for name in ("mass", "frauds"))
-    infos = [CalibrationInfo(0, None, rows, frauds, None, manifest["model_version"], True, current == 0)]
+    rows, frauds = (
+        round(float(arrays[f"regimes.{MODE}.{name}"].sum())) for name in ("mass", "frauds")
+    )
+    infos = [
+        CalibrationInfo(0, None, rows, frauds, None, manifest["model_version"], True, current == 0)
+    ]
     for number, calibration in found.items():
         version, fits = calibration.model_version, usable[number]
-        infos.append(CalibrationInfo(number, **vars(calibration.about), model_version=version, usable=fits, current=current == number))
+        infos.append(
+            CalibrationInfo(
+                number,
+                **vars(calibration.about),
+                model_version=version,
+                usable=fits,
+                current=current == number,
+            )
+        )
     return infos
 
 
@@ -111,7 +135,9 @@ def use_calibration(folder: str | os.PathLike[str], number: int) -> None:
 
     there = [0, *_numbers(Path(folder) / _FOLDER)]
     if number not in there:
-        raise BundleError(f"{folder} has no calibration {number}; it has {', '.join(map(str, there))}")
+        raise BundleError(
+            f"{folder} has no calibration {number}; it has {', '.join(map(str, there))}"
+        )
     load(folder, number)
     (Path(folder) / _FOLDER).mkdir(exist_ok=True)
     _point(folder, number)
@@ -125,9 +151,13 @@ def current_calibration(folder: str | os.PathLike[str]) -> int:
     except FileNotFoundError:
         return 0
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as problem:
-        raise BundleError(f"{path} cannot be read ({problem!r}). Say again which calibration is to be used") from problem
+        raise BundleError(
+            f"{path} cannot be read ({problem!r}). Say again which calibration is to be used"
+        ) from problem
     if type(number) is not int or number < 0:
-        raise BundleError(f"{path} names {number!r}, which is no calibration. Say again which calibration is to be used")
+        raise BundleError(
+            f"{path} names {number!r}, which is no calibration. Say again which calibration is to be used"
+        )
     return number
 
 
@@ -141,10 +171,14 @@ def read_calibration(folder: str | os.PathLike[str], number: int) -> Calibration
             str(content["model_version"]),
             str(content["ranker_version"]),
             unpack(Regimes, content["regimes"], below("regimes", arrays)),
-            None if content["ranked"] is None else unpack(RegimeRanker, content["ranked"], below("ranked", arrays)),
+            None
+            if content["ranked"] is None
+            else unpack(RegimeRanker, content["ranked"], below("ranked", arrays)),
         )
     except (LookupError, TypeError, ValueError) as problem:
-        raise BundleError(f"{place}: not a calibration this version understands ({problem!r})") from problem
+        raise BundleError(
+            f"{place}: not a calibration this version understands ({problem!r})"
+        ) from problem
 
 
 def _saved_detector(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -159,7 +193,11 @@ def _place(folder: Path, number: int) -> Path:
 
 def _numbers(folder: Path) -> list[int]:
     """Of the calibrations that were saved to the end."""
-    return sorted(int(place.parent.name) for place in folder.glob("*/manifest.json") if place.parent.name.isdecimal())
+    return sorted(
+        int(place.parent.name)
+        for place in folder.glob("*/manifest.json")
+        if place.parent.name.isdecimal()
+    )
 
 
 def _next_place(folder: Path) -> tuple[int, Path]:
@@ -167,7 +205,9 @@ def _next_place(folder: Path) -> tuple[int, Path]:
     try:
         folder.mkdir(exist_ok=True)
         for _ in range(_ATTEMPTS):
-            number = 1 + max((int(place.name) for place in folder.iterdir() if place.name.isdecimal()), default=0)
+            number = 1 + max(
+                (int(place.name) for place in folder.iterdir() if place.name.isdecimal()), default=0
+            )
             try:
                 _place(folder, number).mkdir()
             except FileExistsError:

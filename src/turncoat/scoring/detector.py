@@ -53,7 +53,9 @@ UNSAVED = -1  # number of a calibration that is not saved yet
 class Parts:
     """What fitting a detector makes, beside features and model."""
 
-    regimes: Mapping[str, Regimes]  # by mode, measured on calibration customers: what scores are made of
+    regimes: Mapping[
+        str, Regimes
+    ]  # by mode, measured on calibration customers: what scores are made of
     in_sample: Regimes  # measured on the fit part, to be shown beside them
     temporal_share: float  # how far the beliefs are from those of the same model without transitions; calibration, filtered
     reference: Reference  # what drift is measured from; calibration, filtered
@@ -94,28 +96,47 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
         """Fit features and model on the split's fit part, and measure the regimes on its calibration part."""
         self.check_settings()
-        for name in ("parts_", "fingerprint_", "version_", "_wording", "_exact_model"):  # of an earlier fit
+        for name in (
+            "parts_",
+            "fingerprint_",
+            "version_",
+            "_wording",
+            "_exact_model",
+        ):  # of an earlier fit
             self.__dict__.pop(name, None)
         if split is None:
-            split = by_customer(transactions.customer_codes, transactions.times, transactions.labels)
+            split = by_customer(
+                transactions.customer_codes, transactions.times, transactions.labels
+            )
         if len(split.calibration) == 0:
-            raise ConfigError(f"the split {split.name!r} has no calibration part, on which fraud rates are measured. Make one that has")
+            raise ConfigError(
+                f"the split {split.name!r} has no calibration part, on which fraud rates are measured. Make one that has"
+            )
         part = transactions.take(split.calibration)
         labels = part.needed_labels("measuring the regimes' fraud rates")
-        self.features_ = (Features() if self.features is None else clone(self.features)).fit(transactions.take(split.fit))
+        self.features_ = (Features() if self.features is None else clone(self.features)).fit(
+            transactions.take(split.fit)
+        )
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
         panel = self.fit_panel(transactions, split)
         anchoring = self.anchoring
-        self.model_.fit(panel, None if anchoring is None else anchoring.anchors(panel, self.model_.n_states))
+        self.model_.fit(
+            panel, None if anchoring is None else anchoring.anchors(panel, self.model_.n_states)
+        )
         self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
         held_out, places = part_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: self._probs(held_out, mode) for mode in MODES}
         own = {mode: beliefs[mode][places] for mode in MODES}
-        regimes = {mode: self._regimes(own[mode], labels, part.offsets, "calibration", mode) for mode in MODES}
+        regimes = {
+            mode: self._regimes(own[mode], labels, part.offsets, "calibration", mode)
+            for mode in MODES
+        }
         scores = filtered_scores(regimes["filtered"], None, own["filtered"], None)
         self.parts_ = Parts(
             regimes=regimes,
-            in_sample=self._regimes(self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered"),
+            in_sample=self._regimes(
+                self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered"
+            ),
             temporal_share=self._temporal_share(held_out, places, beliefs["filtered"]),
             reference=Reference.measure(own["filtered"], held_out.continuous[places], scores),
             times=(float(part.times.min()), float(part.times.max())),
@@ -136,25 +157,39 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def check_settings(self) -> None:
         """Refuse settings that cannot be, before long work."""
         if self.supervision not in SUPERVISIONS:
-            raise ConfigError(f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}")
-        if self.temperature != AUTO and not (_is_number(self.temperature) and 0 < self.temperature < np.inf):
-            raise ConfigError(f"temperature is {self.temperature!r}; it must be a positive number, or {AUTO!r}")
+            raise ConfigError(
+                f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}"
+            )
+        if self.temperature != AUTO and not (
+            _is_number(self.temperature) and 0 < self.temperature < np.inf
+        ):
+            raise ConfigError(
+                f"temperature is {self.temperature!r}; it must be a positive number, or {AUTO!r}"
+            )
         Anchoring(self.n_fraud_states, self.label_noise)
         if self.model is not None:
             self.model.check_settings()
         own = 1.0 if self.model is None else self.model.temperature
         if self.temperature != AUTO and own not in (1.0, self.temperature):
-            raise ConfigError(f"the model's temperature is {own!r} and the detector's {self.temperature!r}. Give it to the detector")
+            raise ConfigError(
+                f"the model's temperature is {own!r} and the detector's {self.temperature!r}. Give it to the detector"
+            )
 
     @property
     def anchoring(self) -> Anchoring | None:
         """How labels hold fit rows to states, if they do."""
-        return Anchoring(self.n_fraud_states, self.label_noise) if self.supervision == "anchored" else None
+        return (
+            Anchoring(self.n_fraud_states, self.label_noise)
+            if self.supervision == "anchored"
+            else None
+        )
 
     def fitted(self) -> Parts:
         """What fitting made."""
         if not hasattr(self, "parts_"):
-            raise NotFittedError("this detector is not fitted yet. Call `fit` first, or `turncoat.load` a saved one")
+            raise NotFittedError(
+                "this detector is not fitted yet. Call `fit` first, or `turncoat.load` a saved one"
+            )
         parts: Parts = self.parts_
         return parts
 
@@ -183,25 +218,35 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(
                 f"the split {split.name!r} has no selection part, on which a temperature is chosen. Make one, or name a temperature"
             )
-        return choose_temperature(self.model_, panel, *part_panel(self.features_, transactions, split, "selection"))
+        return choose_temperature(
+            self.model_, panel, *part_panel(self.features_, transactions, split, "selection")
+        )
 
     def fit_panel(self, transactions: Transactions, split: Split) -> Panel:
         """The rows that the model is fitted to: those of the fit part's customers with enough transactions."""
         known, rows = known_part(transactions, split, "fit")
         kept = long_enough(known.customer_codes, rows)
         if len(kept) == 0:
-            raise DataError(f"the fit part of the split {split.name!r} has no customer with 5 transactions. Choose a larger fit part")
+            raise DataError(
+                f"the fit part of the split {split.name!r} has no customer with 5 transactions. Choose a larger fit part"
+            )
         return self.features_.transform(known, rows=kept)
 
-    def _regimes(self, probs: Array, labels: Array | None, offsets: Array, part: str, mode: str) -> Regimes:
+    def _regimes(
+        self, probs: Array, labels: Array | None, offsets: Array, part: str, mode: str
+    ) -> Regimes:
         if labels is None:
             raise DataError(f"the {part} part has no labels. Set `label` in the schema")
         stickiness = np.diag(self.model_.params_.transition_matrix)
-        return Regimes.measure(probs, labels, offsets, stickiness, part=part, mode=mode, in_sample=part == "fit")
+        return Regimes.measure(
+            probs, labels, offsets, stickiness, part=part, mode=mode, in_sample=part == "fit"
+        )
 
     def _probs(self, panel: Panel, mode: str, known: Anchors | None = None) -> Array:
         model = self._exact_model
-        return (model.filter(panel, known) if mode == "filtered" else model.smooth(panel, known)).probs
+        return (
+            model.filter(panel, known) if mode == "filtered" else model.smooth(panel, known)
+        ).probs
 
     @cached_property
     def _exact_model(self) -> HiddenMarkovModel[Any]:
@@ -215,7 +260,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         alone = self.model_.memoryless(panel, beliefs.mean(axis=0)).probs
         return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
 
-    def score(self, transactions: Transactions, mode: str = "filtered", kind: str = "corrected", known: ArrayLike | None = None) -> Scores:
+    def score(
+        self,
+        transactions: Transactions,
+        mode: str = "filtered",
+        kind: str = "corrected",
+        known: ArrayLike | None = None,
+    ) -> Scores:
         """Scores of all transactions.
 
         `known` labels (0, 1, or -1 for unknown), each learnt before the customer's next transaction, condition the beliefs after
@@ -251,7 +302,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             belief=belief,
             seen=np.arange(panel.n_rows) - np.repeat(panel.offsets[:-1], lengths) + 1,
             ids=np.arange(panel.n_rows) if panel.ids is None else panel.ids,
-            customers=np.repeat(np.arange(panel.n_sequences) if panel.customers is None else panel.customers, lengths),
+            customers=np.repeat(
+                np.arange(panel.n_sequences) if panel.customers is None else panel.customers,
+                lengths,
+            ),
             times=np.full(panel.n_rows, np.nan) if panel.times is None else panel.times,
             labels=panel.labels,
         )
@@ -274,10 +328,14 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         parts = self.fitted()
         if parts.ranked is not None:
             if external is None:
-                raise DataError("this detector has a ranker, and the ranker's scores are missing. Score transactions, or give `external`")
+                raise DataError(
+                    "this detector has a ranker, and the ranker's scores are missing. Score transactions, or give `external`"
+                )
             scores = np.asarray(external, np.float64)
             if scores.shape != (len(belief),):
-                raise DataError(f"the ranker's scores must be one for each of the {len(belief):,} rows; found shape {scores.shape}")
+                raise DataError(
+                    f"the ranker's scores must be one for each of the {len(belief):,} rows; found shape {scores.shape}"
+                )
             return parts.ranked[mode].predict(scores, belief)
         regimes = parts.regimes[mode]
         return mixed_rates(belief, regimes.mean_rates, regimes.rate_covariance)
@@ -298,26 +356,45 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.fitted()
         held = state or DetectorState()
         unpack_state(self, held)  # a state of another detector is refused before the row is
-        given = transaction if isinstance(transaction, Row) else read_row(self.features_.fitted().schema, transaction)
+        given = (
+            transaction
+            if isinstance(transaction, Row)
+            else read_row(self.features_.fitted().schema, transaction)
+        )
         steps = self.steps([held], [given], [label_follows])
         return steps.states[0], self.told(steps, level=level, n_reasons=n_reasons)[0]
 
     def steps(
-        self, states: Sequence[DetectorState], rows: Sequence[Row], label_follows: Sequence[bool], previous: Array | None = None
+        self,
+        states: Sequence[DetectorState],
+        rows: Sequence[Row],
+        label_follows: Sequence[bool],
+        previous: Array | None = None,
     ) -> Steps:
         """Several transactions, live and in order, which is faster than one by one: what is remembered after each, and more for `told`.
 
-        Where some are of one customer, or of one second party, `previous` [N, 2] names the transaction before each of them, whose state it
+        Where some are of one customer, or of one counterparty, `previous` [N, 2] names the transaction before each of them, whose state it
         goes on from; its own there is not looked at. -1 is none.
         """
-        return taken(self, states, rows, label_follows, np.full((len(rows), 2), -1) if previous is None else previous)
+        return taken(
+            self,
+            states,
+            rows,
+            label_follows,
+            np.full((len(rows), 2), -1) if previous is None else previous,
+        )
 
     def told(self, steps: Steps, *, level: float = 0.9, n_reasons: int = 4) -> list[Score]:
         """The scores of transactions that were taken in."""
         return told(self, steps, level, n_reasons)
 
     def reasons(
-        self, before: Array, known: Array, continuous: Array, categorical: Array, most: int | None = None
+        self,
+        before: Array,
+        known: Array,
+        continuous: Array,
+        categorical: Array,
+        most: int | None = None,
     ) -> Sequence[tuple[Reason, ...]]:
         """Why each of N rows was scored as it was, given the beliefs before them [N, K] and where there was one [N].
 
@@ -325,16 +402,31 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """
         if self.model_.n_states == 1:
             return [()] * len(before)
-        contrasts = self.model_.contrasts(self.regimes.fraud_state, self.model_.log_predictions(before, known), continuous, categorical)
+        contrasts = self.model_.contrasts(
+            self.regimes.fraud_state,
+            self.model_.log_predictions(before, known),
+            continuous,
+            categorical,
+        )
         wording = self._wording
-        return reasons(contrasts, wording.sources, wording.words, map(FeatureRow, continuous, categorical), most)
+        return reasons(
+            contrasts,
+            wording.sources,
+            wording.words,
+            map(FeatureRow, continuous, categorical),
+            most,
+        )
 
     @cached_property
     def _wording(self) -> Wording:
         return Wording(self.features_.fitted())
 
     def explain(
-        self, transactions: Transactions, customer: str, transaction: Any = None, last: int | None = None
+        self,
+        transactions: Transactions,
+        customer: str,
+        transaction: Any = None,
+        last: int | None = None,
     ) -> list[tuple[Any, Score]]:
         """The path of one customer: (id, score with reasons) of each of their transactions, of the last few, or of one. Filtered."""
         return explained(self, transactions, customer, transaction, last)
@@ -347,14 +439,23 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if label not in (0, 1):
             raise DataError(f"the label is {label!r}, and must be 0 or 1")
         belief = held.belief * self._label_likelihoods[int(label)]
-        return pack_states(self, (belief / belief.sum())[None], [held.seen], [FeatureState(held.features, held.entity)])[0]
+        return pack_states(
+            self,
+            (belief / belief.sum())[None],
+            [held.seen],
+            [FeatureState(held.features, held.counterparty)],
+        )[0]
 
     def report_fraud(self, state: DetectorState, time: float) -> DetectorState:
-        """What is remembered once it is known that the entity's transaction at `time` (seconds) was fraud."""
-        entity = self.features_.report_fraud(FeatureState(None, state.entity), time).entity
-        return DetectorState(state.customer, entity)
+        """What is remembered once it is known that the counterparty's transaction at `time` (seconds) was fraud."""
+        counterparty = self.features_.report_fraud(
+            FeatureState(None, state.counterparty), time
+        ).counterparty
+        return DetectorState(state.customer, counterparty)
 
-    def with_ranker(self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0) -> Detector:
+    def with_ranker(
+        self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
+    ) -> Detector:
         """The same detector with a ranker's score inside each regime, fitted on the split's calibration part.
 
         `ranker` is the name of a column of scores, a fitted XGBoost classifier or booster on the panel's columns, or, of a neural
@@ -362,20 +463,34 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """
         parts = self.fitted()
         if len(split.calibration) == 0:
-            raise ConfigError(f"the split {split.name!r} has no calibration part, on which a ranker is fitted. Make one that has")
+            raise ConfigError(
+                f"the split {split.name!r} has no calibration part, on which a ranker is fitted. Make one that has"
+            )
         made = as_ranker(ranker, self.features_, self.model_)
         part = transactions.take(split.calibration)
         labels = part.needed_labels("fitting a ranker inside the regimes")
         panel, places = part_panel(self.features_, transactions, split, "calibration")
         external = made.of_transactions(part, panel, places)
         beliefs = {mode: self._probs(panel, mode)[places] for mode in MODES}
-        ranked = {mode: RegimeRanker.fit(external, beliefs[mode], labels, part.offsets, shrinkage) for mode in MODES}
+        ranked = {
+            mode: RegimeRanker.fit(external, beliefs[mode], labels, part.offsets, shrinkage)
+            for mode in MODES
+        }
         scores = filtered_scores(self.regimes, ranked["filtered"], beliefs["filtered"], external)
-        reference = Reference.measure(beliefs["filtered"], panel.continuous[places], scores, external)
-        return self._with(replace(parts, reference=reference, ranker=made, ranked=ranked), calibration=0)
+        reference = Reference.measure(
+            beliefs["filtered"], panel.continuous[places], scores, external
+        )
+        return self._with(
+            replace(parts, reference=reference, ranker=made, ranked=ranked), calibration=0
+        )
 
     def recalibrated(
-        self, beliefs: ArrayLike, labels: ArrayLike, offsets: ArrayLike, external: ArrayLike | None = None, keep: float = 1.0
+        self,
+        beliefs: ArrayLike,
+        labels: ArrayLike,
+        offsets: ArrayLike,
+        external: ArrayLike | None = None,
+        keep: float = 1.0,
     ) -> Detector:
         """The same detector once further labels are known: what it says of a belief changes, beliefs and states do not.
 
@@ -384,7 +499,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         1 (all of it) to 0 (forgotten). Labels must be those of all transactions of some time or customers, not only of suspicious
         ones. Smoothed scores stay as they are.
         """
-        return self._with(recalibrated_parts(self.fitted(), beliefs, labels, offsets, external, keep), calibration=UNSAVED)
+        return self._with(
+            recalibrated_parts(self.fitted(), beliefs, labels, offsets, external, keep),
+            calibration=UNSAVED,
+        )
 
     def _with(self, parts: Parts, calibration: int) -> Detector:
         """The same features and model with other parts."""

@@ -15,19 +15,34 @@ if TYPE_CHECKING:
 
 
 def explained(
-    detector: Detector, transactions: Transactions, customer: str, transaction: Any = None, last: int | None = None
+    detector: Detector,
+    transactions: Transactions,
+    customer: str,
+    transaction: Any = None,
+    last: int | None = None,
 ) -> list[tuple[Any, Score]]:
     """(id, score with reasons) of each of a customer's transactions, of the last few, or of one. Filtered."""
-    own = np.flatnonzero(transactions.keys[np.repeat(np.arange(transactions.n_customers), np.diff(transactions.offsets))] == str(customer))
+    own = np.flatnonzero(
+        transactions.keys[
+            np.repeat(np.arange(transactions.n_customers), np.diff(transactions.offsets))
+        ]
+        == str(customer)
+    )
     if len(own) == 0:
         raise DataError(
             f"{transactions.source}: no customer {customer!r}. The first there are {', '.join(map(str, transactions.keys[:5]))}"
         )
     if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
-        raise DataError(f"{transactions.source}: customer {customer!r} has no transaction {transaction!r}")
+        raise DataError(
+            f"{transactions.source}: customer {customer!r} has no transaction {transaction!r}"
+        )
     panel = detector.features_.transform(transactions, rows=own)
     parts = detector.fitted()
-    external = None if parts.ranker is None else parts.ranker.of_transactions(transactions.take(own), panel)
+    external = (
+        None
+        if parts.ranker is None
+        else parts.ranker.of_transactions(transactions.take(own), panel)
+    )
     scores = detector.score_panel(panel, external=external)
     low, high = scores.interval()
     asked = [

@@ -35,18 +35,33 @@ class Steps:
 
 
 def taken(
-    detector: Detector, states: Sequence[DetectorState], rows: Sequence[Row], label_follows: Sequence[bool], previous: Array
+    detector: Detector,
+    states: Sequence[DetectorState],
+    rows: Sequence[Row],
+    label_follows: Sequence[bool],
+    previous: Array,
 ) -> Steps:
     """Take transactions in, each with its own state or, where `previous` [N, 2] is not -1, with what that transaction left."""
     ranker, model = detector.fitted().ranker, detector.model_
     seen, before, known, of_features = unpack_states(detector, states)
-    after, continuous, categorical = detector.features_.steps(of_features, rows, label_follows, previous)
+    after, continuous, categorical = detector.features_.steps(
+        of_features, rows, label_follows, previous
+    )
     customers = np.ascontiguousarray(previous[:, 0])
     beliefs = model.steps(before, known, continuous, categorical, customers)
     for i, earlier in enumerate(customers.tolist()):
         seen[i] = (seen[i] if earlier < 0 else seen[earlier]) + 1
     external = None if ranker is None else ranker.of_rows(rows, continuous, categorical)
-    return Steps(pack_states(detector, beliefs, seen, after), continuous, categorical, before, known, beliefs, seen, external)
+    return Steps(
+        pack_states(detector, beliefs, seen, after),
+        continuous,
+        categorical,
+        before,
+        known,
+        beliefs,
+        seen,
+        external,
+    )
 
 
 def told(detector: Detector, steps: Steps, level: float, n_reasons: int) -> list[Score]:
@@ -57,7 +72,11 @@ def told(detector: Detector, steps: Steps, level: float, n_reasons: int) -> list
     probability, variance = detector.judge(beliefs, "filtered", steps.external)
     lower, upper = beta_interval(probability, variance, level)
     raw, regime = beliefs[:, detector.regimes.fraud_state], beliefs.argmax(axis=1)
-    why = detector.reasons(steps.before, steps.known, steps.continuous, steps.categorical, n_reasons) if n_reasons else [()] * n_rows
+    why = (
+        detector.reasons(steps.before, steps.known, steps.continuous, steps.categorical, n_reasons)
+        if n_reasons
+        else [()] * n_rows
+    )
     return list(
         map(
             Score,

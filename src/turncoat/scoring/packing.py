@@ -24,4 +24,8 @@ def unpack(kind: type, plain: dict[str, Any], arrays: dict[str, Array]) -> Any:
 
 def below(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
     """Arrays whose names begin with a prefix, without it."""
-    return {name.removeprefix(f"{prefix}."): array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
+    return {
+        name.removeprefix(f"{prefix}."): array
+        for name, array in arrays.items()
+        if name.startswith(f"{prefix}.")
+    }

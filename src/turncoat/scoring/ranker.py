@@ -22,7 +22,9 @@ Array = NDArray[Any]
 _ROUNDS = 100
 _SMALL_STEP = 1e-10
 _RIDGE = 1e-6  # so that perfectly separated regimes keep finite slopes
-_LEAST_KEPT = 1e-3  # of what was known before an update, so that labels of one kind leave finite lines
+_LEAST_KEPT = (
+    1e-3  # of what was known before an update, so that labels of one kind leave finite lines
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,13 @@ class RegimeRanker:
 
     @classmethod
     def fit(
-        cls, scores: Array, belief: Array, labels: Array, offsets: Array, shrinkage: float = 10.0, with_slopes: bool = True
+        cls,
+        scores: Array,
+        belief: Array,
+        labels: Array,
+        offsets: Array,
+        shrinkage: float = 10.0,
+        with_slopes: bool = True,
     ) -> RegimeRanker:
         """Fit to scores [N], beliefs [N, K] and labels [N] of calibration customers, rows offsets[u]..offsets[u + 1] being one's.
 
@@ -47,12 +55,26 @@ class RegimeRanker:
         if not 0 <= shrinkage < np.inf:
             raise ConfigError(f"shrinkage is {shrinkage!r}; it must be a number of at least 0")
         if labels.min() == labels.max():
-            raise DataError(f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. Choose a larger calibration part")
+            raise DataError(
+                f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. Choose a larger calibration part"
+            )
         centre, spread = float(scores.mean()), float(scores.std()) or 1.0
         penalty = _shrinking(belief.shape[1], shrinkage, with_slopes)
-        return _solved(centre, spread, scores, belief, labels, offsets, penalty, np.zeros(len(penalty)), with_slopes)
+        return _solved(
+            centre,
+            spread,
+            scores,
+            belief,
+            labels,
+            offsets,
+            penalty,
+            np.zeros(len(penalty)),
+            with_slopes,
+        )
 
-    def updated(self, scores: Array, belief: Array, labels: Array, offsets: Array, keep: float = 1.0) -> RegimeRanker:
+    def updated(
+        self, scores: Array, belief: Array, labels: Array, offsets: Array, keep: float = 1.0
+    ) -> RegimeRanker:
         """The lines once further labelled rows, as in `fit`, are known. What was known is a Gaussian prior, its covariance over `keep`.
 
         A thousandth is kept at least. Labels may be all of one kind.
@@ -60,7 +82,9 @@ class RegimeRanker:
         check_keep(keep)
         n_states = len(self.intercepts)
         if len(labels) == 0:
-            raise DataError("no labelled transaction to update the ranker's regimes with. Wait for labels")
+            raise DataError(
+                "no labelled transaction to update the ranker's regimes with. Wait for labels"
+            )
         if scores.shape != labels.shape or belief.shape != (len(labels), n_states):
             raise DataError(
                 f"{len(labels):,} labels need as many scores and beliefs over {n_states} regimes; found {scores.shape} and {belief.shape}"
@@ -69,7 +93,9 @@ class RegimeRanker:
         with_slopes = bool(self.covariance[1::2, 1::2].any())
         known = np.stack([self.intercepts, self.slopes], axis=1).ravel()
         penalty = max(keep, _LEAST_KEPT) * _precision(self.covariance)
-        return _solved(self.centre, self.spread, scores, belief, labels, offsets, penalty, known, with_slopes)
+        return _solved(
+            self.centre, self.spread, scores, belief, labels, offsets, penalty, known, with_slopes
+        )
 
     def predict(self, scores: Array, belief: Array) -> tuple[Array, Array]:
         """Probability of fraud [N], and its variance."""
@@ -135,7 +161,9 @@ def _excess(z: Array, belief: Array, labels: Array, lines: Array, offsets: Array
 def _refuse_missing(scores: Array) -> None:
     missing = np.flatnonzero(~np.isfinite(scores))
     if missing.size:
-        raise DataError(f"the ranker's score is missing or infinite on row {missing[0]}. Give every row one")
+        raise DataError(
+            f"the ranker's score is missing or infinite on row {missing[0]}. Give every row one"
+        )
 
 
 def _shrinking(n_states: int, shrinkage: float, with_slopes: bool) -> Array:
@@ -155,7 +183,9 @@ def _shrinking(n_states: int, shrinkage: float, with_slopes: bool) -> Array:
     return penalty
 
 
-def _newton(z: Array, belief: Array, labels: Array, penalty: Array, known: Array) -> tuple[Array, Array]:
+def _newton(
+    z: Array, belief: Array, labels: Array, penalty: Array, known: Array
+) -> tuple[Array, Array]:
     """Minimise the loss of K lines [a_0, b_0, a_1, ...], and of what else is penalised for being away from `known`; its Hessian too."""
     n_states = belief.shape[1]
     design = np.stack([np.ones_like(z), z])  # [2, N]

@@ -30,7 +30,9 @@ class Ranker(Protocol):
         """What it was made of, as `as_ranker` takes it."""
         ...
 
-    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+    def of_transactions(
+        self, transactions: Transactions, panel: Panel, places: Array | None = None
+    ) -> Array:
         """Scores [N] of transactions, whose features are the panel's rows, or those of its rows at `places`."""
         ...
 
@@ -51,7 +53,9 @@ class ColumnRanker:
         """The column."""
         return self.column
 
-    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+    def of_transactions(
+        self, transactions: Transactions, panel: Panel, places: Array | None = None
+    ) -> Array:
         """The column's values."""
         return transactions.column(self.column)
 
@@ -71,7 +75,9 @@ class XGBoostRanker:
         """The booster."""
         return self.booster
 
-    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+    def of_transactions(
+        self, transactions: Transactions, panel: Panel, places: Array | None = None
+    ) -> Array:
         """Log odds of the panel's rows."""
         rows = slice(None) if places is None else places
         return self._margins(panel.continuous[rows], panel.categorical[rows])
@@ -85,7 +91,10 @@ class XGBoostRanker:
 
         best = self.booster.attr("best_iteration")  # of a fit that was stopped early
         margins: Array = self.booster.predict(
-            DMatrix(ranker_columns(continuous, categorical), nthread=1 if len(continuous) < _FEW_ROWS else None),
+            DMatrix(
+                ranker_columns(continuous, categorical),
+                nthread=1 if len(continuous) < _FEW_ROWS else None,
+            ),
             output_margin=True,
             validate_features=False,  # names, if it was fitted on a frame
             iteration_range=(0, 0 if best is None else int(best) + 1),
@@ -104,19 +113,28 @@ class HeadRanker:
         """The encoder."""
         return self.encoder
 
-    def of_transactions(self, transactions: Transactions, panel: Panel, places: Array | None = None) -> Array:
+    def of_transactions(
+        self, transactions: Transactions, panel: Panel, places: Array | None = None
+    ) -> Array:
         """Log odds of the panel's rows."""
         rows = slice(None) if places is None else places
         return self.encoder.head_score(panel.continuous[rows], panel.categorical[rows])
 
     def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
         """Log odds of live rows."""
-        return np.array([float(self.encoder.head_of(self.encoder.encode_row(*row))) for row in zip(continuous, categorical, strict=True)])
+        return np.array(
+            [
+                float(self.encoder.head_of(self.encoder.encode_row(*row)))
+                for row in zip(continuous, categorical, strict=True)
+            ]
+        )
 
 
 def ranker_columns(continuous: Array, categorical: Array) -> Array:
     """The columns that an XGBoost ranker is to be fitted on [N, D + J]: cells, then codes as numbers; NaN is missing."""
-    return np.hstack([continuous, np.where(categorical < 0, np.nan, categorical).astype(np.float32)])
+    return np.hstack(
+        [continuous, np.where(categorical < 0, np.nan, categorical).astype(np.float32)]
+    )
 
 
 def as_ranker(given: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
@@ -125,15 +143,21 @@ def as_ranker(given: Any, features: Features, model: HiddenMarkovModel[Any]) -> 
     if isinstance(given, FoldedEncoder):
         own: object = getattr(model, "encoder_", None)
         if own is not given:
-            raise ConfigError("the ranker is an encoder, and not the one that the detector's model has. Give `detector.model_.encoder_`")
+            raise ConfigError(
+                "the ranker is an encoder, and not the one that the detector's model has. Give `detector.model_.encoder_`"
+            )
         return HeadRanker(given)
     if isinstance(given, str):
         if given not in plan.schema.continuous:
-            raise ConfigError(f"the ranker's column {given!r} is not among the schema's continuous columns. Add it there")
+            raise ConfigError(
+                f"the ranker's column {given!r} is not among the schema's continuous columns. Add it there"
+            )
         return ColumnRanker(given, plan.schema.continuous.index(given))
     booster = given.get_booster() if hasattr(given, "get_booster") else given
     if not (hasattr(booster, "save_raw") and hasattr(booster, "num_features")):
-        raise ConfigError(f"a ranker is a column's name, a fitted XGBoost model or the model's own encoder; found {type(given).__name__}")
+        raise ConfigError(
+            f"a ranker is a column's name, a fitted XGBoost model or the model's own encoder; found {type(given).__name__}"
+        )
     expected = len(plan.continuous) + len(plan.categorical)
     if booster.num_features() != expected:
         raise ConfigError(

@@ -52,14 +52,21 @@ class Sources:
     def places(self) -> Array:
         """Place among the names of history, of the average transaction and of every feature [2 + D + J]."""
         places = {name: place for place, name in enumerate(self.names)}
-        return np.array([places[name] for name in (HISTORY, AVERAGE, *self.continuous, *self.categorical)], dtype=np.int64)
+        return np.array(
+            [places[name] for name in (HISTORY, AVERAGE, *self.continuous, *self.categorical)],
+            dtype=np.int64,
+        )
 
 
 Words = Callable[[FeatureRow], str]  # what a row has in one source
 
 
 def reasons(
-    contrasts: Contrasts, sources: Sources, words: Sequence[Words], rows: Iterable[FeatureRow], most: int | None = None
+    contrasts: Contrasts,
+    sources: Sources,
+    words: Sequence[Words],
+    rows: Iterable[FeatureRow],
+    most: int | None = None,
 ) -> list[tuple[Reason, ...]]:
     """Of every row: the terms, those of one source added up, the strongest first; all but the `most` strongest as one.
 
@@ -69,8 +76,13 @@ def reasons(
     wanted = len(names) if most is None else min(max(most, 0), len(names))
     found = []
     columns = _strongest(c.history, c.rest, c.cells, c.codes, sources.places, len(names), wanted)
-    for row, shown, totals, n_shown, n_others, others in zip(rows, *(column.tolist() for column in columns), strict=True):
-        told = [Reason(names[place], words[place](row), total) for place, total in zip(shown[:n_shown], totals, strict=False)]
+    for row, shown, totals, n_shown, n_others, others in zip(
+        rows, *(column.tolist() for column in columns), strict=True
+    ):
+        told = [
+            Reason(names[place], words[place](row), total)
+            for place, total in zip(shown[:n_shown], totals, strict=False)
+        ]
         if n_others:
             told.append(Reason(OTHERS, f"{n_others} other facts together", others))
         found.append(tuple(told))
@@ -79,7 +91,13 @@ def reasons(
 
 @compiled_exactly
 def _strongest(
-    history: Array, average: Array, continuous: Array, categorical: Array, places: Array, n_sources: int, most: int
+    history: Array,
+    average: Array,
+    continuous: Array,
+    categorical: Array,
+    places: Array,
+    n_sources: int,
+    most: int,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Of N rows: the places and totals of the strongest sources, and how many; the number of others and their sum.
 
@@ -87,7 +105,11 @@ def _strongest(
     """
     n_rows = len(history)
     shown, shown_totals = np.zeros((n_rows, most), np.int64), np.zeros((n_rows, most))
-    n_shown, n_others, others = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), np.zeros(n_rows)
+    n_shown, n_others, others = (
+        np.zeros(n_rows, np.int64),
+        np.zeros(n_rows, np.int64),
+        np.zeros(n_rows),
+    )
     totals = np.empty(n_sources)
     for i in range(n_rows):
         totals[:] = 0.0

@@ -12,8 +12,30 @@ from scipy.special import expit, logit
 
 Array = NDArray[Any]
 
-FURTHEST_CELL = 20.0  # spreads; a cell further out counts as this far, so that no single row makes a mean
-_CUTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)  # finer where fraud is
+FURTHEST_CELL = (
+    20.0  # spreads; a cell further out counts as this far, so that no single row makes a mean
+)
+_CUTS = (
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.75,
+    0.8,
+    0.85,
+    0.9,
+    0.925,
+    0.95,
+    0.97,
+    0.98,
+    0.99,
+    0.995,
+    0.999,
+)  # finer where fraud is
 MOST_BINS = len(_CUTS) + 1
 _SAME = 1e-3  # log odds; scores that are no further apart are one score and its rounding
 _LEAST_CHANCE = 1e-12
@@ -33,14 +55,22 @@ class Reference:
     edges: Array  # [B + 1] rising from 0 to 1: score bin b is edges[b] <= score < edges[b + 1], and the last one takes 1, too
     counts: Array  # [B] transactions in each
     mean_score: float
-    beliefs: Array  # [M, K] of evenly spaced rows, by which scores under another calibration are found
+    beliefs: (
+        Array  # [M, K] of evenly spaced rows, by which scores under another calibration are found
+    )
     external: Array | None = None  # [M] the ranker's scores of these rows, if there is a ranker
 
     @classmethod
-    def measure(cls, beliefs: Array, rows: Array, probabilities: Array, external: Array | None = None) -> Reference:
+    def measure(
+        cls, beliefs: Array, rows: Array, probabilities: Array, external: Array | None = None
+    ) -> Reference:
         """Of filtered beliefs [N, K], continuous cells [N, D] with NaN for missing ones, and scores [N]."""
         mass, means, spreads = _moments(beliefs, rows)
-        kept = np.unique(np.linspace(0, len(beliefs) - 1, min(len(beliefs), _MOST_SAMPLES)).round().astype(np.int64))
+        kept = np.unique(
+            np.linspace(0, len(beliefs) - 1, min(len(beliefs), _MOST_SAMPLES))
+            .round()
+            .astype(np.int64)
+        )
         edges, counts = _distribution(probabilities)
         return cls(
             n_rows=len(beliefs),
@@ -62,18 +92,37 @@ class Reference:
 
     def check(self, n_states: int, n_columns: int, has_ranker: bool) -> None:
         """Raise ValueError if this is not the reference of such a detector."""
-        shapes = {"occupancy": (n_states,), **dict.fromkeys(("means", "spreads", "mass"), (n_states, n_columns))}
-        shapes |= {"edges": (len(self.counts) + 1,), "counts": (len(self.counts),), "beliefs": (len(self.beliefs), n_states)}
+        shapes = {
+            "occupancy": (n_states,),
+            **dict.fromkeys(("means", "spreads", "mass"), (n_states, n_columns)),
+        }
+        shapes |= {
+            "edges": (len(self.counts) + 1,),
+            "counts": (len(self.counts),),
+            "beliefs": (len(self.beliefs), n_states),
+        }
         for name, shape in shapes.items():
             array = getattr(self, name)
-            if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all() or (name != "means" and (array < 0).any()):
+            if (
+                array.shape != shape
+                or array.dtype.kind != "f"
+                or not np.isfinite(array).all()
+                or (name != "means" and (array < 0).any())
+            ):
                 raise ValueError(f"the reference's {name} are not the model's")
-        if self.edges[0] != 0 or self.edges[-1] != 1 or (np.diff(self.edges) <= 0).any() or not self.counts.sum() > 0:
+        if (
+            self.edges[0] != 0
+            or self.edges[-1] != 1
+            or (np.diff(self.edges) <= 0).any()
+            or not self.counts.sum() > 0
+        ):
             raise ValueError("the reference's score bins are none")
         if not len(self.beliefs) or not self.n_rows > 0 or not 0 <= self.mean_score <= 1:
             raise ValueError("the reference has no rows, or no mean score")
         external = self.external
-        if (external is not None) != has_ranker or (external is not None and external.shape != (len(self.beliefs),)):
+        if (external is not None) != has_ranker or (
+            external is not None and external.shape != (len(self.beliefs),)
+        ):
             raise ValueError("the reference's scores of a ranker are not this detector's")
 
 
@@ -82,7 +131,9 @@ def _moments(beliefs: Array, rows: Array) -> tuple[Array, Array, Array]:
     mass, firsts, squares = (np.zeros((beliefs.shape[1], rows.shape[1])) for _ in range(3))
     for start in range(0, len(rows), _BLOCK_ROWS):
         weights = beliefs[start : start + _BLOCK_ROWS].astype(np.float64).T
-        cells = np.clip(rows[start : start + _BLOCK_ROWS].astype(np.float64), -FURTHEST_CELL, FURTHEST_CELL)
+        cells = np.clip(
+            rows[start : start + _BLOCK_ROWS].astype(np.float64), -FURTHEST_CELL, FURTHEST_CELL
+        )
         present = np.isfinite(cells)
         cells[~present] = 0.0
         mass += weights @ present.astype(np.float64)
@@ -93,14 +144,18 @@ def _moments(beliefs: Array, rows: Array) -> tuple[Array, Array, Array]:
 
 def mean_and_spread(mass: Array, firsts: Array, squares: Array) -> tuple[Array, Array]:
     """From sums of weights, of weighed cells and of their weighed squares; 0 where there is no mass."""
-    means, seconds = (np.divide(sums, mass, out=np.zeros_like(mass), where=mass > 0) for sums in (firsts, squares))
+    means, seconds = (
+        np.divide(sums, mass, out=np.zeros_like(mass), where=mass > 0) for sums in (firsts, squares)
+    )
     return means, np.sqrt(np.maximum(seconds - means**2, 0.0))
 
 
 def _distribution(probabilities: Array) -> tuple[Array, Array]:
     """Edges of score bins [B + 1] and the scores in each [B]."""
     inner = _inner_edges(probabilities)
-    counts = np.bincount(score_bins(inner, probabilities), minlength=len(inner) + 1).astype(np.float64)
+    counts = np.bincount(score_bins(inner, probabilities), minlength=len(inner) + 1).astype(
+        np.float64
+    )
     return np.concatenate([[0.0], inner, [1.0]]), counts
 
 

@@ -17,7 +17,9 @@ from turncoat.errors import ConfigError, DataError
 
 Array = NDArray[Any]
 
-PRIOR_ROWS = 1.0  # transactions' worth of the overall fraud rate that every regime's mean starts with
+PRIOR_ROWS = (
+    1.0  # transactions' worth of the overall fraud rate that every regime's mean starts with
+)
 _UNSURE = 0.5  # of a fraud and of a genuine transaction that intervals start with (Jeffreys): no fraud seen is not no risk
 
 FEW_OUTCOMES = 10  # frauds, or genuine transactions, of which shares are worth a second look
@@ -37,7 +39,17 @@ class Regimes:
     correlation: Array  # [K, K] of the rates' errors: a customer's rows sit in several regimes
 
     @classmethod
-    def measure(cls, probs: Array, labels: Array, offsets: Array, stickiness: Array, *, part: str, mode: str, in_sample: bool) -> Regimes:
+    def measure(
+        cls,
+        probs: Array,
+        labels: Array,
+        offsets: Array,
+        stickiness: Array,
+        *,
+        part: str,
+        mode: str,
+        in_sample: bool,
+    ) -> Regimes:
         """Weigh labels [N] by state probabilities [N, K]; customers are rows offsets[u]..offsets[u + 1]."""
         if len(labels) == 0:
             raise DataError(f"no labelled transaction in the {part} part. Choose a larger part")
@@ -46,7 +58,16 @@ class Regimes:
         rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)
         residuals = probs * (labels[:, None] - rates)
         spread = _inflation(probs, residuals, mass * rates * (1.0 - rates), offsets)
-        return cls(part, mode, in_sample, mass, frauds, mass / spread, np.asarray(stickiness, np.float64), _correlation(residuals, offsets))
+        return cls(
+            part,
+            mode,
+            in_sample,
+            mass,
+            frauds,
+            mass / spread,
+            np.asarray(stickiness, np.float64),
+            _correlation(residuals, offsets),
+        )
 
     def updated(self, new: Regimes, keep: float = 1.0) -> Regimes:
         """These regimes once further labelled transactions are known; `keep` weighs what was known before, from 0 to 1.
@@ -64,11 +85,21 @@ class Regimes:
             )
         mass, evidence = keep * self.mass + new.mass, keep * self.evidence + new.evidence
         sure = keep * self.evidence * self.rates + new.evidence * new.rates
-        rates = np.clip(np.divide(sure, evidence, out=np.zeros_like(mass), where=evidence > 0), 0.0, 1.0)
-        part = new.part if keep == 0 else self.part if self.part.endswith(new.part) else f"{self.part} + {new.part}"
+        rates = np.clip(
+            np.divide(sure, evidence, out=np.zeros_like(mass), where=evidence > 0), 0.0, 1.0
+        )
+        part = (
+            new.part
+            if keep == 0
+            else self.part
+            if self.part.endswith(new.part)
+            else f"{self.part} + {new.part}"
+        )
         in_sample = new.in_sample or (keep > 0 and self.in_sample)
         correlation = _pooled([(self, keep), (new, 1.0)])
-        return Regimes(part, self.mode, in_sample, mass, rates * mass, evidence, self.stickiness, correlation)
+        return Regimes(
+            part, self.mode, in_sample, mass, rates * mass, evidence, self.stickiness, correlation
+        )
 
     @property
     def n_states(self) -> int:
@@ -93,7 +124,9 @@ class Regimes:
     @property
     def rates(self) -> Array:
         """Fraud share eta_k = F_k / N_k [K]; the overall rate where a regime is empty."""
-        return np.divide(self.frauds, self.mass, out=np.full_like(self.mass, self.base_rate), where=self.mass > 0)
+        return np.divide(
+            self.frauds, self.mass, out=np.full_like(self.mass, self.base_rate), where=self.mass > 0
+        )
 
     @property
     def enrichment(self) -> Array:
@@ -117,7 +150,9 @@ class Regimes:
     def mean_rates(self) -> Array:
         """The fraud shares [K] that scores are made of: with little evidence nearer to the overall rate, never 0 or 1."""
         overall = (self.frauds.sum() + _UNSURE) / (self.mass.sum() + 2 * _UNSURE)
-        means: Array = (self.rates * self.evidence + PRIOR_ROWS * overall) / (self.evidence + PRIOR_ROWS)
+        means: Array = (self.rates * self.evidence + PRIOR_ROWS * overall) / (
+            self.evidence + PRIOR_ROWS
+        )
         return means
 
     @cached_property
@@ -136,7 +171,9 @@ class Regimes:
         """Credible interval of every fraud share, wide enough for the one that scores are made of."""
         a, b = self.posterior
         tail = (1.0 - level) / 2.0
-        return np.minimum(beta.ppf(tail, a, b), self.mean_rates), np.maximum(beta.ppf(1.0 - tail, a, b), self.mean_rates)
+        return np.minimum(beta.ppf(tail, a, b), self.mean_rates), np.maximum(
+            beta.ppf(1.0 - tail, a, b), self.mean_rates
+        )
 
     @property
     def misread_share(self) -> float:
@@ -153,7 +190,9 @@ class Regimes:
     def describe(self) -> str:
         """A small table, which says what it was measured on."""
         low, high = self.interval()
-        where = f"{self.part} part, {self.mode}" + (", in-sample" if self.in_sample else ", held out")
+        where = f"{self.part} part, {self.mode}" + (
+            ", in-sample" if self.in_sample else ", held out"
+        )
         lines = [f"{self.n_rows:,.0f} transactions, {self.base_rate:.2%} fraud; {where}"]
         lines.append("regime  transactions  fraud share   (90 % interval)  enrichment  stays")
         for k in range(self.n_states):
@@ -164,14 +203,22 @@ class Regimes:
             )
         n_frauds = self.frauds.sum()
         if min(n_frauds, self.n_rows - n_frauds) < FEW_OUTCOMES:
-            lines.append(f"only {n_frauds:,.0f} frauds and {self.n_rows - n_frauds:,.0f} genuine transactions: these shares are rough")
+            lines.append(
+                f"only {n_frauds:,.0f} frauds and {self.n_rows - n_frauds:,.0f} genuine transactions: these shares are rough"
+            )
         return "\n".join(lines)
 
 
 def check_keep(keep: float) -> None:
     """Refuse a weight of what was known before that is none."""
-    if isinstance(keep, bool) or not isinstance(keep, int | float | np.number) or not 0 <= keep <= 1:
-        raise ConfigError(f"keep is {keep!r}; it must be a number from 0 (forget what was known) to 1 (keep all of it)")
+    if (
+        isinstance(keep, bool)
+        or not isinstance(keep, int | float | np.number)
+        or not 0 <= keep <= 1
+    ):
+        raise ConfigError(
+            f"keep is {keep!r}; it must be a number from 0 (forget what was known) to 1 (keep all of it)"
+        )
 
 
 def _pooled(sources: list[tuple[Regimes, float]]) -> Array:
@@ -179,7 +226,9 @@ def _pooled(sources: list[tuple[Regimes, float]]) -> Array:
     total = np.zeros((sources[0][0].n_states,) * 2)
     for regimes, weight in sources:
         a, b = regimes.posterior
-        sizes = np.sqrt(weight * regimes.evidence * a * b) / (a + b)  # evidence times the error of each rate
+        sizes = np.sqrt(weight * regimes.evidence * a * b) / (
+            a + b
+        )  # evidence times the error of each rate
         total += regimes.correlation * sizes[:, None] * sizes
     return _scaled(total, np.sqrt(np.diag(total)))
 
@@ -206,9 +255,16 @@ def _inflation(probs: Array, residuals: Array, independent: Array, offsets: Arra
     frauds says little about likeness itself.
     """
     clustered = (np.add.reduceat(residuals, offsets[:-1], axis=0) ** 2).sum(axis=0)
-    mass, squares = probs.sum(axis=0), (np.add.reduceat(probs, offsets[:-1], axis=0) ** 2).sum(axis=0)
-    more = np.maximum(np.divide(squares, mass, out=np.ones_like(mass), where=mass > 0) - 1.0, 0.0)  # rows beside one's own
+    mass, squares = (
+        probs.sum(axis=0),
+        (np.add.reduceat(probs, offsets[:-1], axis=0) ** 2).sum(axis=0),
+    )
+    more = np.maximum(
+        np.divide(squares, mass, out=np.ones_like(mass), where=mass > 0) - 1.0, 0.0
+    )  # rows beside one's own
     pairs = float((independent * more).sum())
-    likeness = min(max(float((clustered - independent).sum()) / pairs, 0.0), 1.0) if pairs > 0 else 0.0
+    likeness = (
+        min(max(float((clustered - independent).sum()) / pairs, 0.0), 1.0) if pairs > 0 else 0.0
+    )
     own = np.divide(clustered, independent, out=np.ones_like(mass), where=independent > 0)
     return np.asarray(np.maximum(np.maximum(own, 1.0 + likeness * more), 1.0))

@@ -134,7 +134,9 @@ def _beta_counts(mean: Array, variance: Array) -> tuple[Array, Array]:
     a, b = np.empty(len(mean)), np.empty(len(mean))
     for i in range(len(mean)):
         spread = max(variance[i], _SMALLEST_VARIANCE)
-        least = min(math.sqrt(spread / 2), 0.5)  # the mean of a Beta(1/2, n) distribution with this variance
+        least = min(
+            math.sqrt(spread / 2), 0.5
+        )  # the mean of a Beta(1/2, n) distribution with this variance
         centre = min(max(mean[i], least), 1 - least)
         count = max(centre * (1 - centre) / spread - 1, 1e-6)
         a[i], b[i] = centre * count, (1 - centre) * count

@@ -23,15 +23,27 @@ def check_detector(detector: Detector) -> None:
     k = params.n_states
     for regimes in (*parts.regimes.values(), parts.in_sample):
         arrays = (regimes.mass, regimes.frauds, regimes.evidence, regimes.stickiness)
-        if any(array.shape != (k,) or array.dtype != np.float64 or not (array >= 0).all() or np.isinf(array).any() for array in arrays):
+        if any(
+            array.shape != (k,)
+            or array.dtype != np.float64
+            or not (array >= 0).all()
+            or np.isinf(array).any()
+            for array in arrays
+        ):
             raise ValueError("the regimes are not the model's")
-        if regimes.correlation.shape != (k, k) or not (np.abs(regimes.correlation) <= 1 + 1e-9).all():
+        if (
+            regimes.correlation.shape != (k, k)
+            or not (np.abs(regimes.correlation) <= 1 + 1e-9).all()
+        ):
             raise ValueError("the regimes' errors are not the model's")
         if not regimes.mass.sum() > 0 or (regimes.frauds > regimes.mass * (1 + 1e-9)).any():
             raise ValueError("the regimes hold no transactions, or more frauds than transactions")
     for ranked in (parts.ranked or {}).values():
         shapes = (ranked.intercepts.shape, ranked.slopes.shape, ranked.covariance.shape)
-        finite = all(np.isfinite(part).all() for part in (ranked.intercepts, ranked.slopes, ranked.covariance))
+        finite = all(
+            np.isfinite(part).all()
+            for part in (ranked.intercepts, ranked.slopes, ranked.covariance)
+        )
         if shapes != ((k,), (k,), (2 * k, 2 * k)) or not finite or not 0 < ranked.spread < np.inf:
             raise ValueError("the ranker's regimes are not the model's")
     parts.reference.check(k, len(plan.continuous), parts.ranked is not None)

@@ -18,21 +18,32 @@ Array = NDArray[Any]
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
-def choose_temperature(model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel, places: Array) -> float:
+def choose_temperature(
+    model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel, places: Array
+) -> float:
     """The temperature whose corrected scores, with fraud shares from the fit part, have the least log loss on the selection rows."""
     if fit_panel.labels is None or panel.labels is None:
-        raise DataError("choosing a temperature needs labels, and the schema names none. Set `label`, or name a temperature")
+        raise DataError(
+            "choosing a temperature needs labels, and the schema names none. Set `label`, or name a temperature"
+        )
     seen = model.chain(), model.embed(fit_panel), model.embed(panel)
-    losses = [log_loss(_scores(temperature, *seen)[places], panel.labels[places]) for temperature in TEMPERATURES]
+    losses = [
+        log_loss(_scores(temperature, *seen)[places], panel.labels[places])
+        for temperature in TEMPERATURES
+    ]
     return TEMPERATURES[int(np.argmin(losses))]
 
 
-def _scores(temperature: float, model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel) -> Array:
+def _scores(
+    temperature: float, model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel
+) -> Array:
     warmed = clone(model).set_params(temperature=temperature)._adopt(model.params_)
     stickiness = np.diag(model.params_.transition_matrix)
     probs = warmed.filter(fit_panel).probs
     labels = np.asarray(fit_panel.labels)
-    regimes = Regimes.measure(probs, labels, fit_panel.offsets, stickiness, part="fit", mode="filtered", in_sample=True)
+    regimes = Regimes.measure(
+        probs, labels, fit_panel.offsets, stickiness, part="fit", mode="filtered", in_sample=True
+    )
     scores: Array = warmed.filter(panel).probs @ regimes.mean_rates
     return scores
 

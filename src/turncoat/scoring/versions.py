@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from turncoat.scoring.detector import Detector
 
 _DIGITS = 16
-_LABELS = ("supervision", "n_fraud_states", "label_noise")  # settings that say how a label moves a belief
+_LABELS = (
+    "supervision",
+    "n_fraud_states",
+    "label_noise",
+)  # settings that say how a label moves a belief
 
 
 def model_version(detector: Detector) -> str:
@@ -29,15 +33,23 @@ def model_version(detector: Detector) -> str:
     model, parameters = pack_model(detector.model_)
     model = {name: value for name, value in model.items() if name != "fit_report"}
     if "encoder" in model:  # without how it was trained, and whether it was trained here or given
-        model["encoder"] = {name: value for name, value in model["encoder"].items() if name not in ("report", "given")}
+        model["encoder"] = {
+            name: value
+            for name, value in model["encoder"].items()
+            if name not in ("report", "given")
+        }
     settings = {name: getattr(detector, name) for name in _LABELS}
-    arrays = {f"features.{name}": array for name, array in scales.items()} | {f"model.{name}": array for name, array in parameters.items()}
+    arrays = {f"features.{name}": array for name, array in scales.items()} | {
+        f"model.{name}": array for name, array in parameters.items()
+    }
     return digest({"features": features, "model": model, "settings": settings}, arrays)
 
 
 def digest(content: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
     """16 hexadecimal digits of plain content and arrays."""
-    found = hashlib.sha256(json.dumps(content, sort_keys=True, default=lambda value: value.item()).encode())
+    found = hashlib.sha256(
+        json.dumps(content, sort_keys=True, default=lambda value: value.item()).encode()
+    )
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}".encode())
         found.update(np.ascontiguousarray(array).tobytes())

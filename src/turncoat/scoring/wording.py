@@ -17,7 +17,14 @@ from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Sources, Words
 
 Array = NDArray[Any]
 
-AMOUNT, PACE, HOUR, WEEKDAY, GAPS, FIRST = "amount", "pace", "hour", "weekday", "missing fields", "first transaction"
+AMOUNT, PACE, HOUR, WEEKDAY, GAPS, FIRST = (
+    "amount",
+    "pace",
+    "hour",
+    "weekday",
+    "missing fields",
+    "first transaction",
+)
 _FACTS = {
     AMOUNT: ("amount_z", "amount_to_mean", "amount_to_max", "amount_to_last"),
     PACE: (
@@ -31,7 +38,10 @@ _FACTS = {
     GAPS: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
-_OF_NO_COLUMN = {HISTORY: "history", AVERAGE: "where the encoder starts: all average, nothing named"}
+_OF_NO_COLUMN = {
+    HISTORY: "history",
+    AVERAGE: "where the encoder starts: all average, nothing named",
+}
 _FEWEST_KNOWN = 0.1  # log(1 + outcomes), which fade
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, AVERAGE))
@@ -46,9 +56,17 @@ class Wording:
     @cached_property
     def _source_of(self) -> Mapping[str, str]:
         schema = self.plan.schema
-        sources = {name: source for source, names in _FACTS.items() for name in names} if self.plan.engineered else {}
+        sources = (
+            {name: source for source, names in _FACTS.items() for name in names}
+            if self.plan.engineered
+            else {}
+        )
         facts = (*self.plan.continuous_facts, *self.plan.categorical_facts)
-        sources |= {name: self._named(str(schema.entity)) for name in facts if name.startswith("entity_")}
+        sources |= {
+            name: self._named(str(schema.counterparty))
+            for name in facts
+            if name.startswith("counterparty_")
+        }
         for source, column in self._column_of.items():
             sources |= {column: source, f"no_{column}": source}
             if self.plan.engineered:
@@ -64,14 +82,20 @@ class Wording:
     @cached_property
     def _column_of(self) -> Mapping[str, str]:
         schema = self.plan.schema
-        entity = () if schema.entity is None else (schema.entity,)
-        return {self._named(column): column for column in (*schema.continuous, *schema.categorical, *schema.habits, *entity)}
+        counterparty = () if schema.counterparty is None else (schema.counterparty,)
+        return {
+            self._named(column): column
+            for column in (*schema.continuous, *schema.categorical, *schema.habits, *counterparty)
+        }
 
     @cached_property
     def sources(self) -> Sources:
         """The source of each continuous and of each categorical feature."""
         plan, source_of = self.plan, self._source_of
-        return Sources(tuple(source_of[name] for name in plan.continuous), tuple(source_of[name] for name in plan.categorical))
+        return Sources(
+            tuple(source_of[name] for name in plan.continuous),
+            tuple(source_of[name] for name in plan.categorical),
+        )
 
     @cached_property
     def words(self) -> tuple[Words, ...]:
@@ -88,14 +112,23 @@ class Wording:
         if column in schema.continuous and column != schema.amount:
             number = self._numbers.get(column)
             words = partial(self._absent_or_not, column) if number is None else number.words(column)
-        return partial(self._entity, words) if self.plan.has_entity and column == schema.entity else words
+        return (
+            partial(self._counterparty, words)
+            if self.plan.has_counterparty and column == schema.counterparty
+            else words
+        )
 
     @cached_property
     def _numbers(self) -> Mapping[str, _Number]:
         """Where each continuous feature is in a row, and its scale."""
         scales, names = self.plan.scales, self.plan.continuous
-        scaled = (part[scales.kept].tolist() for part in (scales.units, scales.centres, scales.spreads))
-        return {name: _Number(place, *scale) for place, (name, *scale) in enumerate(zip(names, *scaled, strict=True))}
+        scaled = (
+            part[scales.kept].tolist() for part in (scales.units, scales.centres, scales.spreads)
+        )
+        return {
+            name: _Number(place, *scale)
+            for place, (name, *scale) in enumerate(zip(names, *scaled, strict=True))
+        }
 
     @cached_property
     def _codes(self) -> Mapping[str, int]:
@@ -128,16 +161,27 @@ class Wording:
             return _weekday(code("weekday")) + _fit(number("weekday_habit"))
         if source == GAPS:
             return _gaps(number("n_missing"))
-        return "first transaction of this customer" if code("is_first") else "not the first transaction"
+        return (
+            "first transaction of this customer"
+            if code("is_first")
+            else "not the first transaction"
+        )
 
     def _name(self, column: str) -> Words:
         """What says which name a row has in a column, and whether that is news."""
         vocabulary, place = self._vocabularies.get(column), self._codes.get(column)
         texts = None
         if vocabulary is not None and place is not None:
-            names = (*vocabulary.frequent, "of a rare kind", "never seen before", "missing")  # the last has code -1
+            names = (
+                *vocabulary.frequent,
+                "of a rare kind",
+                "never seen before",
+                "missing",
+            )  # the last has code -1
             texts = tuple(f"{column} {name}" for name in names)
-        news = [(self._codes[name], text) for name, text in self._news(column) if name in self._codes]
+        news = [
+            (self._codes[name], text) for name, text in self._news(column) if name in self._codes
+        ]
 
         def words(row: FeatureRow) -> str:
             text = column if texts is None or place is None else texts[row.categorical.item(place)]
@@ -150,20 +194,36 @@ class Wording:
 
     @staticmethod
     def _news(column: str) -> tuple[tuple[str, str], ...]:
-        return (f"new_{column}", ", new for this customer"), (f"changed_{column}", ", not as last time")
+        return (f"new_{column}", ", new for this customer"), (
+            f"changed_{column}",
+            ", not as last time",
+        )
 
     def _absent_or_not(self, column: str, row: FeatureRow) -> str:
         """Of a column that does not vary, so that only its absence is a feature."""
         return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
 
-    def _entity(self, words: Words, row: FeatureRow) -> str:
-        """What is said of the second party, and what is known of it."""
-        risk, log_ratio = self._number(row, "entity_risk_month"), self._number(row, "entity_amount_to_mean")
-        known = "" if math.isnan(risk) else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
-        if known and self._number(row, "entity_known_month") < _FEWEST_KNOWN:  # the risk is that of all
+    def _counterparty(self, words: Words, row: FeatureRow) -> str:
+        """What is said of the counterparty, and what is known of it."""
+        risk, log_ratio = (
+            self._number(row, "counterparty_risk_month"),
+            self._number(row, "counterparty_amount_to_mean"),
+        )
+        known = (
+            ""
+            if math.isnan(risk)
+            else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
+        )
+        if (
+            known and self._number(row, "counterparty_known_month") < _FEWEST_KNOWN
+        ):  # the risk is that of all
             known = ", of which no outcome is known"
         ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
-        return words(row) + known + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")
+        return (
+            words(row)
+            + known
+            + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")
+        )
 
 
 class _Number(NamedTuple):
@@ -206,7 +266,11 @@ def _grown(value: float, unit: float) -> float:
 
 def _amount(amount: float, log_ratio: float) -> str:
     shown = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
-    return shown if math.isnan(log_ratio) else f"{shown}, {math.exp(min(log_ratio, 50.0)):.2g}x this customer's usual"
+    return (
+        shown
+        if math.isnan(log_ratio)
+        else f"{shown}, {math.exp(min(log_ratio, 50.0)):.2g}x this customer's usual"
+    )
 
 
 def _pace(since_last: float, count_day: float) -> str:
@@ -217,7 +281,11 @@ def _pace(since_last: float, count_day: float) -> str:
     for longer, seconds_each in _UNITS:
         if seconds >= seconds_each:
             unit, size = longer, seconds_each
-    recent = "" if math.isnan(count_day) else f", about {math.expm1(min(count_day, 30.0)):.1f} in the last day"
+    recent = (
+        ""
+        if math.isnan(count_day)
+        else f", about {math.expm1(min(count_day, 30.0)):.1f} in the last day"
+    )
     return f"{seconds / size:.1f} {unit} after the last{recent}"
 
 
@@ -241,4 +309,10 @@ def _fit(agreement: float) -> str:
     """How well a moment agrees with habit, in words; nothing where there is none."""
     if math.isnan(agreement):
         return ""
-    return ", usual for this customer" if agreement > 0.5 else ", unusual for this customer" if agreement < -0.2 else ""
+    return (
+        ", usual for this customer"
+        if agreement > 0.5
+        else ", unusual for this customer"
+        if agreement < -0.2
+        else ""
+    )

@@ -5,4 +5,16 @@ from turncoat.selection.stability import Stability
 from turncoat.selection.sweep import Sweep, sweep, sweep_both
 from turncoat.selection.widths import choose_width, sweep_widths
 
-__all__ = ["Choice", "Order", "Stability", "Step", "Sweep", "choose", "choose_width", "sensitivity", "sweep", "sweep_both", "sweep_widths"]
+__all__ = [
+    "Choice",
+    "Order",
+    "Stability",
+    "Step",
+    "Sweep",
+    "choose",
+    "choose_width",
+    "sensitivity",
+    "sweep",
+    "sweep_both",
+    "sweep_widths",
+]

@@ -15,7 +15,11 @@ from turncoat.errors import ConfigError
 
 FLOOR = 0.005  # smallest share of the transactions that a fraud regime may hold
 DELTA = 0.5  # how far more states must lift the enrichment to be worth having
-CRITERIA: dict[str, Callable[[Sequence[float]], float]] = {"bic": min, "elbo": max, "held_out": max}  # what is best, a tier's own first
+CRITERIA: dict[str, Callable[[Sequence[float]], float]] = {
+    "bic": min,
+    "elbo": max,
+    "held_out": max,
+}  # what is best, a tier's own first
 FLOORS = (0.0, 0.0025, 0.005, 0.01, 0.02)
 DELTAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _ROUNDING = 1e-9  # relative; enrichments closer than this are equal
@@ -30,7 +34,9 @@ class Order:
     rate: float  # fraud share there
     base_rate: float  # fraud share overall
     enrichment: float  # the one over the other; NaN without fraud
-    proxy_agrees: bool | None = None  # whether the state with the highest proxy mean is the fraud state; None where there is no proxy
+    proxy_agrees: bool | None = (
+        None  # whether the state with the highest proxy mean is the fraud state; None where there is no proxy
+    )
     criteria: Mapping[str, float] = field(default_factory=dict)  # by name, as in CRITERIA
     measured: str = ""  # on which part and how, for people
 
@@ -79,23 +85,58 @@ class Choice:
     @property
     def kept(self) -> Order | None:
         """The order that eligibility chose."""
-        return next((step.order for step in self.trail if step.n_states == self.by_eligibility), None)
+        return next(
+            (step.order for step in self.trail if step.n_states == self.by_eligibility), None
+        )
 
     def describe(self) -> str:
         """A table of the trail, and both answers under it."""
         criteria = list(self.best)
-        rows = [["K", *(_HEADINGS[name] for name in criteria), "occupancy", "fraud share", "enrichment", "proxy", "eligible", "", "reason"]]
+        rows = [
+            [
+                "K",
+                *(_HEADINGS[name] for name in criteria),
+                "occupancy",
+                "fraud share",
+                "enrichment",
+                "proxy",
+                "eligible",
+                "",
+                "reason",
+            ]
+        ]
         for step in self.trail:
             order = step.order
-            values = [f"{order.criteria[name]:,.3f}" if name == "held_out" else f"{order.criteria[name]:,.0f}" for name in criteria]
-            state = [f"{order.occupancy:.2%}", f"{order.rate:.2%}", f"{order.enrichment:.2f}x", _PROXY[order.proxy_agrees]]
+            values = [
+                f"{order.criteria[name]:,.3f}"
+                if name == "held_out"
+                else f"{order.criteria[name]:,.0f}"
+                for name in criteria
+            ]
+            state = [
+                f"{order.occupancy:.2%}",
+                f"{order.rate:.2%}",
+                f"{order.enrichment:.2f}x",
+                _PROXY[order.proxy_agrees],
+            ]
             verdict = ["yes" if step.eligible else "no", "kept" if step.kept else "", step.reason]
             rows.append([str(order.n_states), *values, *state, *verdict])
         last = len(rows[0]) - 1
         widths = [max(len(row[i]) for row in rows) for i in range(last)]
-        lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row[:last], widths, strict=True)), row[last]]) for row in rows]
+        lines = [
+            "  ".join(
+                [*(cell.rjust(w) for cell, w in zip(row[:last], widths, strict=True)), row[last]]
+            )
+            for row in rows
+        ]
         where = sorted({step.order.measured for step in self.trail} - {""})
-        return "\n".join([*(f"fraud states measured on the {words}" for words in where), *lines, *self._answers()])
+        return "\n".join(
+            [
+                *(f"fraud states measured on the {words}" for words in where),
+                *lines,
+                *self._answers(),
+            ]
+        )
 
     def _answers(self) -> list[str]:
         if not self.judge_proxy:
@@ -107,13 +148,19 @@ class Choice:
         limits = f"occupancy at least {self.floor:.2%}, fraud share above the overall one"
         rule = f"{proxy}, {limits}; more states only for {self.delta:.0%} more enrichment"
         if self.by_eligibility is None:
-            eligible = f"none. None of the {len(self.trail)} orders is eligible, so this rule chooses none"
+            eligible = (
+                f"none. None of the {len(self.trail)} orders is eligible, so this rule chooses none"
+            )
         else:
             eligible = f"K = {self.by_eligibility}"
         if self.criterion is None:
             found = "none. No criterion is known for all orders"
         else:
-            others = ", ".join(f"{_HEADINGS[name]} K = {k}" for name, k in self.best.items() if name != self.criterion)
+            others = ", ".join(
+                f"{_HEADINGS[name]} K = {k}"
+                for name, k in self.best.items()
+                if name != self.criterion
+            )
             found = f"K = {self.by_criterion} ({_HEADINGS[self.criterion]}{'; ' + others if others else ''})"
         return [f"by eligibility: {eligible} ({rule})", f"by criterion:   {found}"]
 
@@ -153,20 +200,38 @@ def choose(
         kept = order if moves else kept
         trail.append(Step(order, eligible=True, kept=moves, reason=reason))
     by_criterion = None if name is None else _best(known, name)
-    return Choice(tuple(trail), None if kept is None else kept.n_states, by_criterion, name, floor, delta, judge_proxy)
+    return Choice(
+        tuple(trail),
+        None if kept is None else kept.n_states,
+        by_criterion,
+        name,
+        floor,
+        delta,
+        judge_proxy,
+    )
 
 
 def sensitivity(
-    orders: Iterable[Order], floors: Iterable[float] = FLOORS, deltas: Iterable[float] = DELTAS, *, judge_proxy: bool = True
+    orders: Iterable[Order],
+    floors: Iterable[float] = FLOORS,
+    deltas: Iterable[float] = DELTAS,
+    *,
+    judge_proxy: bool = True,
 ) -> pl.DataFrame:
     """K by eligibility for every pair of floor and delta; null where no order is eligible."""
     known, steps = list(orders), list(deltas)
     rows = [
-        (floor, delta, choose(known, floor=floor, delta=delta, judge_proxy=judge_proxy).by_eligibility)
+        (
+            floor,
+            delta,
+            choose(known, floor=floor, delta=delta, judge_proxy=judge_proxy).by_eligibility,
+        )
         for floor in floors
         for delta in steps
     ]
-    return pl.DataFrame(rows, schema={"floor": pl.Float64, "delta": pl.Float64, "n_states": pl.Int64}, orient="row")
+    return pl.DataFrame(
+        rows, schema={"floor": pl.Float64, "delta": pl.Float64, "n_states": pl.Int64}, orient="row"
+    )
 
 
 def _check(orders: Sequence[Order], floor: float, delta: float) -> None:
@@ -174,11 +239,17 @@ def _check(orders: Sequence[Order], floor: float, delta: float) -> None:
         raise ConfigError("there is no order to choose from. Give at least one")
     counts = [order.n_states for order in orders]
     if len(set(counts)) < len(counts):
-        raise ConfigError(f"orders have {', '.join(map(str, counts))} states; each K may appear once")
+        raise ConfigError(
+            f"orders have {', '.join(map(str, counts))} states; each K may appear once"
+        )
     if not 0 <= floor < 1:
-        raise ConfigError(f"floor is {floor!r}; it is a share of the transactions, at least 0 and below 1")
+        raise ConfigError(
+            f"floor is {floor!r}; it is a share of the transactions, at least 0 and below 1"
+        )
     if not 0 <= delta < math.inf:
-        raise ConfigError(f"delta is {delta!r}; it must be a finite number of at least 0, such as 0.5 for 50 %")
+        raise ConfigError(
+            f"delta is {delta!r}; it must be a finite number of at least 0, such as 0.5 for 50 %"
+        )
 
 
 def _shared(orders: Sequence[Order]) -> list[str]:
@@ -191,7 +262,9 @@ def _criterion(orders: Sequence[Order], wanted: str | None) -> str | None:
     if wanted is None:
         return shared[0] if shared else None
     if wanted not in shared:
-        raise ConfigError(f"criterion is {wanted!r}; these orders all have {', '.join(shared) or 'none'}")
+        raise ConfigError(
+            f"criterion is {wanted!r}; these orders all have {', '.join(shared) or 'none'}"
+        )
     return wanted
 
 
@@ -222,6 +295,8 @@ def compared(order: Order, kept: Order | None, delta: float) -> tuple[bool, str]
     before = f"K = {kept.n_states}'s {kept.enrichment:.2f}x"
     if math.isclose(order.enrichment, kept.enrichment, rel_tol=_ROUNDING):
         higher = order.rate > kept.rate
-        return higher, f"as enriched as {before}, " + ("with a higher fraud share" if higher else "with more states")
+        return higher, f"as enriched as {before}, " + (
+            "with a higher fraud share" if higher else "with more states"
+        )
     moves = order.enrichment > kept.enrichment * (1.0 + delta) * (1.0 + _ROUNDING)
     return moves, f"enrichment {'' if moves else 'not '}more than {delta:.0%} above {before}"

@@ -39,9 +39,13 @@ class FittedOrder:
     proxy_state: int | None  # the state with the highest mean of the proxy; None without a proxy
 
     @classmethod
-    def fit(cls, model: Model, parts: Parts, anchoring: Anchoring | None, proxy: int | None) -> FittedOrder:
+    def fit(
+        cls, model: Model, parts: Parts, anchoring: Anchoring | None, proxy: int | None
+    ) -> FittedOrder:
         """Fit a model to the fit part, and measure it on both; `proxy` is a continuous column."""
-        model.fit(parts.fit, None if anchoring is None else anchoring.anchors(parts.fit, model.n_states))
+        model.fit(
+            parts.fit, None if anchoring is None else anchoring.anchors(parts.fit, model.n_states)
+        )
         chain, seen = model.chain(), Parts(model.embed(parts.fit), model.embed(parts.held_out))
         has_proxy = proxy is not None and chain is model  # means of latents are of no column
         return cls(
@@ -72,9 +76,17 @@ class FittedOrder:
         content: dict[str, Any] = {"criteria": dict(self.criteria), "proxy_state": self.proxy_state}
         arrays: dict[str, Array] = {}
         for name in _REGIMES:
-            values = {field.name: getattr(getattr(self, name), field.name) for field in fields(Regimes)}
-            content[name] = {field: value for field, value in values.items() if not isinstance(value, np.ndarray)}
-            arrays |= {f"{name}.{field}": value for field, value in values.items() if isinstance(value, np.ndarray)}
+            values = {
+                field.name: getattr(getattr(self, name), field.name) for field in fields(Regimes)
+            }
+            content[name] = {
+                field: value for field, value in values.items() if not isinstance(value, np.ndarray)
+            }
+            arrays |= {
+                f"{name}.{field}": value
+                for field, value in values.items()
+                if isinstance(value, np.ndarray)
+            }
         with replaced_folder(folder, overwrite=True) as aside:
             self.model.save(aside / "model")
             ORDER.save(aside / "figures", content, arrays)
@@ -85,10 +97,14 @@ class FittedOrder:
         content, arrays = ORDER.load(folder / "figures")
         model = load_model(folder / "model")
         try:
-            held_out, in_sample = (Regimes(**content[name], **_under(name, arrays)) for name in _REGIMES)
+            held_out, in_sample = (
+                Regimes(**content[name], **_under(name, arrays)) for name in _REGIMES
+            )
             order = cls(model, held_out, in_sample, content["criteria"], content["proxy_state"])
         except (LookupError, TypeError) as problem:
-            raise BundleError(f"{folder}: not an order this version understands ({problem!r})") from problem
+            raise BundleError(
+                f"{folder}: not an order this version understands ({problem!r})"
+            ) from problem
         if {model.n_states, held_out.n_states, in_sample.n_states} != {n_states}:
             raise BundleError(f"{folder}: holds {model.n_states} states where {n_states} belong")
         return order
@@ -96,7 +112,11 @@ class FittedOrder:
 
 def _under(name: str, arrays: Mapping[str, Array]) -> dict[str, Any]:
     """The arrays that were saved under a name."""
-    return {field.removeprefix(f"{name}."): array for field, array in arrays.items() if field.startswith(f"{name}.")}
+    return {
+        field.removeprefix(f"{name}."): array
+        for field, array in arrays.items()
+        if field.startswith(f"{name}.")
+    }
 
 
 def _regimes(model: Model, panel: Panel, part: str, in_sample: bool) -> Regimes:
@@ -104,7 +124,15 @@ def _regimes(model: Model, panel: Panel, part: str, in_sample: bool) -> Regimes:
     labels: Array = np.asarray(panel.labels)[rows]
     offsets = np.append(0, np.cumsum(np.add.reduceat(rows, panel.offsets[:-1], dtype=np.int64)))
     stickiness = np.diag(model.params_.transition_matrix)
-    return Regimes.measure(model.filter(panel).probs[rows], labels, offsets, stickiness, part=part, mode="filtered", in_sample=in_sample)
+    return Regimes.measure(
+        model.filter(panel).probs[rows],
+        labels,
+        offsets,
+        stickiness,
+        part=part,
+        mode="filtered",
+        in_sample=in_sample,
+    )
 
 
 def _criteria(model: Model, parts: Parts, chain: Model, seen: Parts) -> dict[str, float]:
@@ -115,7 +143,9 @@ def _criteria(model: Model, parts: Parts, chain: Model, seen: Parts) -> dict[str
     if chain is not model:
         return held_out
     return (
-        {"elbo": float(model.lower_bound_), **held_out} if isinstance(model, VariationalHMM) else {"bic": model.bic(parts.fit), **held_out}
+        {"elbo": float(model.lower_bound_), **held_out}
+        if isinstance(model, VariationalHMM)
+        else {"bic": model.bic(parts.fit), **held_out}
     )
 
 
@@ -133,5 +163,9 @@ def _density(model: Model) -> Model:
     """The model as a density. The variational tier is one only with its posterior integrated out: the expected log is no density."""
     if not isinstance(model, VariationalHMM):
         return model
-    settings = {name: value for name, value in model.get_params(deep=False).items() if name not in ("n_states", "init")}
+    settings = {
+        name: value
+        for name, value in model.get_params(deep=False).items()
+        if name not in ("n_states", "init")
+    }
     return type(model).from_params(model.params_, **{**settings, "emission": "predictive"})

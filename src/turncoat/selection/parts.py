@@ -29,19 +29,26 @@ class Parts:
     """Panels of the fit and of the selection part."""
 
     fit: Panel
-    held_out: Panel  # selection rows, and before them their customers' earlier rows, labelled HISTORY
+    held_out: (
+        Panel  # selection rows, and before them their customers' earlier rows, labelled HISTORY
+    )
 
     @classmethod
     def of(cls, transactions: Transactions, split: Split, features: Features) -> Parts:
         """Panels made by fitted features. Customers with few rows are not fitted on, but they are judged."""
         codes = transactions.customer_codes
         before = split.known("fit", transactions.times)
-        fit = features.transform(transactions.take(before), rows=np.searchsorted(before, long_enough(codes, split.fit)))
+        fit = features.transform(
+            transactions.take(before), rows=np.searchsorted(before, long_enough(codes, split.fit))
+        )
         before = split.known("selection", transactions.times)
         context = np.isin(codes[before], codes[split.selection])
         panel = features.transform(transactions.take(before), rows=context)
         is_judged = np.isin(before[context], split.selection)
-        return cls(fit, replace(panel, labels=np.where(is_judged, np.asarray(panel.labels), np.int8(HISTORY))))
+        return cls(
+            fit,
+            replace(panel, labels=np.where(is_judged, np.asarray(panel.labels), np.int8(HISTORY))),
+        )
 
     @property
     def digests(self) -> dict[str, str]:
@@ -53,15 +60,24 @@ class Parts:
 
         With `both_kinds`, again until the fit part has both labels, as an anchored fit needs.
         """
-        fit, held_out = (panel[np.sort(rng.integers(len(panel), size=len(panel)))] for panel in (self.fit, self.held_out))
+        fit, held_out = (
+            panel[np.sort(rng.integers(len(panel), size=len(panel)))]
+            for panel in (self.fit, self.held_out)
+        )
         labels = np.asarray(fit.labels)
-        return self.resampled(rng, both_kinds) if both_kinds and labels.min() == labels.max() else Parts(fit, held_out)
+        return (
+            self.resampled(rng, both_kinds)
+            if both_kinds and labels.min() == labels.max()
+            else Parts(fit, held_out)
+        )
 
 
 def check_split(transactions: Transactions, split: Split) -> None:
     """Refuse data on which K cannot be chosen."""
     if len(split.selection) == 0:
-        raise ConfigError(f"the split {split.name!r} has no selection part, on which K is chosen. Make one that has")
+        raise ConfigError(
+            f"the split {split.name!r} has no selection part, on which K is chosen. Make one that has"
+        )
     transactions.take(split.selection).needed_labels("choosing K")
 
 
@@ -79,7 +95,12 @@ def history(panel: Panel) -> Panel | None:
     if not kept.any():
         return None
     lengths = np.add.reduceat(kept, panel.offsets[:-1], dtype=np.int64)
-    return Panel.from_arrays(panel.continuous[kept], panel.categorical[kept], lengths[lengths > 0], n_categories=panel.n_categories)
+    return Panel.from_arrays(
+        panel.continuous[kept],
+        panel.categorical[kept],
+        lengths[lengths > 0],
+        n_categories=panel.n_categories,
+    )
 
 
 def _digest(panel: Panel) -> str:

@@ -29,22 +29,39 @@ class Stability:
 
     def frame(self) -> pl.DataFrame:
         """For every K the share of the resamples that chose it, by either rule; a null K is none."""
-        by_rule = [Counter(getattr(choice, rule) for choice in self.choices) for rule in ("by_eligibility", "by_criterion")]
+        by_rule = [
+            Counter(getattr(choice, rule) for choice in self.choices)
+            for rule in ("by_eligibility", "by_criterion")
+        ]
         orders: list[int | None] = [step.n_states for step in self.reference.trail]
         if any(None in counts for counts in by_rule):
             orders.append(None)
         shares = ([counts[k] / len(self.choices) for k in orders] for counts in by_rule)
         return pl.DataFrame(
-            [orders, *shares], schema={"n_states": pl.Int64, "by_eligibility": pl.Float64, "by_criterion": pl.Float64}, orient="col"
+            [orders, *shares],
+            schema={"n_states": pl.Int64, "by_eligibility": pl.Float64, "by_criterion": pl.Float64},
+            orient="col",
         )
 
     def describe(self) -> str:
         """A small table."""
-        how = f"{FAST_ITERATIONS} iterations from the sweep's solutions: other optima are not looked for" if self.fast else "from scratch"
-        lines = [f"{len(self.choices)} resamples of customers, refitted {how}", "   K  by eligibility  by criterion"]
+        how = (
+            f"{FAST_ITERATIONS} iterations from the sweep's solutions: other optima are not looked for"
+            if self.fast
+            else "from scratch"
+        )
+        lines = [
+            f"{len(self.choices)} resamples of customers, refitted {how}",
+            "   K  by eligibility  by criterion",
+        ]
         for k, eligible, criterion in self.frame().rows():
-            stars = "*" if k == self.reference.by_eligibility else " ", "*" if k == self.reference.by_criterion else " "
-            lines.append(f"{'none' if k is None else k:>4}  {eligible:>13.0%}{stars[0]}  {criterion:>11.0%}{stars[1]}")
+            stars = (
+                "*" if k == self.reference.by_eligibility else " ",
+                "*" if k == self.reference.by_criterion else " ",
+            )
+            lines.append(
+                f"{'none' if k is None else k:>4}  {eligible:>13.0%}{stars[0]}  {criterion:>11.0%}{stars[1]}"
+            )
         return "\n".join([*lines, "* the answer on the customers themselves"])
 
     def __str__(self) -> str:
@@ -69,10 +86,14 @@ def resampled_choices(
     with Progress(console=console, disable=console.quiet) as progress:
         task = progress.add_task("resamples of customers", total=n_resamples * len(fits))
         for r in range(n_resamples):
-            drawn = parts.resampled(np.random.default_rng([seed, r]), both_kinds=anchoring is not None)
+            drawn = parts.resampled(
+                np.random.default_rng([seed, r]), both_kinds=anchoring is not None
+            )
             orders = []
             for fit in fits.values():
-                orders.append(FittedOrder.fit(_again(fit.model, fast), drawn, anchoring, proxy).order)
+                orders.append(
+                    FittedOrder.fit(_again(fit.model, fast), drawn, anchoring, proxy).order
+                )
                 progress.advance(task)
             choices.append(decide(orders))
     return tuple(choices)

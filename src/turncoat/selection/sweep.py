@@ -29,14 +29,30 @@ from turncoat.models.parameters import Prior
 from turncoat.models.settings import check_settings, whole_number
 from turncoat.models.variational import VariationalHMM
 from turncoat.scoring.supervision import Anchoring
-from turncoat.selection.eligibility import DELTA, DELTAS, FLOOR, FLOORS, Choice, Order, choose, sensitivity
+from turncoat.selection.eligibility import (
+    DELTA,
+    DELTAS,
+    FLOOR,
+    FLOORS,
+    Choice,
+    Order,
+    choose,
+    sensitivity,
+)
 from turncoat.selection.fitted import FittedOrder, Model
 from turncoat.selection.parts import DIGESTED, Parts, check_split
 from turncoat.selection.stability import Stability, resampled_choices
 from turncoat.storage import replace_file
 
 ORDERS = range(2, 11)
-_OF_A_SESSION = ("n_states", "init", "progress", "n_threads", "checkpoint", "device")  # settings that leave the result of an order as it is
+_OF_A_SESSION = (
+    "n_states",
+    "init",
+    "progress",
+    "n_threads",
+    "checkpoint",
+    "device",
+)  # settings that leave the result of an order as it is
 _IDENTITY, _ENCODER = "sweep.json", "encoder"
 
 
@@ -45,10 +61,14 @@ class Sweep:
     """Models of rising order, fitted on the fit part and measured on the selection part."""
 
     features: Features  # fitted
-    proxy: str | None  # the feature whose highest mean should mark the fraud state; None if there is none
+    proxy: (
+        str | None
+    )  # the feature whose highest mean should mark the fraud state; None if there is none
     fits: Mapping[int, FittedOrder]  # by K, rising
     anchoring: Anchoring | None
-    identity: Mapping[str, Any] = field(repr=False)  # the data and the settings, to tell this sweep from others
+    identity: Mapping[str, Any] = field(
+        repr=False
+    )  # the data and the settings, to tell this sweep from others
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -60,11 +80,26 @@ class Sweep:
         """The fitted models by K."""
         return {k: fit.model for k, fit in self.fits.items()}
 
-    def choice(self, *, floor: float = FLOOR, delta: float = DELTA, criterion: str | None = None, judge_proxy: bool = True) -> Choice:
+    def choice(
+        self,
+        *,
+        floor: float = FLOOR,
+        delta: float = DELTA,
+        criterion: str | None = None,
+        judge_proxy: bool = True,
+    ) -> Choice:
         """K by eligibility and by criterion, with the trail. As in `choose`."""
-        return choose(self.orders, floor=floor, delta=delta, criterion=criterion, judge_proxy=judge_proxy)
+        return choose(
+            self.orders, floor=floor, delta=delta, criterion=criterion, judge_proxy=judge_proxy
+        )
 
-    def sensitivity(self, floors: Iterable[float] = FLOORS, deltas: Iterable[float] = DELTAS, *, judge_proxy: bool = True) -> pl.DataFrame:
+    def sensitivity(
+        self,
+        floors: Iterable[float] = FLOORS,
+        deltas: Iterable[float] = DELTAS,
+        *,
+        judge_proxy: bool = True,
+    ) -> pl.DataFrame:
         """K by eligibility for every pair of floor and delta; null where no order is eligible."""
         return sensitivity(self.orders, floors, deltas, judge_proxy=judge_proxy)
 
@@ -87,14 +122,22 @@ class Sweep:
         `fast` goes a few iterations from each order's solution, so it tells how K varies with the customers but not with the optima
         that a fit may end in; without it every order is fitted from scratch.
         """
-        check_settings(self, {"n_resamples": n_resamples, "seed": seed}, {"n_resamples": whole_number(1), "seed": whole_number(0)})
+        check_settings(
+            self,
+            {"n_resamples": n_resamples, "seed": seed},
+            {"n_resamples": whole_number(1), "seed": whole_number(0)},
+        )
         check_split(transactions, split)
         parts = Parts.of(transactions, split, self.features)
         if changed := _differences(self.identity, {**self.identity, **parts.digests}):
-            raise DataError(f"these are not the transactions and the split of the sweep: {changed}. Give the sweep's own")
+            raise DataError(
+                f"these are not the transactions and the split of the sweep: {changed}. Give the sweep's own"
+            )
 
         def decide(orders: Iterable[Order]) -> Choice:
-            return choose(orders, floor=floor, delta=delta, criterion=criterion, judge_proxy=judge_proxy)
+            return choose(
+                orders, floor=floor, delta=delta, criterion=criterion, judge_proxy=judge_proxy
+            )
 
         reference = decide(self.orders)
         choices = resampled_choices(
@@ -151,16 +194,28 @@ def sweep(
             began = time.perf_counter()
 
             def fit(k: int = k) -> FittedOrder:
-                return FittedOrder.fit(clone(model).set_params(n_states=k, progress=progress), parts, anchoring, column)
+                return FittedOrder.fit(
+                    clone(model).set_params(n_states=k, progress=progress), parts, anchoring, column
+                )
 
-            fits[k], how = (fit(), "fitted") if place is None else _finished(place / f"order-{k:02d}", k, fit)
-            fits[k].model.set_params(n_threads=model.n_threads, progress=progress)  # which a saved model does not know
+            fits[k], how = (
+                (fit(), "fitted") if place is None else _finished(place / f"order-{k:02d}", k, fit)
+            )
+            fits[k].model.set_params(
+                n_threads=model.n_threads, progress=progress
+            )  # which a saved model does not know
             spent += time.perf_counter() - began
             left = spent / len(fits) * (len(counts) - len(fits))
-            done = f"{len(fits)} of {len(counts)}, {time.perf_counter() - began:.1f} s" + (f", about {left:.0f} s left" if left else "")
+            done = f"{len(fits)} of {len(counts)}, {time.perf_counter() - began:.1f} s" + (
+                f", about {left:.0f} s left" if left else ""
+            )
             console.print(f"K = {k} {how} ({done}): {_summary(fits[k].order)}", soft_wrap=True)
     except KeyboardInterrupt:
-        kept = "none are kept, as no folder was given" if place is None else f"kept in {place}; the same call goes on from there"
+        kept = (
+            "none are kept, as no folder was given"
+            if place is None
+            else f"kept in {place}; the same call goes on from there"
+        )
         console.print(f"stopped after {len(fits)} of {len(counts)} orders: {kept}", soft_wrap=True)
         raise
     return Sweep(fitted, proxy, fits, anchoring, identity)
@@ -200,11 +255,17 @@ def sweep_both(
 
 def _checked(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -> list[int]:
     if not isinstance(model, BaumWelchHMM | VariationalHMM):
-        raise ConfigError(f"model must be a BaumWelchHMM or a VariationalHMM; found {type(model).__name__}")
+        raise ConfigError(
+            f"model must be a BaumWelchHMM or a VariationalHMM; found {type(model).__name__}"
+        )
     if model.init is not None:
-        raise ConfigError("model has an `init`, which has one number of states; a sweep fits many. Set init=None")
+        raise ConfigError(
+            "model has an `init`, which has one number of states; a sweep fits many. Set init=None"
+        )
     if not isinstance(orders, Iterable):
-        raise ConfigError(f"orders must be several numbers of states, as range(2, 11); found {orders!r}")
+        raise ConfigError(
+            f"orders must be several numbers of states, as range(2, 11); found {orders!r}"
+        )
     if anchoring is not None and not isinstance(anchoring, Anchoring):
         raise ConfigError(f"anchoring must be an Anchoring, or None; found {anchoring!r}")
     counts = list(orders)
@@ -212,7 +273,9 @@ def _checked(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ConfigError(f"orders must be whole numbers of at least 1; found {k!r}")
     if not counts or len(set(counts)) < len(counts):
-        raise ConfigError(f"orders must be at least one number of states, each once; found {counts}")
+        raise ConfigError(
+            f"orders must be at least one number of states, each once; found {counts}"
+        )
     if anchoring is not None:
         anchoring.sides(min(counts))
     return sorted(int(k) for k in counts)
@@ -225,7 +288,9 @@ def _proxy(features: Features, wanted: str | None) -> str | None:
         amount = features.fitted().schema.amount
         return amount if amount in names else None
     if wanted not in names:
-        raise ConfigError(f"proxy is {wanted!r}; it must be one of the continuous features: {', '.join(names)}")
+        raise ConfigError(
+            f"proxy is {wanted!r}; it must be one of the continuous features: {', '.join(names)}"
+        )
     return wanted
 
 
@@ -233,9 +298,15 @@ def _column(features: Features, proxy: str | None) -> int | None:
     return None if proxy is None else features.names[0].index(proxy)
 
 
-def _identity(parts: Parts, features: Features, model: Model, anchoring: Anchoring | None, proxy: str | None) -> dict[str, Any]:
+def _identity(
+    parts: Parts, features: Features, model: Model, anchoring: Anchoring | None, proxy: str | None
+) -> dict[str, Any]:
     """Everything that the result of an order follows from."""
-    settings = {name: value for name, value in model.get_params(deep=False).items() if name not in _OF_A_SESSION}
+    settings = {
+        name: value
+        for name, value in model.get_params(deep=False).items()
+        if name not in _OF_A_SESSION
+    }
     if isinstance(settings.get("prior"), Prior):
         settings["prior"] = asdict(settings["prior"])
     if isinstance(settings.get("encoder"), TrainedEncoder | FoldedEncoder):
@@ -257,7 +328,10 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """What two identities differ in, in words."""
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(
-        f"other {name}" if name in DIGESTED else f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in changed
+        f"other {name}"
+        if name in DIGESTED
+        else f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+        for name in changed
     )
 
 
@@ -268,16 +342,22 @@ def _opened(folder: Path, identity: Mapping[str, Any]) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / _IDENTITY, json.dumps(identity, indent=2).encode())
         except OSError as problem:
-            raise BundleError(f"cannot keep a sweep in {folder}: {problem.strerror}. Choose another folder") from problem
+            raise BundleError(
+                f"cannot keep a sweep in {folder}: {problem.strerror}. Choose another folder"
+            ) from problem
         return folder
     try:
         before = json.loads((folder / _IDENTITY).read_bytes())
     except (OSError, ValueError) as problem:
-        raise BundleError(f"{folder} is not empty and {_IDENTITY} in it cannot be read. Choose another folder for this sweep") from problem
+        raise BundleError(
+            f"{folder} is not empty and {_IDENTITY} in it cannot be read. Choose another folder for this sweep"
+        ) from problem
     if not isinstance(before, dict):
         raise BundleError(f"{folder}: {_IDENTITY} does not describe a sweep. Choose another folder")
     if changed := _differences(before, identity):
-        raise ConfigError(f"{folder} holds orders of another sweep: {changed}. Choose another folder, or the same data and settings")
+        raise ConfigError(
+            f"{folder} holds orders of another sweep: {changed}. Choose another folder, or the same data and settings"
+        )
     return folder
 
 
@@ -292,7 +372,9 @@ def _prepared(model: Model, parts: Parts, place: Path | None) -> Model:
         return model.prepared(parts.fit, place / _ENCODER)
 
 
-def _finished(place: Path, n_states: int, fit: Callable[[], FittedOrder]) -> tuple[FittedOrder, str]:
+def _finished(
+    place: Path, n_states: int, fit: Callable[[], FittedOrder]
+) -> tuple[FittedOrder, str]:
     """An order from disk or, where it is missing or damaged, fitted and kept there: the result is the same."""
     how = "was damaged and is fitted again" if place.exists() else "fitted"
     try:
@@ -304,7 +386,9 @@ def _finished(place: Path, n_states: int, fit: Callable[[], FittedOrder]) -> tup
 
 
 def _summary(order: Order) -> str:
-    state = f"fraud state with {order.occupancy:.2%} of transactions, {order.enrichment:.1f}x enriched"
+    state = (
+        f"fraud state with {order.occupancy:.2%} of transactions, {order.enrichment:.1f}x enriched"
+    )
     held_out = order.criteria.get("held_out")
     return state if held_out is None else f"held-out log-likelihood {held_out:.3f}, {state}"
 

@@ -37,13 +37,22 @@ def sweep_widths(
 ) -> dict[int, Sweep]:
     """`sweep` with every `latent_dim` of `widths`, each with an encoder of its own; by width, rising."""
     if not isinstance(model, NeuralVariationalHMM) or model.encoder is not None:
-        raise ConfigError("widths are of the encoder that a NeuralVariationalHMM trains; give one without an `encoder`")
+        raise ConfigError(
+            "widths are of the encoder that a NeuralVariationalHMM trains; give one without an `encoder`"
+        )
     counts, found = list(orders), {}
     for width in sorted(set(widths)):
         below = None if folder is None else Path(folder) / f"latents-{width}"
         wide = clone(model).set_params(latent_dim=width)
         found[width] = sweep(
-            transactions, split, model=wide, features=features, anchoring=anchoring, orders=counts, folder=below, progress=progress
+            transactions,
+            split,
+            model=wide,
+            features=features,
+            anchoring=anchoring,
+            orders=counts,
+            folder=below,
+            progress=progress,
         )
     if not found:
         raise ConfigError("there is no width to sweep. Give at least one, as (32, 64, 128)")

@@ -53,9 +53,13 @@ def parse_keys(text: str, source: str) -> list[Key]:
             )
         scopes = frozenset(found["scopes"].split(","))
         if unknown := scopes - set(SCOPES):
-            raise ConfigError(f"{source}, line {number}: {', '.join(sorted(unknown))} is no scope; there are {', '.join(SCOPES)}")
+            raise ConfigError(
+                f"{source}, line {number}: {', '.join(sorted(unknown))} is no scope; there are {', '.join(SCOPES)}"
+            )
         if found["name"] in {key.name for key in keys}:
-            raise ConfigError(f"{source}, line {number}: there is a key {found['name']!r} already. Give each a name of its own")
+            raise ConfigError(
+                f"{source}, line {number}: there is a key {found['name']!r} already. Give each a name of its own"
+            )
         keys.append(Key(found["name"], scopes, found["digest"]))
     return keys
 
@@ -65,7 +69,9 @@ def load_keys(path: Path | None) -> list[Key]:
     given = os.environ.get(KEYS_VARIABLE, "")
     keys = parse_keys(given, KEYS_VARIABLE)
     if given and not keys:
-        raise ConfigError(f"{KEYS_VARIABLE} is set and has no keys. Unset it, or make one with `turncoat new-key NAME --scopes score,read`")
+        raise ConfigError(
+            f"{KEYS_VARIABLE} is set and has no keys. Unset it, or make one with `turncoat new-key NAME --scopes score,read`"
+        )
     if path is not None:
         try:
             text = path.read_text()
@@ -73,7 +79,9 @@ def load_keys(path: Path | None) -> list[Key]:
             raise ConfigError(f"{path}: the keys cannot be read: {problem}") from problem
         keys += parse_keys(text, str(path))
         if not keys:
-            raise ConfigError(f"{path}: no keys. Make one with `turncoat new-key NAME --scopes score,read`")
+            raise ConfigError(
+                f"{path}: no keys. Make one with `turncoat new-key NAME --scopes score,read`"
+            )
     return keys
 
 
@@ -103,7 +111,9 @@ class Pace:
     """At most `per_second` requests a second for each caller, with bursts of a second's worth; 0 is no limit. Of one process."""
 
     per_second: float
-    _left: dict[str, tuple[float, float]] = field(default_factory=dict)  # caller: (requests left, as of when)
+    _left: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # caller: (requests left, as of when)
 
     def wait(self, caller: str) -> float:
         """Count a request; 0 if it may go ahead, else the seconds until it may."""

@@ -19,23 +19,46 @@ def admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Serv
     head: Head = dict(scope["headers"])
     caller = scope["client"][0] if scope.get("client") else "local"
     if service.door.is_open:
-        if b"origin" in head and not _is_here(head[b"origin"]):  # a page of somebody else's in a browser here
-            raise RequestError(403, "forbidden", f"pages of {_host(head[b'origin'])} may not use a service without keys")
-        if not _is_here(b"//" + head.get(b"host", b"localhost")):  # or one that had this machine's address given to its own name
+        if b"origin" in head and not _is_here(
+            head[b"origin"]
+        ):  # a page of somebody else's in a browser here
             raise RequestError(
-                403, "forbidden", "without keys only requests to localhost are answered. Use --keys, or send `Host: localhost`"
+                403,
+                "forbidden",
+                f"pages of {_host(head[b'origin'])} may not use a service without keys",
+            )
+        if not _is_here(
+            b"//" + head.get(b"host", b"localhost")
+        ):  # or one that had this machine's address given to its own name
+            raise RequestError(
+                403,
+                "forbidden",
+                "without keys only requests to localhost are answered. Use --keys, or send `Host: localhost`",
             )
     else:
         given = head.get(b"authorization", b"")
         secret = given[7:] if given[:7].lower() == b"bearer " else head.get(b"x-api-key", b"")
         key = service.door.caller(secret.decode("latin-1"))
         if key is None:
-            raise RequestError(401, "unauthorized", "no valid API key. Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`")
+            raise RequestError(
+                401,
+                "unauthorized",
+                "no valid API key. Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
+            )
         if wanted is not None and wanted not in key.scopes:
-            raise RequestError(403, "forbidden", f"this key may not {wanted}; it may {', '.join(sorted(key.scopes))}")
+            raise RequestError(
+                403,
+                "forbidden",
+                f"this key may not {wanted}; it may {', '.join(sorted(key.scopes))}",
+            )
         caller = key.name
     if paced and (wait := service.pace.wait(caller)):
-        raise RequestError(429, "too_many", f"more than {service.pace.per_second:g} requests a second", retry_after=wait)
+        raise RequestError(
+            429,
+            "too_many",
+            f"more than {service.pace.per_second:g} requests a second",
+            retry_after=wait,
+        )
     return service, head, caller
 
 

@@ -34,17 +34,28 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     time: Annotated[float, Meta(description="in seconds")]
     probability: Annotated[float, Meta(description="of fraud")]
     interval: Annotated[tuple[float, float], Meta(description="of the probability, 90 %")]
-    raw_membership: Annotated[float, Meta(description="belief in the fraud regime, which is no probability of fraud")]
+    raw_membership: Annotated[
+        float, Meta(description="belief in the fraud regime, which is no probability of fraud")
+    ]
     regime: Annotated[int, Meta(description="the likeliest")]
     belief: Annotated[tuple[float, ...], Meta(description="after this transaction, in each regime")]
     entropy: Annotated[float, Meta(description="of the belief, in nats")]
     seen: Annotated[int, Meta(description="transactions of the customer so far, with this one")]
     late: Annotated[bool, Meta(description="whether it is older than the customer's last")]
     duplicate: Annotated[bool, Meta(description="whether it was answered before")]
-    belief_from: Annotated[str, Meta(description="the belief before it: new, stored, logged, current, rebuilt or restarted")]
-    entity_from: Annotated[str | None, Meta(description="the same of the second party's record; null without one")]
+    belief_from: Annotated[
+        str,
+        Meta(
+            description="the belief before it: new, stored, logged, current, rebuilt or restarted"
+        ),
+    ]
+    counterparty_from: Annotated[
+        str | None, Meta(description="the same of the counterparty's record; null without one")
+    ]
     model: Annotated[str, Meta(description="digest of the model")]
-    calibration: Annotated[int, Meta(description="number of the calibration; 0 is the one of the fit")]
+    calibration: Annotated[
+        int, Meta(description="number of the calibration; 0 is the one of the fit")
+    ]
     reasons: Annotated[tuple[Why, ...], Meta(description="the strongest, and the others together")]
 
 
@@ -76,8 +87,15 @@ class Outcome(msgspec.Struct, frozen=True):
     customer: str
     label: int
     changed: Annotated[bool, Meta(description="whether this was news")]
-    belief: Annotated[str, Meta(description="what became of the customer's: conditioned or unchanged")]
-    entity: Annotated[str | None, Meta(description="of the second party's record: fraud reported or unchanged; null without one")]
+    belief: Annotated[
+        str, Meta(description="what became of the customer's: conditioned or unchanged")
+    ]
+    counterparty: Annotated[
+        str | None,
+        Meta(
+            description="of the counterparty's record: fraud reported or unchanged; null without one"
+        ),
+    ]
 
 
 class Recent(msgspec.Struct, frozen=True):
@@ -91,12 +109,23 @@ class Customer(msgspec.Struct, frozen=True):
     """What is remembered of a customer."""
 
     customer: str
-    seen: Annotated[int | None, Meta(description="transactions so far; null if the belief is another model's")]
+    seen: Annotated[
+        int | None, Meta(description="transactions so far; null if the belief is another model's")
+    ]
     last_time: Annotated[float, Meta(description="of the latest transaction, in seconds")]
-    belief: Annotated[tuple[float, ...] | None, Meta(description="in each regime; null if it is another model's")]
-    regime: Annotated[int | None, Meta(description="the likeliest; null if the belief is another model's")]
+    belief: Annotated[
+        tuple[float, ...] | None, Meta(description="in each regime; null if it is another model's")
+    ]
+    regime: Annotated[
+        int | None, Meta(description="the likeliest; null if the belief is another model's")
+    ]
     model: Annotated[str, Meta(description="digest of the model whose belief it is")]
-    is_current: Annotated[bool, Meta(description="whether that model serves; if not the belief is made anew with the next transaction")]
+    is_current: Annotated[
+        bool,
+        Meta(
+            description="whether that model serves; if not the belief is made anew with the next transaction"
+        ),
+    ]
     recent: Annotated[tuple[Recent, ...], Meta(description="latest transactions, newest first")]
 
 

@@ -38,7 +38,10 @@ _log = logging.getLogger("turncoat")
 _BEFORE_THE_BODY = (401, 403, 408, 413, 429)  # answers that may be given before the body is read
 SCORE_PATH = "/v1/score"
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_JSON_HEADERS = [(name.lower().encode(), value.encode()) for name, value in {**_HEADERS, "Content-Type": "application/json"}.items()]
+_JSON_HEADERS = [
+    (name.lower().encode(), value.encode())
+    for name, value in {**_HEADERS, "Content-Type": "application/json"}.items()
+]
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -65,10 +68,17 @@ def create_app(settings: Settings) -> Starlette:
             Route("/docs", docs, methods=["GET"]),
             Route("/", home, methods=["GET"]),
         ],
-        exception_handlers={TurncoatError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _gone, Exception: _refuse},
+        exception_handlers={
+            TurncoatError: _refuse,
+            HTTPException: _refuse_http,
+            ClientDisconnect: _gone,
+            Exception: _refuse,
+        },
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # to an address that the client may have for this server, without its TLS
+    app.router.redirect_slashes = (
+        False  # to an address that the client may have for this server, without its TLS
+    )
     app.state.service, app.state.unread = service, Unread()
     return app
 
@@ -104,14 +114,18 @@ class App(Starlette):
             body = await _scored(scope, receive)
         except ClientDisconnect:
             return
-        except asyncio.CancelledError:  # the server ends, and has waited for the answer as long as it may
+        except (
+            asyncio.CancelledError
+        ):  # the server ends, and has waited for the answer as long as it may
             await (await _refuse(Request(scope), EndingError()))(scope, receive, send)
             return
         except Exception as problem:
             await (await _refuse(Request(scope), problem))(scope, receive, send)
             return
         length = (b"content-length", str(len(body)).encode())
-        await send({"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, length]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [*_JSON_HEADERS, length]}
+        )
         await send({"type": "http.response.body", "body": body})
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -218,7 +232,9 @@ async def metrics(request: Request) -> Response:
     """What was counted, for Prometheus."""
     service, _, _ = admitted(request.scope, access.READ, paced=False)
     shared = service.settings.run_folder if service.settings.workers > 1 else None
-    return Response(service.metrics.text(shared), headers={**_HEADERS, "Content-Type": CONTENT_TYPE})
+    return Response(
+        service.metrics.text(shared), headers={**_HEADERS, "Content-Type": CONTENT_TYPE}
+    )
 
 
 async def openapi(request: Request) -> Response:
@@ -265,7 +281,9 @@ async def _refuse_http(request: Request, problem: Exception) -> Response:
     kind = {404: "not_found", 405: "not_allowed"}.get(problem.status_code, "http")
     request.app.state.service.metrics.refused.labels(kind).inc()
     return _json(
-        json_bytes(Refusal(Problem(kind, str(problem.detail)))), problem.status_code, {**(problem.headers or {}), "Connection": "close"}
+        json_bytes(Refusal(Problem(kind, str(problem.detail)))),
+        problem.status_code,
+        {**(problem.headers or {}), "Connection": "close"},
     )
 
 

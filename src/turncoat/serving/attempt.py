@@ -23,7 +23,16 @@ from turncoat.serving.answers import NEW, STORED, Answer, Given, Why, json_bytes
 from turncoat.serving.fields import FieldError, Transaction
 from turncoat.serving.known import Known
 from turncoat.serving.past import Past
-from turncoat.serving.records import FORMAT, Logged, Record, Seen, joined, pack_logged, pack_record, unpack_record
+from turncoat.serving.records import (
+    FORMAT,
+    Logged,
+    Record,
+    Seen,
+    joined,
+    pack_logged,
+    pack_record,
+    unpack_record,
+)
 from turncoat.serving.stores import SCORE, Change, Entry, Group, Store, Stored
 from turncoat.serving.waves import Ready, Wave, Working
 
@@ -44,7 +53,9 @@ class Rules:
     late: str = KEEP  # whether a late transaction moves the belief: no (keep), yes as if it came now (apply), or is refused
     ring: int = 16  # recent transactions remembered in a customer's record
     n_reasons: int = 4  # the strongest; the others together are one more
-    conditions: bool = True  # whether the label of a customer's latest transaction conditions the belief
+    conditions: bool = (
+        True  # whether the label of a customer's latest transaction conditions the belief
+    )
     logs: bool = True  # whether answers are logged
 
 
@@ -52,10 +63,21 @@ class Attempt:
     """One try at a batch: nothing of it is anywhere else until `write`."""
 
     def __init__(
-        self, store: Store, rules: Rules, detector: Detector, stored: Mapping[str, Stored], known: Mapping[str, Known] | None = None
+        self,
+        store: Store,
+        rules: Rules,
+        detector: Detector,
+        stored: Mapping[str, Stored],
+        known: Mapping[str, Known] | None = None,
     ) -> None:
         """With the records as they were read, and those that are known without reading."""
-        self.store, self.rules, self.detector, self.stored, self.known = store, rules, detector, stored, known or {}
+        self.store, self.rules, self.detector, self.stored, self.known = (
+            store,
+            rules,
+            detector,
+            stored,
+            known or {},
+        )
         self.now = time.time()
         self._schema = detector.features_.fitted().schema
         self.held: dict[str, Working] = {}
@@ -91,29 +113,50 @@ class Attempt:
 
     async def _prepared(self, one: Transaction) -> Ready | Given | DataError:
         if one.schema is not self._schema and one.schema != self._schema:
-            return FieldError("the model was replaced by one with other fields while this transaction waited. Send it again")
+            return FieldError(
+                "the model was replaced by one with other fields while this transaction waited. Send it again"
+            )
         key = one.keys[0]
         customer = self.held.get(key) or await self.held_record(key)
         record = customer.record
         if record is not None and (seen := record.answered(one.id)):
             return await self._past.answer_again(one, seen)
         late = record is not None and one.time < record.last_time
-        may_be_known = late or (record is not None and one.time == record.last_time and record.is_cut)
+        may_be_known = late or (
+            record is not None and one.time == record.last_time and record.is_cut
+        )
         if may_be_known and (earlier := await self._past.answer(one)):
             return earlier
         if late and self.rules.late == REFUSE:
-            return LateError(f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds")
-        entity = None if one.entity is None else await self.held_record(one.keys[1])
+            return LateError(
+                f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds"
+            )
+        counterparty = None if one.counterparty is None else await self.held_record(one.keys[1])
         stays = late and self.rules.late == KEEP
         before, belief_from = customer.state, customer.came_from
         if stays:
             before, belief_from = await self._past.met(key, customer, one.time)
-        beside, entity_from = None, None
-        if entity is not None:
-            beside, entity_from = entity.state, entity.came_from
-            if stays and entity.record is not None and one.time < entity.record.last_time:
-                beside, entity_from = await self._past.met(one.keys[1], entity, one.time)
-        return Ready(one, customer, entity, DetectorState(before, beside), belief_from, entity_from, late, stays)
+        beside, counterparty_from = None, None
+        if counterparty is not None:
+            beside, counterparty_from = counterparty.state, counterparty.came_from
+            if (
+                stays
+                and counterparty.record is not None
+                and one.time < counterparty.record.last_time
+            ):
+                beside, counterparty_from = await self._past.met(
+                    one.keys[1], counterparty, one.time
+                )
+        return Ready(
+            one,
+            customer,
+            counterparty,
+            DetectorState(before, beside),
+            belief_from,
+            counterparty_from,
+            late,
+            stays,
+        )
 
     async def _scored(self, ready: Sequence[Ready]) -> list[Given | Exception]:
         """Answers to the transactions of a wave."""
@@ -122,18 +165,26 @@ class Attempt:
         ones, states = [each.one for each in ready], [each.state for each in ready]
         try:
             previous = np.array([each.previous for each in ready], dtype=np.int64)
-            steps = self.detector.steps(states, [one.row for one in ones], [one.label_follows for one in ones], previous)
+            steps = self.detector.steps(
+                states, [one.row for one in ones], [one.label_follows for one in ones], previous
+            )
             scores = self.detector.told(steps, n_reasons=self.rules.n_reasons)
         except Exception as problem:
             if len(ready) == 1:
                 return [_refusal(problem)]
-            return [await self._alone(one) for one in ones]  # so that one that cannot be scored is no reason to refuse the others
+            return [
+                await self._alone(one) for one in ones
+            ]  # so that one that cannot be scored is no reason to refuse the others
         given: list[Given | Exception] = []
         for place, (each, score) in enumerate(zip(ready, scores, strict=True)):
             try:
                 given.append(self._taken(each, steps, place, score))
             except Exception as problem:  # those after it may have gone on from it
-                return [*given, _refusal(problem), *[await self._alone(one) for one in ones[place + 1 :]]]
+                return [
+                    *given,
+                    _refusal(problem),
+                    *[await self._alone(one) for one in ones[place + 1 :]],
+                ]
         return given
 
     async def _alone(self, one: Transaction) -> Given | Exception:
@@ -144,7 +195,7 @@ class Attempt:
     def _taken(self, ready: Ready, steps: Steps, place: int, score: Score) -> Given:
         """The answer to a scored transaction, which joins the records and the log."""
         one, record, state = ready.one, ready.customer.record, steps.states[place]
-        if one.label == 1 and state.entity is not None:
+        if one.label == 1 and state.counterparty is not None:
             state = self.detector.report_fraud(state, one.time)
         body = json_bytes(
             Answer(
@@ -161,7 +212,7 @@ class Attempt:
                 ready.late,
                 False,
                 ready.belief_from,
-                ready.entity_from,
+                ready.counterparty_from,
                 self.detector.version_,
                 self.detector.calibration_,
                 tuple(starmap(Why, score.reasons)),
@@ -177,34 +228,67 @@ class Attempt:
 
     def _change(self, ready: Ready, state: DetectorState | None, seen: Seen) -> None:
         """Put a transaction into the records; without a state only the fact that it was answered."""
-        one, customer, entity = ready.one, ready.customer, ready.entity
+        one, customer, counterparty = ready.one, ready.customer, ready.counterparty
         version, record = self.detector.version_, customer.record
         last = one.time if record is None else max(record.last_time, one.time)
         n_since = 1 if record is None or one.time > record.last_time else record.n_since + 1
         ring = joined(() if record is None else record.ring, seen, n_since, self.rules.ring)
-        held = (state.customer if state is not None else record.state if record is not None else None) or b""
+        held = (
+            state.customer if state is not None else record.state if record is not None else None
+        ) or b""
         customer.moved_to(Record(FORMAT, version, last, n_since, ring, held))
-        if entity is not None and state is not None:
-            last = one.time if entity.record is None else max(entity.record.last_time, one.time)
-            entity.moved_to(Record(FORMAT, version, last, 0, (), state.entity or b""))
+        if counterparty is not None and state is not None:
+            last = (
+                one.time
+                if counterparty.record is None
+                else max(counterparty.record.last_time, one.time)
+            )
+            counterparty.moved_to(Record(FORMAT, version, last, 0, (), state.counterparty or b""))
 
-    def _entry(self, ready: Ready, state: DetectorState | None, body: bytes, score: Score, external: float | None) -> Entry:
+    def _entry(
+        self,
+        ready: Ready,
+        state: DetectorState | None,
+        body: bytes,
+        score: Score,
+        external: float | None,
+    ) -> Entry:
         """The log entry of a transaction that is about to change the records; without a state, of one that moves no belief."""
-        one, customer, entity = ready.one, ready.customer, ready.entity
-        parties: tuple[tuple[str, int], ...] = ((one.keys[0], customer.expected + customer.n_changes + 1),)
+        one, customer, counterparty = ready.one, ready.customer, ready.counterparty
+        parties: tuple[tuple[str, int], ...] = (
+            (one.keys[0], customer.expected + customer.n_changes + 1),
+        )
         states: tuple[bytes, ...] = ()
         horizons: tuple[float, ...] = ()
         if state is not None:
             states, horizons = (state.customer or b"",), (max(one.time, customer.horizon),)
-            if entity is not None:
-                parties += ((one.keys[1], entity.expected + entity.n_changes + 1),)
-                states += (state.entity or b"",)
-                horizons += (max(one.time, entity.horizon),)
+            if counterparty is not None:
+                parties += ((one.keys[1], counterparty.expected + counterparty.n_changes + 1),)
+                states += (state.counterparty or b"",)
+                horizons += (max(one.time, counterparty.horizon),)
         version, follows = self.detector.version_, one.label_follows
-        logged = Logged(version, one.sent, body, states, one.label, score.belief, external, follows, one.is_replayed, horizons)
-        return Entry(SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged))
+        logged = Logged(
+            version,
+            one.sent,
+            body,
+            states,
+            one.label,
+            score.belief,
+            external,
+            follows,
+            one.is_replayed,
+            horizons,
+        )
+        return Entry(
+            SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged)
+        )
 
-    async def write(self, batch: Sequence[Transaction], beside: Sequence[Change] = (), barred: Set[str] = frozenset()) -> set[str]:
+    async def write(
+        self,
+        batch: Sequence[Transaction],
+        beside: Sequence[Change] = (),
+        barred: Set[str] = frozenset(),
+    ) -> set[str]:
         """Put into place what the transactions of a batch changed; the keys of the parties for whom that could not be done.
 
         Transactions whose parties are linked stand or fall together: nothing of them is written if somebody else wrote one of their
@@ -216,9 +300,17 @@ class Attempt:
             for key, held in self.held.items()
             if held.n_changes and held.record is not None
         }
-        roots = dict.fromkeys((key for one in batch for key in one.keys), "") if beside else _linked(batch)
-        lost = {roots[key] for key, known in self.known.items() if known.is_lost} | {roots[key] for key in barred & roots.keys()}
-        groups: dict[str, tuple[list[Change], list[Entry]]] = {roots[key]: ([], []) for key in changes if roots[key] not in lost}
+        roots = (
+            dict.fromkeys((key for one in batch for key in one.keys), "")
+            if beside
+            else _linked(batch)
+        )
+        lost = {roots[key] for key, known in self.known.items() if known.is_lost} | {
+            roots[key] for key in barred & roots.keys()
+        }
+        groups: dict[str, tuple[list[Change], list[Entry]]] = {
+            roots[key]: ([], []) for key in changes if roots[key] not in lost
+        }
         for key, change in changes.items():
             if roots[key] not in lost:
                 groups[roots[key]][0].append(change)
@@ -228,15 +320,26 @@ class Attempt:
         if beside and not lost:
             groups.setdefault("", ([], []))[0].extend(beside)
         found_out = lost | groups.keys()
-        lost |= {roots[key] for key in await self._outdated([key for key in self.known if roots[key] not in found_out])}
-        written = await self.store.write([Group(*group) for group in groups.values()]) if groups else []
+        lost |= {
+            roots[key]
+            for key in await self._outdated(
+                [key for key in self.known if roots[key] not in found_out]
+            )
+        }
+        written = (
+            await self.store.write([Group(*group) for group in groups.values()]) if groups else []
+        )
         lost |= {root for root, is_written in zip(groups, written, strict=True) if not is_written}
         return {key for key, root in roots.items() if root in lost}
 
     async def _outdated(self, keys: Sequence[str]) -> list[str]:
         """Of records that were known and are not written, those that the store has otherwise: nothing else would find that out."""
         stored = await self.store.read(keys) if keys else {}
-        return [key for key in keys if key not in stored or stored[key].counter != self.known[key].counter]
+        return [
+            key
+            for key in keys
+            if key not in stored or stored[key].counter != self.known[key].counter
+        ]
 
     async def held_record(self, key: str) -> Working:
         """A party's record, made anew if it is another model's."""
@@ -254,12 +357,20 @@ class Attempt:
         if record.model == self.detector.version_:
             return Working(counter, record, STORED)
         state, came_from = await self._past.rebuilt(key)
-        return Working(counter, msgspec.structs.replace(record, model=self.detector.version_, state=state or b""), came_from)
+        return Working(
+            counter,
+            msgspec.structs.replace(record, model=self.detector.version_, state=state or b""),
+            came_from,
+        )
 
     @property
     def made(self) -> dict[str, tuple[int, Record]]:
         """The records that are to be written, and their counters then."""
-        return {key: (held.expected + held.n_changes, held.record) for key, held in self.held.items() if held.n_changes and held.record}
+        return {
+            key: (held.expected + held.n_changes, held.record)
+            for key, held in self.held.items()
+            if held.n_changes and held.record
+        }
 
 
 def _linked(batch: Sequence[Transaction]) -> dict[str, str]:
@@ -281,7 +392,9 @@ def _linked(batch: Sequence[Transaction]) -> dict[str, str]:
 def _refusal(problem: Exception) -> Exception:
     """What is said of a transaction that cannot be scored. What is not the sender's fault is told to the operator."""
     if isinstance(problem, StateError):
-        return DamagedError(f"what is stored of the customer or the second party is damaged: {problem}")
+        return DamagedError(
+            f"what is stored of the customer or the counterparty is damaged: {problem}"
+        )
     if isinstance(problem, DataError):
         return problem if isinstance(problem, FieldError) else FieldError(str(problem))
     if isinstance(problem, DamagedError):

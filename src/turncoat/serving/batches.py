@@ -19,7 +19,9 @@ from turncoat.serving.refusals import RequestError, problem_of, tell_operator
 from turncoat.serving.service import Service
 
 _AT_ONCE = 64  # lines of a batch on their way together
-_MOST_UNREAD = 128 * 1024 * 1024  # bytes; the longest batch of one client that reads nothing until all is sent has about a hundred million
+_MOST_UNREAD = (
+    128 * 1024 * 1024
+)  # bytes; the longest batch of one client that reads nothing until all is sent has about a hundred million
 
 
 class Unread:
@@ -38,7 +40,9 @@ class Lines(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str], unread: Unread) -> None:
+    def __init__(
+        self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str], unread: Unread
+    ) -> None:
         """Each piece is some whole lines."""
         super().__init__(headers=headers)
         del self.headers["content-length"]
@@ -46,7 +50,9 @@ class Lines(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, then the lines. Those that the client does not read yet are kept, within limits, so that it may go on sending."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         made: asyncio.Queue[bytes] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as tasks, contextlib.aclosing(self._pieces):
@@ -84,7 +90,9 @@ class _Line(NamedTuple):
 async def answer_lines(service: Service, incoming: Incoming, caller: str) -> AsyncGenerator[bytes]:
     """Answers to lines, in order, a piece for every few, as long as somebody waits for them and the server goes on."""
     waiting: list[_Line] = []
-    unwritten: set[str] = set()  # customers of whom a line is to be sent again: those after it must not overtake it
+    unwritten: set[str] = (
+        set()
+    )  # customers of whom a line is to be sent again: those after it must not overtake it
     number = 0
     try:
         async for line in incoming.lines():
@@ -96,7 +104,9 @@ async def answer_lines(service: Service, incoming: Incoming, caller: str) -> Asy
                     waiting.append(_Line(number, EndingError(), None))
                     break
                 waiting.append(
-                    _Line(number, line, None) if isinstance(line, TurncoatError) else _asked(service, number, line, waiting, unwritten)
+                    _Line(number, line, None)
+                    if isinstance(line, TurncoatError)
+                    else _asked(service, number, line, waiting, unwritten)
                 )
             if waiting and (line is None or len(waiting) >= _AT_ONCE):
                 yield await _answers(service, waiting, unwritten)
@@ -121,17 +131,28 @@ async def _paced(service: Service, incoming: Incoming, caller: str) -> bool:
     return True
 
 
-def _asked(service: Service, number: int, line: bytes, waiting: Sequence[_Line], unwritten: set[str]) -> _Line:
+def _asked(
+    service: Service, number: int, line: bytes, waiting: Sequence[_Line], unwritten: set[str]
+) -> _Line:
     """Put a line's transaction in line, behind those of the same customer."""
     customer = None
     try:
         if len(line) > service.settings.most_body:
-            raise RequestError(413, "too_large", f"a line is longer than {service.settings.most_body:,} bytes")
+            raise RequestError(
+                413, "too_large", f"a line is longer than {service.settings.most_body:,} bytes"
+            )
         transaction = service.keeper.now.form.decode(line)
         customer = transaction.customer
         if customer in unwritten:
             raise OvertakingError
-        before = next((one for _, one, other in reversed(waiting) if other == customer and isinstance(one, asyncio.Future)), None)
+        before = next(
+            (
+                one
+                for _, one, other in reversed(waiting)
+                if other == customer and isinstance(one, asyncio.Future)
+            ),
+            None,
+        )
         return _Line(number, service.line.ask(transaction, before), customer)
     except TurncoatError as problem:
         if customer is not None and isinstance(problem, OverloadedError):

@@ -34,7 +34,9 @@ async def read_body(receive: Receive, head: Head, settings: Settings) -> bytes:
                     pieces.append(piece)
                     size += len(piece)
         except TimeoutError:
-            raise RequestError(408, "slow", f"the body took longer than {settings.client_seconds:g} seconds") from None
+            raise RequestError(
+                408, "slow", f"the body took longer than {settings.client_seconds:g} seconds"
+            ) from None
         body = b"".join(pieces)
     if len(body) > most:
         raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
@@ -55,7 +57,9 @@ class Incoming:
     def __init__(self, receive: Receive, settings: Settings, scope: Scope) -> None:
         """Of a request that nothing was read of yet."""
         self._receive, self._settings, self._scope = receive, settings, scope
-        self._leaving: asyncio.Task[Message] | None = None  # once all was received, the next that comes is that the client leaves
+        self._leaving: asyncio.Task[Message] | None = (
+            None  # once all was received, the next that comes is that the client leaves
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -78,9 +82,13 @@ class Incoming:
             try:
                 if not await _is_at_the_door(coming):
                     yield None
-                *lines, rest = (rest + await asyncio.wait_for(coming, self._settings.client_seconds)).split(b"\n")
+                *lines, rest = (
+                    rest + await asyncio.wait_for(coming, self._settings.client_seconds)
+                ).split(b"\n")
             except TimeoutError:
-                yield RequestError(408, "slow", f"nothing came for {self._settings.client_seconds:g} seconds")
+                yield RequestError(
+                    408, "slow", f"nothing came for {self._settings.client_seconds:g} seconds"
+                )
                 return
             finally:
                 coming.cancel()
@@ -103,7 +111,9 @@ class Incoming:
         if self.is_ending and not self.is_whole:
             return EndingError()
         if n_lines > most.most_lines:
-            return RequestError(413, "too_large", f"the batch has more than {most.most_lines:,} lines")
+            return RequestError(
+                413, "too_large", f"the batch has more than {most.most_lines:,} lines"
+            )
         if len(rest) > most.most_body:
             return RequestError(413, "too_large", f"a line is longer than {most.most_body:,} bytes")
         return None

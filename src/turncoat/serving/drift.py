@@ -29,7 +29,10 @@ LEAST_TRANSACTIONS = 500  # for a verdict on scores and on how much traffic a re
 LEAST_IN_REGIME = 50  # transactions, now and then, for one on a feature in a regime
 SURE = 5.0  # standard errors that a shift must have: one of two thousand features would pass by chance once in a thousand reports
 PSI_LIMITS = (0.1, 0.25)  # population stability index, less what chance gives: the usual limits
-SHIFT_LIMITS = (0.2, 0.5)  # of a feature's mean, in standard deviations: small and medium by convention
+SHIFT_LIMITS = (
+    0.2,
+    0.5,
+)  # of a feature's mean, in standard deviations: small and medium by convention
 OCCUPANCY_LIMITS = (0.5, 1.0)  # of the log odds of a regime: a factor of 1.6 and of 2.7
 _UNSURE = 0.5  # transactions added to every count, so that an empty bin is not infinitely far
 _LEAST_SPREAD = 0.05  # of a column's overall spread, where a regime's own is smaller
@@ -68,7 +71,9 @@ class RegimeDrift:
     occupancy_then: float
     verdict: str  # on the occupancy
     largest_shift: float  # of the features' that are beyond chance, without its sign; 0 if none is
-    features: tuple[FeatureDrift, ...]  # those with enough transactions, the surest and largest shift first
+    features: tuple[
+        FeatureDrift, ...
+    ]  # those with enough transactions, the surest and largest shift first
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,14 @@ class DriftReport:
 class DriftMonitor:
     """Takes in transactions as they are scored, and compares the latest with the reference. For one thread."""
 
-    def __init__(self, reference: Reference, folder: Path | None, names: Sequence[str], *, half_life: float = 20_000) -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        folder: Path | None,
+        names: Sequence[str],
+        *,
+        half_life: float = 20_000,
+    ) -> None:
         """`folder` is shared by the processes of one model, each of which can then report on all; None is this process alone.
 
         `names` are those of the panel's continuous columns. After `half_life` transactions of its process one counts half.
@@ -93,17 +105,27 @@ class DriftMonitor:
         if len(names) != n_columns:
             raise ConfigError(f"the reference has {n_columns} features; found {len(names)} names")
         if not 0 < half_life < np.inf:
-            raise ConfigError(f"half_life is {half_life!r}; it must be a positive number of transactions")
+            raise ConfigError(
+                f"half_life is {half_life!r}; it must be a positive number of transactions"
+            )
         self._names, self._half_life = tuple(names), half_life
-        self._judged = np.array([name.removeprefix("entity_") not in AGES for name in names], bool)  # ages drift by nature
+        self._judged = np.array(
+            [name.removeprefix("counterparty_") not in AGES for name in names], bool
+        )  # ages drift by nature
         self._reference, self._inner_edges = reference, np.ascontiguousarray(reference.edges[1:-1])
         self._shared = SharedSums(folder, _marks(reference), n_states, n_columns)
-        self.add(np.empty((0, n_states)), np.empty((0, n_columns), np.float32), np.empty(0))  # compiles
+        self.add(
+            np.empty((0, n_states)), np.empty((0, n_columns), np.float32), np.empty(0)
+        )  # compiles
 
     def add(self, beliefs: Array, rows: Array, probabilities: Array) -> None:
         """Take in filtered beliefs [n, K], continuous cells [n, D] with NaN for missing ones, and scores [n]."""
         n_states, n_columns = self._reference.means.shape
-        if beliefs.shape != (len(rows), n_states) or rows.shape[1:] != (n_columns,) or probabilities.shape != (len(rows),):
+        if (
+            beliefs.shape != (len(rows), n_states)
+            or rows.shape[1:] != (n_columns,)
+            or probabilities.shape != (len(rows),)
+        ):
             raise DataError(
                 f"drift takes beliefs [n, {n_states}], cells [n, {n_columns}] and scores [n]; "
                 f"found {beliefs.shape}, {rows.shape} and {probabilities.shape}"
@@ -126,7 +148,10 @@ class DriftMonitor:
         if new.features != old.features:
             return False
         if new.scores != old.scores:
-            self._reference, self._inner_edges = reference, np.ascontiguousarray(reference.edges[1:-1])
+            self._reference, self._inner_edges = (
+                reference,
+                np.ascontiguousarray(reference.edges[1:-1]),
+            )
             self._shared.restart_scores(new.scores)
         return True
 
@@ -136,8 +161,14 @@ class DriftMonitor:
         score = _score_drift(self._reference, sums)
         regimes = _regime_drifts(self._reference, sums, self._names, self._judged, most)
         transactions = float(sums.occupancy.sum())
-        verdicts = [score.verdict, *(r.verdict for r in regimes), *(f.verdict for r in regimes for f in r.features)]
-        verdict = TOO_FEW if transactions < LEAST_TRANSACTIONS else max(verdicts, key=VERDICTS.index)
+        verdicts = [
+            score.verdict,
+            *(r.verdict for r in regimes),
+            *(f.verdict for r in regimes for f in r.features),
+        ]
+        verdict = (
+            TOO_FEW if transactions < LEAST_TRANSACTIONS else max(verdicts, key=VERDICTS.index)
+        )
         return DriftReport(transactions, verdict, score, regimes)
 
     def close(self) -> None:
@@ -157,10 +188,18 @@ def _score_drift(reference: Reference, sums: Sums) -> ScoreDrift:
     psi = stability_index(now, then) if n > 0 else 0.0
     chance = (len(then) - 1) * (1 / n + 1 / float(then.sum())) if n > 0 else 0.0
     verdict = TOO_FEW if n < LEAST_TRANSACTIONS else _verdict(psi - chance, PSI_LIMITS)
-    return ScoreDrift(psi, chance, float(sums.score_total[0]) / n if n > 0 else None, reference.mean_score, verdict)
+    return ScoreDrift(
+        psi,
+        chance,
+        float(sums.score_total[0]) / n if n > 0 else None,
+        reference.mean_score,
+        verdict,
+    )
 
 
-def _regime_drifts(reference: Reference, sums: Sums, names: Sequence[str], judged: Array, most: int) -> tuple[RegimeDrift, ...]:
+def _regime_drifts(
+    reference: Reference, sums: Sums, names: Sequence[str], judged: Array, most: int
+) -> tuple[RegimeDrift, ...]:
     total = float(sums.occupancy.sum())
     moved, sizes = _occupancy_shift(reference, sums.occupancy)
     means, shifts, errors = _shifts(reference, sums)
@@ -173,7 +212,16 @@ def _regime_drifts(reference: Reference, sums: Sums, names: Sequence[str], judge
             if enough[k, d]:
                 shift, z = float(shifts[k, d]), float(shifts[k, d] / errors[k, d])
                 verdict = _verdict(abs(shift), SHIFT_LIMITS) if abs(z) >= SURE else STABLE
-                features.append(FeatureDrift(names[d], float(means[k, d]), float(reference.means[k, d]), shift, z, verdict))
+                features.append(
+                    FeatureDrift(
+                        names[d],
+                        float(means[k, d]),
+                        float(reference.means[k, d]),
+                        shift,
+                        z,
+                        verdict,
+                    )
+                )
         beyond = enough[k] & (np.abs(shifts[k]) >= SURE * errors[k])
         verdict = _verdict(abs(moved[k]), OCCUPANCY_LIMITS) if abs(sizes[k]) >= SURE else STABLE
         found.append(
@@ -210,7 +258,10 @@ def _shifts(reference: Reference, sums: Sums) -> tuple[Array, Array, Array]:
 def _overall_spread(reference: Reference) -> Array:
     """Of each column over all regimes [D]; 1, as on the fit rows, of one that did not vary."""
     whole = reference.mass.sum(axis=0)
-    firsts, squares = ((reference.mass * power).sum(axis=0) for power in (reference.means, reference.spreads**2 + reference.means**2))
+    firsts, squares = (
+        (reference.mass * power).sum(axis=0)
+        for power in (reference.means, reference.spreads**2 + reference.means**2)
+    )
     spread = mean_and_spread(whole, firsts, squares)[1]
     return np.where(spread > 1e-6, spread, 1.0)
 
@@ -225,7 +276,11 @@ def _marks(reference: Reference) -> Marks:
 
 
 def _mark(arrays: Sequence[Array]) -> int:
-    digest = hashlib.sha256(b"".join(str(array.shape).encode() + np.ascontiguousarray(array).tobytes() for array in arrays))
+    digest = hashlib.sha256(
+        b"".join(
+            str(array.shape).encode() + np.ascontiguousarray(array).tobytes() for array in arrays
+        )
+    )
     return int.from_bytes(digest.digest()[:8], "little")
 
 

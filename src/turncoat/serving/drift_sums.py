@@ -48,7 +48,9 @@ class Sums:
         self.score_part = flat[: MOST_BINS + 1]
         self.score_total, self.score_counts = flat[0:1], flat[1 : MOST_BINS + 1]
         self.occupancy = flat[MOST_BINS + 1 : MOST_BINS + 1 + n_states]  # [K]
-        self.mass, self.firsts, self.squares = flat[MOST_BINS + 1 + n_states :].reshape(3, n_states, n_columns)
+        self.mass, self.firsts, self.squares = flat[MOST_BINS + 1 + n_states :].reshape(
+            3, n_states, n_columns
+        )
 
     @staticmethod
     def size(n_states: int, n_columns: int) -> int:
@@ -57,7 +59,9 @@ class Sums:
 
 
 @compiled
-def add_rows(sums: Array, beliefs: Array, rows: Array, probabilities: Array, inner_edges: Array, kept: float) -> None:
+def add_rows(
+    sums: Array, beliefs: Array, rows: Array, probabilities: Array, inner_edges: Array, kept: float
+) -> None:
     """Keep so much of the sums and add beliefs [n, K], cells [n, D] and scores [n]; sums are laid out as in `Sums`."""
     n_states, n_columns = beliefs.shape[1], rows.shape[1]
     for i in range(len(sums)):
@@ -82,7 +86,11 @@ def add_rows(sums: Array, beliefs: Array, rows: Array, probabilities: Array, inn
                 continue
             sums[MOST_BINS + 1 + k] += weight
             start = first + k * n_columns
-            mass, firsts, squares = sums[start : start + n_columns], sums[start + step :], sums[start + 2 * step :]
+            mass, firsts, squares = (
+                sums[start : start + n_columns],
+                sums[start + step :],
+                sums[start + 2 * step :],
+            )
             for d in range(n_columns):
                 cell = np.float64(rows[r, d])
                 there = cell == cell
@@ -107,7 +115,9 @@ class SharedSums:
             try:
                 self._share(folder, marks)
             except OSError as problem:
-                raise ConfigError(f"cannot keep what drift is measured with in {folder}: {problem}. Choose another folder") from problem
+                raise ConfigError(
+                    f"cannot keep what drift is measured with in {folder}: {problem}. Choose another folder"
+                ) from problem
         self._marks[:] = marks
 
     def all(self) -> Sums:

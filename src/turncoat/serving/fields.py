@@ -21,8 +21,12 @@ from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.records import keys_of
 
 LONGEST_KEY, LONGEST_NAME = 256, 10_000  # characters
-OWN_ID = "transaction_id"  # what a transaction's id is called where the schema names no column for it
-_FURTHEST = 20 * 365.25 * 86400.0  # seconds from the calibration part; what is further has a wrong unit or a wrong zero
+OWN_ID = (
+    "transaction_id"  # what a transaction's id is called where the schema names no column for it
+)
+_FURTHEST = (
+    20 * 365.25 * 86400.0
+)  # seconds from the calibration part; what is further has a wrong unit or a wrong zero
 
 _Key = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)]
 _Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
@@ -37,7 +41,7 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     id: str
     time: float  # seconds
     customer: str
-    entity: str | None
+    counterparty: str | None
     row: Row  # as features take it
     sent: bytes  # as JSON, the customer under the name that is stored
     schema: Schema
@@ -48,7 +52,7 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def __post_init__(self) -> None:
         """Name the records once."""
-        msgspec.structs.force_setattr(self, "keys", keys_of(self.customer, self.entity))
+        msgspec.structs.force_setattr(self, "keys", keys_of(self.customer, self.counterparty))
 
 
 class FieldError(DataError):
@@ -85,7 +89,9 @@ def decode_label(body: bytes) -> LabelBody:
         if found.field == "label":
             found = FieldError("`label` must be 1 for fraud or 0 for genuine", "label")
         elif "unknown field" in str(problem):
-            found = FieldError(f"{problem}. There are {', '.join(LabelBody.__struct_fields__)}", found.field)
+            found = FieldError(
+                f"{problem}. There are {', '.join(LabelBody.__struct_fields__)}", found.field
+            )
         raise found from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise MalformedError(f"not JSON: {problem}") from None
@@ -94,13 +100,21 @@ def decode_label(body: bytes) -> LabelBody:
 class TransactionForm:
     """Decodes transactions for one detector."""
 
-    def __init__(self, detector: Detector, pseudonyms: Pseudonyms | None = None, label_follows: bool = True) -> None:
+    def __init__(
+        self, detector: Detector, pseudonyms: Pseudonyms | None = None, label_follows: bool = True
+    ) -> None:
         """`label_follows` says whether outcomes will be reported, as in `Features.step`."""
-        self.plan, self.pseudonyms, self.label_follows = detector.features_.fitted(), pseudonyms, label_follows
+        self.plan, self.pseudonyms, self.label_follows = (
+            detector.features_.fitted(),
+            pseudonyms,
+            label_follows,
+        )
         plan, self.times = self.plan, detector.fitted().times
         self._earliest, self._latest = self.times[0] - _FURTHEST, self.times[1] + _FURTHEST
         if plan.schema.id is None and OWN_ID in plan.schema.columns:
-            raise ConfigError(f"schema {plan.schema.name!r} has a column {OWN_ID!r} and names no id: name it as `id`, or rename it")
+            raise ConfigError(
+                f"schema {plan.schema.name!r} has a column {OWN_ID!r} and names no id: name it as `id`, or rename it"
+            )
         kinds = _kinds(plan.schema)
         self.id_field = plan.schema.id or OWN_ID
         self.fields = tuple(kinds)
@@ -114,15 +128,21 @@ class TransactionForm:
                 gc=False,
             )
         except ValueError as problem:
-            raise ConfigError(f"schema {plan.schema.name!r} has a column whose name cannot be a field of JSON here: {problem}") from problem
+            raise ConfigError(
+                f"schema {plan.schema.name!r} has a column whose name cannot be a field of JSON here: {problem}"
+            ) from problem
         self._decoder = msgspec.json.Decoder(self.type)
         places, schema = {name: place for place, name in enumerate(kinds)}, plan.schema
         self._numbers = (
-            slice(places[schema.continuous[0]], places[schema.continuous[0]] + len(schema.continuous)) if schema.continuous else slice(0)
+            slice(
+                places[schema.continuous[0]], places[schema.continuous[0]] + len(schema.continuous)
+            )
+            if schema.continuous
+            else slice(0)
         )
         self._names = _getter([places[column] for column in schema.categorical])
         self._habits = _getter([places[column] for column in schema.habits])
-        self._entity = None if schema.entity is None else places[schema.entity]
+        self._counterparty = None if schema.counterparty is None else places[schema.counterparty]
         self._id, self._time = places[self.id_field], places[schema.time]
         self._customer = tuple(places[column] for column in schema.customer)
 
@@ -133,7 +153,11 @@ class TransactionForm:
         except msgspec.ValidationError as problem:
             raise self._explained(str(problem)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            lines = ". Several transactions, one a line, go to /v1/score/batch" if "trailing characters" in str(problem) else ""
+            lines = (
+                ". Several transactions, one a line, go to /v1/score/batch"
+                if "trailing characters" in str(problem)
+                else ""
+            )
             raise MalformedError(f"not JSON: {problem}{lines}") from None
         values = msgspec.structs.astuple(found)
         schema = self.plan.schema
@@ -153,15 +177,32 @@ class TransactionForm:
             for place in self._customer:
                 setattr(found, f"f{place}", customer)
             body = msgspec.json.encode(found)
-        entity = None if self._entity is None else category_text(values[self._entity])
-        if entity is not None and len(entity) > LONGEST_KEY:
-            raise FieldError(f"the name has {len(entity):,} characters, and {LONGEST_KEY} are allowed", schema.entity)
+        counterparty = (
+            None if self._counterparty is None else category_text(values[self._counterparty])
+        )
+        if counterparty is not None and len(counterparty) > LONGEST_KEY:
+            raise FieldError(
+                f"the name has {len(counterparty):,} characters, and {LONGEST_KEY} are allowed",
+                schema.counterparty,
+            )
         numbers = packed_numbers(len(schema.continuous), values[self._numbers])
         if numbers is None:  # some are null
-            numbers = np.array([math.nan if value is None else value for value in values[self._numbers]], dtype=np.float64)
-        party = entity if self.plan.has_entity else None
-        row = Row(time, numbers, self._names(values), self._habits(values), entity)
-        return Transaction(str(values[self._id]), time, customer, party, row, bytes(body), schema, self.label_follows)
+            numbers = np.array(
+                [math.nan if value is None else value for value in values[self._numbers]],
+                dtype=np.float64,
+            )
+        party = counterparty if self.plan.has_counterparty else None
+        row = Row(time, numbers, self._names(values), self._habits(values), counterparty)
+        return Transaction(
+            str(values[self._id]),
+            time,
+            customer,
+            party,
+            row,
+            bytes(body),
+            schema,
+            self.label_follows,
+        )
 
     def _customer_of(self, values: tuple[Any, ...], time: float) -> str:
         schema = self.plan.schema
@@ -177,7 +218,9 @@ class TransactionForm:
                 problem.field,
             )
         if "unknown field" in message:
-            return FieldError(f"{message}. GET /v1/model shows an example with every field", problem.field)
+            return FieldError(
+                f"{message}. GET /v1/model shows an example with every field", problem.field
+            )
         return problem
 
     @cached_property
@@ -193,12 +236,17 @@ class TransactionForm:
         for place, column in enumerate(schema.continuous):
             value = float(scales.centres[place])
             unit = float(scales.units[place])
-            example.setdefault(column, float(f"{math.copysign(math.expm1(abs(value)) * unit, value) if unit else value:.6g}"))
+            example.setdefault(
+                column,
+                float(
+                    f"{math.copysign(math.expm1(abs(value)) * unit, value) if unit else value:.6g}"
+                ),
+            )
         for column, vocabulary in zip(schema.categorical, plan.vocabularies, strict=True):
             if vocabulary.frequent:
                 example.setdefault(column, vocabulary.frequent[0])
-        if schema.entity is not None:
-            example.setdefault(schema.entity, "example")
+        if schema.counterparty is not None:
+            example.setdefault(schema.counterparty, "example")
         return example
 
 
@@ -217,11 +265,16 @@ def _kinds(schema: Schema) -> dict[str, tuple[Any, Any]]:
         schema.time: (_Whole | float | str, msgspec.NODEFAULT),
     }
     one = len(schema.customer) == 1
-    customer = (_Key | _Whole | float, msgspec.NODEFAULT) if one else (_Key | _Whole | float | None, None)
+    customer = (
+        (_Key | _Whole | float, msgspec.NODEFAULT) if one else (_Key | _Whole | float | None, None)
+    )
     kinds |= dict.fromkeys(schema.customer, customer)
     number = (float | None, _MISSING)
     kinds |= dict.fromkeys(schema.continuous, number)  # side by side
-    for columns, kind in (((schema.customer_age,) if schema.customer_age else (), number), (schema.texts, name)):
+    for columns, kind in (
+        ((schema.customer_age,) if schema.customer_age else (), number),
+        (schema.texts, name),
+    ):
         for column in columns:
             kinds.setdefault(column, kind)
     return kinds

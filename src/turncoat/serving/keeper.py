@@ -50,7 +50,9 @@ class Keeper:
         try:
             self.now = self._served(*await asyncio.to_thread(self._load), self.now)
         except TurncoatError as problem:
-            if str(problem) != self._problem:  # it is tried again and again, as it may still be on its way, and told once
+            if (
+                str(problem) != self._problem
+            ):  # it is tried again and again, as it may still be on its way, and told once
                 self.n_failures += 1
                 self._problem = str(problem)
                 _log.error("the new model is not taken up: %s", problem)
@@ -76,22 +78,32 @@ class Keeper:
         detector = load(self._folder)
         plan = detector.features_.fitted()
         if self._pseudonyms is not None and (
-            shared := set(plan.schema.customer) & {*plan.schema.categorical, *plan.schema.habits, plan.schema.entity}
+            shared := set(plan.schema.customer)
+            & {*plan.schema.categorical, *plan.schema.habits, plan.schema.counterparty}
         ):
             raise BundleError(
                 f"{self._folder}: {', '.join(sorted(shared))} names customers and something else too; it cannot be a pseudonym"
             )
         form = TransactionForm(detector, self._pseudonyms, self._settings.labels_follow)
         example = form.decode(msgspec.json.encode(form.example)).row
-        detector.score_one(None, example, n_reasons=self._settings.reasons)  # compiles, and shows that it works
+        detector.score_one(
+            None, example, n_reasons=self._settings.reasons
+        )  # compiles, and shows that it works
         return detector, form
 
-    def _served(self, detector: Detector, form: TransactionForm, old: Served | None = None) -> Served:
+    def _served(
+        self, detector: Detector, form: TransactionForm, old: Served | None = None
+    ) -> Served:
         """A detector with the drift that is measured against it."""
         reference = detector.fitted().reference
         if old is not None and old.drift.follows(reference):
             return Served(detector, form, old.drift)  # what was seen of this model stays
         folder = None
         if self._settings.run_folder:
-            folder = Path(self._settings.run_folder) / f"{detector.version_}-{zlib.crc32(reference.means.tobytes()):08x}"
-        return Served(detector, form, DriftMonitor(reference, folder, detector.features_.fitted().continuous))
+            folder = (
+                Path(self._settings.run_folder)
+                / f"{detector.version_}-{zlib.crc32(reference.means.tobytes()):08x}"
+            )
+        return Served(
+            detector, form, DriftMonitor(reference, folder, detector.features_.fitted().continuous)
+        )

@@ -39,7 +39,11 @@ class KnownRecords:
     def of(self, keys: Iterable[str]) -> dict[str, Known]:
         """Those that are known."""
         records, now = self._records, time.monotonic()
-        found = {key: known for key in keys if (known := records.pop(key, None)) is not None and known.until >= now}
+        found = {
+            key: known
+            for key in keys
+            if (known := records.pop(key, None)) is not None and known.until >= now
+        }
         records |= found
         return found
 

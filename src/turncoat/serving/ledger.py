@@ -24,7 +24,9 @@ def pauses() -> Iterator[float]:
     """Seconds to wait before each try at a write that others may be faster at; a ContentionError if they always are."""
     for attempt in range(_ATTEMPTS):
         yield random.uniform(0.0, min(0.001 * attempt, _LONGEST_PAUSE))
-    raise ContentionError(f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers")
+    raise ContentionError(
+        f"others wrote the same records {_ATTEMPTS} times in a row. Try again later, or use fewer workers"
+    )
 
 
 class Call:
@@ -34,13 +36,19 @@ class Call:
         """Numbers rise with every call."""
         self.number, self.batch = number, batch
         self.given: dict[int, Given | Exception] = {}  # by their places in the batch
-        self.failed: dict[str, StoreError] = {}  # customers who had an earlier transaction that failed, and how
+        self.failed: dict[
+            str, StoreError
+        ] = {}  # customers who had an earlier transaction that failed, and how
 
     def left(self) -> list[int]:
         """The places of those without an answer; there is no other for customers who failed."""
         places = [place for place in range(len(self.batch)) if place not in self.given]
         if self.failed:
-            self.given |= {place: self.failed[key] for place in places if (key := self.batch[place].keys[0]) in self.failed}
+            self.given |= {
+                place: self.failed[key]
+                for place in places
+                if (key := self.batch[place].keys[0]) in self.failed
+            }
             places = [place for place in places if place not in self.given]
         return places
 
@@ -52,7 +60,13 @@ class Call:
 class Tried:
     """A try at some of a batch: their places in it, their answers if all is written, and the records that this would leave."""
 
-    def __init__(self, attempt: Attempt, places: Sequence[int], batch: Sequence[Transaction], found: Sequence[Given | Exception]) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        places: Sequence[int],
+        batch: Sequence[Transaction],
+        found: Sequence[Given | Exception],
+    ) -> None:
         """Of transactions that were scored."""
         self.attempt, self.places, self.batch, self.found = attempt, places, batch, found
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -69,7 +83,9 @@ class Ledger:
         self._scoring, self._writing = Turns(), asyncio.Lock()
         self._under_way: dict[int, Call] = {}
 
-    async def score(self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change] = ()) -> list[Given | Exception]:
+    async def score(
+        self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change] = ()
+    ) -> list[Given | Exception]:
         """Answers in order, of which none is given before it is written; a refused transaction changes nothing.
 
         Batches may overlap: while one is written the next is scored, with what the first will leave. If somebody else was faster at a
@@ -84,19 +100,28 @@ class Ledger:
                 tried = await self._scored(detector, call)
             await self._written(call, tried, beside, self._writing)
             if len(call.given) < len(batch):
-                async with self._scoring.turn(call.number), self._writing:  # nobody else is being scored or written
+                async with (
+                    self._scoring.turn(call.number),
+                    self._writing,
+                ):  # nobody else is being scored or written
                     for pause in pauses():
                         await asyncio.sleep(pause)
-                        await self._written(call, await self._scored(detector, call), beside, nullcontext())
+                        await self._written(
+                            call, await self._scored(detector, call), beside, nullcontext()
+                        )
                         if len(call.given) == len(batch):
                             break
         except StoreError as problem:
             for other in self._under_way.values():
-                if other.number > call.number:  # and must not be before this one when both are sent again
+                if (
+                    other.number > call.number
+                ):  # and must not be before this one when both are sent again
                     other.failed |= dict.fromkeys(call.customers_left(), problem)
             if not call.given:
                 raise
-            call.given = dict.fromkeys(range(len(batch)), problem) | call.given  # those that are written have their answer all the same
+            call.given = (
+                dict.fromkeys(range(len(batch)), problem) | call.given
+            )  # those that are written have their answer all the same
         finally:
             del self._under_way[call.number]
         return [call.given[place] for place in range(len(batch))]
@@ -118,7 +143,13 @@ class Ledger:
         self._known.add(tried.made)
         return tried
 
-    async def _written(self, call: Call, tried: Tried, beside: Sequence[Change], turn: AbstractAsyncContextManager[None]) -> None:
+    async def _written(
+        self,
+        call: Call,
+        tried: Tried,
+        beside: Sequence[Change],
+        turn: AbstractAsyncContextManager[None],
+    ) -> None:
         """Write what was tried, when it is its turn, and take down the answers that count."""
         lost = {key for one in tried.batch for key in one.keys}
         try:
@@ -136,4 +167,9 @@ class Ledger:
 
     def _waited_for(self, call: Call) -> set[str]:
         """Customers of whom an earlier batch has a transaction that is to be tried again: those of this batch are after it."""
-        return {key for other in self._under_way.values() if other.number < call.number for key in other.customers_left()}
+        return {
+            key
+            for other in self._under_way.values()
+            if other.number < call.number
+            for key in other.customers_left()
+        }

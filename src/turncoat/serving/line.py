@@ -27,7 +27,9 @@ class EndingError(OverloadedError):
 
     def __init__(self) -> None:
         """Always the same."""
-        super().__init__("the service is ending: this and what comes after it is not scored. Send it again")
+        super().__init__(
+            "the service is ending: this and what comes after it is not scored. Send it again"
+        )
 
 
 class OvertakingError(OverloadedError):
@@ -35,7 +37,9 @@ class OvertakingError(OverloadedError):
 
     def __init__(self) -> None:
         """Always the same."""
-        super().__init__("an earlier transaction of this customer was not written. Send both again, in order")
+        super().__init__(
+            "an earlier transaction of this customer was not written. Send both again, in order"
+        )
 
 
 SEND_AGAIN = (StoreError, OverloadedError)  # what is no reason not to send a transaction again
@@ -51,7 +55,12 @@ class _Waiting(NamedTuple):
     def is_overtaking(self) -> bool:
         """Whether the one before it has to be sent again."""
         before = self.after
-        return before is not None and before.done() and not before.cancelled() and isinstance(before.exception(), SEND_AGAIN)
+        return (
+            before is not None
+            and before.done()
+            and not before.cancelled()
+            and isinstance(before.exception(), SEND_AGAIN)
+        )
 
 
 class Line:
@@ -69,7 +78,9 @@ class Line:
         """How many wait."""
         return len(self._waiting)
 
-    def ask(self, one: Transaction, after: asyncio.Future[Given] | None = None) -> asyncio.Future[Given]:
+    def ask(
+        self, one: Transaction, after: asyncio.Future[Given] | None = None
+    ) -> asyncio.Future[Given]:
         """Join the line: the answer comes once it is written, or what went wrong is raised.
 
         One that comes `after` another is not scored if that could not be written, since it would be before it when both are sent again.

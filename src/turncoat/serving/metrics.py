@@ -6,13 +6,30 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
 
 from turncoat.serving.answers import Given
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-_AGES = (60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0, 30 * 86400.0, 90 * 86400.0)
+_AGES = (
+    60.0,
+    600.0,
+    3600.0,
+    6 * 3600.0,
+    86400.0,
+    3 * 86400.0,
+    7 * 86400.0,
+    30 * 86400.0,
+    90 * 86400.0,
+)
 _SCORES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 
 
@@ -35,23 +52,58 @@ class Metrics:
     def __init__(self) -> None:
         """In a registry of their own."""
         self._registry = registry = CollectorRegistry()
-        self.scores = Counter("turncoat_scores", "Transactions scored, each once.", registry=registry)
-        self.duplicates = Counter("turncoat_duplicates", "Transactions that had been answered before.", registry=registry)
-        self.late = Counter("turncoat_late_arrivals", "Transactions older than their customer's belief.", registry=registry)
-        self.refused = Counter("turncoat_refused", "Requests and lines of batches that were refused.", ["kind"], registry=registry)
+        self.scores = Counter(
+            "turncoat_scores", "Transactions scored, each once.", registry=registry
+        )
+        self.duplicates = Counter(
+            "turncoat_duplicates", "Transactions that had been answered before.", registry=registry
+        )
+        self.late = Counter(
+            "turncoat_late_arrivals",
+            "Transactions older than their customer's belief.",
+            registry=registry,
+        )
+        self.refused = Counter(
+            "turncoat_refused",
+            "Requests and lines of batches that were refused.",
+            ["kind"],
+            registry=registry,
+        )
         self.labels = Counter("turncoat_labels", "Outcomes reported.", ["label"], registry=registry)
-        self.store_errors = Counter("turncoat_store_errors", "Times the store could not be read or written.", registry=registry)
-        self.reload_errors = Counter("turncoat_reload_errors", "New models that were not taken up.", registry=registry)
-        self.starts = Counter("turncoat_starts", "Processes that began to serve.", registry=registry)
-        self.duration = _Histogram("turncoat_score_duration_seconds", "From request to answer.", buckets=_SECONDS, registry=registry)
+        self.store_errors = Counter(
+            "turncoat_store_errors",
+            "Times the store could not be read or written.",
+            registry=registry,
+        )
+        self.reload_errors = Counter(
+            "turncoat_reload_errors", "New models that were not taken up.", registry=registry
+        )
+        self.starts = Counter(
+            "turncoat_starts", "Processes that began to serve.", registry=registry
+        )
+        self.duration = _Histogram(
+            "turncoat_score_duration_seconds",
+            "From request to answer.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self.batch = _Histogram(
-            "turncoat_batch_size", "Transactions written together.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry
+            "turncoat_batch_size",
+            "Transactions written together.",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=registry,
         )
         self.ages = _Histogram(
-            "turncoat_belief_age_seconds", "From a customer's last transaction to this one.", buckets=_AGES, registry=registry
+            "turncoat_belief_age_seconds",
+            "From a customer's last transaction to this one.",
+            buckets=_AGES,
+            registry=registry,
         )
         self.probability = _Histogram(
-            "turncoat_score_probability", "Probabilities of fraud that were answered.", buckets=_SCORES, registry=registry
+            "turncoat_score_probability",
+            "Probabilities of fraud that were answered.",
+            buckets=_SCORES,
+            registry=registry,
         )
         self.score_drift = Gauge(
             "turncoat_score_drift_psi",
@@ -68,7 +120,11 @@ class Metrics:
             multiprocess_mode="mostrecent",
         )  # fmt: skip
         self.model = Gauge(
-            "turncoat_model_info", "The model that serves.", ["model", "calibration"], registry=registry, multiprocess_mode="mostrecent"
+            "turncoat_model_info",
+            "The model that serves.",
+            ["model", "calibration"],
+            registry=registry,
+            multiprocess_mode="mostrecent",
         )
 
     def count(self, given: Sequence[Given | Exception]) -> None:

@@ -34,7 +34,9 @@ class DecliningParser(httptools.HttpRequestParser):
                 return
             self._protocol.parser = another = DecliningParser(self._protocol, _Rest(self._protocol))
             feed = super(DecliningParser, another).feed_data
-            framing = [b"%s: %s\r\n" % header for header in self._protocol.headers if header[0] in _FRAMING]
+            framing = [
+                b"%s: %s\r\n" % header for header in self._protocol.headers if header[0] in _FRAMING
+            ]
             feed(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
 
 

@@ -1,4 +1,4 @@
-"""Labels that arrive: logged for recalibration, told to the second party's record, and to the belief they are about."""
+"""Labels that arrive: logged for recalibration, told to the counterparty's record, and to the belief they are about."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from turncoat.serving.answers import Outcome
 from turncoat.serving.attempt import Attempt
 from turncoat.serving.ledger import Ledger, pauses
 from turncoat.serving.past import EVERY
-from turncoat.serving.records import Logged, Record, customer_key, pack_logged, pack_record, unpack_logged
+from turncoat.serving.records import (
+    Logged,
+    Record,
+    customer_key,
+    pack_logged,
+    pack_record,
+    unpack_logged,
+)
 from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store
 
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
@@ -36,7 +43,7 @@ class _Found:
 async def report(ledger: Ledger, detector: Detector, customer: str, id: str, label: int) -> Outcome:
     """Take in the outcome of a transaction: 1 for fraud, 0 for genuine. The same again changes nothing.
 
-    A label that corrects another one counts in recalibration, and a fraud is told to the second party; what records learnt from the
+    A label that corrects another one counts in recalibration, and a fraud is told to the counterparty; what records learnt from the
     first stays.
     """
     key = customer_key(customer)
@@ -45,22 +52,40 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
         found = await _find(ledger.store, key, customer, id)
         keys = [party for party, _ in found.entry.parties]
         if found.label == label:
-            return Outcome(id, customer, label, False, UNCHANGED, None if len(keys) == 1 else UNCHANGED)
+            return Outcome(
+                id, customer, label, False, UNCHANGED, None if len(keys) == 1 else UNCHANGED
+            )
         stored = await ledger.store.read(keys)
         if key not in stored:
             raise UnknownTransactionError(f"customer {customer!r} has no record any more")
         tried = Attempt(ledger.store, ledger.rules, detector, stored)
-        records = {party: held.record for party in keys if (held := await tried.held_record(party)).record is not None}
+        records = {
+            party: held.record
+            for party in keys
+            if (held := await tried.held_record(party)).record is not None
+        }
         changed: dict[str, Record] = {}
-        if found.label is None and ledger.rules.conditions and records[key].state and await _is_latest(ledger.store, key, found.entry):
+        if (
+            found.label is None
+            and ledger.rules.conditions
+            and records[key].state
+            and await _is_latest(ledger.store, key, found.entry)
+        ):
             state = detector.condition(DetectorState(records[key].state), label)
             changed[key] = msgspec.structs.replace(records[key], state=state.customer)
         for party in keys[1:]:
             if label == 1 and not found.was_fraud and party in records and records[party].state:
-                state = detector.report_fraud(DetectorState(None, records[party].state), found.entry.time)
-                changed[party] = msgspec.structs.replace(records[party], state=state.entity)
-        after = {party: changed.get(party, records[party]) for party in dict.fromkeys([key, *changed])}
-        writes = [Change(party, stored[party].counter, pack_record(record)) for party, record in after.items()]
+                state = detector.report_fraud(
+                    DetectorState(None, records[party].state), found.entry.time
+                )
+                changed[party] = msgspec.structs.replace(records[party], state=state.counterparty)
+        after = {
+            party: changed.get(party, records[party]) for party in dict.fromkeys([key, *changed])
+        }
+        writes = [
+            Change(party, stored[party].counter, pack_record(record))
+            for party, record in after.items()
+        ]
         logged = Logged(
             model=detector.version_,
             sent=b"",
@@ -70,12 +95,18 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
             horizons=tuple(record.last_time for record in after.values()),
         )
         parties = tuple((party, stored[party].counter + 1) for party in after)
-        entry = Entry(LABEL, id, found.entry.time, time.time(), parties, key in changed, pack_logged(logged))
+        entry = Entry(
+            LABEL, id, found.entry.time, time.time(), parties, key in changed, pack_logged(logged)
+        )
         (written,) = await ledger.store.write([Group(writes, [entry])])
         if written:
-            entity = None if len(keys) == 1 else REPORTED if set(keys[1:]) & set(changed) else UNCHANGED
+            counterparty = (
+                None if len(keys) == 1 else REPORTED if set(keys[1:]) & set(changed) else UNCHANGED
+            )
             break
-    return Outcome(id, customer, label, True, CONDITIONED if key in changed else UNCHANGED, entity)
+    return Outcome(
+        id, customer, label, True, CONDITIONED if key in changed else UNCHANGED, counterparty
+    )
 
 
 async def _find(store: Store, key: str, customer: str, id: str) -> _Found:
@@ -85,7 +116,9 @@ async def _find(store: Store, key: str, customer: str, id: str) -> _Found:
         raise UnknownTransactionError(
             f"the log has no transaction {id!r} of customer {customer!r}. Score it first, and keep the log long enough"
         )
-    labels = [label for entry in entries if (label := unpack_logged(entry.content).label) is not None]
+    labels = [
+        label for entry in entries if (label := unpack_logged(entry.content).label) is not None
+    ]
     return _Found(scored, labels[0] if labels else None, 1 in labels)
 
 

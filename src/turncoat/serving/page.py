@@ -26,7 +26,9 @@ def page(document: dict[str, Any]) -> str:
     """The page of an OpenAPI document."""
     info = document["info"]
     operations = [
-        _operation(path, verb, operation, document) for path, verbs in document["paths"].items() for verb, operation in verbs.items()
+        _operation(path, verb, operation, document)
+        for path, verbs in document["paths"].items()
+        for verb, operation in verbs.items()
     ]
     schemas = [_schema(name, schema) for name, schema in document["components"]["schemas"].items()]
     return (
@@ -39,11 +41,21 @@ def page(document: dict[str, Any]) -> str:
 
 
 def _operation(path: str, verb: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
-    parts = [f"<h2><span class='verb'>{verb.upper()}</span> <code>{escape(path)}</code></h2><p>{_text(operation['summary'])}. "]
-    parts.append(f"<span class='muted'>{_text(operation.get('description', 'Needs no key.'))}</span></p>")
+    parts = [
+        f"<h2><span class='verb'>{verb.upper()}</span> <code>{escape(path)}</code></h2><p>{_text(operation['summary'])}. "
+    ]
+    parts.append(
+        f"<span class='muted'>{_text(operation.get('description', 'Needs no key.'))}</span></p>"
+    )
     for media, body in operation.get("requestBody", {}).get("content", {}).items():
-        example = body["example"] if isinstance(body["example"], str) else json.dumps(body["example"], indent=1)
-        parts.append(f"<details><summary>Example body ({escape(media)})</summary><pre>{escape(example)}</pre></details>")
+        example = (
+            body["example"]
+            if isinstance(body["example"], str)
+            else json.dumps(body["example"], indent=1)
+        )
+        parts.append(
+            f"<details><summary>Example body ({escape(media)})</summary><pre>{escape(example)}</pre></details>"
+        )
     rows = [
         f"<tr><td><code>{code}</code></td><td>{_text(response['description'])}</td><td class='muted'>{_types(response)}</td></tr>"
         for code, response in operation["responses"].items()

@@ -12,27 +12,48 @@ import numpy as np
 from turncoat.data.rows import Row, read_row
 from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
-from turncoat.serving.answers import CURRENT, LOGGED, NEW, REBUILT, RESTARTED, Given, Remembered, json_bytes, repeated
+from turncoat.serving.answers import (
+    CURRENT,
+    LOGGED,
+    NEW,
+    REBUILT,
+    RESTARTED,
+    Given,
+    Remembered,
+    json_bytes,
+    repeated,
+)
 from turncoat.serving.fields import Transaction
 from turncoat.serving.known import Known
 from turncoat.serving.records import Seen, customer_key, unpack_logged
 from turncoat.serving.stores import SCORE, Entry, Store
 from turncoat.serving.waves import Working
 
-EVERY = 2**31 - 1  # entry of a transaction: labels may have come again and again since it was scored
+EVERY = (
+    2**31 - 1
+)  # entry of a transaction: labels may have come again and again since it was scored
 _REBUILD_FROM = 500  # of a party's latest logged transactions
-_LOOK_BACK = 50  # log entries in which the belief that a late transaction would have met is looked for
+_LOOK_BACK = (
+    50  # log entries in which the belief that a late transaction would have met is looked for
+)
 
 
 class Past:
     """The log as an attempt sees it: what is stored, what is still being written, and what the attempt itself will add."""
 
-    def __init__(self, store: Store, detector: Detector, known: Mapping[str, Known], entries: Sequence[Entry]) -> None:
+    def __init__(
+        self, store: Store, detector: Detector, known: Mapping[str, Known], entries: Sequence[Entry]
+    ) -> None:
         """`known` are records that others may still be writing, `entries` the attempt's own so far."""
         self._store, self._detector, self._known, self._entries = store, detector, known, entries
 
     async def _history(
-        self, key: str, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+        self,
+        key: str,
+        until: float = math.inf,
+        id: str | None = None,
+        moved: bool = False,
+        limit: int = 100,
     ) -> list[Entry]:
         """What is stored of a party once nobody in this process is writing it any more."""
         known = self._known.get(key)
@@ -42,7 +63,11 @@ class Past:
 
     async def answer(self, one: Transaction) -> Given | None:
         """The answer that was given to a transaction, if it is in the log."""
-        own = (entry for entry in reversed(self._entries) if entry.id == one.id and entry.parties[0][0] == one.keys[0])
+        own = (
+            entry
+            for entry in reversed(self._entries)
+            if entry.id == one.id and entry.parties[0][0] == one.keys[0]
+        )
         for entry in (*own, *await self._history(one.keys[0], id=one.id, limit=EVERY)):
             if entry.kind == SCORE:
                 return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
@@ -50,12 +75,20 @@ class Past:
 
     async def answer_again(self, one: Transaction, seen: Seen) -> Given:
         """The first answer to a transaction that comes again; of one that is no longer in the log, what the record has of it."""
-        remembered = Given(json_bytes(Remembered(one.id, one.customer, seen.probability)), seen.probability, duplicate=True)
+        remembered = Given(
+            json_bytes(Remembered(one.id, one.customer, seen.probability)),
+            seen.probability,
+            duplicate=True,
+        )
         return await self.answer(one) or remembered
 
     async def met(self, key: str, held: Working, when: float) -> tuple[bytes | None, str]:
         """The state that a party had at an earlier moment, of which it may know nothing later; and where it is from."""
-        found = [entry for entry in reversed(self._entries) if entry.moved and entry.time <= when and key in dict(entry.parties)]
+        found = [
+            entry
+            for entry in reversed(self._entries)
+            if entry.moved and entry.time <= when and key in dict(entry.parties)
+        ]
         found += await self._history(key, until=when, moved=True, limit=_LOOK_BACK)
         for entry in found:
             logged, place = unpack_logged(entry.content), list(dict(entry.parties)).index(key)
@@ -84,7 +117,7 @@ class Past:
     def _replayed(self, key: str, history: Sequence[Entry]) -> bytes | None:
         """A party's state after the transactions and labels that moved it, given the newest first.
 
-        What the second party was like at each of a customer's transactions is not known any more, and left out as missing.
+        What the counterparty was like at each of a customer's transactions is not known any more, and left out as missing.
         """
         detector, schema = self._detector, self._detector.features_.fitted().schema
         is_customer = key == customer_key(key[2:])
@@ -96,25 +129,34 @@ class Past:
             if is_score and entry.moved:
                 sent = msgspec.json.decode(logged.sent)
                 if is_customer:
-                    sent.pop(schema.entity, None)
+                    sent.pop(schema.counterparty, None)
                 rows.append((read_row(schema, sent), logged.label_follows))
-            conditions, reports = is_customer and not is_score and entry.moved, not is_customer and logged.label == 1
+            conditions, reports = (
+                is_customer and not is_score and entry.moved,
+                not is_customer and logged.label == 1,
+            )
             if conditions or reports:
                 state, rows = self._advanced(state, rows, is_customer), []
             if conditions and state is not None:
                 state = detector.condition(DetectorState(state), int(logged.label or 0)).customer
             if reports and state is not None:
-                state = detector.report_fraud(DetectorState(None, state), entry.time).entity
+                state = detector.report_fraud(DetectorState(None, state), entry.time).counterparty
         return self._advanced(state, rows, is_customer)
 
-    def _advanced(self, state: bytes | None, rows: Sequence[tuple[Row, bool]], is_customer: bool) -> bytes | None:
+    def _advanced(
+        self, state: bytes | None, rows: Sequence[tuple[Row, bool]], is_customer: bool
+    ) -> bytes | None:
         """A party's state after rows, each with whether its label follows."""
-        own = [(row, follows) for row, follows in rows if is_customer or row.entity is not None]
+        own = [
+            (row, follows) for row, follows in rows if is_customer or row.counterparty is not None
+        ]
         if not own:
             return state
         first = DetectorState(state, None) if is_customer else DetectorState(None, state)
         previous = np.full((len(own), 2), -1)
         previous[1:, 0 if is_customer else 1] = np.arange(len(own) - 1)
         states = [first, *[DetectorState()] * (len(own) - 1)]
-        after = self._detector.steps(states, [row for row, _ in own], [follows for _, follows in own], previous).states[-1]
-        return after.customer if is_customer else after.entity
+        after = self._detector.steps(
+            states, [row for row, _ in own], [follows for _, follows in own], previous
+        ).states[-1]
+        return after.customer if is_customer else after.counterparty

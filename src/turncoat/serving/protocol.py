@@ -41,7 +41,9 @@ class PatientProtocol(HttpToolsProtocol):
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self.parser = DecliningParser(self)
-        self._unanswered: deque[Any] = deque()  # requests, oldest first: some clients send the next before they have the answer
+        self._unanswered: deque[Any] = (
+            deque()
+        )  # requests, oldest first: some clients send the next before they have the answer
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -50,9 +52,13 @@ class PatientProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._patience is None:
             self._head_bytes = 0
-            if not self._unanswered:  # it came between requests, or belongs to one that needed no more of it
+            if (
+                not self._unanswered
+            ):  # it came between requests, or belongs to one that needed no more of it
                 self._wait()
-        elif not self._began and not self._has_head:  # what came before the beginning of this head is another request's
+        elif (
+            not self._began and not self._has_head
+        ):  # what came before the beginning of this head is another request's
             self._head_bytes += len(data)
         if self._head_bytes > MOST_HEAD_BYTES:
             self._hang_up()
@@ -144,23 +150,34 @@ class PatientProtocol(HttpToolsProtocol):
     @property
     def _reader_seconds(self) -> float:
         """Longer than for who sends: what is read slowly but steadily shows only when much of it is read. While the server ends, not."""
-        is_ending = self.transport.is_closing() or any(ENDING in request.scope for request in self._unanswered)
+        is_ending = self.transport.is_closing() or any(
+            ENDING in request.scope for request in self._unanswered
+        )
         return self.client_seconds * (1 if is_ending else READER_PATIENCE)
 
     def _look_at_reader(self) -> None:
         """Hang up on one that has read nothing, unless lines of its batch are being taken in: many read once all is sent."""
-        idle = self.loop.time() - max((request.scope.get(TAKEN, -math.inf) for request in self._unanswered), default=-math.inf)
+        idle = self.loop.time() - max(
+            (request.scope.get(TAKEN, -math.inf) for request in self._unanswered), default=-math.inf
+        )
         if idle < self.client_seconds or self._count_unread() < self._n_unread:
             self._wait_for_reader()
         else:
-            _log.info("a client that read nothing of its answers for %g seconds was hung up on", self._reader_seconds)
+            _log.info(
+                "a client that read nothing of its answers for %g seconds was hung up on",
+                self._reader_seconds,
+            )
             with socket.socket(fileno=os.dup(self._file())) as same:
-                same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)  # or the system would go on waiting
+                same.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE
+                )  # or the system would go on waiting
             self.transport.abort()
 
     def _count_unread(self) -> int:
         """Bytes that were written and did not reach the client, in the system's buffer, too."""
-        in_system = fcntl.ioctl(self._file(), termios.TIOCOUTQ, bytes(4)) if self._file() >= 0 else b""
+        in_system = (
+            fcntl.ioctl(self._file(), termios.TIOCOUTQ, bytes(4)) if self._file() >= 0 else b""
+        )
         return int.from_bytes(in_system, sys.byteorder) + self.transport.get_write_buffer_size()
 
     def _file(self) -> int:

@@ -20,7 +20,9 @@ class Pseudonyms:
     def __init__(self, key: str) -> None:
         """With a secret key of at least 16 characters."""
         if len(key) < _LEAST_KEY:
-            raise ConfigError(f"the key for pseudonyms has {len(key)} characters; set {KEY_VARIABLE} to at least {_LEAST_KEY} random ones")
+            raise ConfigError(
+                f"the key for pseudonyms has {len(key)} characters; set {KEY_VARIABLE} to at least {_LEAST_KEY} random ones"
+            )
         self._key = key.encode()
 
     @classmethod

@@ -31,7 +31,9 @@ class Known:
         return len(self.labels)
 
 
-async def known_outcomes(store: Store, detector: Detector, now: float, delay: float, unreported: bool = True) -> Known:
+async def known_outcomes(
+    store: Store, detector: Detector, now: float, delay: float, unreported: bool = True
+) -> Known:
     """The log's answers of this model, each with its last reported label; not those of a replay, which may be rows it was fitted on.
 
     If `unreported`, those older than `delay` seconds (by the server's clock), of which one without a report counts as genuine. Younger ones
@@ -50,22 +52,36 @@ async def known_outcomes(store: Store, detector: Detector, now: float, delay: fl
                 reported[name] = int(logged.label or 0)
             elif logged.model == detector.version_ and not logged.is_replayed:
                 scored.setdefault(name, (entry.at, logged.belief, logged.external))
-    names = sorted(name for name, (at, _, _) in scored.items() if (at <= now - delay if unreported else name in reported))
+    names = sorted(
+        name
+        for name, (at, _, _) in scored.items()
+        if (at <= now - delay if unreported else name in reported)
+    )
     if not any(name in reported for name in names):
         n_young = sum(name in reported for name in scored)
         raise DataError(
             f"no outcome can be used: {len(reported):,} were reported, {n_young:,} of them of transactions that this model scored live"
-            + (f", all within the last {delay / 86400:g} days, in which others may still be reported" if n_young else "")
+            + (
+                f", all within the last {delay / 86400:g} days, in which others may still be reported"
+                if n_young
+                else ""
+            )
             + ". Report them to /v1/labels; wait, or see --delay-days and --reported-only"
         )
     if all(reported.get(name, 0) for name in names):
-        raise DataError(f"all {len(names):,} outcomes are frauds, of which no share can be told. Report genuine transactions, too")
+        raise DataError(
+            f"all {len(names):,} outcomes are frauds, of which no share can be told. Report genuine transactions, too"
+        )
     customers = np.array([customer for customer, _ in names])
-    offsets = np.append(np.flatnonzero(np.append(True, customers[1:] != customers[:-1])), len(names))
+    offsets = np.append(
+        np.flatnonzero(np.append(True, customers[1:] != customers[:-1])), len(names)
+    )
     external = [scored[name][2] for name in names]
     return Known(
         beliefs=np.array([scored[name][1] for name in names]),
         labels=np.array([reported.get(name, 0) for name in names], dtype=np.int8),
         offsets=offsets.astype(np.int64),
-        external=np.array(external, dtype=np.float64) if all(one is not None for one in external) else None,
+        external=np.array(external, dtype=np.float64)
+        if all(one is not None for one in external)
+        else None,
     )

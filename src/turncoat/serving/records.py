@@ -15,14 +15,18 @@ def customer_key(customer: str) -> str:
     return f"c:{customer}"
 
 
-def entity_key(entity: str) -> str:
-    """Where a second party's record is."""
-    return f"e:{entity}"
+def counterparty_key(counterparty: str) -> str:
+    """Where a counterparty's record is."""
+    return f"e:{counterparty}"
 
 
-def keys_of(customer: str, entity: str | None) -> tuple[str, ...]:
-    """Where the records of a transaction's parties are: the customer's first, then the second party's if there is one."""
-    return (customer_key(customer),) if entity is None else (customer_key(customer), entity_key(entity))
+def keys_of(customer: str, counterparty: str | None) -> tuple[str, ...]:
+    """Where the records of a transaction's parties are: the customer's first, then the counterparty's if there is one."""
+    return (
+        (customer_key(customer),)
+        if counterparty is None
+        else (customer_key(customer), counterparty_key(counterparty))
+    )
 
 
 class Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -33,7 +37,7 @@ class Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A customer, or a second party, whose ring is empty."""
+    """A customer, or a counterparty, whose ring is empty."""
 
     format: int
     model: str  # version of the model whose belief this is
@@ -61,7 +65,9 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
     model: str
     sent: bytes  # the transaction, as JSON
     answer: bytes  # JSON, as it was sent
-    states: tuple[bytes, ...]  # of the parties after it, in the entry's order; none where it did not move them
+    states: tuple[
+        bytes, ...
+    ]  # of the parties after it, in the entry's order; none where it did not move them
     label: int | None = None  # of an entry about a label, or of a replayed transaction
     belief: tuple[float, ...] = ()  # over the regimes, when it was scored
     external: float | None = None  # the ranker's score
@@ -85,9 +91,13 @@ def unpack_record(key: str, data: bytes) -> Record:
     try:
         record = _decode_record(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
-        raise DamagedError(f"the record of {key!r} is damaged ({problem}). Remove it, or restore the store from a copy") from problem
+        raise DamagedError(
+            f"the record of {key!r} is damaged ({problem}). Remove it, or restore the store from a copy"
+        ) from problem
     if record.format != FORMAT:
-        raise DamagedError(f"the record of {key!r} has format {record.format}; this Turncoat reads format {FORMAT}. Upgrade Turncoat")
+        raise DamagedError(
+            f"the record of {key!r} has format {record.format}; this Turncoat reads format {FORMAT}. Upgrade Turncoat"
+        )
     return record
 
 
@@ -101,7 +111,9 @@ def unpack_logged(content: bytes) -> Logged:
     try:
         return _decode_logged(content)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
-        raise DamagedError(f"an entry of the log is damaged ({problem}). Restore the store from a copy") from problem
+        raise DamagedError(
+            f"an entry of the log is damaged ({problem}). Restore the store from a copy"
+        ) from problem
 
 
 def joined(ring: tuple[Seen, ...], seen: Seen, n_since: int, size: int) -> tuple[Seen, ...]:

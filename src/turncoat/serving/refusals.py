@@ -17,7 +17,9 @@ _log = logging.getLogger("turncoat")
 class RequestError(TurncoatError):
     """A request that is refused for what it is, not for what it says."""
 
-    def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, kind: str, message: str, retry_after: float | None = None
+    ) -> None:
         """With the status to answer."""
         super().__init__(message)
         self.status, self.kind, self.retry_after = status, kind, retry_after
@@ -35,8 +37,16 @@ def problem_of(problem: Exception) -> tuple[int, Problem, float | None]:
         return 422, Problem("invalid", str(problem), problem.field), None
     if isinstance(problem, UnknownTransactionError):
         return 404, Problem("not_found", str(problem)), None
-    if isinstance(problem, StoreError | StateError | OverloadedError):  # what is stored is never the sender's fault
-        return 503, Problem("overloaded" if isinstance(problem, OverloadedError) else "store", str(problem)), 1.0
+    if isinstance(
+        problem, StoreError | StateError | OverloadedError
+    ):  # what is stored is never the sender's fault
+        return (
+            503,
+            Problem(
+                "overloaded" if isinstance(problem, OverloadedError) else "store", str(problem)
+            ),
+            1.0,
+        )
     if isinstance(problem, TurncoatError):
         return 422, Problem("invalid", str(problem)), None
     return 500, Problem("internal", "an internal error, which is in the server's log"), None

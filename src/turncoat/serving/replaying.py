@@ -28,18 +28,21 @@ _AT_ONCE = 256
 
 
 async def replay(
-    ledger: Ledger, detector: Detector, transactions: Transactions, pseudonyms: Pseudonyms | None = None
+    ledger: Ledger,
+    detector: Detector,
+    transactions: Transactions,
+    pseudonyms: Pseudonyms | None = None,
 ) -> AsyncIterator[tuple[Array, list[Given | Exception]]]:
     """Score the transactions as if they came one by one: for every few, which of them, and their answers, which are in the store by then.
 
-    Labels in the file inform the second parties' records as they do in features of the whole file; they condition no belief.
+    Labels in the file inform the counterparties' records as they do in features of the whole file; they condition no belief.
     """
     order, digest = _order(transactions), _digest(transactions, detector, pseudonyms)
     counter, done = await _position(ledger, f"replay:{digest}")
-    size, has_entity = _AT_ONCE, detector.features_.fitted().has_entity
+    size, has_counterparty = _AT_ONCE, detector.features_.fitted().has_counterparty
     while done < len(order):
         some = order[done : done + size]
-        rows = list(_rows(transactions, some, has_entity, pseudonyms, digest))
+        rows = list(_rows(transactions, some, has_counterparty, pseudonyms, digest))
         beside = Change(f"replay:{digest}", counter, msgspec.msgpack.encode(done + len(some)))
         try:
             given = await ledger.score(detector, rows, [beside])
@@ -57,31 +60,59 @@ def client_rows(transactions: Transactions, most: int) -> Iterator[Transaction]:
     return _rows(transactions, _order(transactions)[:most], True, None, "")
 
 
-async def replayed(ledger: Ledger, detector: Detector, transactions: Transactions, pseudonyms: Pseudonyms | None = None) -> int:
+async def replayed(
+    ledger: Ledger,
+    detector: Detector,
+    transactions: Transactions,
+    pseudonyms: Pseudonyms | None = None,
+) -> int:
     """How many of the transactions an earlier replay of the same file by the same model has done."""
     return (await _position(ledger, f"replay:{_digest(transactions, detector, pseudonyms)}"))[1]
 
 
 async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
     stored = (await ledger.store.read([key])).get(key)
-    return (0, 0) if stored is None else (stored.counter, msgspec.msgpack.decode(stored.data, type=int))
+    return (
+        (0, 0)
+        if stored is None
+        else (stored.counter, msgspec.msgpack.decode(stored.data, type=int))
+    )
 
 
 def _digest(transactions: Transactions, detector: Detector, pseudonyms: Pseudonyms | None) -> str:
     """Tells this file with this model, and customers under these names, from others."""
-    digest = hashlib.blake2b(f"{detector.version_} {pseudonyms is not None}".encode(), digest_size=16)
-    for names in (transactions.customers.tolist(), *(named.values for named in transactions.names.values())):
+    digest = hashlib.blake2b(
+        f"{detector.version_} {pseudonyms is not None}".encode(), digest_size=16
+    )
+    for names in (
+        transactions.customers.tolist(),
+        *(named.values for named in transactions.names.values()),
+    ):
         digest.update(msgspec.msgpack.encode(names))
-    for part in (transactions.times, transactions.ids.astype(str), transactions.customer_codes, transactions.places):
+    for part in (
+        transactions.times,
+        transactions.ids.astype(str),
+        transactions.customer_codes,
+        transactions.places,
+    ):
         digest.update(np.ascontiguousarray(part).tobytes())
-    for column in (*transactions.numbers.values(), *(named.codes for named in transactions.names.values())):
+    for column in (
+        *transactions.numbers.values(),
+        *(named.codes for named in transactions.names.values()),
+    ):
         digest.update(np.ascontiguousarray(column).tobytes())
     if transactions.labels is not None:
         digest.update(transactions.labels.tobytes())
     return digest.hexdigest()
 
 
-def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms: Pseudonyms | None, digest: str) -> Iterator[Transaction]:
+def _rows(
+    transactions: Transactions,
+    some: Array,
+    has_counterparty: bool,
+    pseudonyms: Pseudonyms | None,
+    digest: str,
+) -> Iterator[Transaction]:
     """Transactions as a client would send them."""
     schema, places = transactions.schema, transactions.places[some]
     columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
@@ -92,7 +123,11 @@ def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms:
     labels = np.full(len(some), -1) if transactions.labels is None else transactions.labels[some]
     names = tuple(columns)
     for i, values in enumerate(zip(*columns.values(), strict=True)):
-        fields = {name: value for name, value in zip(names, values, strict=True) if value is not None and value == value}
+        fields = {
+            name: value
+            for name, value in zip(names, values, strict=True)
+            if value is not None and value == value
+        }
         time, customer = float(transactions.times[some[i]]), keys[i]
         id = str(transactions.ids[some[i]])
         if schema.id is None:  # it is only the row's place in this file
@@ -103,8 +138,19 @@ def _rows(transactions: Transactions, some: Array, has_entity: bool, pseudonyms:
             fields |= dict.fromkeys(schema.customer, customer)
         row = read_row(schema, fields)._replace(time=time)
         label = None if labels[i] < 0 else int(labels[i])
-        entity = row.entity if has_entity else None
-        yield Transaction(id, time, customer, entity, row, msgspec.json.encode(fields), schema, label is not None, True, label)
+        counterparty = row.counterparty if has_counterparty else None
+        yield Transaction(
+            id,
+            time,
+            customer,
+            counterparty,
+            row,
+            msgspec.json.encode(fields),
+            schema,
+            label is not None,
+            True,
+            label,
+        )
 
 
 def raw_time(schema: Schema, seconds: float) -> float:
@@ -118,7 +164,7 @@ def raw_time(schema: Schema, seconds: float) -> float:
 
 
 def _order(transactions: Transactions) -> Array:
-    """As they happened: by time, then id. That is each customer's order, and each second party's."""
+    """As they happened: by time, then id. That is each customer's order, and each counterparty's."""
     return np.lexsort((_rank(transactions.ids), transactions.times))
 
 

@@ -35,8 +35,12 @@ _log = logging.getLogger("turncoat")
 def serve(settings: Settings) -> None:
     """Serve until told to stop (SIGTERM, SIGINT); requests under way are answered first. Refuses at once what could not work."""
     settings.check()
-    if not settings.is_loopback and not load_keys(None if settings.keys is None else Path(settings.keys)):
-        raise ConfigError(f"host {settings.host} can be reached from other machines: set up API keys (--keys), or serve on 127.0.0.1")
+    if not settings.is_loopback and not load_keys(
+        None if settings.keys is None else Path(settings.keys)
+    ):
+        raise ConfigError(
+            f"host {settings.host} can be reached from other machines: set up API keys (--keys), or serve on 127.0.0.1"
+        )
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
         socket.create_server((settings.host, settings.port), family=family).close()
@@ -48,16 +52,25 @@ def serve(settings: Settings) -> None:
     if settings.workers == 1:
         app = _prepared(settings)
         _say_where(settings)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # which uvicorn raises again once all is answered
+        signal.signal(
+            signal.SIGTERM, lambda *_: sys.exit(0)
+        )  # which uvicorn raises again once all is answered
         uvicorn.Server(uvicorn.Config(app, **server_options(settings))).run()
         return
-    Keeper(settings)  # a bundle that cannot be trusted is refused here, not by every worker again and again
+    Keeper(
+        settings
+    )  # a bundle that cannot be trusted is refused here, not by every worker again and again
     asyncio.run(open_store(settings.store).close())  # nor one after the other a store that is none
     _say_where(settings)
     with tempfile.TemporaryDirectory(prefix="turncoat-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared
         hand_over(msgspec.structs.replace(settings, run_folder=shared, parent=os.getpid()))
-        uvicorn.run("turncoat.serving.server:worker", factory=True, workers=settings.workers, **server_options(settings))
+        uvicorn.run(
+            "turncoat.serving.server:worker",
+            factory=True,
+            workers=settings.workers,
+            **server_options(settings),
+        )
 
 
 def worker() -> Starlette:
@@ -106,7 +119,14 @@ def server_options(settings: Settings) -> dict[str, Any]:
 def _say_where(settings: Settings) -> None:
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    _log.info("%s at http://%s:%d (see /docs), beliefs in %s%s", settings.model, host, settings.port, settings.store, workers)
+    _log.info(
+        "%s at http://%s:%d (see /docs), beliefs in %s%s",
+        settings.model,
+        host,
+        settings.port,
+        settings.store,
+        workers,
+    )
 
 
 def _log_to_stderr() -> None:

@@ -63,7 +63,10 @@ class Service:
         self.metrics.starts.inc()
         await self._say_if_new()
         answering = asyncio.create_task(self.line.run())
-        looking = [asyncio.create_task(work) for work in (self._renew(), self._forget(), self._watch_drift())]
+        looking = [
+            asyncio.create_task(work)
+            for work in (self._renew(), self._forget(), self._watch_drift())
+        ]
         try:
             yield
         finally:
@@ -78,7 +81,9 @@ class Service:
     async def _say_if_new(self) -> None:
         with contextlib.suppress(StoreError, TimeoutError):
             if not await asyncio.wait_for(self.store.log(limit=1), _READY_SECONDS):
-                _log.info("nothing is logged in the store yet: without their history, customers are scored as strangers (turncoat replay)")
+                _log.info(
+                    "nothing is logged in the store yet: without their history, customers are scored as strangers (turncoat replay)"
+                )
 
     @property
     def detector(self) -> Detector:
@@ -88,12 +93,16 @@ class Service:
     async def _score(self, batch: Sequence[Transaction]) -> list[Given | Exception]:
         served = self.keeper.now
         with self._store_errors_counted():
-            given = await self.ledger.score(served.detector, [self._current(one, served) for one in batch])
+            given = await self.ledger.score(
+                served.detector, [self._current(one, served) for one in batch]
+            )
         self.metrics.count(given)
         self.metrics.store_errors.inc(any(isinstance(one, StoreError) for one in given))
         scored = [one for one in given if isinstance(one, Given) and one.steps is not None]
         for steps, some in itertools.groupby(scored, attrgetter("steps")):
-            places, probabilities = zip(*((one.place, one.probability) for one in some), strict=True)
+            places, probabilities = zip(
+                *((one.place, one.probability) for one in some), strict=True
+            )
             rows = list(places)
             served.drift.add(steps.beliefs[rows], steps.continuous[rows], np.array(probabilities))
         return given
@@ -107,7 +116,9 @@ class Service:
             again = served.form.decode(one.sent)
         except DataError:
             return one  # which the attempt refuses
-        if served.form.pseudonyms is not None:  # a pseudonym has no parts from which it could be made again
+        if (
+            served.form.pseudonyms is not None
+        ):  # a pseudonym has no parts from which it could be made again
             again = msgspec.structs.replace(again, customer=one.customer)
         return again
 
@@ -141,11 +152,26 @@ class Service:
         record = unpack_record(customer_key(name), stored.data)
         recent = tuple(Recent(seen.id, seen.probability) for seen in reversed(record.ring))
         is_current = record.model == self.detector.version_
-        held = unpack_state(self.detector, DetectorState(record.state)) if is_current and record.state else None
+        held = (
+            unpack_state(self.detector, DetectorState(record.state))
+            if is_current and record.state
+            else None
+        )
         if held is None or held.belief is None:
-            return Customer(name, None, record.last_time, None, None, record.model, is_current, recent)
+            return Customer(
+                name, None, record.last_time, None, None, record.model, is_current, recent
+            )
         belief = tuple(held.belief.tolist())
-        return Customer(name, held.seen, record.last_time, belief, int(np.argmax(belief)), record.model, True, recent)
+        return Customer(
+            name,
+            held.seen,
+            record.last_time,
+            belief,
+            int(np.argmax(belief)),
+            record.model,
+            True,
+            recent,
+        )
 
     async def ready(self) -> bool:
         """Whether the store can be read now."""
@@ -168,7 +194,9 @@ class Service:
         """Remove log entries past their time, for ever, some at a time."""
         while self.settings.retention_days > 0:
             try:
-                removed = await self.store.forget(time.time() - self.settings.retention_days * DAY, limit=1000)
+                removed = await self.store.forget(
+                    time.time() - self.settings.retention_days * DAY, limit=1000
+                )
             except StoreError as problem:
                 removed = 0
                 _log.warning("old log entries are not removed: %s", problem)

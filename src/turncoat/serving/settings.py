@@ -44,18 +44,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Refuse what cannot be."""
         if self.late not in LATE_POLICIES:
-            raise ConfigError(f"late is {self.late!r}; it must be one of {', '.join(LATE_POLICIES)}")
-        least = {"workers": 1, "ring": 1, "reasons": 0, "retention_days": 0, "most_body": 1024, "most_lines": 1, "most_waiting": 1}
+            raise ConfigError(
+                f"late is {self.late!r}; it must be one of {', '.join(LATE_POLICIES)}"
+            )
+        least = {
+            "workers": 1,
+            "ring": 1,
+            "reasons": 0,
+            "retention_days": 0,
+            "most_body": 1024,
+            "most_lines": 1,
+            "most_waiting": 1,
+        }
         least |= {"most_connections": 1, "requests_per_second": 0, "reload_seconds": 0}
         for name, number in least.items():
             if not number <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a number of at least {number}")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}; it must be a number of at least {number}"
+                )
         if not 0 < self.client_seconds < math.inf:
-            raise ConfigError(f"client_seconds is {self.client_seconds!r}; it must be a number above 0")
+            raise ConfigError(
+                f"client_seconds is {self.client_seconds!r}; it must be a number above 0"
+            )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port!r}; it must be between 0 and 65535")
         if self.workers > 1 and self.store.startswith("memory:"):
-            raise ConfigError("a store in memory cannot be shared by workers. Use one worker, or sqlite:///... or redis://...")
+            raise ConfigError(
+                "a store in memory cannot be shared by workers. Use one worker, or sqlite:///... or redis://..."
+            )
 
     @property
     def is_loopback(self) -> bool:

@@ -16,7 +16,9 @@ class Turns:
         """Free."""
         self._numbers, self._calls = count(), count()
         self._is_held = False
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by number and then by call
+        self._waiting: list[
+            tuple[int, int, asyncio.Future[None]]
+        ] = []  # a heap, by number and then by call
 
     def number(self) -> int:
         """The next one's."""

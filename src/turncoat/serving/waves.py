@@ -42,13 +42,16 @@ class Ready(NamedTuple):
 
     one: Transaction
     customer: Working
-    entity: Working | None
+    counterparty: Working | None
     state: DetectorState
     belief_from: str
-    entity_from: str | None
+    counterparty_from: str | None
     late: bool
     stays: bool  # whether beliefs stay as they are
-    previous: tuple[int, int] = (-1, -1)  # places in its wave of those that left the customer and the entity as it finds them
+    previous: tuple[int, int] = (
+        -1,
+        -1,
+    )  # places in its wave of those that left the customer and the counterparty as it finds them
 
 
 class Wave:
@@ -58,10 +61,14 @@ class Wave:
         """With nobody in it."""
         self.ready: list[Ready] = []
         self.places: list[int] = []  # in the batch
-        self._latest: dict[str, int] = {}  # place in the wave of a party's latest transaction that moves it
+        self._latest: dict[
+            str, int
+        ] = {}  # place in the wave of a party's latest transaction that moves it
         self._times: dict[str, float] = {}  # of these
         self._ids: set[tuple[str, str]] = set()  # customers and ids
-        self._closed: set[str] = set()  # parties of which no more can be taken: one of them has to wait for this wave to be over
+        self._closed: set[str] = (
+            set()
+        )  # parties of which no more can be taken: one of them has to wait for this wave to be over
 
     def is_closed_to(self, one: Transaction) -> bool:
         """Whether a transaction has to wait, and so have those that come after it."""
@@ -76,20 +83,32 @@ class Wave:
         one, (key, *others) = ready.one, ready.one.keys
         before = self._latest.get(key, -1)
         beside = self._latest.get(others[0], -1) if others else -1
-        if (key, one.id) in self._ids or (before >= 0 and one.time < self._times[key]) or (ready.stays and max(before, beside) >= 0):
+        if (
+            (key, one.id) in self._ids
+            or (before >= 0 and one.time < self._times[key])
+            or (ready.stays and max(before, beside) >= 0)
+        ):
             return False
         if max(before, beside) >= 0:
-            state = DetectorState(None if before >= 0 else ready.state.customer, None if beside >= 0 else ready.state.entity)
+            state = DetectorState(
+                None if before >= 0 else ready.state.customer,
+                None if beside >= 0 else ready.state.counterparty,
+            )
             belief_from = STORED if before >= 0 else ready.belief_from
-            entity_from = STORED if beside >= 0 else ready.entity_from
-            ready = ready._replace(state=state, belief_from=belief_from, entity_from=entity_from, previous=(before, beside))
+            counterparty_from = STORED if beside >= 0 else ready.counterparty_from
+            ready = ready._replace(
+                state=state,
+                belief_from=belief_from,
+                counterparty_from=counterparty_from,
+                previous=(before, beside),
+            )
         self._ids.add((key, one.id))
         if not ready.stays:
             self._latest[key] = len(self.ready)
             self._times[key] = max(one.time, self._times.get(key, one.time), ready.customer.horizon)
             if others:
                 self._latest[others[0]] = len(self.ready)
-                if one.label == 1:  # which is told to the second party once it is scored
+                if one.label == 1:  # which is told to the counterparty once it is scored
                     self._closed.add(others[0])
         self.ready.append(ready)
         self.places.append(place)

@@ -9,7 +9,14 @@ import numpy as np
 from turncoat import Panel
 from turncoat.models.neural.trained import TrainingSettings
 
-QUICK: dict[str, Any] = {"latent_dim": 4, "hidden_dim": 16, "epochs": 3, "batch_size": 64, "device": "cpu", "n_threads": 1}
+QUICK: dict[str, Any] = {
+    "latent_dim": 4,
+    "hidden_dim": 16,
+    "epochs": 3,
+    "batch_size": 64,
+    "device": "cpu",
+    "n_threads": 1,
+}
 FIT: dict[str, Any] = {**QUICK, "n_restarts": 1, "max_iter": 20}
 
 WITHOUT_TORCH = """
@@ -26,17 +33,28 @@ def quick_settings(**changes: Any) -> TrainingSettings:
     return TrainingSettings(**{"epochs": 3, "batch_size": 64, "device": "cpu", **changes})
 
 
-def mixed_panel(n_sequences: int = 40, seed: int = 0, n_continuous: int = 5, categories: tuple[int, ...] = (2, 9, 3)) -> Panel:
+def mixed_panel(
+    n_sequences: int = 40,
+    seed: int = 0,
+    n_continuous: int = 5,
+    categories: tuple[int, ...] = (2, 9, 3),
+) -> Panel:
     """Some missing cells and codes; fraud where two columns have the same sign and lie far out."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(2, 14, n_sequences)
     n = int(lengths.sum())
     cells = rng.normal(size=(n, n_continuous)).astype(np.float32)
-    codes = np.stack([rng.integers(-1, size, n) for size in categories], axis=1) if categories else None
+    codes = (
+        np.stack([rng.integers(-1, size, n) for size in categories], axis=1) if categories else None
+    )
     labels = (cells[:, 0] * cells[:, 1] > 0.5) if n_continuous > 1 else rng.random(n) < 0.2
     cells[rng.random(cells.shape) < 0.05] = np.nan
     return Panel.from_arrays(
-        cells if n_continuous else None, codes, lengths=lengths, labels=labels.astype(np.int8), n_categories=list(categories) or None
+        cells if n_continuous else None,
+        codes,
+        lengths=lengths,
+        labels=labels.astype(np.int8),
+        n_categories=list(categories) or None,
     )
 
 
@@ -53,4 +71,6 @@ def hidden_rule_panel(n_sequences: int = 150, length: int = 20, seed: int = 0) -
     cells += 0.7 * np.sign(cells)
     wanted = np.where(labels, 1.0, -1.0)
     cells[:, 2] = np.abs(cells[:, 2]) * wanted * np.sign(cells[:, 0] * cells[:, 1])
-    return Panel.from_arrays(cells.astype(np.float32), lengths=[length] * n_sequences, labels=labels.astype(np.int8)), labels
+    return Panel.from_arrays(
+        cells.astype(np.float32), lengths=[length] * n_sequences, labels=labels.astype(np.int8)
+    ), labels

@@ -27,22 +27,34 @@ def emission(latents: np.ndarray) -> np.ndarray:
     return -0.5 * (latents[:, None, :] - MEANS) ** 2 * np.array([1.0, 2.0, 0.5])[:, None]
 
 
-def encoder_of(n_continuous: int, n_categories: tuple[int, ...], activation: str = "gelu") -> tuple[FoldedEncoder, torch.nn.Module]:
-    layout = EncoderLayout(n_continuous, n_categories, latent_dim=5, hidden_dim=16, activation=activation)
+def encoder_of(
+    n_continuous: int, n_categories: tuple[int, ...], activation: str = "gelu"
+) -> tuple[FoldedEncoder, torch.nn.Module]:
+    layout = EncoderLayout(
+        n_continuous, n_categories, latent_dim=5, hidden_dim=16, activation=activation
+    )
     module = new_encoder(layout, 0.1, 3).eval()
-    weights = {name: value.detach().numpy().copy() for name, value in module.state_dict().items() if not name.startswith("head")}
+    weights = {
+        name: value.detach().numpy().copy()
+        for name, value in module.state_dict().items()
+        if not name.startswith("head")
+    }
     trained = TrainedEncoder(layout, weights, np.zeros(5, np.float32), 0.0, None, None)  # type: ignore[arg-type]
     return FoldedEncoder.of(trained), module
 
 
 SHAPES = pytest.mark.parametrize(
-    ("n_continuous", "n_categories"), [(6, (3, 4)), (6, ()), (0, (3, 4, 2)), (1, (5,))], ids=["mixed", "cells", "codes", "one cell"]
+    ("n_continuous", "n_categories"),
+    [(6, (3, 4)), (6, ()), (0, (3, 4, 2)), (1, (5,))],
+    ids=["mixed", "cells", "codes", "one cell"],
 )
 
 
 @SHAPES
 @pytest.mark.parametrize("activation", ["gelu", "none"])
-def test_all_together_are_the_log_emission(n_continuous: int, n_categories: tuple[int, ...], activation: str) -> None:
+def test_all_together_are_the_log_emission(
+    n_continuous: int, n_categories: tuple[int, ...], activation: str
+) -> None:
     encoder, _ = encoder_of(n_continuous, n_categories, activation)
     rng = np.random.default_rng(1)
     for _ in range(5):
@@ -55,9 +67,15 @@ def test_all_together_are_the_log_emission(n_continuous: int, n_categories: tupl
         assert of_codes.shape == (3, len(n_categories))
         latents = encoder.encode(cells[None], codes[None]).astype(float)
         expected = emission(latents)[0].sum(axis=1)
-        np.testing.assert_allclose(of_cells.sum(axis=1) + of_codes.sum(axis=1) + rest, expected, atol=1e-5)
-        average = encoder.encode(np.zeros((1, n_continuous)), np.full((1, len(n_categories)), -1)).astype(float)
-        np.testing.assert_allclose(rest, emission(average)[0].sum(axis=1), rtol=1e-3, atol=1e-3)  # complete to a thousandth
+        np.testing.assert_allclose(
+            of_cells.sum(axis=1) + of_codes.sum(axis=1) + rest, expected, atol=1e-5
+        )
+        average = encoder.encode(
+            np.zeros((1, n_continuous)), np.full((1, len(n_categories)), -1)
+        ).astype(float)
+        np.testing.assert_allclose(
+            rest, emission(average)[0].sum(axis=1), rtol=1e-3, atol=1e-3
+        )  # complete to a thousandth
         if n_continuous > 2:
             assert not of_cells[:, 2].any()
         assert not of_codes[:, codes < 0].any()
@@ -76,12 +94,18 @@ def test_slopes_are_those_of_torch() -> None:
     means = torch.tensor(MEANS)
     weights = torch.tensor([1.0, 2.0, 0.5])
     for k in range(3):
-        (slope,) = torch.autograd.grad((-0.5 * (latents - means[k]) ** 2 * weights[k]).sum(), inputs, retain_graph=True)
+        (slope,) = torch.autograd.grad(
+            (-0.5 * (latents - means[k]) ** 2 * weights[k]).sum(), inputs, retain_graph=True
+        )
         step = 1e-5
         numeric = []
         for d in range(6):
             moved = [
-                emission(_Path(encoder, cells + sign * step * np.eye(6)[d], codes).latents(np.array([1.0]))[0])[0, k].sum()
+                emission(
+                    _Path(encoder, cells + sign * step * np.eye(6)[d], codes).latents(
+                        np.array([1.0])
+                    )[0]
+                )[0, k].sum()
                 for sign in (1, -1)
             ]
             numeric.append((moved[0] - moved[1]) / (2 * step))
@@ -93,32 +117,52 @@ def test_shares_are_integrals_of_torchs_gradients() -> None:
     cells = np.random.default_rng(2).normal(0, 2, 6)
     module = module.double()
     normalised = torch.tensor((cells - cells.mean()) / np.sqrt(cells.var() + 1e-5))
-    norm, module.cell_norm = module.cell_norm, torch.nn.Identity()  # the path is straight in what it leaves
+    norm, module.cell_norm = (
+        module.cell_norm,
+        torch.nn.Identity(),
+    )  # the path is straight in what it leaves
     n_steps = 400
     along = ((torch.arange(n_steps, dtype=torch.float64) + 0.5) / n_steps)[:, None] * normalised
     along.requires_grad_(True)
-    latents = module.latent(along * norm.weight + norm.bias, torch.zeros((n_steps, 0), dtype=torch.int64))
+    latents = module.latent(
+        along * norm.weight + norm.bias, torch.zeros((n_steps, 0), dtype=torch.int64)
+    )
     of_cells, _, _ = attributed(encoder, emission, cells, np.empty(0, np.int64))
     for k, weight in enumerate((1.0, 2.0, 0.5)):
-        (slopes,) = torch.autograd.grad((-0.5 * (latents - torch.tensor(MEANS[k])) ** 2 * weight).sum(), along, retain_graph=True)
-        np.testing.assert_allclose(of_cells[k], (slopes.mean(dim=0) * normalised).numpy(), rtol=1e-3, atol=1e-4)
+        (slopes,) = torch.autograd.grad(
+            (-0.5 * (latents - torch.tensor(MEANS[k])) ** 2 * weight).sum(),
+            along,
+            retain_graph=True,
+        )
+        np.testing.assert_allclose(
+            of_cells[k], (slopes.mean(dim=0) * normalised).numpy(), rtol=1e-3, atol=1e-4
+        )
 
 
 def test_like_cells_are_not_given_huge_shares_of_opposite_signs() -> None:
     encoder, _ = encoder_of(2, ())
-    alike, apart = (attributed(encoder, emission, np.array([4.149, other]), np.empty(0, np.int64))[0] for other in (4.096, 2.0))
-    np.testing.assert_allclose(alike, apart, rtol=0.02, atol=0.01)  # to the encoder both are one cell above the other
+    alike, apart = (
+        attributed(encoder, emission, np.array([4.149, other]), np.empty(0, np.int64))[0]
+        for other in (4.096, 2.0)
+    )
+    np.testing.assert_allclose(
+        alike, apart, rtol=0.02, atol=0.01
+    )  # to the encoder both are one cell above the other
 
 
 def test_a_missing_cell_gives_its_share_to_the_others() -> None:
     encoder, _ = encoder_of(3, ())
-    of_cells, _, rest = attributed(encoder, emission, np.array([2.0, np.nan, -0.5]), np.empty(0, np.int64))
+    of_cells, _, rest = attributed(
+        encoder, emission, np.array([2.0, np.nan, -0.5]), np.empty(0, np.int64)
+    )
     whole, _, _ = attributed(encoder, emission, np.array([2.0, 0.0, -0.5]), np.empty(0, np.int64))
     assert not of_cells[:, 1].any()
     assert np.abs(whole[:, 1]).min() > 0
     np.testing.assert_allclose(of_cells.sum(axis=1), whole.sum(axis=1))
     moved = of_cells - whole
-    np.testing.assert_allclose(moved[:, 0] * -0.5, moved[:, 2] * 2.0)  # in proportion to the cells, which set the row's mean
+    np.testing.assert_allclose(
+        moved[:, 0] * -0.5, moved[:, 2] * 2.0
+    )  # in proportion to the cells, which set the row's mean
     assert np.isfinite(rest).all()
 
 
@@ -126,7 +170,9 @@ def test_an_input_that_does_nothing_is_given_nothing() -> None:
     encoder, _ = encoder_of(0, (3, 4))
     tables = encoder.tables.copy()
     tables[4:] = 0.0  # of the second column
-    of_cells, of_codes, _ = attributed(replace(encoder, tables=tables), emission, np.empty(0), np.array([1, 2]))
+    of_cells, of_codes, _ = attributed(
+        replace(encoder, tables=tables), emission, np.empty(0), np.array([1, 2])
+    )
     assert of_cells.size == 0
     assert not of_codes[:, 1].any()
     assert of_codes[:, 0].any()
@@ -135,14 +181,27 @@ def test_an_input_that_does_nothing_is_given_nothing() -> None:
 # ---------------------------------------------------------------------------------------------------- the kernels
 
 
-def plain_given(encoder: FoldedEncoder, of: Callable, cells: np.ndarray, codes: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def plain_given(
+    encoder: FoldedEncoder, of: Callable, cells: np.ndarray, codes: np.ndarray, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
     """What cells and codes are given in so many steps, written out in NumPy with slopes by small changes in every layer's input."""
     missing = np.isnan(cells)
     filled = np.where(missing, 0.0, cells)
     spread = np.sqrt(filled.var() + 1e-5) if encoder.layout.normalises_cells else 1.0
     standard = (filled - filled.mean()) / spread if encoder.layout.normalises_cells else filled
-    names = ("first_weight", "first_bias", "second_weight", "second_bias", "tables", "norm_gain", "norm_bias", "latent_weight")
-    first, first_bias, second, second_bias, tables, gain, bias, last = (getattr(encoder, name).astype(np.float64) for name in names)
+    names = (
+        "first_weight",
+        "first_bias",
+        "second_weight",
+        "second_bias",
+        "tables",
+        "norm_gain",
+        "norm_bias",
+        "latent_weight",
+    )
+    first, first_bias, second, second_bias, tables, gain, bias, last = (
+        getattr(encoder, name).astype(np.float64) for name in names
+    )
     nothing = encoder.table_places(np.full(len(codes), -1))
     changes = tables[encoder.table_places(codes)] - tables[nothing]
 
@@ -151,19 +210,31 @@ def plain_given(encoder: FoldedEncoder, of: Callable, cells: np.ndarray, codes: 
 
     def slopes(t: float) -> tuple[np.ndarray, np.ndarray]:
         hidden, hidden_slope = gelu(t * standard @ first + first_bias)
-        fused = (hidden @ second if len(second) else 0.0) + second_bias + tables[nothing].sum(axis=0) + t * changes.sum(axis=0)
+        fused = (
+            (hidden @ second if len(second) else 0.0)
+            + second_bias
+            + tables[nothing].sum(axis=0)
+            + t * changes.sum(axis=0)
+        )
         width = np.sqrt(fused.var() + 1e-5)
         settled = (fused - fused.mean()) / width
         outer, outer_slope = gelu(settled * gain + bias)
         latents, small = outer @ last, 1e-4 * np.eye(last.shape[1])
         at_latents = (of(latents + small) - of(latents - small)).sum(axis=2).T / 2e-4
-        norm = (np.eye(len(fused)) - 1.0 / len(fused) - np.outer(settled, settled) / len(fused)) / width
+        norm = (
+            np.eye(len(fused)) - 1.0 / len(fused) - np.outer(settled, settled) / len(fused)
+        ) / width
         at_fused = (at_latents @ last.T * outer_slope * gain) @ norm
-        return (at_fused @ second.T * hidden_slope) @ first.T if len(second) else np.zeros((len(at_latents), 0)), at_fused
+        return (at_fused @ second.T * hidden_slope) @ first.T if len(second) else np.zeros(
+            (len(at_latents), 0)
+        ), at_fused
 
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     found = [slopes(0.5 * (node + 1.0)) for node in nodes]
-    at_cells, at_fused = (sum(0.5 * weight * part[i] for weight, part in zip(weights, found, strict=True)) for i in (0, 1))
+    at_cells, at_fused = (
+        sum(0.5 * weight * part[i] for weight, part in zip(weights, found, strict=True))
+        for i in (0, 1)
+    )
     given = at_cells * standard
     if encoder.layout.normalises_cells and missing.any():
         pull = -at_cells[:, missing].sum(axis=1, keepdims=True) / (len(cells) * spread)
@@ -172,25 +243,34 @@ def plain_given(encoder: FoldedEncoder, of: Callable, cells: np.ndarray, codes: 
 
 
 @SHAPES
-def test_kernels_give_what_plain_numpy_gives(n_continuous: int, n_categories: tuple[int, ...]) -> None:
+def test_kernels_give_what_plain_numpy_gives(
+    n_continuous: int, n_categories: tuple[int, ...]
+) -> None:
     encoder, _ = encoder_of(n_continuous, n_categories)
     rng = np.random.default_rng(4)
     cells = rng.normal(0, 1, n_continuous)
     cells[1:2] = np.nan
     codes = np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
     given = attributed(encoder, emission, cells, codes)[:2]
-    for ours, wanted in zip(given, plain_given(encoder, emission, cells, codes, steps=16), strict=True):
+    for ours, wanted in zip(
+        given, plain_given(encoder, emission, cells, codes, steps=16), strict=True
+    ):
         np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-10)
 
 
 @SHAPES
 @pytest.mark.parametrize("activation", ["gelu", "none"])
-def test_odds_are_given_what_their_two_states_are_given(n_continuous: int, n_categories: tuple[int, ...], activation: str) -> None:
+def test_odds_are_given_what_their_two_states_are_given(
+    n_continuous: int, n_categories: tuple[int, ...], activation: str
+) -> None:
     encoder, _ = encoder_of(n_continuous, n_categories, activation)
     rng = np.random.default_rng(5)
     rivals = set()
     for state in (0, 1, 2, 0, 1, 2):
-        cells, codes = rng.normal(0, 3, n_continuous), np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
+        cells, codes = (
+            rng.normal(0, 3, n_continuous),
+            np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64),
+        )
         before = rng.normal(0, 5, 3)
         whole = plain.contrast(state, before, *attributed(encoder, emission, cells, codes))
         found = attributed_odds(encoder, emission, cells, codes, state, before)
@@ -203,12 +283,18 @@ def test_odds_are_given_what_their_two_states_are_given(n_continuous: int, n_cat
 
 def test_steps_are_doubled_until_every_state_is_complete() -> None:
     encoder, _ = encoder_of(6, (3, 4))
-    sharp = np.array([1.0, 1.0, 4e3])[:, None]  # of the state that neither is asked about nor is the rival
+    sharp = np.array([1.0, 1.0, 4e3])[
+        :, None
+    ]  # of the state that neither is asked about nor is the rival
 
     def steep(latents: np.ndarray) -> np.ndarray:
         return -np.log1p(sharp * (latents[:, None, :] - 0.3 * MEANS) ** 2)
 
-    cells, codes, before = np.random.default_rng(6).normal(0, 3, 6), np.array([1, 2]), np.array([0.0, 50.0, -50.0])
+    cells, codes, before = (
+        np.random.default_rng(6).normal(0, 3, 6),
+        np.array([1, 2]),
+        np.array([0.0, 50.0, -50.0]),
+    )
     whole = plain.contrast(0, before, *attributed(encoder, steep, cells, codes))
     found = attributed_odds(encoder, steep, cells, codes, 0, before)
     assert found[0] == whole[0] == 1
@@ -218,22 +304,33 @@ def test_steps_are_doubled_until_every_state_is_complete() -> None:
     assert len(path.walked(lambda latents: steep(latents)[:, :2]).weight) == 16
 
 
-@pytest.mark.parametrize(("n_rows", "n_inputs", "width"), [(1, 3, 5), (4, 16, 16), (6, 7, 33), (3, 0, 17), (5, 4, 0)])
+@pytest.mark.parametrize(
+    ("n_rows", "n_inputs", "width"), [(1, 3, 5), (4, 16, 16), (6, 7, 33), (3, 0, 17), (5, 4, 0)]
+)
 def test_products(n_rows: int, n_inputs: int, width: int) -> None:
     rng = np.random.default_rng(7)
     values, weight = rng.normal(size=(n_rows, n_inputs + 2)), rng.normal(size=(n_inputs, width))
     found = _product(values, panels(weight))
-    np.testing.assert_allclose(found[:, :width], values[:, :n_inputs] @ weight, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        found[:, :width], values[:, :n_inputs] @ weight, rtol=1e-12, atol=1e-12
+    )
     assert not found[:, width:].any()
 
 
 def test_gelu_and_its_slope_to_the_last_digits() -> None:
-    values = np.concatenate([np.linspace(-12, 12, 4001), [0.0, -0.0, 1e-300, -1e6, 1e6, 40.0, -40.0]])
+    values = np.concatenate(
+        [np.linspace(-12, 12, 4001), [0.0, -0.0, 1e-300, -1e6, 1e6, 40.0, -40.0]]
+    )
     table = np.resize(values, (3, 16 * 84))
     given = table.copy()
     slopes = _gelu(table)
     np.testing.assert_allclose(table, given * ndtr(given), rtol=1e-13, atol=1e-14)
-    np.testing.assert_allclose(slopes, ndtr(given) + given * np.exp(-0.5 * given**2) / np.sqrt(2 * np.pi), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(
+        slopes,
+        ndtr(given) + given * np.exp(-0.5 * given**2) / np.sqrt(2 * np.pi),
+        rtol=1e-13,
+        atol=1e-14,
+    )
 
 
 def test_what_is_prepared_for_an_encoder_is_no_part_of_it() -> None:

@@ -42,7 +42,12 @@ def untrained(layout: EncoderLayout) -> tuple[Encoder, TrainedEncoder]:
     report = TrainingReport((), (), 0, 1.0, False)
     weights = {name: array for name, array in arrays.items() if not name.startswith("head.")}
     return encoder, TrainedEncoder(
-        layout, weights, arrays["head.weight"][0], float(arrays["head.bias"][0]), report, TrainingSettings(device="cpu")
+        layout,
+        weights,
+        arrays["head.weight"][0],
+        float(arrays["head.bias"][0]),
+        report,
+        TrainingSettings(device="cpu"),
     )
 
 
@@ -64,7 +69,16 @@ def test_layers_and_their_order() -> None:
     assert kinds == ["Linear", "GELU", "Dropout", "Linear"]
     assert encoder.dropout.rate == 0.1
     seen: list[str] = []
-    names = ("cell_norm", "cell_layers", "code_projection", "fusion", "fusion_norm", "fusion_activation", "projection", "head")
+    names = (
+        "cell_norm",
+        "cell_layers",
+        "code_projection",
+        "fusion",
+        "fusion_norm",
+        "fusion_activation",
+        "projection",
+        "head",
+    )
     for name in names:
         getattr(encoder, name).register_forward_hook(lambda *_, name=name: seen.append(name))
     encoder.eval()
@@ -72,7 +86,9 @@ def test_layers_and_their_order() -> None:
     assert tuple(seen) == names
     assert isinstance(encoder.fusion_activation, torch.nn.GELU)
     assert encoder.fusion_activation.approximate == "none"
-    assert isinstance(Encoder(EncoderLayout(5, (2,), 4, 16, "none")).fusion_activation, torch.nn.Identity)
+    assert isinstance(
+        Encoder(EncoderLayout(5, (2,), 4, 16, "none")).fusion_activation, torch.nn.Identity
+    )
     assert Encoder(EncoderLayout(5, (2,), 4, 16)).head is None
 
 
@@ -83,7 +99,9 @@ def test_number_of_weights() -> None:
     codes = sum((c + 1) * w for c, w in zip(sizes, widths, strict=True)) + (sum(widths) * h + h)
     fusion = (2 * h * h + h) + 2 * h + h * z
     encoder = Encoder(EncoderLayout(d, sizes, z, h), with_head=True)
-    assert sum(weights.numel() for weights in encoder.parameters()) == cells + codes + fusion + (z + 1)
+    assert sum(weights.numel() for weights in encoder.parameters()) == cells + codes + fusion + (
+        z + 1
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -100,15 +118,23 @@ def test_folded_equals_torch(layout: EncoderLayout) -> None:
     np.testing.assert_allclose(found, latents, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(folded.head_score(cells, codes), log_odds, rtol=1e-5, atol=1e-5)
     for place in (0, 7, 299):
-        np.testing.assert_allclose(folded.encode_row(cells[place], codes[place]), found[place], rtol=2e-7, atol=1e-7)
+        np.testing.assert_allclose(
+            folded.encode_row(cells[place], codes[place]), found[place], rtol=2e-7, atol=1e-7
+        )
 
 
 def test_in_float64_folding_is_exact() -> None:
     encoder, trained = untrained(LAYOUTS[0])
     cells, codes = rows_for(LAYOUTS[0])
     with torch.no_grad():
-        latents = encoder.double().latent(torch.from_numpy(cells).double(), torch.from_numpy(codes)).numpy()
-    np.testing.assert_allclose(FoldedEncoder.of(trained).encode(cells, codes), latents, rtol=1e-6, atol=1e-6)
+        latents = (
+            encoder.double()
+            .latent(torch.from_numpy(cells).double(), torch.from_numpy(codes))
+            .numpy()
+        )
+    np.testing.assert_allclose(
+        FoldedEncoder.of(trained).encode(cells, codes), latents, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +153,9 @@ def test_embedding_keeps_all_but_the_columns() -> None:
     assert latent.labels is panel.labels
     assert latent.offsets is panel.offsets
     assert (latent.n_continuous, latent.n_categorical) == (4, 0)
-    np.testing.assert_array_equal(latent.continuous, folded.encode(panel.continuous, panel.categorical))
+    np.testing.assert_array_equal(
+        latent.continuous, folded.encode(panel.continuous, panel.categorical)
+    )
 
 
 def test_a_panel_is_encoded_once_and_forgotten_with_it() -> None:
@@ -151,7 +179,9 @@ def test_a_missing_code_has_a_row_of_its_own() -> None:
 def test_refusals() -> None:
     folded = FoldedEncoder.of(untrained(LAYOUTS[0])[1])
     cells, codes = rows_for(LAYOUTS[0], 3)
-    with pytest.raises(DataError, match="5 continuous and 3 categorical columns; the rows have 4 and 3"):
+    with pytest.raises(
+        DataError, match="5 continuous and 3 categorical columns; the rows have 4 and 3"
+    ):
         folded.encode(cells[:, :4], codes)
     with pytest.raises(DataError, match="the row has 5 and 0"):
         folded.encode_row(cells[0])
@@ -199,20 +229,35 @@ except turncoat.ConfigError as problem:
 else:
     raise SystemExit("trained without torch")
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", WITHOUT_TORCH + script], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_TORCH + script], check=True, timeout=120
+    )
 
 
 def test_importing_turncoat_does_not_import_torch() -> None:
-    names = "turncoat, turncoat.models, turncoat.models.neural.model, turncoat.models.neural.storage"
+    names = (
+        "turncoat, turncoat.models, turncoat.models.neural.model, turncoat.models.neural.storage"
+    )
     script = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_trained_encoders_fold() -> None:
     panel = mixed_panel()
-    trained = train_encoder(panel, latent_dim=4, hidden_dim=16, settings=quick_settings(), n_threads=1)
+    trained = train_encoder(
+        panel, latent_dim=4, hidden_dim=16, settings=quick_settings(), n_threads=1
+    )
     encoder = Encoder(trained.layout)
     encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
     with torch.no_grad():
-        latents = encoder.eval().latent(torch.tensor(panel.continuous), torch.tensor(panel.categorical)).numpy()
-    np.testing.assert_allclose(FoldedEncoder.of(trained).encode(panel.continuous, panel.categorical), latents, rtol=1e-5, atol=1e-5)
+        latents = (
+            encoder.eval()
+            .latent(torch.tensor(panel.continuous), torch.tensor(panel.categorical))
+            .numpy()
+        )
+    np.testing.assert_allclose(
+        FoldedEncoder.of(trained).encode(panel.continuous, panel.categorical),
+        latents,
+        rtol=1e-5,
+        atol=1e-5,
+    )

@@ -35,10 +35,14 @@ LAYOUT = EncoderLayout(PANEL.n_continuous, PANEL.n_categories, latent_dim=4, hid
 
 
 def joint_settings(**changes: Any) -> JointSettings:
-    return JointSettings(**{"n_states": 3, "cycles": 2, "batch_size": 64, "device": "cpu", **changes})
+    return JointSettings(
+        **{"n_states": 3, "cycles": 2, "batch_size": 64, "device": "cpu", **changes}
+    )
 
 
-def snapshots(panel: Panel = PANEL, start: TrainedEncoder | EncoderLayout = LAYOUT, **changes: Any) -> list[Snapshot]:
+def snapshots(
+    panel: Panel = PANEL, start: TrainedEncoder | EncoderLayout = LAYOUT, **changes: Any
+) -> list[Snapshot]:
     seen: list[Snapshot] = []
     train_jointly(panel, joint_settings(**changes), start, seen.append, n_threads=1)
     return seen
@@ -70,7 +74,9 @@ def test_objective_is_the_emission_of_the_tier(seen: list[Snapshot]) -> None:
     last = seen[-1]
     states = VariationalHMM.from_params(last.params)
     by_state = states.log_emission(last.latents, np.empty((PANEL.n_rows, 0), np.int64))
-    found = expected_log_emission(torch.tensor(last.latents, dtype=torch.float64), torch.tensor(last.posteriors), last.params)
+    found = expected_log_emission(
+        torch.tensor(last.latents, dtype=torch.float64), torch.tensor(last.posteriors), last.params
+    )
     np.testing.assert_allclose(found.numpy(), (last.posteriors * by_state).sum(axis=1), rtol=1e-9)
 
 
@@ -84,8 +90,13 @@ def test_gradient_against_finite_differences(seen: list[Snapshot]) -> None:
         moved = torch.zeros_like(latents)
         moved[row, column] = step
         with torch.no_grad():
-            above, below = (expected_log_emission(latents + sign * moved, posteriors, seen[0].params).sum() for sign in (1, -1))
-        assert float(latents.grad[row, column]) == pytest.approx(float(above - below) / (2 * step), rel=1e-6, abs=1e-6)
+            above, below = (
+                expected_log_emission(latents + sign * moved, posteriors, seen[0].params).sum()
+                for sign in (1, -1)
+            )
+        assert float(latents.grad[row, column]) == pytest.approx(
+            float(above - below) / (2 * step), rel=1e-6, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("reweighted", [False, True])
@@ -98,7 +109,13 @@ def test_an_epoch_raises_the_objective(reweighted: bool) -> None:
     weights = torch.tensor(equal_states(fixed.posteriors) if reweighted else fixed.posteriors)
     reached = []
     for _ in range(4):
-        reached.append(float(expected_log_emission(torch.tensor(training._encode(encoder)), weights, fixed.params).mean()))
+        reached.append(
+            float(
+                expected_log_emission(
+                    torch.tensor(training._encode(encoder)), weights, fixed.params
+                ).mean()
+            )
+        )
         training.epoch(encoder, optimiser, fixed)
     assert (np.diff(reached) > 0).all()
 
@@ -108,8 +125,12 @@ def test_a_cycle_updates_the_states_once(seen: list[Snapshot]) -> None:
     for before, after in pairwise(seen):
         encoded = Panel.from_arrays(after.latents, lengths=PANEL.lengths)
         counts = VariationalHMM.from_params(before.params).smooth(encoded).probs.sum(axis=0)
-        np.testing.assert_allclose(after.params.mean_strength[:, 0], latent_prior().mean_strength + counts, rtol=1e-4)
-        np.testing.assert_array_equal(after.posteriors, VariationalHMM.from_params(after.params).smooth(encoded).probs)
+        np.testing.assert_allclose(
+            after.params.mean_strength[:, 0], latent_prior().mean_strength + counts, rtol=1e-4
+        )
+        np.testing.assert_array_equal(
+            after.posteriors, VariationalHMM.from_params(after.params).smooth(encoded).probs
+        )
 
 
 def test_every_cycle_is_seen_and_moves(seen: list[Snapshot]) -> None:
@@ -138,7 +159,9 @@ def test_labels_are_not_used(seen: list[Snapshot]) -> None:
 
 def test_a_trained_encoder_is_where_it_starts(encoder: TrainedEncoder) -> None:
     from_trained = snapshots(start=encoder)
-    np.testing.assert_allclose(from_trained[0].latents, FoldedEncoder.of(encoder).embed(PANEL).continuous, atol=1e-4)
+    np.testing.assert_allclose(
+        from_trained[0].latents, FoldedEncoder.of(encoder).embed(PANEL).continuous, atol=1e-4
+    )
     kept = {name: weights.copy() for name, weights in encoder.weights.items()}
     assert_same(from_trained, snapshots(start=encoder))
     for name, weights in kept.items():
@@ -147,7 +170,12 @@ def test_a_trained_encoder_is_where_it_starts(encoder: TrainedEncoder) -> None:
 
 def test_settings_matter(seen: list[Snapshot]) -> None:
     assert np.abs(snapshots(gradient_norm=1e-12)[2].latents - seen[0].latents).max() < 1e-3
-    for changes in ({"dropout": 0.5}, {"learning_rate": 0.01}, {"batch_size": 32}, {"reweighted": True}):
+    for changes in (
+        {"dropout": 0.5},
+        {"learning_rate": 0.01},
+        {"batch_size": 32},
+        {"reweighted": True},
+    ):
         changed = snapshots(**changes)
         np.testing.assert_array_equal(changed[0].latents, seen[0].latents)
         assert (changed[1].latents != seen[1].latents).any()
@@ -171,6 +199,9 @@ def test_refusals(encoder: TrainedEncoder) -> None:
         joint_settings(cycles=0)
     with pytest.raises(ConfigError, match="learning_rate must be a finite number above 0"):
         joint_settings(learning_rate=0.0)
-    broken = {**encoder.weights, "projection.weight": np.full_like(encoder.weights["projection.weight"], np.inf)}
+    broken = {
+        **encoder.weights,
+        "projection.weight": np.full_like(encoder.weights["projection.weight"], np.inf),
+    }
     with pytest.raises(DataError, match="no longer finite after cycle 0"):
         snapshots(start=replace(encoder, weights=broken))

@@ -26,10 +26,21 @@ def model() -> NeuralVariationalHMM:
 
 def test_prior_is_the_published_one() -> None:
     prior = latent_prior()
-    assert (prior.mean, prior.mean_strength, prior.total_dof(64), prior.total_scale(64)) == (0.0, 5.0, 84.0, 84.0)
+    assert (prior.mean, prior.mean_strength, prior.total_dof(64), prior.total_scale(64)) == (
+        0.0,
+        5.0,
+        84.0,
+        84.0,
+    )
     assert (prior.initial, prior.transition, prior.sticky) == (1.0, 1.0, 4.0)
     paper = NeuralVariationalHMM.paper(4)
-    assert (paper.n_restarts, paper.max_iter, paper.tol, paper.restart_halving, paper.encoder_seed) == (3, 500, 1e-3, False, 42)
+    assert (
+        paper.n_restarts,
+        paper.max_iter,
+        paper.tol,
+        paper.restart_halving,
+        paper.encoder_seed,
+    ) == (3, 500, 1e-3, False, 42)
     assert (paper.latent_dim, paper.hidden_dim) == (64, 512)
 
 
@@ -44,7 +55,9 @@ def test_is_tier_2_on_latents(model: NeuralVariationalHMM) -> None:
         np.testing.assert_array_equal(model.smooth(PANEL).probs, other.smooth(latent).probs)
         np.testing.assert_array_equal(model.decode(PANEL), other.decode(latent))
         np.testing.assert_array_equal(model.log_likelihood(PANEL), other.log_likelihood(latent))
-        np.testing.assert_array_equal(model.memoryless(PANEL, weights).probs, other.memoryless(latent, weights).probs)
+        np.testing.assert_array_equal(
+            model.memoryless(PANEL, weights).probs, other.memoryless(latent, weights).probs
+        )
         assert model.bic(PANEL) == other.bic(latent)
 
 
@@ -64,15 +77,26 @@ def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
     assert cells.shape == (6, 3, PANEL.n_continuous)
     assert codes.shape == (6, 3, PANEL.n_categorical)
     emission = model.log_emission(PANEL.continuous[:6], PANEL.categorical[:6])
-    np.testing.assert_allclose(cells.sum(axis=2) + codes.sum(axis=2) + rest, emission, rtol=1e-9, atol=1e-5)
+    np.testing.assert_allclose(
+        cells.sum(axis=2) + codes.sum(axis=2) + rest, emission, rtol=1e-9, atol=1e-5
+    )
     start = PANEL[0]
-    first = model.log_predicted(None) + model.log_emission(start.continuous[:1], start.categorical[:1])[0]
-    np.testing.assert_allclose(np.exp(first - np.logaddexp.reduce(first)), model.filter(start).probs[0], atol=1e-5)
+    first = (
+        model.log_predicted(None)
+        + model.log_emission(start.continuous[:1], start.categorical[:1])[0]
+    )
+    np.testing.assert_allclose(
+        np.exp(first - np.logaddexp.reduce(first)), model.filter(start).probs[0], atol=1e-5
+    )
 
 
 def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
     cells, codes = PANEL.continuous[:2].astype(float), PANEL.categorical[:2].astype(np.int64)
-    assert [part.shape for part in model.pieces(cells[:0], codes[:0])] == [(0, 3, 5), (0, 3, 3), (0, 3)]
+    assert [part.shape for part in model.pieces(cells[:0], codes[:0])] == [
+        (0, 3, 5),
+        (0, 3, 3),
+        (0, 3),
+    ]
     with pytest.raises(DataError, match="code 9"):
         model.pieces(cells, np.full_like(codes, 9))
     with pytest.raises(DataError, match="finite"):
@@ -81,8 +105,12 @@ def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHM
         model.pieces(cells[:, :2], codes)
 
 
-@pytest.mark.parametrize("settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}, {"dropout_draws": 4}])
-def test_contrasts_are_differences_of_pieces(model: NeuralVariationalHMM, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}, {"dropout_draws": 4}]
+)
+def test_contrasts_are_differences_of_pieces(
+    model: NeuralVariationalHMM, settings: dict[str, Any]
+) -> None:
     other = NeuralVariationalHMM.from_params(model.params_, encoder=model.encoder_, **settings)
     cells, codes, rest = other.pieces(PANEL.continuous[:9], PANEL.categorical[:9])
     beliefs = np.random.default_rng(0).dirichlet(np.ones(3), 9)
@@ -95,13 +123,21 @@ def test_contrasts_are_differences_of_pieces(model: NeuralVariationalHMM, settin
             rival, *wanted = plain.contrast(state, before[n], cells[n], codes[n], rest[n])
             assert (found.state, found.rivals[n]) == (state, rival)
             assert found.history[n] == pytest.approx(before[n, state] - before[n, rival])
-            for ours, theirs in zip((found.cells[n], found.codes[n], found.rest[n]), wanted, strict=True):
+            for ours, theirs in zip(
+                (found.cells[n], found.codes[n], found.rest[n]), wanted, strict=True
+            ):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10)
-        np.testing.assert_allclose(found.log_odds, found.history + found.cells.sum(1) + found.codes.sum(1) + found.rest)
+        np.testing.assert_allclose(
+            found.log_odds, found.history + found.cells.sum(1) + found.codes.sum(1) + found.rest
+        )
 
 
 def test_contrasts_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
-    before, cells, codes = model.log_predicted(None)[None], PANEL.continuous[:1], PANEL.categorical[:1]
+    before, cells, codes = (
+        model.log_predicted(None)[None],
+        PANEL.continuous[:1],
+        PANEL.categorical[:1],
+    )
     with pytest.raises(DataError, match="code 9"):
         model.contrasts(0, before, cells, np.full_like(codes, 9))
     with pytest.raises(DataError, match="finite"):
@@ -116,7 +152,9 @@ def test_head(model: NeuralVariationalHMM) -> None:
     probabilities = model.head_scores(PANEL)
     log_odds = model.encoder_.head_score(PANEL.continuous, PANEL.categorical)
     np.testing.assert_allclose(probabilities, 1.0 / (1.0 + np.exp(-log_odds)))
-    one = model.encoder_.head_of(model.encoder_.encode_row(PANEL.continuous[3], PANEL.categorical[3]))
+    one = model.encoder_.head_of(
+        model.encoder_.encode_row(PANEL.continuous[3], PANEL.categorical[3])
+    )
     assert float(one) == pytest.approx(log_odds[3], abs=1e-6)
 
 
@@ -132,8 +170,12 @@ def test_one_encoder_serves_every_order(model: NeuralVariationalHMM) -> None:
     other = NeuralVariationalHMM(2, encoder=model.encoder_, n_restarts=1, max_iter=5).fit(PANEL)
     assert other.encoder_ is model.encoder_
     assert other.training_ == model.training_
-    unlabelled = Panel.from_arrays(PANEL.continuous, PANEL.categorical, lengths=PANEL.lengths, n_categories=PANEL.n_categories)
-    np.testing.assert_array_equal(clone(other).fit(unlabelled).params_.location, other.params_.location)
+    unlabelled = Panel.from_arrays(
+        PANEL.continuous, PANEL.categorical, lengths=PANEL.lengths, n_categories=PANEL.n_categories
+    )
+    np.testing.assert_array_equal(
+        clone(other).fit(unlabelled).params_.location, other.params_.location
+    )
 
 
 def test_clone_and_settings() -> None:
@@ -172,7 +214,14 @@ def test_finds_a_fraud_regime_that_raw_columns_hide() -> None:
 
     common = {"n_restarts": 2, "max_iter": 40, "n_threads": 1}
     raw, _ = purest(VariationalHMM(3, **common).fit(panel))
-    settings = {"latent_dim": 4, "hidden_dim": 32, "epochs": 20, "learning_rate": 0.01, "batch_size": 128, "device": "cpu"}
+    settings = {
+        "latent_dim": 4,
+        "hidden_dim": 32,
+        "epochs": 20,
+        "learning_rate": 0.01,
+        "batch_size": 128,
+        "device": "cpu",
+    }
     neural, share = purest(NeuralVariationalHMM(3, **settings, **common).fit(panel))
     assert neural > 0.5
     assert neural > 3 * raw
@@ -181,7 +230,9 @@ def test_finds_a_fraud_regime_that_raw_columns_hide() -> None:
 
 def test_anchored(model: NeuralVariationalHMM) -> None:
     anchors = Anchors(PANEL.labels, [[True, True, False], [False, False, True]])
-    fitted = NeuralVariationalHMM(3, encoder=model.encoder_, n_restarts=1, max_iter=20).fit(PANEL, anchors)
+    fitted = NeuralVariationalHMM(3, encoder=model.encoder_, n_restarts=1, max_iter=20).fit(
+        PANEL, anchors
+    )
     probs = fitted.filter(PANEL, anchors).probs
     assert (probs[PANEL.labels == 1, 2] > 0.999).all()
     assert (probs[PANEL.labels == 0, 2] < 0.001).all()
@@ -204,7 +255,9 @@ def test_refusals(model: NeuralVariationalHMM, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match=r"chain\(\).sample"):
         model.sample([5])
     assert model.chain().sample([5])[0].n_continuous == 4
-    with pytest.raises(ConfigError, match="encoder must be a TrainedEncoder or a FoldedEncoder, or None"):
+    with pytest.raises(
+        ConfigError, match="encoder must be a TrainedEncoder or a FoldedEncoder, or None"
+    ):
         NeuralVariationalHMM(2, encoder="good").fit(PANEL)
     with pytest.raises(ConfigError, match="latent_dim must be a whole number"):
         NeuralVariationalHMM(2, latent_dim=0).fit(PANEL)
@@ -214,7 +267,9 @@ def test_refusals(model: NeuralVariationalHMM, monkeypatch: pytest.MonkeyPatch) 
         model.step(None, PANEL.continuous[0, :4], PANEL.categorical[0])
     with pytest.raises(DataError, match="expected a Panel"):
         new.fit(PANEL.continuous)  # type: ignore[arg-type]
-    monkeypatch.setattr(NeuralVariationalHMM, "trained", lambda *_: pytest.fail("trained for nothing"))
+    monkeypatch.setattr(
+        NeuralVariationalHMM, "trained", lambda *_: pytest.fail("trained for nothing")
+    )
     with pytest.raises(DataError, match="a code for each of the panel's"):
         new.fit(PANEL, Anchors([0, 1], [[True, False], [False, True]]))
     with pytest.raises(ConfigError, match="each of the 2 states"):

@@ -40,7 +40,9 @@ def test_round_trip(model: NeuralVariationalHMM, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.head_scores(PANEL), model.head_scores(PANEL))
     assert loaded.training_ == model.training_
     assert loaded.fit_report_ == model.fit_report_
-    assert loaded.encoder is None  # a clone trains its own, as a clone of the model that was saved does
+    assert (
+        loaded.encoder is None
+    )  # a clone trains its own, as a clone of the model that was saved does
     own = {"device": "auto", "n_threads": None}
     assert clone(loaded).get_params() == {**model.get_params(), **own}
 
@@ -65,11 +67,18 @@ assert (belief == np.load({str(tmp_path / "belief.npy")!r})).all()
 assert np.allclose(belief, model.filter(panel).probs[0], atol=1e-5)
 model.save({str(tmp_path / "again")!r})
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", WITHOUT_TORCH + script], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_TORCH + script], check=True, timeout=120
+    )
 
 
-def test_an_encoder_that_makes_no_sense_is_refused(model: NeuralVariationalHMM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turncoat.models.neural.folded.FoldedEncoder.arrays", lambda self: {"first_weight": self.first_weight})
+def test_an_encoder_that_makes_no_sense_is_refused(
+    model: NeuralVariationalHMM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "turncoat.models.neural.folded.FoldedEncoder.arrays",
+        lambda self: {"first_weight": self.first_weight},
+    )
     model.save(tmp_path / "model")
     with pytest.raises(BundleError, match="not a model this version understands"):
         load_model(tmp_path / "model")

@@ -24,7 +24,14 @@ PANEL = mixed_panel()
 
 
 def trained(panel: Panel = PANEL, checkpoint: Path | None = None, **changes: Any) -> TrainedEncoder:
-    return train_encoder(panel, latent_dim=4, hidden_dim=16, settings=quick_settings(**changes), checkpoint=checkpoint, n_threads=1)
+    return train_encoder(
+        panel,
+        latent_dim=4,
+        hidden_dim=16,
+        settings=quick_settings(**changes),
+        checkpoint=checkpoint,
+        n_threads=1,
+    )
 
 
 def assert_same(a: TrainedEncoder, b: TrainedEncoder) -> None:
@@ -100,7 +107,9 @@ def test_a_training_of_more_epochs_is_not_passed_off_as_one_of_fewer(tmp_path: P
 def test_the_best_epoch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """With losses that fall and rise again, the weights are those of the lowest, and training stops after the patience."""
     losses = iter([0.9, 0.5, 0.3, 0.4, 0.41, 0.42, 0.1])
-    monkeypatch.setattr(training_module._Training, "_validation_loss", lambda self, encoder: next(losses))
+    monkeypatch.setattr(
+        training_module._Training, "_validation_loss", lambda self, encoder: next(losses)
+    )
     stopped = trained(epochs=50, patience=3)
     assert stopped.report.validation_losses == (0.9, 0.5, 0.3, 0.4, 0.41, 0.42)
     assert stopped.report.best_epoch == 3
@@ -113,7 +122,9 @@ def test_the_best_epoch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_when_the_rate_is_halved_and_patience_runs_out() -> None:
-    settings = quick_settings(plateau=2, patience=6, learning_rate=0.1, lowest_rate=0.03, epochs=100, threshold=0.01)
+    settings = quick_settings(
+        plateau=2, patience=6, learning_rate=0.1, lowest_rate=0.03, epochs=100, threshold=0.01
+    )
     progress = Progress(settings.learning_rate)
     rates = []
     for loss in (1.0, 0.995, 0.994, 0.993, 0.992, 0.991, 0.9905):
@@ -179,14 +190,18 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         trained(replace(PANEL, labels=alone))
     with pytest.raises(DataError, match="expected a Panel"):
         trained("panel")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="dropout must be a number of at least 0 and below 1; found"):
+    with pytest.raises(
+        ConfigError, match="dropout must be a number of at least 0 and below 1; found"
+    ):
         quick_settings(dropout=1.0)
     with pytest.raises(ConfigError, match="validation_share must be a number above 0"):
         quick_settings(validation_share=0)
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="finds no such device"):
             trained(device="cuda")
-    monkeypatch.setattr(training_module._Training, "_validation_loss", lambda self, encoder: float("nan"))
+    monkeypatch.setattr(
+        training_module._Training, "_validation_loss", lambda self, encoder: float("nan")
+    )
     with pytest.raises(DataError, match="lower `learning_rate`"):
         trained()
 
@@ -194,14 +209,25 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_trains_what_a_cpu_trains(tmp_path: Path) -> None:
     on_cpu, on_gpu = (trained(device=device, dropout=0.0) for device in ("cpu", "cuda"))
-    np.testing.assert_allclose(on_gpu.report.validation_losses, on_cpu.report.validation_losses, rtol=1e-4)
+    np.testing.assert_allclose(
+        on_gpu.report.validation_losses, on_cpu.report.validation_losses, rtol=1e-4
+    )
     trained(device="cpu", dropout=0.0, epochs=1, checkpoint=tmp_path / "begun")
     taken_up = trained(device="cuda", dropout=0.0, checkpoint=tmp_path / "begun")
-    np.testing.assert_allclose(taken_up.report.validation_losses, on_cpu.report.validation_losses, rtol=1e-4)
+    np.testing.assert_allclose(
+        taken_up.report.validation_losses, on_cpu.report.validation_losses, rtol=1e-4
+    )
 
 
 def test_progress_is_shown_when_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    train_encoder(PANEL, latent_dim=2, hidden_dim=4, settings=quick_settings(epochs=1), progress=True, n_threads=1)
+    train_encoder(
+        PANEL,
+        latent_dim=2,
+        hidden_dim=4,
+        settings=quick_settings(epochs=1),
+        progress=True,
+        n_threads=1,
+    )
     assert "Training the encoder" in capsys.readouterr().err
     trained(epochs=1)
     assert capsys.readouterr().err == ""

@@ -12,7 +12,12 @@ from tests.models.neural.panels import FIT, mixed_panel, quick_settings
 from turncoat import Anchors, ConfigError, DataError, Prior, VariationalHMM
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
-from turncoat.models.neural.uncertainty import dropout_masks, latent_variances, widened_emission, widened_pieces
+from turncoat.models.neural.uncertainty import (
+    dropout_masks,
+    latent_variances,
+    widened_emission,
+    widened_pieces,
+)
 from turncoat.models.tiers import expected_log_terms, predictive_terms
 
 torch = pytest.importorskip("torch")
@@ -51,7 +56,9 @@ def test_draws_are_the_encoder_with_hidden_units_left_out() -> None:
     from turncoat.models.neural.encoder import Encoder
     from turncoat.models.neural.training import train_encoder
 
-    trained = train_encoder(PANEL, latent_dim=4, hidden_dim=16, settings=quick_settings(), progress=False, n_threads=1)
+    trained = train_encoder(
+        PANEL, latent_dim=4, hidden_dim=16, settings=quick_settings(), progress=False, n_threads=1
+    )
     encoder = Encoder(trained.layout, with_head=False)
     encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
     masks = dropout_masks(5, 16, 0.4, seed=3)
@@ -61,7 +68,9 @@ def test_draws_are_the_encoder_with_hidden_units_left_out() -> None:
         with torch.no_grad():
             wanted = encoder(torch.tensor(ROWS[0]), torch.tensor(ROWS[1])).numpy()
         np.testing.assert_allclose(found[:, m], wanted, atol=2e-5)
-    np.testing.assert_allclose(latent_variances(FoldedEncoder.of(trained), *ROWS, masks), found.var(axis=1, ddof=1))
+    np.testing.assert_allclose(
+        latent_variances(FoldedEncoder.of(trained), *ROWS, masks), found.var(axis=1, ddof=1)
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
@@ -73,21 +82,32 @@ def test_variances_add(plain: NeuralVariationalHMM, temperature: float) -> None:
     deviation = 1 / terms.scales
     # the expected log density is a normal one but for a constant of the state and column, which widening leaves alone
     constant = terms.constants - norm.logpdf(terms.means, terms.means, deviation)
-    wanted = norm.logpdf(latents[:, None], terms.means, np.sqrt(deviation**2 + variances[:, None])) + constant
+    wanted = (
+        norm.logpdf(latents[:, None], terms.means, np.sqrt(deviation**2 + variances[:, None]))
+        + constant
+    )
     np.testing.assert_allclose(found, wanted / temperature, rtol=1e-10)
 
 
 @pytest.mark.parametrize("make", [expected_log_terms, predictive_terms])
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_without_variance_nothing_is_wider(plain: NeuralVariationalHMM, make: Any, temperature: float) -> None:
+def test_without_variance_nothing_is_wider(
+    plain: NeuralVariationalHMM, make: Any, temperature: float
+) -> None:
     terms = make(plain.params_).tempered(temperature)
     latents = plain.embed(PANEL).continuous
     cells, _ = terms.pieces(latents, np.empty((len(latents), 0), np.int64))
-    np.testing.assert_allclose(widened_emission(terms, latents, np.zeros(latents.shape)), cells.sum(axis=2), rtol=1e-10)
+    np.testing.assert_allclose(
+        widened_emission(terms, latents, np.zeros(latents.shape)), cells.sum(axis=2), rtol=1e-10
+    )
 
 
-@pytest.mark.parametrize("settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}, {"precision": "float64"}])
-def test_filter_is_the_recursion_on_wider_emissions(plain: NeuralVariationalHMM, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}, {"precision": "float64"}]
+)
+def test_filter_is_the_recursion_on_wider_emissions(
+    plain: NeuralVariationalHMM, settings: dict[str, Any]
+) -> None:
     model = drawn(plain, **settings)
     emission = np.exp(model.log_emission(*ROWS))
     transition = np.exp(model._terms().log_transition)
@@ -100,23 +120,37 @@ def test_filter_is_the_recursion_on_wider_emissions(plain: NeuralVariationalHMM,
             live = model.step(live, PANEL.continuous[row], PANEL.categorical[row])
             np.testing.assert_allclose(probs[row], belief, atol=1e-9)
             np.testing.assert_allclose(live, belief, atol=1e-9)
-    assert np.abs(probs - drawn(plain, **settings, dropout_draws=0).filter(PANEL).probs).max() > 1e-5
+    assert (
+        np.abs(probs - drawn(plain, **settings, dropout_draws=0).filter(PANEL).probs).max() > 1e-5
+    )
 
 
 def test_chain_and_embedding_say_the_same(plain: NeuralVariationalHMM) -> None:
     model = drawn(plain)
     anchors = Anchors(np.where(np.arange(PANEL.n_rows) % 5, -1, 0), [[False, True, True]])
     chain, latent = model.chain(), model.embed(PANEL)
-    np.testing.assert_array_equal(chain.smooth(latent, anchors).probs, model.smooth(PANEL, anchors).probs)
+    np.testing.assert_array_equal(
+        chain.smooth(latent, anchors).probs, model.smooth(PANEL, anchors).probs
+    )
     np.testing.assert_array_equal(chain.log_likelihood(latent), model.log_likelihood(PANEL))
-    np.testing.assert_array_equal(chain.memoryless(latent, [1, 1, 2]).probs, model.memoryless(PANEL, [1, 1, 2]).probs)
+    np.testing.assert_array_equal(
+        chain.memoryless(latent, [1, 1, 2]).probs, model.memoryless(PANEL, [1, 1, 2]).probs
+    )
     np.testing.assert_array_equal(chain.decode(latent, anchors), model.decode(PANEL, anchors))
     assert (model.smooth(PANEL, anchors).probs[::5, 0] == 0).all()
     assert isinstance(chain, VariationalHMM)
-    np.testing.assert_allclose(chain.log_emission(latent.continuous, latent.categorical), model.log_emission(*ROWS), rtol=1e-6)
+    np.testing.assert_allclose(
+        chain.log_emission(latent.continuous, latent.categorical),
+        model.log_emission(*ROWS),
+        rtol=1e-6,
+    )
     belief = chain.step(None, latent.continuous[0])
-    np.testing.assert_allclose(belief, model.step(None, PANEL.continuous[0], PANEL.categorical[0]), atol=1e-9)
-    np.testing.assert_allclose(chain.step(belief, latent.continuous[1]), model.filter(PANEL).probs[1], atol=1e-6)
+    np.testing.assert_allclose(
+        belief, model.step(None, PANEL.continuous[0], PANEL.categorical[0]), atol=1e-9
+    )
+    np.testing.assert_allclose(
+        chain.step(belief, latent.continuous[1]), model.filter(PANEL).probs[1], atol=1e-6
+    )
     for wrong in (model.encoder_.embed(PANEL), PANEL):
         with pytest.raises(DataError, match="latents and their variances"):
             chain.filter(wrong)
@@ -125,7 +159,9 @@ def test_chain_and_embedding_say_the_same(plain: NeuralVariationalHMM) -> None:
 
 
 def test_fit_and_head_are_not_changed(plain: NeuralVariationalHMM) -> None:
-    again = NeuralVariationalHMM(3, **{**FIT, "dropout": 0.3, "prior": Prior.weak()}, dropout_draws=8).fit(PANEL)
+    again = NeuralVariationalHMM(
+        3, **{**FIT, "dropout": 0.3, "prior": Prior.weak()}, dropout_draws=8
+    ).fit(PANEL)
     np.testing.assert_array_equal(again.params_.location, plain.params_.location)
     np.testing.assert_array_equal(again.head_scores(PANEL), plain.head_scores(PANEL))
 

@@ -12,7 +12,10 @@ import polars as pl
 
 from turncoat.errors import ConfigError
 
-PRESETS = {"handbook": "handbook.handbook", "ieee-cis": "ieee.ieee_cis"}  # imported when asked for: each needs its own libraries
+PRESETS = {
+    "handbook": "handbook.handbook",
+    "ieee-cis": "ieee.ieee_cis",
+}  # imported when asked for: each needs its own libraries
 FORMATS = ("csv", "parquet")
 
 
@@ -21,12 +24,20 @@ def tables(preset: str, n_rows: int, seed: int = 0) -> dict[str, pl.DataFrame]:
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of {', '.join(PRESETS)}; found {preset!r}")
     module, function = PRESETS[preset].split(".")
-    made: dict[str, pl.DataFrame] = getattr(import_module(f"{__name__}.{module}"), function)(n_rows, seed)
+    made: dict[str, pl.DataFrame] = getattr(import_module(f"{__name__}.{module}"), function)(
+        n_rows, seed
+    )
     return made
 
 
 def simulate(
-    preset: str, n_rows: int, seed: int = 0, *, out: Path | str, file_format: str = "csv", overwrite: bool = False
+    preset: str,
+    n_rows: int,
+    seed: int = 0,
+    *,
+    out: Path | str,
+    file_format: str = "csv",
+    overwrite: bool = False,
 ) -> dict[str, Path]:
     """Simulate `n_rows` payments into the folder `out`, one file per table, and tell where each table is.
 
@@ -41,11 +52,17 @@ def simulate(
     paths = {name: folder / f"{name}.{file_format}" for name in made}
     for path in paths.values():
         if path.is_dir():
-            raise ConfigError(f"{path} is a folder; a file of that name is to be written. Move it away, or name another folder")
+            raise ConfigError(
+                f"{path} is a folder; a file of that name is to be written. Move it away, or name another folder"
+            )
         if path.exists() and not overwrite:
-            raise ConfigError(f"{path} exists already. Name another folder, or replace it (--overwrite, overwrite=True)")
+            raise ConfigError(
+                f"{path} exists already. Name another folder, or replace it (--overwrite, overwrite=True)"
+            )
     folder.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".simulate-", dir=folder))  # in the folder itself, so that moving is renaming
+    aside = Path(
+        tempfile.mkdtemp(prefix=".simulate-", dir=folder)
+    )  # in the folder itself, so that moving is renaming
     try:
         for name, table in made.items():
             _write(table, aside / paths[name].name)

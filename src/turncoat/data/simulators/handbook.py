@@ -33,7 +33,9 @@ MAP_SIDE = 100.0
 REACH = 5.0
 LOWEST_MEAN_AMOUNT, HIGHEST_MEAN_AMOUNT = 5.0, 100.0
 MOST_PAYMENTS_PER_DAY = 4.0
-TIME_OF_DAY = NormalDist(DAY_SECONDS / 2, 20_000)  # only times from second 1 to the end of the day become payments
+TIME_OF_DAY = NormalDist(
+    DAY_SECONDS / 2, 20_000
+)  # only times from second 1 to the end of the day become payments
 EARLIEST, LATEST = TIME_OF_DAY.cdf(1), TIME_OF_DAY.cdf(DAY_SECONDS)
 
 LARGE_AMOUNT = 220.0
@@ -58,7 +60,12 @@ class World:
 
 
 def handbook(
-    n_rows: int, seed: int, *, n_days: int = PUBLISHED_DAYS, n_customers: int | None = None, n_terminals: int | None = None
+    n_rows: int,
+    seed: int,
+    *,
+    n_days: int = PUBLISHED_DAYS,
+    n_customers: int | None = None,
+    n_terminals: int | None = None,
 ) -> dict[str, pl.DataFrame]:
     """Simulate exactly `n_rows` payments, and the truth about them.
 
@@ -76,7 +83,9 @@ def handbook(
     _at_least("n_rows", n_rows, 1)
     _at_least("n_days", n_days, 1)
     if n_customers is None:
-        n_customers = max(1, round(n_rows / n_days * PUBLISHED_CUSTOMERS * PUBLISHED_DAYS / PUBLISHED_ROWS))
+        n_customers = max(
+            1, round(n_rows / n_days * PUBLISHED_CUSTOMERS * PUBLISHED_DAYS / PUBLISHED_ROWS)
+        )
     if n_terminals is None:
         n_terminals = max(1, round(n_customers * PUBLISHED_TERMINALS / PUBLISHED_CUSTOMERS))
     return _simulate(World(n_customers, n_terminals, n_days), n_rows, seed)
@@ -96,7 +105,9 @@ def _simulate(world: World, n_rows: int | None, seed: int) -> dict[str, pl.DataF
     else:
         payments = rng.multinomial(n_rows, rates / rates.sum())
     customer = np.repeat(np.arange(world.n_customers), payments)
-    seconds = rng.integers(world.n_days, size=customer.size) * DAY_SECONDS + _times_of_day(rng, customer.size)
+    seconds = rng.integers(world.n_days, size=customer.size) * DAY_SECONDS + _times_of_day(
+        rng, customer.size
+    )
     oldest_first = np.argsort(seconds, kind="stable")
     seconds, customer = seconds[oldest_first], customer[oldest_first]
     day = seconds // DAY_SECONDS
@@ -104,10 +115,14 @@ def _simulate(world: World, n_rows: int | None, seed: int) -> dict[str, pl.DataF
     amount = _amounts(rng, world, customer)
 
     scenario = np.where(amount > LARGE_AMOUNT, 1, 0).astype(np.int8)
-    terminal_draws = _drawn_each_day(rng, world.n_terminals, world.n_days, TERMINALS_PER_DAY / PUBLISHED_TERMINALS)
+    terminal_draws = _drawn_each_day(
+        rng, world.n_terminals, world.n_days, TERMINALS_PER_DAY / PUBLISHED_TERMINALS
+    )
     terminal_windows = _windows(terminal_draws, world.n_terminals, world.n_days, TERMINAL_DAYS)
     scenario[terminal_windows[terminal, day]] = 2
-    customer_draws = _drawn_each_day(rng, world.n_customers, world.n_days, CUSTOMERS_PER_DAY / PUBLISHED_CUSTOMERS)
+    customer_draws = _drawn_each_day(
+        rng, world.n_customers, world.n_days, CUSTOMERS_PER_DAY / PUBLISHED_CUSTOMERS
+    )
     customer_windows = _windows(customer_draws, world.n_customers, world.n_days, CUSTOMER_DAYS)
     for taken in _taken_over(rng, customer_draws, customer, day, world.n_days):
         amount[taken] *= FRAUD_FACTOR
@@ -128,14 +143,18 @@ def _simulate(world: World, n_rows: int | None, seed: int) -> dict[str, pl.DataF
     )
     terminal_episodes = _episodes("TERMINAL", terminal_windows, terminal, day)
     customer_episodes = _episodes("CUSTOMER", customer_windows, customer, day)
-    truth = pl.DataFrame([ids, pl.Series("TX_FRAUD_SCENARIO", scenario), *terminal_episodes, *customer_episodes])
+    truth = pl.DataFrame(
+        [ids, pl.Series("TX_FRAUD_SCENARIO", scenario), *terminal_episodes, *customer_episodes]
+    )
     return {"transactions": transactions, "truth": truth}
 
 
 def _times_of_day(rng: np.random.Generator, size: int) -> Array:
     """Whole seconds of the day, normal around noon given that they fall inside the day."""
     draws: Array = TIME_OF_DAY.mean + TIME_OF_DAY.stdev * ndtri(rng.uniform(EARLIEST, LATEST, size))
-    return np.clip(draws.astype(np.int64), 1, DAY_SECONDS - 1)  # rounding in the quantile may step over the ends
+    return np.clip(
+        draws.astype(np.int64), 1, DAY_SECONDS - 1
+    )  # rounding in the quantile may step over the ends
 
 
 def _terminals(rng: np.random.Generator, world: World, customer: Array) -> Array:
@@ -177,7 +196,9 @@ def _windows(draws: list[Array], n: int, n_days: int, length: int) -> Array:
     return compromised
 
 
-def _taken_over(rng: np.random.Generator, draws: list[Array], customer: Array, day: Array, n_days: int) -> list[Array]:
+def _taken_over(
+    rng: np.random.Generator, draws: list[Array], customer: Array, day: Array, n_days: int
+) -> list[Array]:
     """The rows turned to fraud by each day's draw: a third of all payments its customers make in their window."""
     rows = np.argsort(customer, kind="stable")
     place = customer[rows] * n_days + day[rows]
@@ -185,12 +206,14 @@ def _taken_over(rng: np.random.Generator, draws: list[Array], customer: Array, d
     for today, drawn in enumerate(draws):
         first = np.searchsorted(place, drawn * n_days + today)
         last = np.searchsorted(place, drawn * n_days + min(today + CUSTOMER_DAYS, n_days))
-        exposed = np.concatenate([rows[a:b] for a, b in zip(first, last, strict=True)] or [rows[:0]])
+        exposed = np.concatenate(
+            [rows[a:b] for a, b in zip(first, last, strict=True)] or [rows[:0]]
+        )
         taken.append(rng.choice(exposed, exposed.size // FRAUD_SHARE_DIVISOR, replace=False))
     return taken
 
 
-def _episodes(name: str, windows: Array, entity: Array, day: Array) -> list[pl.Series]:
+def _episodes(name: str, windows: Array, counterparty: Array, day: Array) -> list[pl.Series]:
     """First and last day of the unbroken run of compromised days that each row lies in; null where it lies in none."""
     days = np.arange(windows.shape[1], dtype=np.int32)
     outside = np.zeros((len(windows), 1), bool)
@@ -198,11 +221,16 @@ def _episodes(name: str, windows: Array, entity: Array, day: Array) -> list[pl.S
     ends = windows & ~np.hstack([windows[:, 1:], outside])
     first = np.maximum.accumulate(np.where(begins, days, -1), axis=1)
     last = np.minimum.accumulate(np.where(ends, days, days.size)[:, ::-1], axis=1)[:, ::-1]
-    in_none = pl.Series(~windows[entity, day])
+    in_none = pl.Series(~windows[counterparty, day])
     bounds = {f"{name}_EPISODE_START": first, f"{name}_EPISODE_END": last}
-    return [pl.Series(column, table[entity, day]).set(in_none, None) for column, table in bounds.items()]
+    return [
+        pl.Series(column, table[counterparty, day]).set(in_none, None)
+        for column, table in bounds.items()
+    ]
 
 
 def _at_least(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}; found {value!r}. Give {name}={least} or more")
+        raise ConfigError(
+            f"{name} must be a whole number of at least {least}; found {value!r}. Give {name}={least} or more"
+        )

@@ -25,11 +25,17 @@ def ieee_cis(n_rows: int, seed: int) -> dict[str, pl.DataFrame]:
     regime they were in, and the episode of fraud a transaction is part of; its number is -1 outside of episodes.
     """
     if n_rows < 1:
-        raise ConfigError(f"n_rows must be at least 1; found {n_rows}. Ask for one transaction or more")
+        raise ConfigError(
+            f"n_rows must be at least 1; found {n_rows}. Ask for one transaction or more"
+        )
     if seed < 0:
-        raise ConfigError(f"seed must be at least 0; found {seed}. Any whole number from 0 on will do")
+        raise ConfigError(
+            f"seed must be at least 0; found {seed}. Any whole number from 0 on will do"
+        )
     children = np.random.SeedSequence(seed).spawn(6)
-    of_people, of_episodes, of_lives, of_empty, of_transactions, of_identities = (np.random.default_rng(child) for child in children)
+    of_people, of_episodes, of_lives, of_empty, of_transactions, of_identities = (
+        np.random.default_rng(child) for child in children
+    )
     people = make_people(n_rows, of_people)
     lives = make_lives(people, plan_episodes(people, of_episodes), of_lives)
     empty = empty_cells(people, lives, of_empty)

@@ -18,7 +18,16 @@ from turncoat.data.simulators.ieee_series import numbers
 
 _GROUP = 4  # neighbouring V columns are variations of one quantity
 _SHARED_NOISE, _OWN_NOISE = 0.6, 0.4
-_MONEY = ((126, 137), (143, 145), (150, 152), (159, 166), (202, 216), (263, 278), (306, 321), (331, 339))  # V columns in dollars
+_MONEY = (
+    (126, 137),
+    (143, 145),
+    (150, 152),
+    (159, 166),
+    (202, 216),
+    (263, 278),
+    (306, 321),
+    (331, 339),
+)  # V columns in dollars
 _FLAGS = (1, 94)  # V columns that hold 0, 1 and few larger numbers
 
 # For each count: what is counted, the behaviour that inflates it, its size, and the products for which it is mostly zero.
@@ -42,11 +51,22 @@ _COUNTS = {
 
 def count_columns(lives: Lives, rng: np.random.Generator) -> Iterator[pl.Series]:
     """C1 to C14: how often something was seen with the card, inflated by others' use and by the behaviour."""
-    counted = {"last_day": lives.last_day, "last_month": lives.last_month, "place": lives.place + 1, "one": np.ones(len(lives))}
+    counted = {
+        "last_day": lives.last_day,
+        "last_month": lives.last_month,
+        "place": lives.place + 1,
+        "one": np.ones(len(lives)),
+    }
     for name, (what, behaviour, size, mostly_zero) in _COUNTS.items():
-        inflation = 0.45 * lives.behaviour[:, behaviour] + 0.6 * rng.standard_normal(len(lives), np.float32)
-        zero = np.array([product in mostly_zero for product in PRODUCTS])[lives.product] & (rng.random(len(lives)) < 0.97)
-        yield numbers(name, np.where(zero, 0.0, np.floor(size * counted[what] * np.exp(inflation) + 0.3)))
+        inflation = 0.45 * lives.behaviour[:, behaviour] + 0.6 * rng.standard_normal(
+            len(lives), np.float32
+        )
+        zero = np.array([product in mostly_zero for product in PRODUCTS])[lives.product] & (
+            rng.random(len(lives)) < 0.97
+        )
+        yield numbers(
+            name, np.where(zero, 0.0, np.floor(size * counted[what] * np.exp(inflation) + 0.3))
+        )
 
 
 @dataclass(frozen=True)
@@ -67,13 +87,22 @@ def _recipes() -> dict[str, _Recipe]:
     rng = np.random.default_rng(WORLD_SEED)
     recipes: dict[str, _Recipe] = {}
     group = 0
-    blocks = groupby((c for c in ieee_columns() if c.name.startswith("V")), key=lambda column: column.missing_rate)
+    blocks = groupby(
+        (c for c in ieee_columns() if c.name.startswith("V")),
+        key=lambda column: column.missing_rate,
+    )
     for _, block in blocks:
         for place, column in enumerate(block):
             if place % _GROUP == 0:
                 group += 1
-                first, second = (int(source) for source in rng.choice(N_BEHAVIOURS, 2, replace=False))
-                main, side, level = float(rng.uniform(0.4, 0.8)), float(rng.uniform(-0.5, 0.5)), float(rng.uniform(-0.8, 0.6))
+                first, second = (
+                    int(source) for source in rng.choice(N_BEHAVIOURS, 2, replace=False)
+                )
+                main, side, level = (
+                    float(rng.uniform(0.4, 0.8)),
+                    float(rng.uniform(-0.5, 0.5)),
+                    float(rng.uniform(-0.8, 0.6)),
+                )
             number = int(column.name[1:])
             flag = _FLAGS[0] <= number <= _FLAGS[1]
             recipes[column.name] = _Recipe(
@@ -87,7 +116,9 @@ def _recipes() -> dict[str, _Recipe]:
     return recipes
 
 
-def v_columns(lives: Lives, empty: Mapping[float, Array], rng: np.random.Generator) -> Iterator[pl.Series]:
+def v_columns(
+    lives: Lives, empty: Mapping[float, Array], rng: np.random.Generator
+) -> Iterator[pl.Series]:
     """V1 to V339, one at a time, each only computed where it is present."""
     facts = [column for column in ieee_columns() if column.name.startswith("V")]
     group, shared = -1, np.empty(0, np.float32)
@@ -102,10 +133,18 @@ def v_columns(lives: Lives, empty: Mapping[float, Array], rng: np.random.Generat
         signal = _SHARED_NOISE * shared + _OWN_NOISE * rng.standard_normal(len(present), np.float32)
         signal += main * lives.behaviour[present, first] + side * lives.behaviour[present, second]
         cells = np.full(len(lives), np.nan)
-        cells[present] = _money(signal, recipe) if recipe.money else np.floor(np.exp(recipe.level + recipe.slope * signal))
+        cells[present] = (
+            _money(signal, recipe)
+            if recipe.money
+            else np.floor(np.exp(recipe.level + recipe.slope * signal))
+        )
         yield numbers(column.name, cells)
 
 
 def _money(signal: Array, recipe: _Recipe) -> Array:
     """Sums of amounts, zero where there was nothing to add up."""
-    return np.where(signal < -recipe.level, 0.0, np.round(np.exp(3.6 + recipe.slope * signal.astype(np.float64)), 2))
+    return np.where(
+        signal < -recipe.level,
+        0.0,
+        np.round(np.exp(3.6 + recipe.slope * signal.astype(np.float64)), 2),
+    )

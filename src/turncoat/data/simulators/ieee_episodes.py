@@ -6,13 +6,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turncoat.data.simulators.ieee_people import DAY, FIRST_DAY, N_DAYS, PACE, SPENDING, Array, People, folded
+from turncoat.data.simulators.ieee_people import (
+    DAY,
+    FIRST_DAY,
+    N_DAYS,
+    PACE,
+    SPENDING,
+    Array,
+    People,
+    folded,
+)
 
 FRAUD_RATE = 0.035
 EPISODES = ("none", "card-testing", "takeover", "bust-out", "one-off")
 NONE, CARD_TESTING, TAKEOVER, BUST_OUT, ONE_OFF = range(len(EPISODES))
 
-_PRODUCT_RISK = np.array([1.0, 6.0, 1.9, 2.4, 3.0])  # relative chance that a customer of W, C, R, H, S is hit
+_PRODUCT_RISK = np.array(
+    [1.0, 6.0, 1.9, 2.4, 3.0]
+)  # relative chance that a customer of W, C, R, H, S is hit
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,9 @@ def plan_episodes(people: People, rng: np.random.Generator) -> Episodes:
 
 def _in_line(people: People, able: Array, code: int, rng: np.random.Generator) -> Array:
     """The able people in random order, the likelier victims sooner."""
-    risk = _PRODUCT_RISK[people.product[able]] * np.exp(0.5 * people.habits[able, PACE] + 0.4 * people.habits[able, SPENDING])
+    risk = _PRODUCT_RISK[people.product[able]] * np.exp(
+        0.5 * people.habits[able, PACE] + 0.4 * people.habits[able, SPENDING]
+    )
     if code == ONE_OFF:
         risk = risk * people.rows[able]  # every transaction is as likely as any other
     if code == BUST_OUT:
@@ -70,18 +83,29 @@ def _in_line(people: People, able: Array, code: int, rng: np.random.Generator) -
     return able[np.argsort(rng.exponential(size=len(able)) / risk, kind="stable")]
 
 
-def episode_times(people: People, episodes: Episodes, person: Array, place: Array, rng: np.random.Generator) -> Array:
+def episode_times(
+    people: People, episodes: Episodes, person: Array, place: Array, rng: np.random.Generator
+) -> Array:
     """Seconds of the rows of episodes, given person by person with their place within the episode."""
     kind, last = episodes.kind[person], episodes.size[person] - 1
-    gaps = rng.exponential(np.array([_PLANS[k].minutes_between if k in _PLANS else 0.0 for k in range(len(EPISODES))])[kind] * 60)
-    gaps = np.where((kind == CARD_TESTING) & (place == last), 12 * gaps, gaps)  # the tested card is used after a while
+    gaps = rng.exponential(
+        np.array([_PLANS[k].minutes_between if k in _PLANS else 0.0 for k in range(len(EPISODES))])[
+            kind
+        ]
+        * 60
+    )
+    gaps = np.where(
+        (kind == CARD_TESTING) & (place == last), 12 * gaps, gaps
+    )  # the tested card is used after a while
     gaps[place == 0] = 0.0
     first_rows = np.flatnonzero(place == 0)
     passed = np.cumsum(gaps)
     passed -= np.repeat(passed[first_rows], np.diff(np.append(first_rows, len(place))))
     starts = _first_seconds(people, kind[first_rows], person[first_rows], rng)
     durations = passed[place == last]
-    starts = np.maximum(np.minimum(starts, (FIRST_DAY + N_DAYS) * DAY - 1 - durations), FIRST_DAY * DAY)
+    starts = np.maximum(
+        np.minimum(starts, (FIRST_DAY + N_DAYS) * DAY - 1 - durations), FIRST_DAY * DAY
+    )
     return np.repeat(starts, last[first_rows] + 1) + passed
 
 

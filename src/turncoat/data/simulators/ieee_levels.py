@@ -20,7 +20,11 @@ _CODES: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "card2": (100, 600, (321, 111, 555, 490, 583, 170, 194, 545, 360, 514)),
     "card3": (100, 231, (150, 185)),
     "card5": (100, 237, (226, 224, 166, 102, 117, 138, 195, 137, 126, 219)),
-    "addr1": (100, 540, (299, 325, 204, 264, 330, 315, 441, 272, 123, 126, 184, 337, 191, 181, 143, 476)),
+    "addr1": (
+        100,
+        540,
+        (299, 325, 204, 264, 330, 315, 441, 272, 123, 126, 184, 337, 191, 181, 143, 476),
+    ),
     "addr2": (10, 102, (87, 60, 96, 32, 65)),
     "id_13": (10, 64, (52, 49, 64, 33, 14, 27)),
     "id_17": (100, 229, (166, 225, 102, 159, 100)),
@@ -33,7 +37,9 @@ _CODES: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "id_25": (100, 548, (321, 205, 426, 501)),
     "id_26": (100, 216, (161, 184, 142, 100)),
 }
-_ORDERS: dict[str, tuple[str | float, ...]] = {  # of known levels, where their frequencies are very unequal
+_ORDERS: dict[
+    str, tuple[str | float, ...]
+] = {  # of known levels, where their frequencies are very unequal
     "card4": ("visa", "mastercard", "american express", "discover"),
     "card6": ("debit", "credit", "debit or credit", "charge card"),
     "id_32": (24.0, 32.0, 16.0, 0.0),
@@ -122,7 +128,9 @@ def cover_levels(codes: Array, n_levels: int, rng: np.random.Generator) -> Array
 
 
 def _shuffled(values: Sequence[int]) -> list[int]:
-    return [int(value) for value in np.random.default_rng(WORLD_SEED).permutation(np.asarray(values))]
+    return [
+        int(value) for value in np.random.default_rng(WORLD_SEED).permutation(np.asarray(values))
+    ]
 
 
 def _time_zones() -> list[str | float]:
@@ -133,22 +141,52 @@ def _time_zones() -> list[str | float]:
 
 def _systems() -> list[str | float]:
     """Operating systems, the families taking turns."""
-    named = [[f"{family} {version}".strip() for version in versions] for family, versions in _SYSTEMS.items()]
+    named = [
+        [f"{family} {version}".strip() for version in versions]
+        for family, versions in _SYSTEMS.items()
+    ]
     return [family[i] for i in range(max(map(len, named))) for family in named if i < len(family)]
 
 
 def _browsers() -> list[str | float]:
-    chrome = [f"chrome {v}.0{on}" for v in (63, 65, 64, 62, 66, 67, 61, 60, 59, 55, 49, 58) for on in ("", " for android", " for ios")]
+    chrome = [
+        f"chrome {v}.0{on}"
+        for v in (63, 65, 64, 62, 66, 67, 61, 60, 59, 55, 49, 58)
+        for on in ("", " for android", " for ios")
+    ]
     safari = [f"{kind}safari {v}.0" for v in (11, 10, 9, 8) for kind in ("mobile ", "")]
     firefox = [f"firefox {v}.0" for v in (*range(57, 64), *range(56, 46, -1))]
     edge = [f"edge {v}.0" for v in (16, 15, 17, 14, 13)]
-    samsung = [f"samsung browser {v}" for v in ("6.2", "6.4", "5.4", "7.0", "4.0", "5.2", "3.3", "4.2", "7.2", "6.0")]
+    samsung = [
+        f"samsung browser {v}"
+        for v in ("6.2", "6.4", "5.4", "7.0", "4.0", "5.2", "3.3", "4.2", "7.2", "6.0")
+    ]
     ie = ["ie 11.0 for desktop", "ie 11.0 for tablet", "ie 10.0 for desktop"]
-    rest = ["google search application 48.0", "google search application 52.0", "android webview 4.0", "android browser 4.0"]
-    rest += ["chrome", "safari generic", "firefox generic", "mobile safari generic", "chrome generic", "opera generic", "edge", "other"]
-    rest += [f"opera {v}.0" for v in range(49, 54)] + [f"chrome {v}.0 for android" for v in range(35, 49)]
+    rest = [
+        "google search application 48.0",
+        "google search application 52.0",
+        "android webview 4.0",
+        "android browser 4.0",
+    ]
+    rest += [
+        "chrome",
+        "safari generic",
+        "firefox generic",
+        "mobile safari generic",
+        "chrome generic",
+        "opera generic",
+        "edge",
+        "other",
+    ]
+    rest += [f"opera {v}.0" for v in range(49, 54)] + [
+        f"chrome {v}.0 for android" for v in range(35, 49)
+    ]
     rest += [f"chrome {v}.0" for v in range(39, 49)] + [f"google {v}" for v in ("nexus", "pixel")]
-    rest += [f"aol {v}.0" for v in (9, 10, 11)] + [f"uc browser {v}.0" for v in (11, 12)] + [f"silk {v}.0" for v in range(60, 70)]
+    rest += (
+        [f"aol {v}.0" for v in (9, 10, 11)]
+        + [f"uc browser {v}.0" for v in (11, 12)]
+        + [f"silk {v}.0" for v in range(60, 70)]
+    )
     return [
         *chrome[:3],
         *safari[:3],
@@ -166,13 +204,29 @@ def _browsers() -> list[str | float]:
 
 
 def _screens() -> list[str | float]:
-    frequent = _words("1920x1080 1366x768 1334x750 2208x1242 1440x900 1600x900 2048x1536 1280x800 2436x1125 1680x1050 1136x640 1280x1024")
+    frequent = _words(
+        "1920x1080 1366x768 1334x750 2208x1242 1440x900 1600x900 2048x1536 1280x800 2436x1125 1680x1050 1136x640 1280x1024"
+    )
     widths, heights = range(800, 3900, 80), range(480, 2200, 90)
     others = [f"{w}x{h}" for w, h in product(widths, heights) if 1.2 < w / h < 2.4]
-    return [*frequent, *(others[i] for i in _shuffled(range(len(others))) if others[i] not in frequent)]
+    return [
+        *frequent,
+        *(others[i] for i in _shuffled(range(len(others))) if others[i] not in frequent),
+    ]
 
 
 def _devices() -> list[str | float]:
-    frequent = ["Windows", "iOS Device", "MacOS", "Trident/7.0", "rv:11.0", "rv:57.0", "rv:59.0", "rv:58.0", "Linux", "rv:52.0"]
+    frequent = [
+        "Windows",
+        "iOS Device",
+        "MacOS",
+        "Trident/7.0",
+        "rv:11.0",
+        "rv:57.0",
+        "rv:59.0",
+        "rv:58.0",
+        "Linux",
+        "rv:52.0",
+    ]
     phones = [f"{model} Build/{build}" for model, build in product(_MODELS, _BUILDS)]
     return [*frequent, *(phones[i] for i in _shuffled(range(len(phones))))]

@@ -33,7 +33,9 @@ from turncoat.data.simulators.ieee_people import (
 
 REGIMES = ("ordinary", "travel", "season", "micropayments", "fraud")
 ORDINARY, TRAVEL, SEASON, MICROPAYMENTS, FRAUD = range(len(REGIMES))
-N_BEHAVIOURS = N_HABITS + 3  # the habits of the moment, then the size of the amount, of recent activity, of the time known
+N_BEHAVIOURS = (
+    N_HABITS + 3
+)  # the habits of the moment, then the size of the amount, of recent activity, of the time known
 
 _REGIME_DAYS = 3.0  # a regime lasts about this long
 _USUAL_PRODUCT = 0.92
@@ -107,10 +109,18 @@ def make_lives(people: People, episodes: Episodes, rng: np.random.Generator) -> 
     habits = _habits(people, person, day, regime, visible, rng)
     product = _products(people, person, episode, rng)
     amount = _amounts(people, person, product, regime, episode, progress, habits, rng)
-    scale = np.stack([np.log(amount) / 1.2 - 3.5, np.log(last_month), np.log1p(known) / 2 - 1], axis=1)
+    scale = np.stack(
+        [np.log(amount) / 1.2 - 3.5, np.log(last_month), np.log1p(known) / 2 - 1], axis=1
+    )
 
-    chance_away = np.array([0.01, 0.4, 0.02, 0.01, 0.0])[regime] + np.array([0.0, 0.1, 0.5, 0.03, 0.08])[episode]
-    chance_new = np.array([0.01, 0.06, 0.02, 0.01, 0.0])[regime] + np.array([0.0, 0.45, 0.8, 0.05, 0.1])[episode]
+    chance_away = (
+        np.array([0.01, 0.4, 0.02, 0.01, 0.0])[regime]
+        + np.array([0.0, 0.1, 0.5, 0.03, 0.08])[episode]
+    )
+    chance_new = (
+        np.array([0.01, 0.06, 0.02, 0.01, 0.0])[regime]
+        + np.array([0.0, 0.45, 0.8, 0.05, 0.1])[episode]
+    )
     by_time = np.lexsort((person, seconds))
 
     def sorted_by_time(values: Array) -> Array:
@@ -160,7 +170,9 @@ def _regimes(since: Array, day: Array, rng: np.random.Generator) -> Array:
     travel = np.where((day >= 90) & (day <= 140), 0.13, 0.07)
     draw = rng.random(n)
     drawn = np.select(
-        [draw < season, draw < season + travel, draw < season + travel + 0.09], [SEASON, TRAVEL, MICROPAYMENTS], default=ORDINARY
+        [draw < season, draw < season + travel, draw < season + travel + 0.09],
+        [SEASON, TRAVEL, MICROPAYMENTS],
+        default=ORDINARY,
     ).astype(np.int8)
     current: Array = drawn[np.maximum.accumulate(np.where(again, np.arange(n), 0))]
     return current
@@ -185,10 +197,17 @@ def _visible(episode: Array, progress: Array, rng: np.random.Generator) -> Array
     return push
 
 
-def _habits(people: People, person: Array, day: Array, regime: Array, push: Array, rng: np.random.Generator) -> Array:
+def _habits(
+    people: People, person: Array, day: Array, regime: Array, push: Array, rng: np.random.Generator
+) -> Array:
     """The person's habits, as they drift, plus what the moment adds."""
     through = ((day - FIRST_DAY) / N_DAYS - 0.5).astype(np.float32)
-    habits = people.habits[person] + people.drift[person] * through[:, None] + _REGIME_PUSH[regime] + push
+    habits = (
+        people.habits[person]
+        + people.drift[person] * through[:, None]
+        + _REGIME_PUSH[regime]
+        + push
+    )
     habits += 0.6 * rng.standard_normal(habits.shape, np.float32)
     moment: Array = habits
     return moment
@@ -204,14 +223,25 @@ def _products(people: People, person: Array, episode: Array, rng: np.random.Gene
 
 
 def _amounts(
-    people: People, person: Array, product: Array, regime: Array, episode: Array, progress: Array, habits: Array, rng: np.random.Generator
+    people: People,
+    person: Array,
+    product: Array,
+    regime: Array,
+    episode: Array,
+    progress: Array,
+    habits: Array,
+    rng: np.random.Generator,
 ) -> Array:
     """Amounts in dollars and cents: tiny while a card is tested, growing in a bust-out, round for some products."""
     n = len(person)
     noise = rng.standard_normal(n)
-    logs = _LOG_AMOUNT[product] + people.spending[person] + 0.35 * habits[:, SPENDING] + 0.55 * noise
+    logs = (
+        _LOG_AMOUNT[product] + people.spending[person] + 0.35 * habits[:, SPENDING] + 0.55 * noise
+    )
     logs += np.array([0.0, 0.3, 0.4, 0.0, 0.0])[regime]
-    logs = np.where(regime == MICROPAYMENTS, np.log(4.0) + 0.3 * people.spending[person] + 0.7 * noise, logs)
+    logs = np.where(
+        regime == MICROPAYMENTS, np.log(4.0) + 0.3 * people.spending[person] + 0.7 * noise, logs
+    )
     testing = episode == CARD_TESTING
     logs = np.where(testing & (progress < 1), np.log(2.2) + 0.7 * noise, logs)
     logs = np.where(testing & (progress >= 1), np.log(260.0) + 0.8 * noise, logs)

@@ -10,7 +10,10 @@ from turncoat.data.ieee_columns import ieee_columns
 from turncoat.data.simulators.ieee_lives import Lives
 from turncoat.data.simulators.ieee_people import PRODUCTS, Array, People
 
-_FORM, _DEVICE = 0, 1  # the two traits of a person: leaves the order form, or the device's answers, empty
+_FORM, _DEVICE = (
+    0,
+    1,
+)  # the two traits of a person: leaves the order form, or the device's answers, empty
 
 # Products for which a block tends to be empty, by the first column of the block. Other blocks are empty at random.
 _EMPTY_FOR = {
@@ -51,7 +54,11 @@ _EMPTY_FOR = {
     "id_33": "C",
     "id_34": "C",
 }
-_ONLY_AFTER_ANOTHER = ("D3", "D5", "D7")  # time since an earlier transaction: empty at a person's first
+_ONLY_AFTER_ANOTHER = (
+    "D3",
+    "D5",
+    "D7",
+)  # time since an earlier transaction: empty at a person's first
 _CERTAIN = 100.0
 
 
@@ -62,14 +69,29 @@ def empty_cells(people: People, lives: Lives, rng: np.random.Generator) -> Mappi
     never on fraud; their number follows from the rate.
     """
     no_identity = _highest(_identity_leaning(people, lives, rng), _rate_of_identity())
-    firsts = {column.missing_rate: column for column in reversed(ieee_columns()) if column.missing_rate > 0}
+    firsts = {
+        column.missing_rate: column
+        for column in reversed(ieee_columns())
+        if column.missing_rate > 0
+    }
     cells = {}
     for rate, column in firsts.items():
-        trait = _DEVICE if column.file == "identity" or _EMPTY_FOR.get(column.name, "").startswith("W") else _FORM
+        trait = (
+            _DEVICE
+            if column.file == "identity" or _EMPTY_FOR.get(column.name, "").startswith("W")
+            else _FORM
+        )
         leaning = 0.9 * people.traits[lives.person, trait] + rng.standard_normal(len(lives))
-        leaning += 5.0 * np.array([product in _EMPTY_FOR.get(column.name, "") for product in PRODUCTS])[lives.product]
+        leaning += (
+            5.0
+            * np.array([product in _EMPTY_FOR.get(column.name, "") for product in PRODUCTS])[
+                lives.product
+            ]
+        )
         if column.name.startswith("card"):
-            leaning += 5.0 * rng.standard_normal(len(people.card_numbers))[people.card[lives.person]]
+            leaning += (
+                5.0 * rng.standard_normal(len(people.card_numbers))[people.card[lives.person]]
+            )
         if column.name in _ONLY_AFTER_ANOTHER:
             leaning += _CERTAIN * (lives.place == 0)
         if column.name == "D2":
@@ -89,7 +111,9 @@ def _rate_of_identity() -> float:
 def _identity_leaning(people: People, lives: Lives, rng: np.random.Generator) -> Array:
     """Nearly all of W lacks a row of identity, and about a tenth of C."""
     by_product = np.array([8.0, 1.5, -4.0, -4.0, -2.0])[lives.product]
-    leaning: Array = by_product + 0.9 * people.traits[lives.person, _DEVICE] + rng.standard_normal(len(lives))
+    leaning: Array = (
+        by_product + 0.9 * people.traits[lives.person, _DEVICE] + rng.standard_normal(len(lives))
+    )
     return leaning
 
 

@@ -20,7 +20,9 @@ PRODUCT_SHARES = (0.745, 0.115, 0.064, 0.056, 0.020)
 N_HABITS = 7  # dimensions of behaviour that belong to a person; the first three are named:
 PACE, NOVELTY, SPENDING = 0, 1, 2
 
-_CARD_SPREAD = 2.05  # log-normal; gives a median of a few rows and a largest card of about 13,000 rows
+_CARD_SPREAD = (
+    2.05  # log-normal; gives a median of a few rows and a largest card of about 13,000 rows
+)
 _LONGEST_KNOWN = 640  # days since a card's first use
 _PERSON_MEDIAN, _PERSON_SPREAD = 2.2, 1.45
 
@@ -40,7 +42,9 @@ class People:
     begin: Array  # [P] first possible day of activity, a fraction, to be folded into the window
     span: Array  # [P] days of activity
     tenure: Array  # [P] days the card was in use before its first transaction in the window
-    changes_device: Array  # [P] day on which a new device replaces the old; most lie beyond the window
+    changes_device: (
+        Array  # [P] day on which a new device replaces the old; most lie beyond the window
+    )
     moves: Array  # [P] day on which they move house; nearly all lie beyond the window
     traits: Array  # [P, 2] leanings towards leaving fields of the form empty
 
@@ -52,7 +56,9 @@ class People:
 def make_people(n_rows: int, rng: np.random.Generator) -> People:
     """People whose transactions add up to exactly `n_rows`."""
     card_ends = np.cumsum(_card_sizes(n_rows, rng))
-    lengths = np.ceil(_PERSON_MEDIAN * np.exp(_PERSON_SPREAD * rng.standard_normal(n_rows))).astype(np.int64)
+    lengths = np.ceil(_PERSON_MEDIAN * np.exp(_PERSON_SPREAD * rng.standard_normal(n_rows))).astype(
+        np.int64
+    )
     person_ends = np.cumsum(lengths)
     ends = np.union1d(person_ends[person_ends < n_rows], card_ends)
     rows = np.diff(ends, prepend=0)
@@ -81,7 +87,9 @@ def make_people(n_rows: int, rng: np.random.Generator) -> People:
 def folded(days: Array) -> Array:
     """Days beyond an end of the window turned back into it, so that the ends are as busy as the middle."""
     end = FIRST_DAY + N_DAYS
-    inside: Array = np.where(days < FIRST_DAY, 2 * FIRST_DAY - days, np.where(days >= end, 2 * end - days, days))
+    inside: Array = np.where(
+        days < FIRST_DAY, 2 * FIRST_DAY - days, np.where(days >= end, 2 * end - days, days)
+    )
     return inside
 
 

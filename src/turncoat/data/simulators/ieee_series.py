@@ -17,13 +17,17 @@ def numbers(name: str, values: Array, empty: Array | None = None) -> pl.Series:
     return pl.Series(name, cells, nan_to_null=True)
 
 
-def categories(name: str, codes: Array, empty: Array, rng: np.random.Generator | None = None) -> pl.Series:
+def categories(
+    name: str, codes: Array, empty: Array, rng: np.random.Generator | None = None
+) -> pl.Series:
     """A column of the genuine levels, by level number; with a generator, levels nobody drew come up once."""
     levels = levels_of(name)
     filled = np.where(empty, -1, codes)
     if rng is not None:
         filled = cover_levels(filled, len(levels), rng)
-    table = pl.Series(name, [*levels, None], dtype=pl.String if isinstance(levels[0], str) else pl.Float64)
+    table = pl.Series(
+        name, [*levels, None], dtype=pl.String if isinstance(levels[0], str) else pl.Float64
+    )
     return table.gather(np.where(filled < 0, len(levels), filled).astype(np.uint32))
 
 

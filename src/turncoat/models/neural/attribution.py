@@ -20,14 +20,20 @@ from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.slopes import ROUNDING, along, back, lead, of_inputs, panels
 
 Array = NDArray[Any]
-Emission = Callable[[Array], Array]  # latents [M, latent_dim] to what each adds to the log emission of every state [M, K, latent_dim]
+Emission = Callable[
+    [Array], Array
+]  # latents [M, latent_dim] to what each adds to the log emission of every state [M, K, latent_dim]
 
 _FEWEST_STEPS, _MOST_STEPS = 16, 1024
-_COMPLETE = 1e-4  # of the difference between the ends: as long as more is missing, the steps are doubled
+_COMPLETE = (
+    1e-4  # of the difference between the ends: as long as more is missing, the steps are doubled
+)
 _SMALL = 1e-4  # for slopes of the emission, which is smooth in each latent
 
 
-def attributed(encoder: FoldedEncoder, emission: Emission, cells: Array, codes: Array) -> tuple[Array, Array, Array]:
+def attributed(
+    encoder: FoldedEncoder, emission: Emission, cells: Array, codes: Array
+) -> tuple[Array, Array, Array]:
     """Of one row [D] and [J]: what cells and codes add to the log emission of every state [K, D] and [K, J], and the average row's [K].
 
     The last holds what numerical integration missed, so that all together are the log emission itself.
@@ -39,7 +45,12 @@ def attributed(encoder: FoldedEncoder, emission: Emission, cells: Array, codes: 
 
 
 def attributed_odds(
-    encoder: FoldedEncoder, emission: Emission, cells: Array, codes: Array, state: int, log_predicted: Array
+    encoder: FoldedEncoder,
+    emission: Emission,
+    cells: Array,
+    codes: Array,
+    state: int,
+    log_predicted: Array,
 ) -> tuple[int, Array, Array, float]:
     """Likewise for the log odds of one state against its strongest rival alone, given the log belief before the row [K].
 
@@ -89,13 +100,17 @@ class _Path:
             centred = self.cells - self.cells.mean()
             self.spread = math.sqrt(float(np.square(centred).mean()) + ROUNDING)
             self.standard = centred / self.spread
-        self.inner, self.fused = lead(self.standard, self.own, encoder.first_weight, encoder.tables, self.weights.absent)
+        self.inner, self.fused = lead(
+            self.standard, self.own, encoder.first_weight, encoder.tables, self.weights.absent
+        )
 
     def latents(self, t: Array) -> tuple[Array, _Layers]:
         """Latents [M, latent_dim] at these places, and the layers on the way."""
         weights, gelu = self.weights, self.encoder.layout.activation == "gelu"
         start = weights.first_bias, self.inner, weights.fused, self.fused
-        found, *layers = along(t, *start, weights.second, weights.gain, weights.bias, weights.last, gelu)
+        found, *layers = along(
+            t, *start, weights.second, weights.gain, weights.bias, weights.last, gelu
+        )
         used = found[:, : self.encoder.layout.latent_dim]
         return used[: len(t)], _Layers(used[len(t) :], *layers)
 
@@ -108,9 +123,14 @@ class _Path:
             start, end = emission(latents[steps:]).sum(axis=2)  # [K]
             within = latents[:steps]
             slopes = (emission(within + _SMALL) - emission(within - _SMALL)) / (2 * _SMALL)
-            given = np.einsum("mkl,ml->k", slopes, weight[:, None] * layers.changes[:steps])  # to all inputs together
+            given = np.einsum(
+                "mkl,ml->k", slopes, weight[:, None] * layers.changes[:steps]
+            )  # to all inputs together
             missed = end - start - given
-            if steps >= _MOST_STEPS or (np.abs(missed) <= _COMPLETE * (1.0 + np.abs(end - start))).all():
+            if (
+                steps >= _MOST_STEPS
+                or (np.abs(missed) <= _COMPLETE * (1.0 + np.abs(end - start))).all()
+            ):
                 return _Walk(weight, layers, slopes, end, start + missed)
             steps *= 2
 
@@ -129,7 +149,9 @@ class _Path:
             weights.last_back,
             weights.second_back,
         )
-        of_cells, of_codes = of_inputs(at_inner, at_fused, encoder.first_weight, encoder.tables, self.own, weights.missing)
+        of_cells, of_codes = of_inputs(
+            at_inner, at_fused, encoder.first_weight, encoder.tables, self.own, weights.missing
+        )
         return self._of_present(of_cells), of_codes
 
     def _of_present(self, slopes: Array) -> Array:
@@ -139,7 +161,9 @@ class _Path:
         """
         given = slopes * self.standard
         if self.encoder.layout.normalises_cells and self.missing.any():
-            pull = -slopes[:, self.missing].sum(axis=1, keepdims=True) / (len(self.cells) * self.spread)
+            pull = -slopes[:, self.missing].sum(axis=1, keepdims=True) / (
+                len(self.cells) * self.spread
+            )
             given = np.where(self.missing, 0.0, given + pull * self.cells)
         return np.asarray(given)
 
@@ -177,7 +201,9 @@ class _Weights(NamedTuple):
         return cls(first_bias, *inner, second_bias + absent, gain, bias, *outer, missing, absent)
 
 
-_KNOWN: WeakKeyDictionary[FoldedEncoder, _Weights] = WeakKeyDictionary()  # made once, and no part of what is saved
+_KNOWN: WeakKeyDictionary[FoldedEncoder, _Weights] = (
+    WeakKeyDictionary()
+)  # made once, and no part of what is saved
 
 
 def _weights(encoder: FoldedEncoder) -> _Weights:

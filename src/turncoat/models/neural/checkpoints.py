@@ -19,7 +19,10 @@ from turncoat.panel import Panel
 from turncoat.storage import Format
 
 TRAINING = Format("training", version=1)
-_MAY_DIFFER = ("epochs", "device")  # between the training that was left and the one that takes it up
+_MAY_DIFFER = (
+    "epochs",
+    "device",
+)  # between the training that was left and the one that takes it up
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -29,7 +32,9 @@ class Progress:
 
     learning_rate: float
     epoch: int = 0  # finished
-    reference: float = float("inf")  # validation loss of the last improvement by more than the threshold
+    reference: float = float(
+        "inf"
+    )  # validation loss of the last improvement by more than the threshold
     waited: int = 0  # epochs since then
     since_halving: int = 0
     best_epoch: int = 0
@@ -54,7 +59,10 @@ class Progress:
         self.waited += 1
         self.since_halving += 1
         if self.since_halving >= settings.plateau:
-            self.learning_rate, self.since_halving = max(self.learning_rate / 2.0, settings.lowest_rate), 0
+            self.learning_rate, self.since_halving = (
+                max(self.learning_rate / 2.0, settings.lowest_rate),
+                0,
+            )
         return is_best
 
 
@@ -68,15 +76,32 @@ class Checkpoints:
     data: str  # digest of the panel
 
     @classmethod
-    def of(cls, folder: str | PathLike[str], layout: EncoderLayout, settings: TrainingSettings, panel: Panel) -> Checkpoints:
+    def of(
+        cls,
+        folder: str | PathLike[str],
+        layout: EncoderLayout,
+        settings: TrainingSettings,
+        panel: Panel,
+    ) -> Checkpoints:
         """Refuse a folder that cannot be written to before the work begins."""
         TRAINING.check_target(folder)
         digest = hashlib.sha256(repr((panel.n_categories, panel.continuous.dtype)).encode())
-        for values in (panel.continuous, panel.categorical, panel.offsets, np.asarray(panel.labels)):
+        for values in (
+            panel.continuous,
+            panel.categorical,
+            panel.offsets,
+            np.asarray(panel.labels),
+        ):
             digest.update(np.ascontiguousarray(values).data)
         return cls(folder, layout, settings, digest.hexdigest())
 
-    def save(self, progress: Progress, encoder: nn.Module, best: dict[str, Array], optimiser: torch.optim.Optimizer) -> None:
+    def save(
+        self,
+        progress: Progress,
+        encoder: nn.Module,
+        best: dict[str, Array],
+        optimiser: torch.optim.Optimizer,
+    ) -> None:
         """Write what the next epoch needs."""
         arrays = {f"model.{name}": array for name, array in arrays_of(encoder).items()}
         arrays |= {f"best.{name}": array for name, array in best.items()}
@@ -86,7 +111,9 @@ class Checkpoints:
             arrays[f"step.{name}"] = state["step"].cpu().numpy().reshape(1)
         TRAINING.save(self.folder, {**self._identity(), "progress": asdict(progress)}, arrays)
 
-    def load(self, encoder: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Array]] | None:
+    def load(
+        self, encoder: nn.Module, optimiser: torch.optim.Optimizer
+    ) -> tuple[Progress, dict[str, Array]] | None:
         """Put encoder and optimiser back to where the folder left them; None if there is nothing in it yet."""
         if not (Path(self.folder) / "manifest.json").exists():
             return None
@@ -102,8 +129,14 @@ class Checkpoints:
             with torch.no_grad():
                 for name, weights in encoder.named_parameters():
                     weights.copy_(torch.tensor(arrays[f"model.{name}"]))
-                    state = {moment: torch.tensor(arrays[f"{moment}.{name}"]).to(weights.device) for moment in _MOMENTS}
-                    optimiser.state[weights] = {"step": torch.tensor(arrays[f"step.{name}"]).reshape(()).to(weights.device), **state}
+                    state = {
+                        moment: torch.tensor(arrays[f"{moment}.{name}"]).to(weights.device)
+                        for moment in _MOMENTS
+                    }
+                    optimiser.state[weights] = {
+                        "step": torch.tensor(arrays[f"step.{name}"]).reshape(()).to(weights.device),
+                        **state,
+                    }
             progress = Progress(**content["progress"])
             if progress.epoch > self.settings.epochs:
                 raise BundleError(
@@ -112,14 +145,20 @@ class Checkpoints:
                 )
             return progress, {name: arrays[f"best.{name}"] for name in arrays_of(encoder)}
         except (LookupError, TypeError, RuntimeError) as problem:
-            raise BundleError(f"{self.folder}: not a training this version understands ({problem!r})") from problem
+            raise BundleError(
+                f"{self.folder}: not a training this version understands ({problem!r})"
+            ) from problem
 
     def _identity(self) -> dict[str, Any]:
         layout = {**asdict(self.layout), "n_categories": list(self.layout.n_categories)}
-        settings = {name: value for name, value in asdict(self.settings).items() if name not in _MAY_DIFFER}
+        settings = {
+            name: value for name, value in asdict(self.settings).items() if name not in _MAY_DIFFER
+        }
         return {"layout": layout, "settings": settings, "data": self.data}
 
 
 def arrays_of(encoder: nn.Module) -> dict[str, Array]:
     """Copies of the weights by name."""
-    return {name: weights.detach().cpu().numpy().copy() for name, weights in encoder.named_parameters()}
+    return {
+        name: weights.detach().cpu().numpy().copy() for name, weights in encoder.named_parameters()
+    }

@@ -18,19 +18,32 @@ class Encoder(nn.Module):
     code_missing: Tensor
     code_starts: Tensor
 
-    def __init__(self, layout: EncoderLayout, dropout: float = 0.1, with_head: bool = False) -> None:
+    def __init__(
+        self, layout: EncoderLayout, dropout: float = 0.1, with_head: bool = False
+    ) -> None:
         super().__init__()
         self.layout = layout
         hidden = layout.hidden_dim
         self.dropout = Dropout(dropout)
         if layout.n_continuous:
-            self.cell_norm = nn.LayerNorm(layout.n_continuous) if layout.normalises_cells else nn.Identity()
-            self.cell_layers = nn.Sequential(nn.Linear(layout.n_continuous, hidden), nn.GELU(), self.dropout, nn.Linear(hidden, hidden))
+            self.cell_norm = (
+                nn.LayerNorm(layout.n_continuous) if layout.normalises_cells else nn.Identity()
+            )
+            self.cell_layers = nn.Sequential(
+                nn.Linear(layout.n_continuous, hidden),
+                nn.GELU(),
+                self.dropout,
+                nn.Linear(hidden, hidden),
+            )
         if layout.n_categories:
             rows = layout.table_rows
             groups = layout.table_groups
-            self.tables = nn.ModuleList(nn.Embedding(int(rows[list(columns)].sum()), width) for width, columns in groups)
-            self.code_projection = nn.Linear(sum(width * len(columns) for width, columns in groups), hidden)
+            self.tables = nn.ModuleList(
+                nn.Embedding(int(rows[list(columns)].sum()), width) for width, columns in groups
+            )
+            self.code_projection = nn.Linear(
+                sum(width * len(columns) for width, columns in groups), hidden
+            )
         self.fusion = nn.Linear(layout.n_blocks * hidden, hidden)
         self.fusion_norm = nn.LayerNorm(hidden)
         self.fusion_activation = nn.GELU() if layout.activation == "gelu" else nn.Identity()
@@ -57,22 +70,36 @@ class Encoder(nn.Module):
     def seed_dropout(self, *numbers: int) -> None:
         """Let dropout draw from these numbers alone, on the device where the encoder is."""
         drawn = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
-        self.dropout.generator = torch.Generator(self.projection.weight.device).manual_seed(int(drawn >> np.uint64(1)))
+        self.dropout.generator = torch.Generator(self.projection.weight.device).manual_seed(
+            int(drawn >> np.uint64(1))
+        )
 
     def place_codes(self) -> None:
         """Note, of the columns in the order of their tables, which they are, the row for a missing code and where their rows start."""
         rows = self.layout.table_rows
         groups = [list(columns) for _, columns in self.layout.table_groups]
         order = np.array([column for columns in groups for column in columns], np.int64)
-        starts = np.concatenate([np.zeros(0, np.int64), *(np.cumsum(rows[columns]) - rows[columns] for columns in groups)])
+        starts = np.concatenate(
+            [
+                np.zeros(0, np.int64),
+                *(np.cumsum(rows[columns]) - rows[columns] for columns in groups),
+            ]
+        )
         for name, places in (("order", order), ("missing", rows[order] - 1), ("starts", starts)):
-            self.register_buffer(f"code_{name}", torch.tensor(places, device="cpu"), persistent=False)
+            self.register_buffer(
+                f"code_{name}", torch.tensor(places, device="cpu"), persistent=False
+            )
 
     def _embedded(self, codes: Tensor) -> Tensor:
         own = codes[:, self.code_order].long()
         rows = torch.where(own < 0, self.code_missing, own) + self.code_starts
-        by_table = torch.split(rows, [len(columns) for _, columns in self.layout.table_groups], dim=1)
-        return torch.cat([table(places).flatten(1) for table, places in zip(self.tables, by_table, strict=True)], dim=1)
+        by_table = torch.split(
+            rows, [len(columns) for _, columns in self.layout.table_groups], dim=1
+        )
+        return torch.cat(
+            [table(places).flatten(1) for table, places in zip(self.tables, by_table, strict=True)],
+            dim=1,
+        )
 
 
 class Dropout(nn.Module):

@@ -12,5 +12,7 @@ def torch_training() -> ModuleType:
     try:
         from turncoat.models.neural import training
     except ImportError as problem:
-        raise ConfigError(f"training an encoder needs the extra: pip install turncoat[neural] ({problem})") from problem
+        raise ConfigError(
+            f"training an encoder needs the extra: pip install turncoat[neural] ({problem})"
+        ) from problem
     return training

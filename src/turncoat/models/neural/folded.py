@@ -39,9 +39,13 @@ class FoldedEncoder:
     layout: EncoderLayout
     first_weight: Array = field(repr=False)  # [D, H] with the gain of the cells' LayerNorm in it
     first_bias: Array = field(repr=False)  # [H]
-    second_weight: Array = field(repr=False)  # [H, H], or [0, H] without continuous columns: the MLP's second layer and its fusion
+    second_weight: Array = field(
+        repr=False
+    )  # [H, H], or [0, H] without continuous columns: the MLP's second layer and its fusion
     second_bias: Array = field(repr=False)  # [H]
-    tables: Array = field(repr=False)  # [sum of C_j + 1, H] embeddings, their projection and its fusion
+    tables: Array = field(
+        repr=False
+    )  # [sum of C_j + 1, H] embeddings, their projection and its fusion
     norm_gain: Array = field(repr=False)  # [H]
     norm_bias: Array = field(repr=False)  # [H]
     latent_weight: Array = field(repr=False)  # [H, latent_dim]
@@ -70,10 +74,14 @@ class FoldedEncoder:
         for name, shape in shapes.items():
             array = np.ascontiguousarray(getattr(self, name), np.float32)
             if array.shape != shape or not np.isfinite(array).all():
-                raise ConfigError(f"the encoder's {name} must be finite numbers {shape}; found shape {array.shape}")
+                raise ConfigError(
+                    f"the encoder's {name} must be finite numbers {shape}; found shape {array.shape}"
+                )
             object.__setattr__(self, name, array)
         if not math.isfinite(self.head_bias):
-            raise ConfigError(f"the encoder's head_bias must be a finite number; found {self.head_bias}")
+            raise ConfigError(
+                f"the encoder's head_bias must be a finite number; found {self.head_bias}"
+            )
 
     def __sklearn_clone__(self) -> Self:
         """Itself: nothing about it changes, and clones of a model are to share it."""
@@ -103,7 +111,9 @@ class FoldedEncoder:
             missing_codes=np.zeros(0, bool),
         )
 
-    def checked_rows(self, continuous: ArrayLike | None, categorical: ArrayLike | None) -> tuple[Array, Array]:
+    def checked_rows(
+        self, continuous: ArrayLike | None, categorical: ArrayLike | None
+    ) -> tuple[Array, Array]:
         """Cells [N, D] float64 and codes [N, J] int64, or a refusal of what the encoder does not know."""
         cells, codes = _as_rows(continuous, categorical, 2)
         self.layout.check_widths(cells.shape[1], codes.shape[1], "the rows have")
@@ -111,7 +121,9 @@ class FoldedEncoder:
         self.layout.check_codes(codes)
         return cells, codes
 
-    def checked_row(self, continuous: ArrayLike | None, categorical: ArrayLike | None) -> tuple[Array, Array]:
+    def checked_row(
+        self, continuous: ArrayLike | None, categorical: ArrayLike | None
+    ) -> tuple[Array, Array]:
         """Likewise of one row: cells [D] and codes [J]."""
         cells, codes = _as_rows(continuous, categorical, 1)
         self.layout.check_widths(len(cells), len(codes), "the row has")
@@ -119,14 +131,18 @@ class FoldedEncoder:
         self.layout.check_codes(codes[None])
         return cells, codes
 
-    def encode(self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None) -> Array:
+    def encode(
+        self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None
+    ) -> Array:
         """Latents [N, latent_dim] float32 of cells [N, D], NaN if missing, and codes [N, J], -1 if missing."""
         cells, codes = self.checked_rows(continuous, categorical)
         latents = np.empty((len(cells), self.layout.latent_dim), np.float32)
         self._encode_into(latents, cells, codes)
         return latents
 
-    def encode_row(self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None) -> Array:
+    def encode_row(
+        self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None
+    ) -> Array:
         """Latents [latent_dim] float32 of one row: cells [D] and codes [J]."""
         cells, codes = self.checked_row(continuous, categorical)
         return _encode_row(
@@ -144,13 +160,17 @@ class FoldedEncoder:
             self.layout.activation == "gelu",
         )
 
-    def head_score(self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None) -> Array:
+    def head_score(
+        self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None
+    ) -> Array:
         """The head's log odds of fraud [N] for rows as in `encode`."""
         return self.head_of(self.encode(continuous, categorical))
 
     def head_of(self, latents: ArrayLike) -> Array:
         """The head's log odds of fraud for latents [..., latent_dim]."""
-        return np.asarray(np.asarray(latents, np.float64) @ self.head_weight.astype(np.float64) + self.head_bias)
+        return np.asarray(
+            np.asarray(latents, np.float64) @ self.head_weight.astype(np.float64) + self.head_bias
+        )
 
     @property
     def digest(self) -> str:
@@ -162,15 +182,25 @@ class FoldedEncoder:
 
     def arrays(self) -> dict[str, Array]:
         """The arrays by name."""
-        return {part.name: value for part in fields(self) if isinstance(value := getattr(self, part.name), np.ndarray)}
+        return {
+            part.name: value
+            for part in fields(self)
+            if isinstance(value := getattr(self, part.name), np.ndarray)
+        }
 
     def table_places(self, codes: Array) -> Array:
         """Rows of `tables` for codes [..., J]; the last row of a column's table is for a missing code."""
-        return np.where(codes < 0, np.asarray(self.layout.n_categories, np.int64), codes) + self.layout.table_starts
+        return (
+            np.where(codes < 0, np.asarray(self.layout.n_categories, np.int64), codes)
+            + self.layout.table_starts
+        )
 
     def draws(self, continuous: Array, categorical: Array, masks: Array) -> Array:
         """Latents [N, M, latent_dim] of N rows with the hidden units multiplied by each of M masks [M, hidden_dim]."""
-        first, second, last = (weight.astype(np.float64) for weight in (self.first_weight, self.second_weight, self.latent_weight))
+        first, second, last = (
+            weight.astype(np.float64)
+            for weight in (self.first_weight, self.second_weight, self.latent_weight)
+        )
         masked = self._hidden(continuous, first)[:, None, :] * masks
         of_codes = np.zeros((len(continuous), len(self.second_bias)))
         _add_codes(of_codes, self.table_places(categorical), self.tables)
@@ -181,7 +211,10 @@ class FoldedEncoder:
 
     def _encode_into(self, latents: Array, continuous: Array, categorical: Array) -> None:
         """Blocks of rows, so that memory stays bounded."""
-        first, second, last = (weight.astype(np.float64) for weight in (self.first_weight, self.second_weight, self.latent_weight))
+        first, second, last = (
+            weight.astype(np.float64)
+            for weight in (self.first_weight, self.second_weight, self.latent_weight)
+        )
         for rows in _blocks(len(latents)):
             fused = self._fused(self._hidden(continuous[rows], first), second)
             _add_codes(fused, self.table_places(categorical[rows]), self.tables)
@@ -213,7 +246,11 @@ def _fold(trained: TrainedEncoder) -> FoldedEncoder:
     layout, hidden = trained.layout, trained.layout.hidden_dim
     weights = {name: array.astype(np.float64) for name, array in trained.weights.items()}
     fusion, second_bias = weights["fusion.weight"], weights["fusion.bias"]
-    first_weight, first_bias, second_weight = np.zeros((0, hidden)), np.zeros(hidden), np.zeros((0, hidden))
+    first_weight, first_bias, second_weight = (
+        np.zeros((0, hidden)),
+        np.zeros(hidden),
+        np.zeros((0, hidden)),
+    )
     tables = np.zeros((int(layout.table_rows.sum()), hidden))
     if layout.n_continuous:
         inner, of_cells = weights["cell_layers.0.weight"], fusion[:, :hidden]
@@ -251,10 +288,14 @@ def _fold(trained: TrainedEncoder) -> FoldedEncoder:
 
 
 def _blocks(n_rows: int) -> Iterator[slice]:
-    return (slice(start, min(start + _BLOCK_ROWS, n_rows)) for start in range(0, n_rows, _BLOCK_ROWS))
+    return (
+        slice(start, min(start + _BLOCK_ROWS, n_rows)) for start in range(0, n_rows, _BLOCK_ROWS)
+    )
 
 
-def _as_rows(continuous: ArrayLike | None, categorical: ArrayLike | None, n_dim: int) -> tuple[Array, Array]:
+def _as_rows(
+    continuous: ArrayLike | None, categorical: ArrayLike | None, n_dim: int
+) -> tuple[Array, Array]:
     """Cells and codes as arrays of the wanted dimension; what is not given has no columns."""
     try:
         cells = None if continuous is None else np.asarray(continuous, np.float64)
@@ -267,9 +308,13 @@ def _as_rows(continuous: ArrayLike | None, categorical: ArrayLike | None, n_dim:
     codes = np.empty(none, np.int64) if codes is None else codes
     if cells.ndim != n_dim or codes.ndim != n_dim or cells.shape[:-1] != codes.shape[:-1]:
         found = f"found {cells.shape} and {codes.shape}"
-        raise DataError(f"cells and codes must be arrays of {n_dim} dimension{'s' * (n_dim > 1)} with equal rows; {found}")
+        raise DataError(
+            f"cells and codes must be arrays of {n_dim} dimension{'s' * (n_dim > 1)} with equal rows; {found}"
+        )
     if codes.dtype.kind not in "bui" and codes.size:
-        raise DataError(f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}")
+        raise DataError(
+            f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}"
+        )
     return cells, codes.astype(np.int64, copy=False)
 
 
@@ -331,7 +376,12 @@ def add_products(values: Array, weight: Array, out: Array) -> None:
     for i in range(0, whole, 4):
         a, b, c, d = values[i], values[i + 1], values[i + 2], values[i + 3]
         for h in range(width):
-            out[h] += a * weight[i, h] + b * weight[i + 1, h] + c * weight[i + 2, h] + d * weight[i + 3, h]
+            out[h] += (
+                a * weight[i, h]
+                + b * weight[i + 1, h]
+                + c * weight[i + 2, h]
+                + d * weight[i + 3, h]
+            )
     for i in range(whole, n_inputs):
         for h in range(width):
             out[h] += values[i] * weight[i, h]

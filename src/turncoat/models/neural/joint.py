@@ -26,7 +26,12 @@ from turncoat.panel import Panel
 
 _ENCODED_ROWS = 8192  # at once
 _ONE_UPDATE = 2  # a fit keeps the parameters whose bound it has computed, which are one update behind its iterations
-_OWN_RULES = {"n_states": whole_number(1), "cycles": whole_number(1), "reweighted": one_of(True, False), "seed": whole_number(0)}
+_OWN_RULES = {
+    "n_states": whole_number(1),
+    "cycles": whole_number(1),
+    "reweighted": one_of(True, False),
+    "seed": whole_number(0),
+}
 _SHARED_RULES = ("dropout", "learning_rate", "batch_size", "gradient_norm", "device")
 
 
@@ -36,7 +41,9 @@ class JointSettings:
 
     n_states: int
     cycles: int = 30  # each one VBEM iteration and one epoch of the encoder
-    reweighted: bool = False  # whether all states weigh the same in the encoder's loss, however few rows they hold
+    reweighted: bool = (
+        False  # whether all states weigh the same in the encoder's loss, however few rows they hold
+    )
     dropout: float = 0.1
     learning_rate: float = 1e-3
     batch_size: int = 512
@@ -45,7 +52,11 @@ class JointSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings(self, vars(self), {**_OWN_RULES, **{name: TRAINING_RULES[name] for name in _SHARED_RULES}})
+        check_settings(
+            self,
+            vars(self),
+            {**_OWN_RULES, **{name: TRAINING_RULES[name] for name in _SHARED_RULES}},
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +78,9 @@ def train_jointly(
 ) -> None:
     """Train from the weights of a trained encoder, or from new ones of a given layout; `observe` sees every cycle, the start included."""
     if not isinstance(start, TrainedEncoder | EncoderLayout):
-        raise ConfigError(f"start must be a TrainedEncoder or an EncoderLayout; found {type(start).__name__}, which cannot be trained on")
+        raise ConfigError(
+            f"start must be a TrainedEncoder or an EncoderLayout; found {type(start).__name__}, which cannot be trained on"
+        )
     layout = start.layout if isinstance(start, TrainedEncoder) else start
     layout.check(panel)
     device = chosen_device(settings.device)
@@ -88,7 +101,9 @@ def train_jointly(
 def expected_log_emission(latents: Tensor, posteriors: Tensor, params: VariationalParams) -> Tensor:
     """Of every row [N], the sum over states of posterior times E[log N(latent; mean, precision)]: what the encoder is to raise."""
     terms = expected_log_terms(params)
-    means, scales, constants = (torch.as_tensor(part).to(latents) for part in (terms.means, terms.scales, terms.constants))
+    means, scales, constants = (
+        torch.as_tensor(part).to(latents) for part in (terms.means, terms.scales, terms.constants)
+    )
     by_state = (constants - 0.5 * ((latents[:, None, :] - means) * scales) ** 2).sum(dim=2)
     return (posteriors * by_state).sum(dim=1)
 
@@ -112,7 +127,9 @@ class _JointTraining:
         """The rows encoded, the states after one VBEM iteration on them, from k-means if there are none, and the rows' posteriors."""
         latents = self._encode(encoder)
         if not np.isfinite(latents).all():
-            raise DataError(f"the latents are no longer finite after cycle {cycle}. Standardise the columns, or lower `learning_rate`")
+            raise DataError(
+                f"the latents are no longer finite after cycle {cycle}. Standardise the columns, or lower `learning_rate`"
+            )
         encoded = Panel.from_arrays(latents, lengths=self.panel.lengths)
         states = VariationalHMM(
             self.settings.n_states,
@@ -129,7 +146,9 @@ class _JointTraining:
     def epoch(self, encoder: Encoder, optimiser: torch.optim.Optimizer, snapshot: Snapshot) -> None:
         """One pass over the rows, in an order of its own, towards latents that are likelier under the snapshot's states."""
         settings = self.settings
-        order = np.random.default_rng([settings.seed, snapshot.cycle]).permutation(self.panel.n_rows)
+        order = np.random.default_rng([settings.seed, snapshot.cycle]).permutation(
+            self.panel.n_rows
+        )
         encoder.seed_dropout(settings.seed, snapshot.cycle, 1)
         weights = equal_states(snapshot.posteriors) if settings.reweighted else snapshot.posteriors
         encoder.train()
@@ -137,7 +156,9 @@ class _JointTraining:
             batch = order[start : start + settings.batch_size]
             targets = torch.from_numpy(weights[batch].astype(np.float32)).to(self.held.cells.device)
             optimiser.zero_grad()
-            loss = -expected_log_emission(encoder.latent(*self.held.take(batch)), targets, snapshot.params).mean()
+            loss = -expected_log_emission(
+                encoder.latent(*self.held.take(batch)), targets, snapshot.params
+            ).mean()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(encoder.parameters(), settings.gradient_norm)
             optimiser.step()
@@ -146,7 +167,10 @@ class _JointTraining:
         encoder.eval()
         rows = np.arange(self.panel.n_rows)
         with torch.no_grad():
-            blocks = [encoder.latent(*self.held.take(rows[i : i + _ENCODED_ROWS])).cpu() for i in range(0, len(rows), _ENCODED_ROWS)]
+            blocks = [
+                encoder.latent(*self.held.take(rows[i : i + _ENCODED_ROWS])).cpu()
+                for i in range(0, len(rows), _ENCODED_ROWS)
+            ]
         return torch.cat(blocks).numpy()
 
 

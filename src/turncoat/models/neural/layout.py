@@ -59,15 +59,24 @@ class EncoderLayout:
     @property
     def table_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Columns whose tables have the same width, narrow ones first: (width, columns). Their tables are looked up together."""
-        columns = sorted(range(len(self.n_categories)), key=lambda j: (table_width(self.n_categories[j]), j))
-        return tuple((width, tuple(group)) for width, group in groupby(columns, key=lambda j: table_width(self.n_categories[j])))
+        columns = sorted(
+            range(len(self.n_categories)), key=lambda j: (table_width(self.n_categories[j]), j)
+        )
+        return tuple(
+            (width, tuple(group))
+            for width, group in groupby(columns, key=lambda j: table_width(self.n_categories[j]))
+        )
 
     def check(self, panel: Panel) -> None:
         """Refuse a panel with other columns, or with codes that no table has."""
         if not isinstance(panel, Panel):
-            raise DataError(f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays")
+            raise DataError(
+                f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays"
+            )
         self.check_widths(panel.n_continuous, panel.n_categorical, "the panel has")
-        for j, (known, present) in enumerate(zip(self.n_categories, panel.n_categories, strict=True)):
+        for j, (known, present) in enumerate(
+            zip(self.n_categories, panel.n_categories, strict=True)
+        ):
             if present > known:
                 self.check_codes(panel.categorical[:, j : j + 1], j)
 

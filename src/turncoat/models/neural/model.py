@@ -19,7 +19,12 @@ from turncoat.models.neural.attribution import Emission, attributed, attributed_
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.folded import Array, FoldedEncoder
 from turncoat.models.neural.layout import LAYOUT_RULES
-from turncoat.models.neural.trained import TRAINING_RULES, TrainedEncoder, TrainingReport, TrainingSettings
+from turncoat.models.neural.trained import (
+    TRAINING_RULES,
+    TrainedEncoder,
+    TrainingReport,
+    TrainingSettings,
+)
 from turncoat.models.neural.uncertainty import (
     WidenedVariationalHMM,
     dropout_masks,
@@ -88,11 +93,15 @@ class NeuralVariationalHMM(VariationalHMM):
         **VariationalHMM.rules,
         **LAYOUT_RULES,
         **TRAINING_RULES,
-        "encoder": or_none(instance(TrainedEncoder | FoldedEncoder, "a TrainedEncoder or a FoldedEncoder")),  # type: ignore[arg-type]
+        "encoder": or_none(
+            instance(TrainedEncoder | FoldedEncoder, "a TrainedEncoder or a FoldedEncoder")  # type: ignore[arg-type]
+        ),
         "encoder_seed": or_none(whole_number(0)),
         "shared_encoder": one_of(True, False),
         "checkpoint": or_none(instance(str | PathLike, "a folder")),  # type: ignore[arg-type]
-        "dropout_draws": Rule("0 or a whole number of at least 2", lambda v: whole_number(0).holds(v) and v != 1),
+        "dropout_draws": Rule(
+            "0 or a whole number of at least 2", lambda v: whole_number(0).holds(v) and v != 1
+        ),
     }
 
     encoder_: FoldedEncoder
@@ -174,7 +183,14 @@ class NeuralVariationalHMM(VariationalHMM):
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
         """The published settings: three full restarts, 500 iterations, tolerance 1e-3, and an encoder of its own with seed 42."""
-        published = {"n_restarts": 3, "max_iter": 500, "tol": 1e-3, "restart_halving": False, "encoder_seed": 42, "shared_encoder": False}
+        published = {
+            "n_restarts": 3,
+            "max_iter": 500,
+            "tol": 1e-3,
+            "restart_halving": False,
+            "encoder_seed": 42,
+            "shared_encoder": False,
+        }
         return cls(n_states, **{**published, **overrides})
 
     @classmethod
@@ -182,7 +198,9 @@ class NeuralVariationalHMM(VariationalHMM):
         """A model with given parameters over the latents of a given `encoder`, ready to score."""
         model = super().from_params(params, **settings)
         if model.encoder is None:
-            raise ConfigError(f"{cls.__name__}.from_params needs the encoder whose latents the parameters describe; give `encoder`")
+            raise ConfigError(
+                f"{cls.__name__}.from_params needs the encoder whose latents the parameters describe; give `encoder`"
+            )
         encoder = FoldedEncoder.of(model.encoder)
         if params.means.shape[1] != encoder.layout.latent_dim or params.n_categories:
             raise ConfigError(
@@ -194,7 +212,9 @@ class NeuralVariationalHMM(VariationalHMM):
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
         """Train the encoder, if none is given, on the panel's labels; then fit tier 2 to the latents of all rows."""
         self.check_settings()
-        if isinstance(anchors, Anchors) and isinstance(panel, Panel):  # refused before the long work, not after it
+        if isinstance(anchors, Anchors) and isinstance(
+            panel, Panel
+        ):  # refused before the long work, not after it
             anchors.codes_of(panel.n_rows)
             anchors.log_weights(self.n_states)
         encoder = FoldedEncoder.of(self.trained(panel) if self.encoder is None else self.encoder)
@@ -204,13 +224,23 @@ class NeuralVariationalHMM(VariationalHMM):
     def embed(self, panel: Panel) -> Panel:
         """The panel with latents in place of its columns, followed by their variances if there are `dropout_draws`."""
         self._fitted()
-        return with_variances(self.encoder_, panel, self._masks()) if self.dropout_draws else self.encoder_.embed(panel)
+        return (
+            with_variances(self.encoder_, panel, self._masks())
+            if self.dropout_draws
+            else self.encoder_.embed(panel)
+        )
 
     def chain(self) -> VariationalHMM:
         """The hidden Markov model over latents on its own, for panels that `embed` made."""
         params = self._fitted()
-        settings = {name: getattr(self, name) for name in VariationalHMM(1).get_params() if name not in ("n_states", "init")}
-        return (WidenedVariationalHMM if self.dropout_draws else VariationalHMM).from_params(params, **settings)
+        settings = {
+            name: getattr(self, name)
+            for name in VariationalHMM(1).get_params()
+            if name not in ("n_states", "init")
+        }
+        return (WidenedVariationalHMM if self.dropout_draws else VariationalHMM).from_params(
+            params, **settings
+        )
 
     def head_scores(self, panel: Panel) -> Array:
         """The probability of fraud by the encoder's own head, for every row [N]. With class weighting it is far too high."""
@@ -223,17 +253,30 @@ class NeuralVariationalHMM(VariationalHMM):
         self._fitted()
         return self.encoder_.layout.n_continuous, self.encoder_.layout.n_categories
 
-    def step(self, belief: ArrayLike | None, continuous_row: ArrayLike | None = None, categorical_row: ArrayLike | None = None) -> Array:
+    def step(
+        self,
+        belief: ArrayLike | None,
+        continuous_row: ArrayLike | None = None,
+        categorical_row: ArrayLike | None = None,
+    ) -> Array:
         """The live recursion of `VariationalHMM` on the latents of one row."""
         self._fitted()
         latents = self.encoder_.encode_row(continuous_row, categorical_row)
         plain = super().step(belief, latents)  # which refuses a bad belief
         if not self.dropout_draws:
             return plain
-        cells, codes = (np.empty(0) if row is None else np.asarray(row) for row in (continuous_row, categorical_row))
-        return live_belief(self.log_predicted(belief), self.log_emission(cells[None], codes[None].astype(np.int64))[0])
+        cells, codes = (
+            np.empty(0) if row is None else np.asarray(row)
+            for row in (continuous_row, categorical_row)
+        )
+        return live_belief(
+            self.log_predicted(belief),
+            self.log_emission(cells[None], codes[None].astype(np.int64))[0],
+        )
 
-    def steps(self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array) -> Array:
+    def steps(
+        self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
+    ) -> Array:
         """`step` for rows in order, as in `VariationalHMM`."""
         updated = np.empty_like(beliefs)
         for i, before in enumerate(previous.tolist()):
@@ -247,12 +290,20 @@ class NeuralVariationalHMM(VariationalHMM):
         self._fitted()
         cells, codes = self.encoder_.checked_rows(continuous, categorical)
         shape = len(cells), self.n_states
-        of_cells, of_codes, rest = np.zeros((*shape, cells.shape[1])), np.zeros((*shape, codes.shape[1])), np.zeros(shape)
+        of_cells, of_codes, rest = (
+            np.zeros((*shape, cells.shape[1])),
+            np.zeros((*shape, codes.shape[1])),
+            np.zeros(shape),
+        )
         for n in range(len(cells)):
-            of_cells[n], of_codes[n], rest[n] = attributed(self.encoder_, self._emission_along(cells[n], codes[n]), cells[n], codes[n])
+            of_cells[n], of_codes[n], rest[n] = attributed(
+                self.encoder_, self._emission_along(cells[n], codes[n]), cells[n], codes[n]
+            )
         return of_cells, of_codes, rest
 
-    def contrasts(self, state: int, log_predicted: Array, continuous: Array, categorical: Array) -> Contrasts:
+    def contrasts(
+        self, state: int, log_predicted: Array, continuous: Array, categorical: Array
+    ) -> Contrasts:
         """Likewise of N rows for the log odds of a state against its strongest rival."""
         self._fitted()
         cells, codes = self.encoder_.checked_rows(continuous, categorical)
@@ -260,7 +311,9 @@ class NeuralVariationalHMM(VariationalHMM):
         of_cells, of_codes = np.zeros(cells.shape), np.zeros(codes.shape)
         for i, before in enumerate(log_predicted):
             emission = self._emission_along(cells[i], codes[i])
-            rivals[i], of_cells[i], of_codes[i], rest[i] = attributed_odds(self.encoder_, emission, cells[i], codes[i], state, before)
+            rivals[i], of_cells[i], of_codes[i], rest[i] = attributed_odds(
+                self.encoder_, emission, cells[i], codes[i], state, before
+            )
         history = log_predicted[:, state] - log_predicted[np.arange(len(rivals)), rivals]
         return Contrasts(state, rivals, history, of_cells, of_codes, rest)
 
@@ -301,12 +354,18 @@ class NeuralVariationalHMM(VariationalHMM):
 
     def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, Any]:
         """Refused: latents can be drawn, with `chain().sample`, but not turned back into rows."""
-        raise ConfigError("an encoder cannot turn latents back into rows. For panels of latents, use chain().sample(lengths)")
+        raise ConfigError(
+            "an encoder cannot turn latents back into rows. For panels of latents, use chain().sample(lengths)"
+        )
 
     def trained(self, panel: Panel) -> TrainedEncoder:
         """An encoder trained on the panel with these settings; nothing is kept of it here."""
         seed = self.random_state if self.encoder_seed is None else self.encoder_seed
-        told = {part.name: getattr(self, part.name) for part in fields(TrainingSettings) if part.name != "seed"}
+        told = {
+            part.name: getattr(self, part.name)
+            for part in fields(TrainingSettings)
+            if part.name != "seed"
+        }
         trained: TrainedEncoder = torch_training().train_encoder(
             panel,
             latent_dim=self.latent_dim,
@@ -326,26 +385,40 @@ class NeuralVariationalHMM(VariationalHMM):
     def _tier(self, columns: Columns) -> Tier[VariationalParams]:
         return VariationalBayes(self.prior or latent_prior(), len(columns.centre))
 
-    def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
+    def _scored(
+        self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None
+    ) -> tuple[Observations, Potentials]:
         """Every question about a panel comes through here, and is put to its latents."""
         plain, used = super()._scored, self._terms() if terms is None else terms
         if not self.dropout_draws:
             return plain(self.embed(panel), anchors, used)
-        return widened_tables(self.embed(panel), used, lambda latents: plain(latents, anchors, used))
+        return widened_tables(
+            self.embed(panel), used, lambda latents: plain(latents, anchors, used)
+        )
 
     def check_settings(self, of_fit: bool = True) -> None:
         """Refuse bad settings."""
         super().check_settings(of_fit)
         if self.dropout_draws and self.dropout == 0:
-            raise ConfigError(f"dropout_draws is {self.dropout_draws} and dropout is 0, so that all draws are the same. Set one of them")
+            raise ConfigError(
+                f"dropout_draws is {self.dropout_draws} and dropout is 0, so that all draws are the same. Set one of them"
+            )
 
     def _masks(self) -> Array:
         if not self.encoder_.layout.n_continuous:
-            raise ConfigError("dropout_draws are of the layer over continuous columns, and there are none. Set it to 0")
-        return dropout_masks(self.dropout_draws, self.encoder_.layout.hidden_dim, self.dropout, self.random_state)
+            raise ConfigError(
+                "dropout_draws are of the layer over continuous columns, and there are none. Set it to 0"
+            )
+        return dropout_masks(
+            self.dropout_draws, self.encoder_.layout.hidden_dim, self.dropout, self.random_state
+        )
 
     def _variances(self, continuous: Array, categorical: Array) -> Array | None:
         """Variances of the latents of N rows over the draws [N, latent_dim], as float32 has them; None without draws."""
         if not self.dropout_draws:
             return None
-        return latent_variances(self.encoder_, continuous, categorical, self._masks()).astype(np.float32).astype(np.float64)
+        return (
+            latent_variances(self.encoder_, continuous, categorical, self._masks())
+            .astype(np.float32)
+            .astype(np.float64)
+        )

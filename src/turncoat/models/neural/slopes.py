@@ -25,7 +25,9 @@ def panels(weight: Array) -> Array:
     n_inputs, width = weight.shape
     filled = np.zeros((n_inputs, -(-width // _LANES) * _LANES))
     filled[:, :width] = weight
-    return np.ascontiguousarray(filled.reshape(n_inputs, filled.shape[1] // _LANES, _LANES).swapaxes(0, 1))
+    return np.ascontiguousarray(
+        filled.reshape(n_inputs, filled.shape[1] // _LANES, _LANES).swapaxes(0, 1)
+    )
 
 
 # The normal tail beyond x >= 0 is exp(-x^2 / 2) times a polynomial in (x - 4) / (x + 4), to 3e-15: erf one number at a time is far slower.
@@ -37,14 +39,18 @@ def _tail_polynomial() -> Array:
     """Its coefficients, the highest power first."""
     places = chebyshev.chebpts1(_TAIL_DEGREE + 1)
     x = _TAIL_MIDDLE * (1.0 + places) / (1.0 - places)
-    return chebyshev.cheb2poly(chebyshev.chebfit(places, 0.5 * erfcx(x * math.sqrt(0.5)), _TAIL_DEGREE))[::-1].copy()
+    return chebyshev.cheb2poly(
+        chebyshev.chebfit(places, 0.5 * erfcx(x * math.sqrt(0.5)), _TAIL_DEGREE)
+    )[::-1].copy()
 
 
 _TAIL = _tail_polynomial()
 
 
 @compiled
-def lead(standard: Array, own: Array, first_weight: Array, tables: Array, absent: Array) -> tuple[Array, Array]:
+def lead(
+    standard: Array, own: Array, first_weight: Array, tables: Array, absent: Array
+) -> tuple[Array, Array]:
     """How fast the first hidden layer and what codes add to the fused one change along the path, both [H]."""
     inner, fused = np.zeros(first_weight.shape[1]), -absent
     add_products(standard, first_weight, inner)
@@ -126,7 +132,9 @@ def back(
 
 
 @compiled
-def of_inputs(at_inner: Array, at_fused: Array, first_weight: Array, tables: Array, own: Array, missing: Array) -> tuple[Array, Array]:
+def of_inputs(
+    at_inner: Array, at_fused: Array, first_weight: Array, tables: Array, own: Array, missing: Array
+) -> tuple[Array, Array]:
     """Slopes in the cells [C, D], and what codes are given [C, J], from mean slopes [C, H]."""
     n_kinds, width = at_inner.shape
     of_cells, of_codes = np.empty((n_kinds, len(first_weight))), np.empty((n_kinds, len(own)))
@@ -139,7 +147,9 @@ def of_inputs(at_inner: Array, at_fused: Array, first_weight: Array, tables: Arr
         for j in range(len(own)):
             given = 0.0
             for h in range(width):
-                given += at_fused[c, h] * (np.float64(tables[own[j], h]) - np.float64(tables[missing[j], h]))
+                given += at_fused[c, h] * (
+                    np.float64(tables[own[j], h]) - np.float64(tables[missing[j], h])
+                )
             of_codes[c, j] = given
     return of_cells, of_codes
 
@@ -155,7 +165,11 @@ def _product(values: Array, panels: Array) -> Array:
     zero = load16(np.zeros((1, _LANES)), (0, 0))
     for p in range(n_panels):
         for first in range(0, n_rows, 4):
-            second, third, fourth = min(first + 1, n_rows - 1), min(first + 2, n_rows - 1), min(first + 3, n_rows - 1)
+            second, third, fourth = (
+                min(first + 1, n_rows - 1),
+                min(first + 2, n_rows - 1),
+                min(first + 3, n_rows - 1),
+            )
             a, b, c, d = zero, zero, zero, zero
             for i in range(n_inputs):
                 weight = load16(panels, (p, i, 0))

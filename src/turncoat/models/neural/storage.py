@@ -10,7 +10,11 @@ from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.neural.trained import TrainingReport
 
-NOT_SAVED = ("encoder", "checkpoint", "device")  # of the settings: the encoder is packed here, the others are facts about a session
+NOT_SAVED = (
+    "encoder",
+    "checkpoint",
+    "device",
+)  # of the settings: the encoder is packed here, the others are facts about a session
 _PREFIX = "encoder."
 
 
@@ -28,11 +32,22 @@ def pack_encoder(model: NeuralVariationalHMM) -> tuple[dict[str, Any], dict[str,
 
 def unpack_encoder(content: dict[str, Any], arrays: dict[str, Array]) -> FoldedEncoder:
     """The encoder that `pack_encoder` took apart; a LookupError, TypeError, ValueError or ConfigError if it makes no sense."""
-    layout = EncoderLayout(**{**content["layout"], "n_categories": tuple(content["layout"]["n_categories"])})
+    layout = EncoderLayout(
+        **{**content["layout"], "n_categories": tuple(content["layout"]["n_categories"])}
+    )
     report = content["report"]
     if report is not None:
-        report = TrainingReport(**{**report, **{name: tuple(report[name]) for name in ("train_losses", "validation_losses")}})
-    own = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
+        report = TrainingReport(
+            **{
+                **report,
+                **{name: tuple(report[name]) for name in ("train_losses", "validation_losses")},
+            }
+        )
+    own = {
+        name.removeprefix(_PREFIX): array
+        for name, array in arrays.items()
+        if name.startswith(_PREFIX)
+    }
     return FoldedEncoder(layout=layout, head_bias=float(content["head_bias"]), report=report, **own)
 
 

@@ -8,7 +8,14 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from turncoat.models.neural.layout import EncoderLayout
-from turncoat.models.settings import Rule, check_settings, number, one_of, positive_number, whole_number
+from turncoat.models.settings import (
+    Rule,
+    check_settings,
+    number,
+    one_of,
+    positive_number,
+    whole_number,
+)
 
 Array = NDArray[Any]
 
@@ -40,7 +47,9 @@ TRAINING_RULES: dict[str, Rule] = {
 class TrainingSettings:
     """How the encoder is trained; the defaults are the published ones."""
 
-    class_weighting: bool = True  # a fraud weighs as much as (legitimate rows / fraud rows) legitimate ones
+    class_weighting: bool = (
+        True  # a fraud weighs as much as (legitimate rows / fraud rows) legitimate ones
+    )
     dropout: float = 0.1
     learning_rate: float = 1e-3
     lowest_rate: float = 1e-6  # the rate is never halved below this

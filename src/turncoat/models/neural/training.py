@@ -46,15 +46,28 @@ def train_encoder(
     there is taken up: on a CPU the result is the same, bit for bit, as if it had never stopped.
     """
     if not isinstance(panel, Panel):
-        raise DataError(f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays")
+        raise DataError(
+            f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays"
+        )
     settings = TrainingSettings() if settings is None else settings
-    layout = EncoderLayout(panel.n_continuous, panel.n_categories, latent_dim, hidden_dim, activation)
+    layout = EncoderLayout(
+        panel.n_continuous, panel.n_categories, latent_dim, hidden_dim, activation
+    )
     device = chosen_device(settings.device)
     rows, held_out = split_rows(panel, settings.validation_share, settings.seed)
     frauds = int((np.asarray(panel.labels)[rows] == 1).sum())
     class_weight = (len(rows) - frauds) / frauds if settings.class_weighting else 1.0
     with deterministic(device, n_threads):
-        training = _Training(panel, DeviceRows.of(panel, device), layout, settings, device, rows, held_out, class_weight)
+        training = _Training(
+            panel,
+            DeviceRows.of(panel, device),
+            layout,
+            settings,
+            device,
+            rows,
+            held_out,
+            class_weight,
+        )
         return training.run(checkpoint, checkpoint_every, progress)
 
 
@@ -94,13 +107,19 @@ class _Training:
     held_out: Array  # [validation rows]
     class_weight: float
 
-    def run(self, folder: str | PathLike[str] | None, every: int, visible: bool | None) -> TrainedEncoder:
+    def run(
+        self, folder: str | PathLike[str] | None, every: int, visible: bool | None
+    ) -> TrainedEncoder:
         settings = self.settings
         encoder = new_encoder(self.layout, settings.dropout, settings.seed).to(self.device)
         optimiser = torch.optim.Adam(encoder.parameters(), settings.learning_rate, fused=True)
-        checkpoints = None if folder is None else Checkpoints.of(folder, self.layout, settings, self.panel)
+        checkpoints = (
+            None if folder is None else Checkpoints.of(folder, self.layout, settings, self.panel)
+        )
         found = None if checkpoints is None else checkpoints.load(encoder, optimiser)
-        state, best = (Progress(settings.learning_rate), arrays_of(encoder)) if found is None else found
+        state, best = (
+            (Progress(settings.learning_rate), arrays_of(encoder)) if found is None else found
+        )
         with training_progress(settings.epochs, visible) as announce:
             while not state.is_over(settings):
                 losses = self._epoch(encoder, optimiser, state), self._validation_loss(encoder)
@@ -110,7 +129,9 @@ class _Training:
                         "Standardise the columns, or lower `learning_rate`"
                     )
                 best = arrays_of(encoder) if state.record(*losses, settings) else best
-                if checkpoints is not None and (state.epoch % every == 0 or state.is_over(settings)):
+                if checkpoints is not None and (
+                    state.epoch % every == 0 or state.is_over(settings)
+                ):
                     checkpoints.save(state, encoder, best, optimiser)
                 announce(state.epoch, losses[1])
         return self._result(state, best)
@@ -145,9 +166,13 @@ class _Training:
 
     def _loss(self, encoder: Encoder, rows: Array) -> Tensor:
         """Mean of the cross-entropy over some rows, a fraud weighing more if so set."""
-        labels = torch.from_numpy(np.asarray(self.panel.labels)[rows].astype(np.float32)).to(self.device)
+        labels = torch.from_numpy(np.asarray(self.panel.labels)[rows].astype(np.float32)).to(
+            self.device
+        )
         weight = torch.tensor(self.class_weight, device=self.device)
-        return nn.functional.binary_cross_entropy_with_logits(encoder(*self.held.take(rows)), labels, pos_weight=weight)
+        return nn.functional.binary_cross_entropy_with_logits(
+            encoder(*self.held.take(rows)), labels, pos_weight=weight
+        )
 
     def _result(self, state: Progress, best: dict[str, Array]) -> TrainedEncoder:
         weights = {name: array for name, array in best.items() if not name.startswith("head.")}
@@ -158,7 +183,14 @@ class _Training:
             class_weight=self.class_weight,
             stopped_early=state.waited >= self.settings.patience,
         )
-        return TrainedEncoder(self.layout, weights, best["head.weight"][0], float(best["head.bias"][0]), report, self.settings)
+        return TrainedEncoder(
+            self.layout,
+            weights,
+            best["head.weight"][0],
+            float(best["head.bias"][0]),
+            report,
+            self.settings,
+        )
 
 
 def chosen_device(wanted: str) -> torch.device:
@@ -180,7 +212,10 @@ def deterministic(device: torch.device, n_threads: int | None) -> Iterator[None]
 
     The number of threads is part of that: what is there by chance may have been set by any library in the meantime.
     """
-    strict, only_warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    strict, only_warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)

@@ -34,22 +34,35 @@ def dropout_masks(n_draws: int, hidden_dim: int, rate: float, seed: int) -> Arra
 class WidenedVariationalHMM(VariationalHMM):
     """A fitted chain over latents that asks for panels of latents followed by their variances."""
 
-    def _scored(self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None) -> tuple[Observations, Potentials]:
+    def _scored(
+        self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None
+    ) -> tuple[Observations, Potentials]:
         expected = 2 * self._fitted().means.shape[1]
         if isinstance(panel, Panel) and panel.n_continuous != expected:
-            raise DataError(f"the chain asks for {expected} columns, latents and their variances; the panel has {panel.n_continuous}")
+            raise DataError(
+                f"the chain asks for {expected} columns, latents and their variances; the panel has {panel.n_continuous}"
+            )
         used = self._terms() if terms is None else terms
         plain = super()._scored
         return widened_tables(panel, used, lambda latents: plain(latents, anchors, used))
 
-    def step(self, belief: ArrayLike | None, continuous_row: ArrayLike | None = None, categorical_row: ArrayLike | None = None) -> Array:
+    def step(
+        self,
+        belief: ArrayLike | None,
+        continuous_row: ArrayLike | None = None,
+        categorical_row: ArrayLike | None = None,
+    ) -> Array:
         """The live recursion on latents followed by their variances."""
         row = np.asarray(continuous_row, np.float64)
         width = self._fitted().means.shape[1]
         if row.shape != (2 * width,):
-            raise DataError(f"a step takes {2 * width} cells, latents and their variances; found shape {row.shape}")
+            raise DataError(
+                f"a step takes {2 * width} cells, latents and their variances; found shape {row.shape}"
+            )
         super().step(belief, row[:width])  # which refuses a bad belief
-        return live_belief(self.log_predicted(belief), self.log_emission(row[None], np.empty((1, 0), np.int64))[0])
+        return live_belief(
+            self.log_predicted(belief), self.log_emission(row[None], np.empty((1, 0), np.int64))[0]
+        )
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Log density of N rows of latents and variances under every state [N, K]."""
@@ -61,9 +74,13 @@ class WidenedVariationalHMM(VariationalHMM):
 def with_variances(encoder: FoldedEncoder, panel: Panel, masks: Array) -> Panel:
     """The panel with latents, then their variances, in place of its columns."""
     latents = encoder.embed(panel)
-    variances = latent_variances(encoder, panel.continuous, panel.categorical, masks).astype(np.float32)
+    variances = latent_variances(encoder, panel.continuous, panel.categorical, masks).astype(
+        np.float32
+    )
     return replace(
-        latents, continuous=np.hstack([latents.continuous, variances]), missing_cells=np.zeros(2 * encoder.layout.latent_dim, bool)
+        latents,
+        continuous=np.hstack([latents.continuous, variances]),
+        missing_cells=np.zeros(2 * encoder.layout.latent_dim, bool),
     )
 
 
@@ -75,10 +92,16 @@ def widened_tables(
     Every row is anchored by itself: its log emission is a row of the anchors' table, and the columns say nothing.
     """
     width = panel.n_continuous // 2
-    latents = replace(panel, continuous=np.ascontiguousarray(panel.continuous[:, :width]), missing_cells=panel.missing_cells[:width])
+    latents = replace(
+        panel,
+        continuous=np.ascontiguousarray(panel.continuous[:, :width]),
+        missing_cells=panel.missing_cells[:width],
+    )
     observations, potentials = plain(latents)
     table = np.zeros((panel.n_rows, len(potentials.constant)))
-    table[:, : terms.n_states] = widened_emission(terms, latents.continuous, panel.continuous[:, width:])
+    table[:, : terms.n_states] = widened_emission(
+        terms, latents.continuous, panel.continuous[:, width:]
+    )
     if len(observations.anchors):
         table += potentials.anchor_table[observations.anchors]
     silent = potentials._replace(
@@ -90,7 +113,9 @@ def widened_tables(
     return observations._replace(anchors=np.arange(panel.n_rows, dtype=np.int32)), silent
 
 
-def latent_variances(encoder: FoldedEncoder, continuous: Array, categorical: Array, masks: Array) -> Array:
+def latent_variances(
+    encoder: FoldedEncoder, continuous: Array, categorical: Array, masks: Array
+) -> Array:
     """Variance of every latent over the draws [N, latent_dim]."""
     found = np.empty((len(continuous), encoder.layout.latent_dim))
     for rows in _blocks(len(found), masks.size):
@@ -103,8 +128,12 @@ def widened_pieces(terms: Terms, latents: Array, variances: Array) -> Array:
 
     Of a Student column the scale is widened likewise, which is an approximation.
     """
-    sharpness = terms.scales if terms.dof is not None else terms.scales * np.sqrt(terms.temperature)  # before the temperature
-    shrunk = 1.0 / np.sqrt(1.0 + variances[:, None, :] * sharpness**2)  # [N, K, latent_dim] by which the scale falls
+    sharpness = (
+        terms.scales if terms.dof is not None else terms.scales * np.sqrt(terms.temperature)
+    )  # before the temperature
+    shrunk = 1.0 / np.sqrt(
+        1.0 + variances[:, None, :] * sharpness**2
+    )  # [N, K, latent_dim] by which the scale falls
     away = (latents[:, None, :].astype(np.float64) - terms.means) * sharpness * shrunk
     if terms.dof is None:
         size = -0.5 * away**2

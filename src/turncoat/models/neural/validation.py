@@ -16,12 +16,16 @@ Array = NDArray[Any]
 def split_rows(panel: Panel, share: float, seed: int) -> tuple[Array, Array]:
     """Rows with known labels, for training and for validation; that share of the customers with fraud and of the others."""
     if panel.labels is None:
-        raise DataError("training an encoder needs labels, and the panel has none. Give `labels`, or a trained `encoder`")
+        raise DataError(
+            "training an encoder needs labels, and the panel has none. Give `labels`, or a trained `encoder`"
+        )
     known = panel.labels >= 0
     kinds = np.unique(panel.labels[known])
     if len(kinds) < 2:
         found = f"only label {kinds[0]}" if len(kinds) else "no known label"
-        raise DataError(f"training an encoder needs rows of both labels, 0 and 1; the panel has {found}")
+        raise DataError(
+            f"training an encoder needs rows of both labels, 0 and 1; the panel has {found}"
+        )
     with_fraud = np.logical_or.reduceat(panel.labels == 1, panel.offsets[:-1])
     with_known = np.logical_or.reduceat(known, panel.offsets[:-1])
     rng = np.random.default_rng(seed)

@@ -7,10 +7,31 @@ from urllib.parse import parse_qsl, urlsplit
 
 from turncoat.errors import ConfigError, StoreError
 from turncoat.serving.stores.memory import MemoryStore
-from turncoat.serving.stores.protocol import LABEL, SCORE, BeliefStore, Change, Entry, Group, ScoreLog, Store, Stored
+from turncoat.serving.stores.protocol import (
+    LABEL,
+    SCORE,
+    BeliefStore,
+    Change,
+    Entry,
+    Group,
+    ScoreLog,
+    Store,
+    Stored,
+)
 from turncoat.serving.stores.sqlite import SQLiteStore
 
-__all__ = ["LABEL", "SCORE", "BeliefStore", "Change", "Entry", "Group", "ScoreLog", "Store", "Stored", "open_store"]
+__all__ = [
+    "LABEL",
+    "SCORE",
+    "BeliefStore",
+    "Change",
+    "Entry",
+    "Group",
+    "ScoreLog",
+    "Store",
+    "Stored",
+    "open_store",
+]
 
 _FORMS = (
     "memory://, sqlite:///relative/path.sqlite, sqlite:////absolute/path.sqlite (with ?synchronous=FULL, NORMAL or OFF), "
@@ -35,7 +56,9 @@ def open_store(url: str, must_exist: bool = False) -> Store:
     if _options(query) or place:
         raise _refused("has something after memory://")
     if must_exist:
-        raise ConfigError("a store in memory is gone with its process, and this one would be empty. Name the one that the service uses")
+        raise ConfigError(
+            "a store in memory is gone with its process, and this one would be empty. Name the one that the service uses"
+        )
     return MemoryStore()
 
 
@@ -44,7 +67,9 @@ def _sqlite(place: str, options: dict[str, str], must_exist: bool) -> Store:
     if not place.startswith("/") or path in ("", "/", ":memory:"):
         raise _refused("names no file after sqlite:///")
     if must_exist and not Path(path).exists():
-        raise StoreError(f"there is no store {Path(path).absolute()}. Name the one that the service uses")
+        raise StoreError(
+            f"there is no store {Path(path).absolute()}. Name the one that the service uses"
+        )
     return SQLiteStore(path, **options)
 
 
@@ -62,14 +87,18 @@ def _redis(scheme: str, rest: str) -> Store:
     try:
         from turncoat.serving.stores.redis import RedisStore
     except ImportError as problem:
-        raise ConfigError(f"a store in Redis needs the extra: pip install turncoat[serve] ({problem})") from problem
+        raise ConfigError(
+            f"a store in Redis needs the extra: pip install turncoat[serve] ({problem})"
+        ) from problem
     if scheme == "unix":
         options = _options(parts.query, "prefix", "db")
         if parts.netloc or len(parts.path) < 2:
             raise _refused("names no socket after unix://")
         return RedisStore(path=parts.path, db=_db(options.get("db", "")), prefix=_prefix(options))
     options = _options(parts.query, "prefix")
-    return RedisStore(host, port, _db(parts.path[1:]), tls=scheme == "rediss", prefix=_prefix(options))
+    return RedisStore(
+        host, port, _db(parts.path[1:]), tls=scheme == "rediss", prefix=_prefix(options)
+    )
 
 
 def _db(text: str) -> int:

@@ -31,11 +31,15 @@ def check_write(groups: Sequence[Group]) -> None:
 
 
 def _no_rise(change: Change) -> ValueError:
-    return ValueError(f"the counter of {change.key!r} must be at 0 or more and rise: it is to go from {change.expected} by {change.steps}")
+    return ValueError(
+        f"the counter of {change.key!r} must be at 0 or more and rise: it is to go from {change.expected} by {change.steps}"
+    )
 
 
 def _no_moment(entry: Entry) -> ValueError:
-    return ValueError(f"the entry of transaction {entry.id!r} must say when, in seconds: time is {entry.time}, at is {entry.at}")
+    return ValueError(
+        f"the entry of transaction {entry.id!r} must say when, in seconds: time is {entry.time}, at is {entry.at}"
+    )
 
 
 def _check_distinct(keys: Sequence[str], where: str) -> None:
@@ -56,5 +60,7 @@ def place_number(after: str) -> int:
     if not after:
         return 0
     if not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise ValueError(f"{after!r} is not a place in this log; give one that an entry of it came with, or nothing for its beginning")
+        raise ValueError(
+            f"{after!r} is not a place in this log; give one that an entry of it came with, or nothing for its beginning"
+        )
     return int(after)

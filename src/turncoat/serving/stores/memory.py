@@ -54,12 +54,22 @@ class MemoryStore:
             insort(self._parties.setdefault(key, []), (counter, self._last))
 
     async def history(
-        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+        self,
+        key: str,
+        *,
+        until: float = math.inf,
+        id: str | None = None,
+        moved: bool = False,
+        limit: int = 100,
     ) -> list[Entry]:
         """A party's latest entries, newest first."""
         self._check_open()
         entries = (self._log[number] for _, number in reversed(self._parties.get(key, [])))
-        wanted = (entry for entry in entries if entry.time <= until and id in (None, entry.id) and entry.moved >= moved)
+        wanted = (
+            entry
+            for entry in entries
+            if entry.time <= until and id in (None, entry.id) and entry.moved >= moved
+        )
         return list(islice(wanted, max(limit, 0)))
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
@@ -67,12 +77,16 @@ class MemoryStore:
         self._check_open()
         first = next(iter(self._log), self._last + 1)
         numbers = range(max(place_number(after) + 1, first), self._last + 1)
-        return list(islice((self._log[number] for number in numbers if number in self._log), max(limit, 0)))
+        return list(
+            islice((self._log[number] for number in numbers if number in self._log), max(limit, 0))
+        )
 
     async def forget(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries."""
         self._check_open()
-        old = heapq.nsmallest(limit, ((entry.at, number) for number, entry in self._log.items() if entry.at < before))
+        old = heapq.nsmallest(
+            limit, ((entry.at, number) for number, entry in self._log.items() if entry.at < before)
+        )
         self._remove([number for _, number in old])
         return len(old)
 

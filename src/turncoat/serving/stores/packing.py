@@ -18,7 +18,9 @@ _codec = pa.Codec("lz4_raw")
 def packed(content: bytes) -> bytes:
     """As it is kept."""
     if len(content) >= _COMPRESS_FROM:
-        small: bytes = _LZ4 + len(content).to_bytes(_LENGTH) + _codec.compress(content, asbytes=True)
+        small: bytes = (
+            _LZ4 + len(content).to_bytes(_LENGTH) + _codec.compress(content, asbytes=True)
+        )
         if len(small) < len(content):
             return small
     return _PLAIN + content

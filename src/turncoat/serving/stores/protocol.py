@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     at: float  # when it was written, in seconds since 1970 by the server's clock
     parties: tuple[
         tuple[str, int], ...
-    ]  # (key, counter that is this entry's alone): the customer's first, then the entity's if there is one
+    ]  # (key, counter that is this entry's alone): the customer's first, then the counterparty's if there is one
     moved: bool  # whether the beliefs of these parties moved
     content: bytes
     place: str = ""  # in the log, given by the store: what `log` can go on from
@@ -72,7 +72,13 @@ class ScoreLog(Protocol):
     """What was answered and learnt, for audit, for late transactions and for rebuilding beliefs."""
 
     async def history(
-        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+        self,
+        key: str,
+        *,
+        until: float = math.inf,
+        id: str | None = None,
+        moved: bool = False,
+        limit: int = 100,
     ) -> list[Entry]:
         """A party's latest entries, newest write first: those with `time` up to `until`, of one transaction if `id` is given.
 

@@ -15,7 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import (
+    BlockingConnectionPool,
+    Connection,
+    Redis,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
@@ -195,7 +201,9 @@ class RedisStore:
             password=os.environ.get(PASSWORD),
             socket_timeout=_TIMEOUT,
             socket_connect_timeout=_TIMEOUT,
-            retry=Retry(NoBackoff(), 0),  # a write whose answer was lost may have happened: only who sent it can tell what to do
+            retry=Retry(
+                NoBackoff(), 0
+            ),  # a write whose answer was lost may have happened: only who sent it can tell what to do
             protocol=2,
         )
         self._client = Redis.from_pool(pool)
@@ -206,7 +214,10 @@ class RedisStore:
         async with self._using():
             values = await self._call("MGET", *map(self._record, keys)) if keys else []
         held = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
-        return {key: sound_record(int.from_bytes(value[:_COUNTER]), value[_COUNTER:]) for key, value in held.items()}
+        return {
+            key: sound_record(int.from_bytes(value[:_COUNTER]), value[_COUNTER:])
+            for key, value in held.items()
+        }
 
     async def write(self, groups: Sequence[Group]) -> list[bool]:
         """Each group, or nothing of it if a counter is not as expected."""
@@ -216,7 +227,10 @@ class RedisStore:
             args += [len(changes), len(entries), sum(len(entry.parties) for entry in entries)]
             keys += [self._record(change.key) for change in changes]
             for change in changes:
-                args += [_counter(change.expected) if change.expected else b"", _counter(change.expected + change.steps) + change.data]
+                args += [
+                    _counter(change.expected) if change.expected else b"",
+                    _counter(change.expected + change.steps) + change.data,
+                ]
             for entry in entries:
                 fields = _fields(entry)
                 args += [len(fields), *fields]
@@ -225,7 +239,13 @@ class RedisStore:
             return [taken == 1 for taken in await self._run(_WRITE, keys, args)]
 
     async def history(
-        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+        self,
+        key: str,
+        *,
+        until: float = math.inf,
+        id: str | None = None,
+        moved: bool = False,
+        limit: int = 100,
     ) -> list[Entry]:
         """A party's latest entries, newest first."""
         found: list[Entry] = []
@@ -233,11 +253,22 @@ class RedisStore:
         latest = "1e999" if until == math.inf else repr(float(until))  # which Lua reads as infinity
         async with self._using():
             while n_members == _PAGE and len(found) < limit:
-                args: list[str | int] = [start, start + _PAGE - 1, latest, limit - len(found), int(moved)]
+                args: list[str | int] = [
+                    start,
+                    start + _PAGE - 1,
+                    latest,
+                    limit - len(found),
+                    int(moved),
+                ]
                 args += [] if id is None else [id]
-                n_members, n_gone, lines = await self._run(_HISTORY, [self._log, self._index(key)], args)
+                n_members, n_gone, lines = await self._run(
+                    _HISTORY, [self._log, self._index(key)], args
+                )
                 start += n_members - n_gone
-                found += [_entry(place, dict(zip(flat[::2], flat[1::2], strict=True))) for place, flat in lines]
+                found += [
+                    _entry(place, dict(zip(flat[::2], flat[1::2], strict=True)))
+                    for place, flat in lines
+                ]
         return found
 
     async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
@@ -246,7 +277,12 @@ class RedisStore:
         if limit < 1:
             return []
         async with self._using():
-            return [_entry(place, fields) for place, fields in await self._call("XRANGE", self._log, start, "+", "COUNT", limit)]
+            return [
+                _entry(place, fields)
+                for place, fields in await self._call(
+                    "XRANGE", self._log, start, "+", "COUNT", limit
+                )
+            ]
 
     async def forget(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries, some at a time."""
@@ -254,7 +290,11 @@ class RedisStore:
         async with self._using():
             while removed < limit:
                 wanted = min(limit - removed, _REMOVED_AT_ONCE)
-                seen, n = await self._run(_FORGET, [self._log, self._times], [repr(float(before)), wanted, self._index("")])
+                seen, n = await self._run(
+                    _FORGET,
+                    [self._log, self._times],
+                    [repr(float(before)), wanted, self._index("")],
+                )
                 removed += n
                 if seen < wanted:
                     break
@@ -278,7 +318,9 @@ class RedisStore:
             await self._ended.wait()
         await self._client.aclose()
 
-    async def _run(self, script: str, keys: Sequence[bytes], args: Sequence[bytes | str | int]) -> Any:
+    async def _run(
+        self, script: str, keys: Sequence[bytes], args: Sequence[bytes | str | int]
+    ) -> Any:
         """Run a script, by its name if the server knows it."""
         name = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
         try:
@@ -296,7 +338,9 @@ class RedisStore:
             yield
         except (RedisError, OSError) as problem:
             message = str(problem).rstrip(".") or type(problem).__name__
-            raise StoreError(f"the store ({self._where}) did not answer as it should: {message}. Check that the server is up") from problem
+            raise StoreError(
+                f"the store ({self._where}) did not answer as it should: {message}. Check that the server is up"
+            ) from problem
         finally:
             self._n_begun -= 1
             self._ended.set()
@@ -338,12 +382,28 @@ def _fields(entry: Entry) -> list[bytes]:
 def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> Entry:
     """The entry that was written as these fields; a DamagedError if none was."""
     try:
-        kind, id, time, at, moved = (fields[name].decode() for name in (b"kind", b"id", b"time", b"at", b"moved"))
+        kind, id, time, at, moved = (
+            fields[name].decode() for name in (b"kind", b"id", b"time", b"at", b"moved")
+        )
         n_parties = (len(fields) - 6) // 2
-        parties = tuple((fields[b"party%d" % i].decode(), int(fields[b"counter%d" % i])) for i in range(1, n_parties + 1))
-        return Entry(kind, id, float(time), float(at), parties, moved == "1", unpacked(fields[b"content"]), place.decode())
+        parties = tuple(
+            (fields[b"party%d" % i].decode(), int(fields[b"counter%d" % i]))
+            for i in range(1, n_parties + 1)
+        )
+        return Entry(
+            kind,
+            id,
+            float(time),
+            float(at),
+            parties,
+            moved == "1",
+            unpacked(fields[b"content"]),
+            place.decode(),
+        )
     except (KeyError, ValueError) as problem:
-        raise DamagedError(f"the log holds something that is no entry, at {place.decode()}: remove it, or use another prefix") from problem
+        raise DamagedError(
+            f"the log holds something that is no entry, at {place.decode()}: remove it, or use another prefix"
+        ) from problem
 
 
 def _next(after: str) -> str:
@@ -351,5 +411,7 @@ def _next(after: str) -> str:
     if not after:
         return "-"
     if not (match := _PLACE.fullmatch(after)):
-        raise ValueError(f"{after!r} is not a place in this log; give one that an entry of it came with, or nothing for its beginning")
+        raise ValueError(
+            f"{after!r} is not a place in this log; give one that an entry of it came with, or nothing for its beginning"
+        )
     return f"{match[1]}-{int(match[2]) + 1}"

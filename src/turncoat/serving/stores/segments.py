@@ -64,7 +64,9 @@ class Segment(NamedTuple):
 
     def entries(self, positions: Sequence[int]) -> list[Entry]:
         """The entries at positions where one is; a ValueError if the contents are damaged."""
-        bounds = list(accumulate((0 if head is None else head.size for head in self.heads), initial=0))
+        bounds = list(
+            accumulate((0 if head is None else head.size for head in self.heads), initial=0)
+        )
         contents = unpacked(self.contents)
         if bounds[-1] != len(contents):
             raise ValueError(f"the contents have {len(contents)} bytes, not {bounds[-1]}")
@@ -74,7 +76,9 @@ class Segment(NamedTuple):
             if head is not None:
                 kind, id, time, at, parties, moved, _ = head
                 content = contents[bounds[position] : bounds[position + 1]]
-                found.append(Entry(kind, id, time, at, parties, moved, content, str(self.place(position))))
+                found.append(
+                    Entry(kind, id, time, at, parties, moved, content, str(self.place(position)))
+                )
         return found
 
     def without(self, positions: set[int]) -> Packed:
@@ -82,7 +86,9 @@ class Segment(NamedTuple):
         stay = [position for position, _ in self.present() if position not in positions]
         heads = [head if position in stay else None for position, head in enumerate(self.heads)]
         contents = b"".join(entry.content for entry in self.entries(stay))
-        return Packed(min(head.at for head in heads if head is not None), packed(contents), _encode(heads))
+        return Packed(
+            min(head.at for head in heads if head is not None), packed(contents), _encode(heads)
+        )
 
 
 def cut(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -99,5 +105,12 @@ def cut(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 def pack(entries: Sequence[Entry]) -> Packed:
     """Entries as a segment."""
-    heads = [(kind, id, time, at, parties, moved, len(content)) for kind, id, time, at, parties, moved, content, _ in entries]
-    return Packed(min([head[3] for head in heads]), packed(b"".join([entry.content for entry in entries])), _encode(heads))
+    heads = [
+        (kind, id, time, at, parties, moved, len(content))
+        for kind, id, time, at, parties, moved, content, _ in entries
+    ]
+    return Packed(
+        min([head[3] for head in heads]),
+        packed(b"".join([entry.content for entry in entries])),
+        _encode(heads),
+    )

@@ -35,7 +35,9 @@ class SQLiteStore:
     def __init__(self, path: str | os.PathLike[str], synchronous: str = "FULL") -> None:
         """Open the file, or make it; a StoreError if it is damaged or somebody else's."""
         if synchronous not in SYNCHRONOUS:
-            raise ConfigError(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
+            raise ConfigError(
+                f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}"
+            )
         self._path = Path(path).absolute()
         self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
@@ -56,7 +58,13 @@ class SQLiteStore:
         return await self._do(self._writer.write, groups, rows_of(groups))
 
     async def history(
-        self, key: str, *, until: float = math.inf, id: str | None = None, moved: bool = False, limit: int = 100
+        self,
+        key: str,
+        *,
+        until: float = math.inf,
+        id: str | None = None,
+        moved: bool = False,
+        limit: int = 100,
     ) -> list[Entry]:
         """A party's latest entries, newest first."""
         return self._checked().history(key, until, id, moved, max(limit, 0))
@@ -102,4 +110,6 @@ class SQLiteStore:
 
     async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._checked()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, partial(work, *args, **kwargs)
+        )

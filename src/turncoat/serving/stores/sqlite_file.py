@@ -19,7 +19,15 @@ from turncoat.errors import DamagedError, StoreError
 from turncoat.serving.stores.checks import sound_record
 from turncoat.serving.stores.protocol import Entry, Group, Stored
 from turncoat.serving.stores.segments import POSITION_BITS, Segment
-from turncoat.serving.stores.sqlite_tables import APPLICATION, DOORS, N_COLUMNS, SCHEMA, VERSION, inserting, rows_of
+from turncoat.serving.stores.sqlite_tables import (
+    APPLICATION,
+    DOORS,
+    N_COLUMNS,
+    SCHEMA,
+    VERSION,
+    inserting,
+    rows_of,
+)
 
 _PATIENCE = 5.0  # seconds for which another process may hold the file
 _READERS_PATIENCE = 0.5  # seconds for which those who read may keep the write-ahead log: others cannot write meanwhile
@@ -40,11 +48,20 @@ _HISTORY = f"""SELECT segment, contents, heads FROM log WHERE segment IN (
 _WHAT_HAPPENED = (
     ("SQLITE_FULL", "the disk is full. Free some space; the store goes on by itself"),
     ("SQLITE_BUSY", f"another process kept it locked for {_PATIENCE:g} seconds. Try again"),
-    ("SQLITE_READONLY", "it may only be read. Give this user the right to write the file and its folder"),
-    ("SQLITE_CANTOPEN", "it cannot be opened. Check that the folder is there and that this user may write in it"),
+    (
+        "SQLITE_READONLY",
+        "it may only be read. Give this user the right to write the file and its folder",
+    ),
+    (
+        "SQLITE_CANTOPEN",
+        "it cannot be opened. Check that the folder is there and that this user may write in it",
+    ),
     ("SQLITE_IOERR", "the disk failed. Check the disk and the messages of the system"),
     ("SQLITE_CORRUPT", "the file is damaged. Restore it from a copy"),
-    ("SQLITE_NOTADB", "the file is damaged, or no SQLite file at all. Nothing in it was changed; restore it, or give another path"),
+    (
+        "SQLITE_NOTADB",
+        "the file is damaged, or no SQLite file at all. Nothing in it was changed; restore it, or give another path",
+    ),
 )
 
 
@@ -61,7 +78,13 @@ class SQLiteFile:
 
     def _opened(self, synchronous: str) -> sqlite3.Connection:
         _create_private(self._path)
-        db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS)
+        db = sqlite3.connect(
+            self._path,
+            timeout=_PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS,
+        )
         try:
             db.execute(f"PRAGMA page_size = {_PAGE}")  # of a file that is still to be made
             self._identify(db)
@@ -89,7 +112,9 @@ class SQLiteFile:
                     db.execute(statement)
             db.execute("COMMIT")
         if _pragma(db, "application_id") != APPLICATION:
-            raise StoreError(f"the file {self._path} is not a store of Turncoat's. Nothing in it was changed; give another path")
+            raise StoreError(
+                f"the file {self._path} is not a store of Turncoat's. Nothing in it was changed; give another path"
+            )
         version = _pragma(db, "user_version")
         if version < VERSION:
             raise StoreError(
@@ -107,7 +132,9 @@ class SQLiteFile:
         with self._problems(), suppress(FileNotFoundError):
             there = os.stat(self._path)
         if there is None or (there.st_dev, there.st_ino) != self._identity:
-            raise StoreError(f"the store {self._path} was removed or replaced while in use. Put it back, or restart")
+            raise StoreError(
+                f"the store {self._path} was removed or replaced while in use. Put it back, or restart"
+            )
 
     def read(self, keys: Sequence[str]) -> dict[str, Stored]:
         """The records that are there, as of one moment."""
@@ -121,8 +148,13 @@ class SQLiteFile:
         held: dict[str, Stored] = {}
         for i in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[i : i + _KEYS_AT_ONCE]
-            sql = f"SELECT key, counter, data FROM records WHERE key IN ({','.join('?' * len(some))})"
-            held |= {key: sound_record(counter, data) for key, counter, data in self._db.execute(sql, some)}
+            sql = (
+                f"SELECT key, counter, data FROM records WHERE key IN ({','.join('?' * len(some))})"
+            )
+            held |= {
+                key: sound_record(counter, data)
+                for key, counter, data in self._db.execute(sql, some)
+            }
         return held
 
     def write(self, groups: Sequence[Group], values: Sequence[Any]) -> list[bool]:
@@ -130,7 +162,9 @@ class SQLiteFile:
         with self._problems():
             try:
                 self._put(values)
-            except sqlite3.IntegrityError:  # and rolled back: somebody else wrote one of the records
+            except (
+                sqlite3.IntegrityError
+            ):  # and rolled back: somebody else wrote one of the records
                 return self._put_some(groups)
             return [True] * len(groups)
 
@@ -152,11 +186,19 @@ class SQLiteFile:
         """Write those groups whose records are at their counters; which these are."""
         with self._transaction("IMMEDIATE"):
             held = self._records([change.key for group in groups for change in group.changes])
-            fit = [all(held.get(change.key, _NONE).counter == change.expected for change in group.changes) for group in groups]
+            fit = [
+                all(
+                    held.get(change.key, _NONE).counter == change.expected
+                    for change in group.changes
+                )
+                for group in groups
+            ]
             self._put(rows_of([group for group, fits in zip(groups, fit, strict=True) if fits]))
             return fit
 
-    def history(self, key: str, until: float, id: str | None, moved: bool, limit: int) -> list[Entry]:
+    def history(
+        self, key: str, until: float, id: str | None, moved: bool, limit: int
+    ) -> list[Entry]:
         """A party's latest entries, newest first."""
         found: list[tuple[int, Entry]] = []
         with self._problems():
@@ -167,7 +209,10 @@ class SQLiteFile:
                         position: counter
                         for position, head in segment.present()
                         for party, counter in head.parties
-                        if party == key and head.time <= until and id in (None, head.id) and head.moved >= moved
+                        if party == key
+                        and head.time <= until
+                        and id in (None, head.id)
+                        and head.moved >= moved
                     }
                     found += zip(counters.values(), segment.entries(list(counters)), strict=True)
         found.sort(key=lambda one: (one[0], int(one[1].place)), reverse=True)
@@ -183,7 +228,11 @@ class SQLiteFile:
                     break
                 with _sound(row[0]):
                     segment = Segment.read(*row)
-                    positions = [position for position, _ in segment.present() if segment.place(position) > after]
+                    positions = [
+                        position
+                        for position, _ in segment.present()
+                        if segment.place(position) > after
+                    ]
                     found += segment.entries(positions[: limit - len(found)])
         return found
 
@@ -196,7 +245,9 @@ class SQLiteFile:
         """Remove the oldest entries; how many."""
         with self._problems(), self._transaction("IMMEDIATE"):
             segments, oldest = self._oldest(before, limit)
-            for number, gone in _by_segment((number, position) for _, number, position in oldest).items():
+            for number, gone in _by_segment(
+                (number, position) for _, number, position in oldest
+            ).items():
                 self._remove(segments[number], gone)
             return len(oldest)
 
@@ -205,7 +256,9 @@ class SQLiteFile:
         with self._problems(), self._transaction("IMMEDIATE"):
             sql = "SELECT place FROM log_parties WHERE key = ? ORDER BY counter, place LIMIT ?"
             places = [place for (place,) in self._db.execute(sql, (key, limit)).fetchall()]
-            for number, gone in _by_segment(divmod(place, 1 << POSITION_BITS) for place in places).items():
+            for number, gone in _by_segment(
+                divmod(place, 1 << POSITION_BITS) for place in places
+            ).items():
                 self._remove(self._with_entries(number, gone), gone)
             if len(places) < limit:
                 self._db.execute("DELETE FROM records WHERE key = ?", (key,))
@@ -231,16 +284,24 @@ class SQLiteFile:
             finally:
                 self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _PATIENCE)}")
 
-    def _oldest(self, before: float, limit: int) -> tuple[dict[int, Segment], list[tuple[float, int, int]]]:
+    def _oldest(
+        self, before: float, limit: int
+    ) -> tuple[dict[int, Segment], list[tuple[float, int, int]]]:
         """When the oldest entries were written, in which segments and positions; and these segments, without contents."""
         segments: dict[int, Segment] = {}
         found: list[tuple[float, int, int]] = []
-        for number, at, heads in self._rows("SELECT segment, at, heads FROM log WHERE at < ? ORDER BY at, segment", (before,)):
+        for number, at, heads in self._rows(
+            "SELECT segment, at, heads FROM log WHERE at < ? ORDER BY at, segment", (before,)
+        ):
             if bisect_left(found, (at, number)) >= limit:  # all that follows is younger
                 break
             with _sound(number):
                 segments[number] = Segment.read(number, b"", heads)
-            found += [(head.at, number, position) for position, head in segments[number].present() if head.at < before]
+            found += [
+                (head.at, number, position)
+                for position, head in segments[number].present()
+                if head.at < before
+            ]
             found.sort()
         return segments, found[:limit]
 
@@ -257,10 +318,15 @@ class SQLiteFile:
         if len(positions) == len(list(segment.present())):
             self._db.execute("DELETE FROM log WHERE segment = ?", (segment.number,))
         else:
-            (contents,) = self._db.execute("SELECT contents FROM log WHERE segment = ?", (segment.number,)).fetchone()
+            (contents,) = self._db.execute(
+                "SELECT contents FROM log WHERE segment = ?", (segment.number,)
+            ).fetchone()
             with _sound(segment.number):
                 rest = segment._replace(contents=contents).without(positions)
-            self._db.execute("UPDATE log SET at = ?, contents = ?, heads = ? WHERE segment = ?", (*rest, segment.number))
+            self._db.execute(
+                "UPDATE log SET at = ?, contents = ?, heads = ? WHERE segment = ?",
+                (*rest, segment.number),
+            )
 
     def close(self) -> None:
         """Bring the write-ahead log into the file as far as nobody needs it, and let go."""
@@ -291,7 +357,9 @@ class SQLiteFile:
             yield
         except (sqlite3.Error, OSError, _DamageError) as problem:
             kind = DamagedError if isinstance(problem, _DamageError) else StoreError
-            raise kind(f"the store {self._path}: {_what_happened(problem)} ({problem})") from problem
+            raise kind(
+                f"the store {self._path}: {_what_happened(problem)} ({problem})"
+            ) from problem
 
 
 def _create_private(path: Path) -> None:
@@ -317,15 +385,22 @@ def _use_wal(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as problem:
-            if not problem.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+            if (
+                not problem.sqlite_errorname.startswith("SQLITE_BUSY")
+                or time.monotonic() > deadline
+            ):
                 raise
             time.sleep(0.01)
 
 
 def _what_happened(problem: Exception) -> str:
-    name = getattr(problem, "sqlite_errorname", None) or ("SQLITE_CANTOPEN" if isinstance(problem, OSError) else "")
+    name = getattr(problem, "sqlite_errorname", None) or (
+        "SQLITE_CANTOPEN" if isinstance(problem, OSError) else ""
+    )
     name = "SQLITE_CORRUPT" if isinstance(problem, _DamageError) else name
-    return next((text for start, text in _WHAT_HAPPENED if name.startswith(start)), "SQLite refused")
+    return next(
+        (text for start, text in _WHAT_HAPPENED if name.startswith(start)), "SQLite refused"
+    )
 
 
 class _DamageError(Exception):

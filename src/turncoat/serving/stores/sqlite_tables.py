@@ -59,9 +59,15 @@ def inserting(view: str, n: int) -> str:
 def rows_of(groups: Sequence[Group]) -> list[Any]:
     """All values of all rows that a write puts in, one after another."""
     changes: list[tuple[Any, ...]] = [
-        (key, expected, expected + steps, data) for group in groups for key, expected, data, steps in group.changes
+        (key, expected, expected + steps, data)
+        for group in groups
+        for key, expected, data, steps in group.changes
     ]
-    logged = [row for entries in cut([entry for group in groups for entry in group.entries]) for row in _log_rows(entries)]
+    logged = [
+        row
+        for entries in cut([entry for group in groups for entry in group.entries])
+        for row in _log_rows(entries)
+    ]
     changes += [_NO_CHANGE] * (len(logged) - len(changes))
     logged += [_NOT_LOGGED] * (len(changes) - len(logged))
     values: list[Any] = []

@@ -1,4 +1,4 @@
-"""The second party of a transaction, a terminal or merchant: the running facts of any party, and how risky it is.
+"""The counterparty of a transaction, a terminal or merchant: the running facts of any party, and how risky it is.
 
 Risk uses only labels that are known at the moment: those of transactions whose day ended at least `delay` seconds ago. Until
 then a day's counts wait in a ring of daily cells; when the day comes of age they join totals that fade over a day, a week, a month.
@@ -20,9 +20,9 @@ Array = NDArray[Any]
 
 RISK_WINDOWS = ("day", "week", "month")
 CONTINUOUS = (
-    *(f"entity_{name}" for name in history.CONTINUOUS),
-    *(f"entity_risk_{window}" for window in RISK_WINDOWS),
-    *(f"entity_known_{window}" for window in RISK_WINDOWS),
+    *(f"counterparty_{name}" for name in history.CONTINUOUS),
+    *(f"counterparty_risk_{window}" for window in RISK_WINDOWS),
+    *(f"counterparty_known_{window}" for window in RISK_WINDOWS),
 )
 N_FACTS = len(CONTINUOUS)
 _N_PARTY = history.N_FACTS
@@ -30,13 +30,20 @@ _N_NUMBERS = len(history.NUMBERS)
 _HABIT_WORDS = history.habit_words(1)
 _N, _LAST = history.NUMBERS.index("n"), history.NUMBERS.index("last_time")
 _N_RISKS = len(RISK_WINDOWS)
-_KNOWN, _FRAUDS, _KNOWN_DAY, _RING = 0, _N_RISKS, 2 * _N_RISKS, 2 * _N_RISKS + 1  # in an entity's risk
+_KNOWN, _FRAUDS, _KNOWN_DAY, _RING = (
+    0,
+    _N_RISKS,
+    2 * _N_RISKS,
+    2 * _N_RISKS + 1,
+)  # in a counterparty's risk
 _FADE_DAYS = np.array([history.WINDOWS[window] / DAY for window in RISK_WINDOWS])
-PRIOR_ROWS = 5.0  # transactions' worth of the overall fraud rate that every entity starts with
+PRIOR_ROWS = (
+    5.0  # transactions' worth of the overall fraud rate that every counterparty starts with
+)
 
 
 def risk_numbers(delay: float) -> int:
-    """Length of an entity's risk: seven numbers, and a count and a fraud count for each day that may still be waiting."""
+    """Length of a counterparty's risk: seven numbers, and a count and a fraud count for each day that may still be waiting."""
     return _RING + 2 * ring_days(delay)
 
 
@@ -46,7 +53,7 @@ def ring_days(delay: float) -> int:
 
 
 def last_time(numbers: Array) -> float:
-    """When the entity's latest transaction was."""
+    """When the counterparty's latest transaction was."""
     return float(numbers[_LAST])
 
 
@@ -83,7 +90,7 @@ def report_fraud(risk: Array, time: float) -> None:
 
 
 @compiled_exactly
-def advance_entity(
+def advance_counterparty(
     state: tuple[Array, Array, Array],
     time: float,
     amount: float,
@@ -95,7 +102,7 @@ def advance_entity(
     facts: Array,
     codes: Array,
 ) -> None:
-    """One transaction at the entity: its facts [24] and codes [1 + 2 habits] against the state, which it then joins.
+    """One transaction at the counterparty: its facts [24] and codes [1 + 2 habits] against the state, which it then joins.
 
     The state is the numbers and marks of any party, and the risk. Unless the transaction's label will follow, it says nothing
     about risk, now or later.
@@ -119,9 +126,9 @@ def advance_entity(
 
 
 @compiled_exactly
-def replay_entities(
+def replay_counterparties(
     order: Array,
-    entities: Array,
+    counterparties: Array,
     times: Array,
     amounts: Array,
     n_missing: Array,
@@ -133,27 +140,42 @@ def replay_entities(
     facts: Array,
     codes: Array,
 ) -> None:
-    """`advance_entity` over transactions in `order`, which has each entity's together, oldest first.
+    """`advance_counterparty` over transactions in `order`, which has each counterparty's together, oldest first.
 
     Writes facts [20, N] and codes [1 + 2 habits, N]. A fraud is reported at once, which changes nothing before its day comes of
-    age. Without labels (`labels` empty, or -1) nothing is learnt about risk. Rows without an entity (-1) have no facts.
+    age. Without labels (`labels` empty, or -1) nothing is learnt about risk. Rows without a counterparty (-1) have no facts.
     """
-    numbers, marks, risk = np.zeros(_N_NUMBERS), np.zeros(_HABIT_WORDS * names.shape[1], np.uint32), np.zeros(n_risk)
+    numbers, marks, risk = (
+        np.zeros(_N_NUMBERS),
+        np.zeros(_HABIT_WORDS * names.shape[1], np.uint32),
+        np.zeros(n_risk),
+    )
     row, row_codes = np.empty(N_FACTS), np.empty(len(codes), np.int8)
     last = -1
     for i in order:
-        if entities[i] < 0:
+        if counterparties[i] < 0:
             facts[:, i] = np.nan
             codes[:, i] = -1
             continue
-        if entities[i] != last:
+        if counterparties[i] != last:
             numbers[:] = 0.0
             marks[:] = 0
             risk[:] = 0.0
-            last = entities[i]
+            last = counterparties[i]
         state = (numbers, marks, risk)
         label_follows = len(labels) > 0 and labels[i] >= 0
-        advance_entity(state, times[i], amounts[i], float(n_missing[i]), names[i], delay, base_rate, label_follows, row, row_codes)
+        advance_counterparty(
+            state,
+            times[i],
+            amounts[i],
+            float(n_missing[i]),
+            names[i],
+            delay,
+            base_rate,
+            label_follows,
+            row,
+            row_codes,
+        )
         facts[:, i] = row
         codes[:, i] = row_codes
         if len(labels) > 0 and labels[i] == 1:
