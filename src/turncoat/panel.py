@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
-
-Array = NDArray[Any]
 
 LARGEST_VALUE = 1e15  # its square, summed over a block, still fits float32
 MOST_CATEGORIES = 1_000_000

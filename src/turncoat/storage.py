@@ -23,14 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from turncoat.arrays import Array
 from turncoat.errors import BundleError
-
-Array = NDArray[Any]
 
 _MANIFEST = "manifest.json"
 _PARAMS_FILE = re.compile(r"params-[0-9a-f]{16}\.safetensors")

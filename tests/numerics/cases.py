@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.numerics.coding import Coding, Terms
 from turncoat.numerics.ragged import joined
-from turncoat.numerics.structures import Array, Observations, Potentials
+from turncoat.numerics.structures import Observations, Potentials
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from turncoat.arrays import Array
 
 _WHOLE = re.compile(r"[+-]?\d+\.0+")
 _SPELLINGS = {"-0": "0", "True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
-from turncoat.data.categories import Array, Named, key_text
+from turncoat.arrays import Array
+from turncoat.data.categories import Named, key_text
 from turncoat.data.presets import preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.settings import load_schema

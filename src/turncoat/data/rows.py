@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from turncoat.data.categories import Array, category_text, key_text
+from turncoat.arrays import Array
+from turncoat.data.categories import category_text, key_text
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.sources import NOT_A_NUMBER
 from turncoat.data.times import LATEST, seconds

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-
-Array = NDArray[Any]
 
 DAY = 86_400.0  # seconds
 PARTS = ("fit", "selection", "calibration", "test")

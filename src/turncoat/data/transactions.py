@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from turncoat.data.categories import Array, Named
+from turncoat.arrays import Array
+from turncoat.data.categories import Named
 from turncoat.data.schema import Schema
 from turncoat.errors import DataError
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.results import JointAblation, JointCycle, JointRun
 from turncoat.models.neural.extra import torch_training
 from turncoat.models.neural.trained import TrainedEncoder
 from turncoat.panel import Panel
 
-Array = NDArray[Any]
 Announce = Callable[[str, int, int], None]  # start, cycles done, cycles in all
 
 SCRATCH, TRAINED, REWEIGHTED = (

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 
+from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.evaluation.tuning import (
     FIXED,
@@ -38,8 +39,6 @@ from turncoat.evaluation.tuning import (
 )
 from turncoat.numerics.engine import available_threads
 from turncoat.storage import replace_file
-
-Array = NDArray[Any]
 
 _ROWS_AT_ONCE = 8192
 

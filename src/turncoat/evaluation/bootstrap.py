@@ -12,18 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.metrics import ROW_METRICS, Judged, mean_of_known, row_figures
 from turncoat.evaluation.results import Interval
 from turncoat.numerics.engine import available_threads
 
-Array = NDArray[Any]
 Column = (
     str | Sequence[str]
 )  # a column by name, or several (such as seeds of one model), of which the mean is meant

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.evaluation.tuning import from_extra
-
-Array = NDArray[Any]
 
 _CERTAIN = 1e-9  # scores closer to 0 or 1 have the log odds of this
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logit
 from sklearn.base import clone
 
+from turncoat.arrays import Array
 from turncoat.evaluation.baselines import FittedXGBoost, IsolationForestBaseline, Logistic, XGBoost
 from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
 from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN, Fold
@@ -25,7 +25,6 @@ from turncoat.scoring import Detector, load
 from turncoat.scoring.ranker import RegimeRanker
 from turncoat.scoring.scores import MODES
 
-Array = NDArray[Any]
 Scores = dict[str, Array]  # by part
 
 CALIBRATORS: dict[str, type[Calibrator]] = {

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.evaluation.bootstrap import percentiles
 from turncoat.evaluation.metrics import Judged, mean_of_known, or_none
 from turncoat.evaluation.results import TierRow
-
-Array = NDArray[Any]
 
 FIGURES = ("occupancy", "fraud_rate", "captured", "enrichment")
 

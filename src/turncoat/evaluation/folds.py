@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.features.parts import part_panel
 from turncoat.panel import Panel
 from turncoat.scoring.rankers import ranker_columns
-
-Array = NDArray[Any]
 
 TRAIN, CALIBRATION, TEST = (
     "train",

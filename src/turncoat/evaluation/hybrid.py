@@ -9,14 +9,12 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.panel import Panel
 from turncoat.scoring import Detector
 from turncoat.scoring.scores import entropies
-
-Array = NDArray[Any]
 
 _CELLS_AT_ONCE = 1 << 22
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.splits import DAY, PARTS, long_enough
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
 from turncoat.evaluation.contestants import CALIBRATORS, Description, calibrated
@@ -48,8 +48,6 @@ from turncoat.evaluation.study import Studied
 from turncoat.evaluation.telling import errata, summary, warnings
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import load
-
-Array = NDArray[Any]
 
 _LEAST_CARDS = (
     200  # a day, for the share of frauds among a hundred of them to tell contestants apart

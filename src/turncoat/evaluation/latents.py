@@ -6,14 +6,12 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.manifold import LEAST_ROWS, Line, smaller_share, verdict, walk
 from turncoat.evaluation.results import LatentMap
 from turncoat.evaluation.tuning import from_extra
-
-Array = NDArray[Any]
 
 NEIGHBOURS = 15
 PRINCIPAL = "first principal component"

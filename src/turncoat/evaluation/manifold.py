@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.evaluation.results import Axis
-
-Array = NDArray[Any]
 
 LEAST_ROWS = 20  # fewer are not laid out along a line
 N_BINS = 20

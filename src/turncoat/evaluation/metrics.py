@@ -14,16 +14,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.results import Curves
 from turncoat.numerics.compiled import compiled_exactly
-
-Array = NDArray[Any]
 
 N_BINS = 15
 BUDGETS = (0.001, 0.005, 0.01, 0.05)  # shares of all transactions that are alerted

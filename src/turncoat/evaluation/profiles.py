@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.evaluation.metrics import or_none
 from turncoat.evaluation.results import RegimeRow, RegimeTable
 from turncoat.features.plan import FeaturePlan
 from turncoat.panel import Panel
 from turncoat.scoring import Detector
-
-Array = NDArray[Any]
 
 _MOST_WORDS = 6
 _LEAST_SPREADS = 0.3  # a mean nearer than this to that of all transactions says little

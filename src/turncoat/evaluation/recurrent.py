@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor, nn
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.neural.layout import EncoderLayout, table_width
 from turncoat.models.neural.trained import TRAINING_RULES
@@ -23,7 +22,6 @@ from turncoat.models.neural.validation import split_rows
 from turncoat.models.settings import Rule, check_settings, whole_number
 from turncoat.panel import Panel
 
-Array = NDArray[Any]
 State = tuple[Tensor, Tensor]  # hidden and cell, each [1, sequences, hidden_dim]
 
 _RULES: dict[str, Rule] = {

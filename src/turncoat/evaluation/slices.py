@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.evaluation.metrics import Judged, measure, or_none
 from turncoat.evaluation.results import SliceRow, SliceTable
-
-Array = NDArray[Any]
 
 SLICE_METRICS = ("average_precision", "auroc", "ece_mass", "brier")
 HISTORY = {

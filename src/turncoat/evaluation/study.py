@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 import turncoat
+from turncoat.arrays import Array
 from turncoat.data.splits import Split, long_enough
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
@@ -42,8 +42,6 @@ from turncoat.panel import Panel
 from turncoat.scoring import Detector, load
 from turncoat.selection import Stability, Sweep, choose_width, sweep, sweep_widths
 from turncoat.storage import Format, check_writable, replace_file
-
-Array = NDArray[Any]
 
 FIT = Format("fit", version=1)
 _IDENTITY, _JOINT = "study.json", "joint.json"

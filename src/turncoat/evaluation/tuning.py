@@ -17,12 +17,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.storage import replace_file
 
-Array = NDArray[Any]
 Settings = dict[str, int | float | str]
 Announce = Callable[
     [int, int, float], None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.features import counterparties, history
@@ -18,7 +18,6 @@ from turncoat.features.scaling import fill_columns
 from turncoat.features.state import name_hash
 from turncoat.numerics.engine import available_threads
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 _GROUP_COLUMNS = 16  # a cache line of float32 cells

@@ -7,16 +7,13 @@ then a day's counts wait in a ring of daily cells; when the day comes of age the
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.features import history
 from turncoat.features.history import DAY, advance
 from turncoat.numerics.compiled import compiled_exactly
-
-Array = NDArray[Any]
 
 RISK_WINDOWS = ("day", "week", "month")
 CONTINUOUS = (

@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
+from turncoat.arrays import Array
 from turncoat.data.rows import Row, read_row
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
@@ -39,8 +40,6 @@ from turncoat.features.state import (
 )
 from turncoat.features.vocabulary import Vocabulary, codes_of
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 KINDS = ("processed", "engineered")
 FLAGS = ("distinct", "all", "none")

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled_exactly
-
-Array = NDArray[Any]
 
 HOUR, DAY, WEEK, MONTH = 3600.0, 86400.0, 7 * 86400.0, 30 * 86400.0
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}

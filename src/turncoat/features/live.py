@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.features import history
 from turncoat.features.counterparties import advance_counterparty
 from turncoat.features.history import advance
@@ -16,8 +16,6 @@ from turncoat.features.moments import take_moment
 from turncoat.features.plan import LiveLayout
 from turncoat.features.scaling import fill_row, flag_names
 from turncoat.numerics.compiled import compiled_exactly
-
-Array = NDArray[Any]
 
 _OWN, _MOMENT = history.N_FACTS, len(MOMENT_FACTS)
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from numpy.typing import NDArray
-
+from turncoat.arrays import Array
 from turncoat.features.history import DAY, WEEK
 from turncoat.numerics.compiled import compiled_exactly
-
-Array = NDArray[Any]
 
 CONTINUOUS = ("hour_cos", "hour_sin", "n_missing")
 CATEGORICAL = ("weekday",)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
 from turncoat.features.features import Features
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 
 def known_part(

@@ -8,14 +8,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.features import counterparties, history, moments
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
-
-Array = NDArray[Any]
 
 MOST_DELAY_DAYS = 3650
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled_exactly
-
-Array = NDArray[Any]
 
 HEAVY_KURTOSIS = 8.0  # an exponential distribution has 9
 FURTHEST = 1e6  # spreads; a value further out counts as this far, so that no row can be infinite

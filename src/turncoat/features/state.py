@@ -8,15 +8,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.categories import category_text
 from turncoat.errors import StateError
 from turncoat.features import counterparties, history
 from turncoat.features.live import Records
 from turncoat.features.plan import FeaturePlan
-
-Array = NDArray[Any]
 
 _HEADER = 8  # the fingerprint of the features, and four bytes so that the numbers are aligned
 

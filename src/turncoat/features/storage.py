@@ -6,13 +6,14 @@ import os
 from dataclasses import fields
 from typing import Any
 
+from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.errors import BundleError, ConfigError
 from turncoat.features.features import Features
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
-from turncoat.storage import Array, Format
+from turncoat.storage import Format
 
 FEATURES = Format("features", version=2)
 

@@ -10,11 +10,9 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.categories import Named, category_text
-
-Array = NDArray[Any]
 
 _ODD = -2  # not found as it is
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")

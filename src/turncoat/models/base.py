@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.models.anchors import Anchors
 from turncoat.models.fitting import RESTART_SEED_STEP, FitOptions, FitReport, fit
@@ -34,8 +35,6 @@ from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
 from turncoat.numerics.structures import Observations, Potentials
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.tiers import P, Tier
 from turncoat.numerics.coding import Statistics, Terms
-
-Array = NDArray[Any]
 
 RESTART_SEED_STEP = 137
 _FIRST_RUNG = 10

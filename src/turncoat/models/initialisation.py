@@ -11,10 +11,11 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from turncoat.arrays import Array
 from turncoat.models.anchors import Anchors
 from turncoat.numerics import engine
 from turncoat.numerics.coding import Coding, Statistics, Terms
-from turncoat.numerics.structures import Array, Observations
+from turncoat.numerics.structures import Observations
 from turncoat.panel import Panel
 
 SUBSAMPLE_ROWS = 5000

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError, StateError
 from turncoat.numerics.coding import Terms
 from turncoat.numerics.live import (
@@ -20,8 +21,6 @@ from turncoat.numerics.live import (
     log_predicted_rows,
 )
 from turncoat.panel import LARGEST_VALUE
-
-Array = NDArray[Any]
 
 _NO_CELLS = np.empty(0)
 _NO_CODES = np.empty(0, np.int64)

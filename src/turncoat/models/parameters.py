@@ -6,13 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError
 from turncoat.numerics.ragged import column_sums, joined
-
-Array = NDArray[Any]
 
 _SUM_TOLERANCE = 1e-6
 

@@ -6,12 +6,12 @@ The fit loop (`fitting.py`) is the same for both. A tier only answers three ques
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
+from turncoat.arrays import Array
 from turncoat.models.parameters import HMMParams, Prior, VariationalParams
 from turncoat.numerics.coding import Statistics, Terms
 from turncoat.numerics.conjugate import (
@@ -23,7 +23,6 @@ from turncoat.numerics.conjugate import (
 )
 from turncoat.numerics.ragged import column_sums, joined, split
 
-Array = NDArray[Any]
 P = TypeVar("P", HMMParams, VariationalParams)
 
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled, compiled_exactly
 from turncoat.numerics.ragged import Sizes, split, starts
 from turncoat.numerics.structures import (
-    Array,
     Observations,
     Potentials,
     Sums,

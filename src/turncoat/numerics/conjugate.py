@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from turncoat.arrays import Array
 from turncoat.numerics.ragged import Sizes, column_sums, starts
-from turncoat.numerics.structures import Array
 
 
 def expected_log_probs(concentration: Array) -> Array:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled
-from turncoat.numerics.structures import Array, Observations, Potentials, Scratch
+from turncoat.numerics.structures import Observations, Potentials, Scratch
 from turncoat.numerics.vectors import (
     add,
     convert,

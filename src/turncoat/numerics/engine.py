@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled
 from turncoat.numerics.passes import (
     COLLECT,
@@ -21,7 +22,6 @@ from turncoat.numerics.passes import (
     weigh_chunks,
 )
 from turncoat.numerics.structures import (
-    Array,
     Observations,
     Plan,
     Potentials,

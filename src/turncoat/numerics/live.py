@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.numerics.coding import Terms
 from turncoat.numerics.compiled import compiled, compiled_exactly
 from turncoat.numerics.ragged import starts
-from turncoat.numerics.structures import Array, padded_columns, padded_states
+from turncoat.numerics.structures import padded_columns, padded_states
 from turncoat.numerics.vectors import (
     add,
     fma,

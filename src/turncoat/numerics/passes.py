@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled
 from turncoat.numerics.emissions import block_emissions, load_block
 from turncoat.numerics.recursions import (
@@ -12,7 +13,7 @@ from turncoat.numerics.recursions import (
     most_likely_path,
 )
 from turncoat.numerics.statistics import block_statistics, fold_patterns
-from turncoat.numerics.structures import Array, Observations, Plan, Potentials, Scratch, Sums
+from turncoat.numerics.structures import Observations, Plan, Potentials, Scratch, Sums
 from turncoat.numerics.tickets import take_ticket
 
 FILTER, SMOOTH, COLLECT = 0, 1, 2

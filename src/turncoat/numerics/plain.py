@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logsumexp, softmax
 
+from turncoat.arrays import Array
 from turncoat.numerics.coding import CELL_MISSING, CODE_MISSING, IS_ONE
 from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, BAD_CODE, FINE, LiveTables
-from turncoat.numerics.structures import Array, Observations, Potentials, Sums, zero_sums
+from turncoat.numerics.structures import Observations, Potentials, Sums, zero_sums
 
 
 def _shifted_cells(observations: Observations, potentials: Potentials) -> Array:

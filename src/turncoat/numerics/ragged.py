@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turncoat.numerics.structures import Array
+from turncoat.arrays import Array
 
 Sizes = tuple[int, ...]
 

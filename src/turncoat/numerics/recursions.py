@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled
-from turncoat.numerics.structures import Array
 from turncoat.numerics.vectors import add, fma, largest, load8, multiply, splat, store, total
 
 # Far above the smallest number, even after one more step through the least likely transition.

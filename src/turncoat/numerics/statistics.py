@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled
-from turncoat.numerics.structures import Array, Observations, Potentials, Scratch, Sums
+from turncoat.numerics.structures import Observations, Potentials, Scratch, Sums
 from turncoat.numerics.vectors import add, convert, fma, load8, load16, multiply, seen, splat, store
 
 # A posterior below this is left out of the float32 moments, whose own rounding is larger.

@@ -6,15 +6,14 @@ inner loops have whole vectors to work on. Padding never reaches a result.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from turncoat.arrays import Array
 
 STATE_LANES = 8
 COLUMN_LANES = 16
-
-Array = NDArray[Any]
 
 
 class Observations(NamedTuple):

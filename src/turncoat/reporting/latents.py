@@ -13,12 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from turncoat.arrays import Array
 from turncoat.evaluation.results import LatentMap, Results
 from turncoat.reporting.drawing import FAINT, INK, PAPER, RULE, SERIES, WIDTH, Canvas, Drawn
 from turncoat.reporting.formatting import count, listed, number
 from turncoat.reporting.tables import Cell, Column, Table, one_group
 
-Array = np.ndarray[Any, Any]
 DISTRUST = (
     "A UMAP keeps who is near whom. Its distances, the sizes of its clusters and its shapes are not to be trusted; "
     "the test that follows does not depend on it."

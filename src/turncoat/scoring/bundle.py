@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError
 from turncoat.features import Features
 from turncoat.features.storage import pack_features, unpack_features
@@ -27,7 +28,7 @@ from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
 from turncoat.scoring.soundness import check_detector
 from turncoat.scoring.versions import digest
-from turncoat.storage import Array, Format
+from turncoat.storage import Format
 
 DETECTOR = Format("detector", version=5)
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")

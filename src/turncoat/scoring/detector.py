@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import Any, Self, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 
+from turncoat.arrays import Array
 from turncoat.data.rows import Row, read_row
 from turncoat.data.splits import Split, by_customer, long_enough
 from turncoat.data.transactions import Transactions
@@ -41,8 +42,6 @@ from turncoat.scoring.supervision import Anchoring, known_labels, label_likeliho
 from turncoat.scoring.temperature import choose_temperature
 from turncoat.scoring.versions import model_version
 from turncoat.scoring.wording import Wording
-
-Array = NDArray[Any]
 
 AUTO = "auto"
 SUPERVISIONS = ("none", "anchored")

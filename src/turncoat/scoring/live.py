@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.rows import Row
 from turncoat.errors import ConfigError
 from turncoat.scoring.scores import Score, beta_interval, entropies
@@ -16,8 +16,6 @@ from turncoat.scoring.state import DetectorState, pack_states, unpack_states
 
 if TYPE_CHECKING:
     from turncoat.scoring.detector import Detector
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turncoat.storage import Array
+from turncoat.arrays import Array
 
 
 def pack(thing: Any) -> tuple[dict[str, Any], dict[str, Array]]:

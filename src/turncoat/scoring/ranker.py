@@ -7,17 +7,14 @@ to all regimes. Slopes of 0 give the corrected score; one regime gives Platt sca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring.regimes import check_keep
 from turncoat.scoring.scores import variances
-
-Array = NDArray[Any]
 
 _ROUNDS = 100
 _SMALL_STEP = 1e-10

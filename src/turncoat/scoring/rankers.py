@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.rows import Row
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError
@@ -16,8 +16,6 @@ from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 _FEW_ROWS = 1000  # which take longer to share out among threads than to do
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.features import FeatureRow
 from turncoat.models.live import Contrasts
 from turncoat.numerics.compiled import compiled_exactly
-
-Array = NDArray[Any]
 
 HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
 

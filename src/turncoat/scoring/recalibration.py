@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.scoring.ranker import RegimeRanker
 from turncoat.scoring.regimes import Regimes, check_keep
@@ -15,7 +16,6 @@ from turncoat.scoring.regimes import Regimes, check_keep
 if TYPE_CHECKING:
     from turncoat.scoring.detector import Parts
 
-Array = NDArray[Any]
 
 MODE = "filtered"  # what live scores are made of
 _SUM_TOLERANCE = 1e-3  # beliefs may have been kept in few digits

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-Array = NDArray[Any]
+from turncoat.arrays import Array
 
 FURTHEST_CELL = (
     20.0  # spreads; a cell further out counts as this far, so that no single row makes a mean

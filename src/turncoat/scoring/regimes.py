@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import beta
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-
-Array = NDArray[Any]
 
 PRIOR_ROWS = (
     1.0  # transactions' worth of the overall fraud rate that every regime's mean starts with

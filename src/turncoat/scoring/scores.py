@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy.special import betaincinv, entr
 
+from turncoat.arrays import Array
 from turncoat.numerics.compiled import compiled_exactly
 from turncoat.scoring.reasons import Reason
-
-Array = NDArray[Any]
 
 MODES = ("filtered", "smoothed")
 KINDS = ("corrected", "raw")

@@ -6,18 +6,18 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import StateError
 from turncoat.features import State as FeatureState
 
 if TYPE_CHECKING:
     from turncoat.scoring.detector import Detector
 
-Array = NDArray[Any]
 
 _HEADER = struct.Struct("<IIQ")  # fingerprint, number of regimes, transactions seen
 

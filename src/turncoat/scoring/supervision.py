@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.anchors import Anchors
 from turncoat.panel import Panel
 from turncoat.scoring.regimes import Regimes
-
-Array = NDArray[Any]
 
 _LEAST_NOISE = 1e-6  # a label that has arrived may be wrong, whatever was said of those in fitting
 

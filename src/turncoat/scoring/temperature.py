@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.panel import Panel
 from turncoat.scoring.regimes import Regimes
-
-Array = NDArray[Any]
 
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 

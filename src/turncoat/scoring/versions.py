@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.features.storage import pack_features
 from turncoat.models.storage import pack_model
-from turncoat.storage import Array
 
 if TYPE_CHECKING:
     from turncoat.scoring.detector import Detector

@@ -6,16 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from turncoat.features.features import FeatureRow
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.vocabulary import Vocabulary
 from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Sources, Words
-
-Array = NDArray[Any]
 
 AMOUNT, PACE, HOUR, WEEKDAY, GAPS, FIRST = (
     "amount",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import BundleError
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.storage import load_model
@@ -21,7 +21,6 @@ from turncoat.selection.eligibility import Order
 from turncoat.selection.parts import Parts, history, judged
 from turncoat.storage import Format, replaced_folder
 
-Array = NDArray[Any]
 Model = BaumWelchHMM | VariationalHMM
 
 ORDER = Format("order", version=2)

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.splits import Split, long_enough
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 HISTORY = -1  # label of rows that are there for what follows them and are not judged
 DIGESTED = ("fit rows", "selection rows")

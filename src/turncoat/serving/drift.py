@@ -10,17 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.features.history import AGES
 from turncoat.scoring.reference import Reference, mean_and_spread
 from turncoat.serving.drift_sums import Marks, SharedSums, Sums, add_rows
-
-Array = NDArray[Any]
 
 TOO_FEW, STABLE, WATCH, DRIFTED = "too few", "stable", "watch", "drifted"
 VERDICTS = (TOO_FEW, STABLE, WATCH, DRIFTED)

@@ -11,11 +11,11 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError
 from turncoat.numerics.compiled import compiled
 from turncoat.scoring.reference import FURTHEST_CELL, MOST_BINS
@@ -23,7 +23,6 @@ from turncoat.scoring.reference import FURTHEST_CELL, MOST_BINS
 if sys.platform != "win32":  # where there are no such locks, each process keeps its sums to itself
     import fcntl
 
-Array = NDArray[Any]
 
 _SUFFIX = ".sums"
 _MOST_FILES = 1024

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.scoring import Detector
 from turncoat.serving.records import unpack_logged
 from turncoat.serving.stores import LABEL, Store
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.data.rows import read_row
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
@@ -21,8 +20,6 @@ from turncoat.serving.fields import OWN_ID, Transaction
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.stores import Change
-
-Array = NDArray[Any]
 
 _AT_ONCE = 256
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from scipy.special import ndtri
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError
-
-Array = NDArray[Any]
 
 START = np.datetime64("2018-04-01", "ms")
 DAY_SECONDS = 86_400

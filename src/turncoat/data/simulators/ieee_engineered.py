@@ -10,10 +10,11 @@ from itertools import groupby
 import numpy as np
 import polars as pl
 
+from turncoat.arrays import Array
 from turncoat.data.ieee_columns import ieee_columns
 from turncoat.data.simulators.ieee_levels import WORLD_SEED
 from turncoat.data.simulators.ieee_lives import N_BEHAVIOURS, Lives
-from turncoat.data.simulators.ieee_people import NOVELTY, PACE, PRODUCTS, SPENDING, Array
+from turncoat.data.simulators.ieee_people import NOVELTY, PACE, PRODUCTS, SPENDING
 from turncoat.data.simulators.ieee_series import numbers
 
 _GROUP = 4  # neighbouring V columns are variations of one quantity

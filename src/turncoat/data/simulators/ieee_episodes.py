@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.data.simulators.ieee_people import (
     DAY,
     FIRST_DAY,
     N_DAYS,
     PACE,
     SPENDING,
-    Array,
     People,
     folded,
 )

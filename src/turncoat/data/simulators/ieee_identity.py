@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from turncoat.arrays import Array
 from turncoat.data.ieee_columns import ieee_columns
 from turncoat.data.simulators.ieee_levels import draw_levels, levels_of
 from turncoat.data.simulators.ieee_lives import Lives
-from turncoat.data.simulators.ieee_people import NOVELTY, PACE, Array, People
+from turncoat.data.simulators.ieee_people import NOVELTY, PACE, People
 from turncoat.data.simulators.ieee_series import categories, numbers, two_levels
 from turncoat.data.simulators.ieee_transactions import FIRST_ID
 

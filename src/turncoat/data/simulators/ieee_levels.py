@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.data.ieee_columns import ieee_columns
-from turncoat.data.simulators.ieee_people import Array
 
 WORLD_SEED = 20171201  # what all samples share, whatever their own seed: the frequent levels, how columns are engineered
 

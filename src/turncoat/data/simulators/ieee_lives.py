@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.data.simulators.ieee_episodes import (
     BUST_OUT,
     CARD_TESTING,
@@ -26,7 +27,6 @@ from turncoat.data.simulators.ieee_people import (
     PRODUCT_SHARES,
     PRODUCTS,
     SPENDING,
-    Array,
     People,
     folded,
 )

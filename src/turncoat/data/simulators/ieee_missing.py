@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from turncoat.arrays import Array
 from turncoat.data.ieee_columns import ieee_columns
 from turncoat.data.simulators.ieee_lives import Lives
-from turncoat.data.simulators.ieee_people import PRODUCTS, Array, People
+from turncoat.data.simulators.ieee_people import PRODUCTS, People
 
 _FORM, _DEVICE = (
     0,

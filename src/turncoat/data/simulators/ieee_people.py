@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
-Array = NDArray[Any]
+from turncoat.arrays import Array
 
 FULL_ROWS = 590_540
 FULL_CARDS = 13_553

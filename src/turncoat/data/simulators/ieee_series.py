@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from turncoat.arrays import Array
 from turncoat.data.simulators.ieee_levels import cover_levels, levels_of
-from turncoat.data.simulators.ieee_people import Array
 
 
 def numbers(name: str, values: Array, empty: Array | None = None) -> pl.Series:

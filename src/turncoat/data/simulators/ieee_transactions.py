@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from turncoat.arrays import Array
 from turncoat.data.ieee_columns import ieee_columns
 from turncoat.data.simulators.ieee_engineered import count_columns, v_columns
 from turncoat.data.simulators.ieee_episodes import NONE, TAKEOVER
 from turncoat.data.simulators.ieee_levels import cover_levels, draw_levels, levels_of
 from turncoat.data.simulators.ieee_lives import Lives
-from turncoat.data.simulators.ieee_people import DAY, NOVELTY, PRODUCTS, Array, People
+from turncoat.data.simulators.ieee_people import DAY, NOVELTY, PRODUCTS, People
 from turncoat.data.simulators.ieee_series import categories, numbers, two_levels
 
 FIRST_ID = 2_987_000

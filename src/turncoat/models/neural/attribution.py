@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.slopes import ROUNDING, along, back, lead, of_inputs, panels
 
-Array = NDArray[Any]
 Emission = Callable[
     [Array], Array
 ]  # latents [M, latent_dim] to what each adds to the log emission of every state [M, K, latent_dim]

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from turncoat.arrays import Array
 from turncoat.errors import BundleError
 from turncoat.models.neural.layout import EncoderLayout
-from turncoat.models.neural.trained import Array, TrainingSettings
+from turncoat.models.neural.trained import TrainingSettings
 from turncoat.panel import Panel
 from turncoat.storage import Format
 

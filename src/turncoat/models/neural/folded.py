@@ -9,20 +9,19 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.messages import announced_compilation
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.trained import TrainedEncoder, TrainingReport
 from turncoat.numerics.compiled import compiled
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 _BLOCK_ROWS = 2048
 _NORM_ROUNDING = 1e-5  # torch's LayerNorm adds it to the variance

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.neural.encoder import Encoder, new_encoder
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.model import latent_prior
-from turncoat.models.neural.trained import TRAINING_RULES, Array, TrainedEncoder
+from turncoat.models.neural.trained import TRAINING_RULES, TrainedEncoder
 from turncoat.models.neural.training import DeviceRows, chosen_device, deterministic
 from turncoat.models.parameters import VariationalParams
 from turncoat.models.settings import check_settings, one_of, whole_number

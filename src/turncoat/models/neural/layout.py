@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.settings import Rule, check_settings, one_of, whole_number
 from turncoat.panel import LARGEST_VALUE, Panel
-
-Array = NDArray[Any]
 
 LAYOUT_RULES: dict[str, Rule] = {
     "latent_dim": whole_number(1),

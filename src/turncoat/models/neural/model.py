@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import clone
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError
 from turncoat.models.anchors import Anchors
 from turncoat.models.initialisation import Columns
 from turncoat.models.live import Contrasts
 from turncoat.models.neural.attribution import Emission, attributed, attributed_odds
 from turncoat.models.neural.extra import torch_training
-from turncoat.models.neural.folded import Array, FoldedEncoder
+from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.layout import LAYOUT_RULES
 from turncoat.models.neural.trained import (
     TRAINING_RULES,

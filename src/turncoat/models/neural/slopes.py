@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 from scipy.special import erfcx
 
+from turncoat.arrays import Array
 from turncoat.models.neural.folded import add_code_rows, add_products
 from turncoat.numerics.compiled import compiled
 from turncoat.numerics.vectors import exp, fma, load8, load16, splat, store
-
-Array = NDArray[Any]
 
 ROUNDING = 1e-5  # of LayerNorm, as in the encoder
 _LANES = 16  # columns that `_product` works on at a time

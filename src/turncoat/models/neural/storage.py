@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from turncoat.models.neural.folded import Array, FoldedEncoder
+from turncoat.arrays import Array
+from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.neural.trained import TrainingReport

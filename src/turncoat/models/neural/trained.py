@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
-from numpy.typing import NDArray
-
+from turncoat.arrays import Array
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.settings import (
     Rule,
@@ -16,8 +15,6 @@ from turncoat.models.settings import (
     positive_number,
     whole_number,
 )
-
-Array = NDArray[Any]
 
 
 def share(lowest_allowed: bool) -> Rule:

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.neural.checkpoints import Checkpoints, Progress, arrays_of
 from turncoat.models.neural.encoder import Encoder, new_encoder
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.progress import training_progress
-from turncoat.models.neural.trained import Array, TrainedEncoder, TrainingReport, TrainingSettings
+from turncoat.models.neural.trained import TrainedEncoder, TrainingReport, TrainingSettings
 from turncoat.models.neural.validation import split_rows
 from turncoat.numerics.engine import available_threads
 from turncoat.panel import Panel

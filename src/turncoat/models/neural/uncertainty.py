@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.anchors import Anchors
 from turncoat.models.neural.folded import FoldedEncoder
@@ -19,8 +19,6 @@ from turncoat.models.variational import VariationalHMM
 from turncoat.numerics.coding import Terms
 from turncoat.numerics.structures import Observations, Potentials
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 _BLOCK_NUMBERS = 2**21  # held at once
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.panel import Panel
-
-Array = NDArray[Any]
 
 
 def split_rows(panel: Panel, share: float, seed: int) -> tuple[Array, Array]:
