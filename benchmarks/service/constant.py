@@ -18,7 +18,7 @@ from starlette.routing import Route
 from turncoat import load
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.server import server_options
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 
 _BYTES, _MODEL = "TURNCOAT_BENCHMARK_BYTES", "TURNCOAT_BENCHMARK_MODEL"
 
@@ -45,7 +45,7 @@ def main() -> None:
     os.environ[_BYTES] = str(length)
     if len(sys.argv) > 4:
         os.environ[_MODEL] = sys.argv[4]
-    options = server_options(Settings(model="", store="memory://", port=port))
+    options = server_options(ServiceSettings(model_path="", store_url="memory://", port=port))
     uvicorn.run(
         "benchmarks.service.constant:app",
         factory=True,

@@ -18,7 +18,7 @@ from tests.scoring.cases import data_of, detector
 from turncoat import Detector
 from turncoat.serving.app import create_app
 from turncoat.serving.fields import Transaction, TransactionForm
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 
 
 @cache
@@ -75,8 +75,8 @@ def client(
     model: Path, store: str = "memory://", *, raises: bool = True, **settings: Any
 ) -> Iterator[TestClient]:
     """A running service, spoken to without a network."""
-    settings = {"reload_seconds": 0.05, **settings}
-    chosen = Settings(model=str(model), store=store, **settings)
+    settings = {"reload_interval_s": 0.05, **settings}
+    chosen = ServiceSettings(model_path=str(model), store_url=store, **settings)
     chosen.check()
     with TestClient(
         create_app(chosen), "http://localhost", raise_server_exceptions=raises

@@ -18,12 +18,12 @@ from tests.serving.cases import bundle, client, rows_of
 from tests.serving.test_ledger import by_hand
 from turncoat import BundleError, ConfigError
 from turncoat.errors import StoreError
-from turncoat.serving.access import Door, Pace, load_keys, new_key, parse_keys
 from turncoat.serving.app import create_app
+from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, load_keys, new_key, parse_keys
 from turncoat.serving.batches import Lines, Unread
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.records import customer_key, pack_record, unpack_record
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_lines_are_taken_in_while_their_answers_wait_to_be_read(
 
 def test_long_bodies_and_batches_are_refused(model: Path) -> None:
     row = rows_of("shop")[0]
-    with client(model, most_body=2000, most_lines=3) as talking:
+    with client(model, max_body_bytes=2000, max_batch_lines=3) as talking:
         long = json.dumps({**row, "town": "x" * 3000}).encode()
         assert error(talking.post("/v1/score", content=long))[:2] == (413, "too_large")
         assert error(
@@ -294,7 +294,7 @@ def test_a_label_conditions_the_belief_once_and_only_the_latest(model: Path) -> 
 def test_a_fraud_is_reported_to_the_counterparty_once(model: Path) -> None:
     row = next(row for row in rows_of("shop") if row.get("shop"))
     body = {"id": row["id"], "customer": row["who"], "label": 1}
-    with client(model, labels_condition=False) as talking:
+    with client(model, labels_update_belief=False) as talking:
         talking.post("/v1/score", json=row)
         assert talking.post("/v1/labels", json=body).json()["counterparty"] == "fraud reported"
         assert talking.post("/v1/labels", json=body).json()["counterparty"] == "unchanged"
@@ -338,7 +338,7 @@ def test_keys_open_what_their_scopes_say_and_nothing_else(model: Path, tmp_path:
         lines.append(str(key))
     (tmp_path / "keys").write_text("# who may do what\n" + "\n".join(lines) + "\n")
     row = rows_of("shop")[0]
-    with client(model, keys=str(tmp_path / "keys")) as talking:
+    with client(model, keys_file=str(tmp_path / "keys")) as talking:
 
         def status(path: str, secret: str | None, body: Any = None) -> int:
             headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
@@ -382,8 +382,8 @@ def test_keys_come_from_the_environment_too_and_bad_ones_are_refused(
 ) -> None:
     secret, key = new_key("gate", ["score"])
     monkeypatch.setenv("TURNCOAT_API_KEYS", f"{key}")
-    assert Door(load_keys(None)).caller(secret) == key
-    assert Door(load_keys(None)).caller("other") is None
+    assert ApiKeyAuthenticator(load_keys(None)).caller(secret) == key
+    assert ApiKeyAuthenticator(load_keys(None)).caller("other") is None
     for bad in ("gate score", "gate score,drink " + "0" * 64, "gate score xyz", f"{key}\n{key}"):
         with pytest.raises(ConfigError, match="line"):
             parse_keys(bad, "keys")
@@ -397,15 +397,15 @@ def test_keys_come_from_the_environment_too_and_bad_ones_are_refused(
 
 def test_callers_are_held_to_their_pace(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("turncoat.serving.access.time.monotonic", lambda: now[0])
-    pace = Pace(2.0)
+    monkeypatch.setattr("turncoat.serving.auth.time.monotonic", lambda: now[0])
+    pace = RateLimiter(2.0)
     assert [pace.wait("a"), pace.wait("a"), pace.wait("b")] == [0.0, 0.0, 0.0]
     assert pace.wait("a") == pytest.approx(0.5)
     now[0] = 0.5
     assert pace.wait("a") == 0.0
     assert pace.wait("a") > 0
     monkeypatch.undo()
-    with client(model, requests_per_second=3.0) as talking:
+    with client(model, rate_limit_per_s=3.0) as talking:
         found = [talking.get("/v1/model") for _ in range(8)]
     assert [one.status_code for one in found[:3]] == [200, 200, 200]
     assert 429 in {one.status_code for one in found}
@@ -416,8 +416,8 @@ def test_who_waits_as_long_as_told_may_go_ahead(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("turncoat.serving.access.time.monotonic", lambda: now[0])
-    with client(model, requests_per_second=0.4) as talking:
+    monkeypatch.setattr("turncoat.serving.auth.time.monotonic", lambda: now[0])
+    with client(model, rate_limit_per_s=0.4) as talking:
         assert talking.get("/v1/model").status_code == 200
         refused = talking.get("/v1/model")
         assert refused.status_code == 429
@@ -445,7 +445,7 @@ def test_who_still_waits_when_the_server_has_no_more_time_is_told_to_send_again(
     model: Path, path: str
 ) -> None:
     async def go() -> list[Any]:
-        app = create_app(Settings(model=str(model), store="memory://"))
+        app = create_app(ServiceSettings(model_path=str(model), store_url="memory://"))
         sent: list[Any] = []
 
         async def never(*_: object) -> None:
@@ -476,16 +476,16 @@ def test_who_still_waits_when_the_server_has_no_more_time_is_told_to_send_again(
 
 
 def test_numbers_that_are_none_are_refused() -> None:
-    for changed in ({"retention_days": inf}, {"requests_per_second": nan}, {"client_seconds": inf}):
+    for changed in ({"retention_days": inf}, {"rate_limit_per_s": nan}, {"client_timeout_s": inf}):
         with pytest.raises(ConfigError, match="must be a number"):
-            Settings(model="m", store="memory://", **changed).check()
+            ServiceSettings(model_path="m", store_url="memory://", **changed).check()
 
 
 def test_lines_of_a_batch_are_held_to_the_pace_too(model: Path) -> None:
     import time
 
     lines = b"\n".join(json.dumps({**rows_of("shop")[0], "id": i}).encode() for i in range(30))
-    with client(model, requests_per_second=20.0) as talking:
+    with client(model, rate_limit_per_s=20.0) as talking:
         began = time.monotonic()
         assert len(talking.post("/v1/score/batch", content=lines).text.splitlines()) == 30
         assert time.monotonic() - began > 0.4  # twenty at once, the others one by one
@@ -584,7 +584,7 @@ def test_a_damaged_record_is_not_the_senders_fault_whatever_is_asked(model: Path
 def test_a_refusal_before_the_body_ends_the_connection(model: Path, tmp_path: Path) -> None:
     _, key = new_key("gate", ["score"])
     (tmp_path / "keys").write_text(f"{key}\n")
-    with client(model, keys=str(tmp_path / "keys")) as talking:
+    with client(model, keys_file=str(tmp_path / "keys")) as talking:
         assert talking.post("/v1/score", json={}).headers["connection"] == "close"
         assert talking.post("/nothing", json={}).headers["connection"] == "close"
 
@@ -605,7 +605,7 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
     other.save(tmp_path / "other")
     model = bundle("shop", tmp_path)
     before, after = (
-        Service(Settings(model=str(folder), store="memory://"))
+        Service(ServiceSettings(model_path=str(folder), store_url="memory://"))
         for folder in (model, tmp_path / "other")
     )
     old = before.keeper.now.form.decode(json.dumps(rows_of("shop")[0]).encode())
@@ -633,7 +633,7 @@ def test_customers_are_stored_under_pseudonyms(
         assert b"4111111111111111" not in file.read_bytes()
     monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "short")
     with pytest.raises(ConfigError, match="TURNCOAT_PSEUDONYM_KEY"):
-        create_app(Settings(model=str(model), store="memory://", pseudonymise=True))
+        create_app(ServiceSettings(model_path=str(model), store_url="memory://", pseudonymise=True))
 
 
 # ------------------------------------------------------------------------------------------------ models
@@ -671,7 +671,7 @@ def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path
         )
         assert talking.get("/readyz").status_code == 200
     with pytest.raises(BundleError):
-        create_app(Settings(model=str(model), store="memory://"))
+        create_app(ServiceSettings(model_path=str(model), store_url="memory://"))
 
 
 def test_a_model_that_is_still_on_its_way_is_taken_up_when_it_is_whole(

@@ -21,7 +21,7 @@ from tests.serving.cases import bundle, client, rows_of
 from turncoat import DataError, TurncoatError, load
 from turncoat.cli import app
 from turncoat.scoring.calibrations import calibrations
-from turncoat.serving.access import Door, load_keys
+from turncoat.serving.auth import ApiKeyAuthenticator, load_keys
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.recalibrating import known_outcomes
@@ -203,7 +203,7 @@ def served_with_outcomes(model: Path, store: str, flipped: bool) -> list[dict[st
         )
     )
     answers = []
-    with client(model, store, labels_condition=False) as talking:
+    with client(model, store, labels_update_belief=False) as talking:
         lines = b"\n".join(json.dumps(row).encode() for row in rows_of("shop"))
         answers = [
             json.loads(line)
@@ -290,7 +290,7 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(
         if label == 1
     }
     genuine = next(answer for answer in answers if answer["id"] not in frauds)
-    with client(model, store, labels_condition=False) as talking:
+    with client(model, store, labels_update_belief=False) as talking:
         talking.post(
             "/v1/labels", json={"id": genuine["id"], "customer": genuine["customer"], "label": 0}
         )
@@ -478,7 +478,7 @@ def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:
         turncoat("new-key", name, "--scopes", scopes, "--keys", file).splitlines()[0].split()[-1]
         for name, scopes in (("gate", "score"), ("desk", "read,label"))
     ]
-    door = Door(load_keys(file))
+    door = ApiKeyAuthenticator(load_keys(file))
     found = [door.caller(secret) for secret in secrets]
     assert [(key.name, sorted(key.scopes)) for key in found if key is not None] == [
         ("gate", ["score"]),

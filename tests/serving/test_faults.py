@@ -38,7 +38,7 @@ from turncoat.scoring import DetectorState
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.records import Record, counterparty_key, customer_key, unpack_record
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.memory import MemoryStore
 
@@ -282,7 +282,7 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(
 def test_a_slow_batch_does_not_keep_it_from_stopping(model: Path) -> None:
     """Lines that wait for their pace when the server is told to stop are not scored, and their sender is told."""
     rows = rows_of("shop")[:200]
-    with running(model, "memory://", "--rate-limit", "50") as server:
+    with running(model, "memory://", "--rate-limit-per-s", "50") as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         connection.request(
             "POST", "/v1/score/batch", b"\n".join(json.dumps(row).encode() for row in rows)
@@ -369,7 +369,9 @@ def test_a_head_sent_ahead_does_not_end_the_request_before_it(model: Path) -> No
         n_lines = 200 if stops else 100
         body = b"\n".join(lines.splitlines()[:n_lines])
         with (
-            running(model, "memory://", "--client-seconds", "0.5", "--rate-limit", "50") as server,
+            running(
+                model, "memory://", "--client-timeout-s", "0.5", "--rate-limit-per-s", "50"
+            ) as server,
             socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
         ):
             head = f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -407,7 +409,7 @@ def _received(sending: socket.socket, until: Callable[[bytes], bool] = lambda _:
 
 
 def test_slow_clients_are_hung_up_on_and_the_others_served(model: Path) -> None:
-    with running(model, "memory://", "--client-seconds", "0.5") as server:
+    with running(model, "memory://", "--client-timeout-s", "0.5") as server:
         slow = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(3)]
         slow[1].sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         slow[2].sendall(
@@ -489,7 +491,7 @@ def test_requests_sent_ahead_of_garbage_or_the_end_are_no_error_of_ours(model: P
         assert "Traceback" not in server.log.read_text()
 
 
-_OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+_OFFER = b"Connection: Upgrade, HTTP2-ServiceSettings\r\nUpgrade: h2c\r\nHTTP2-ServiceSettings: AAEAAEAA\r\n"
 
 
 def test_an_offer_to_go_on_in_another_protocol_is_declined(model: Path) -> None:
@@ -530,7 +532,7 @@ def _check_declined(received: bytes, bodies: list[bytes]) -> None:
 
 def test_after_an_offer_the_body_is_not_waited_for_for_ever(model: Path) -> None:
     with (
-        running(model, "memory://", "--client-seconds", "0.5") as server,
+        running(model, "memory://", "--client-timeout-s", "0.5") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
     ):
         sending.sendall(
@@ -555,7 +557,7 @@ def test_many_offers_sent_ahead_are_declined_one_after_the_other(model: Path) ->
 def test_nobody_is_kept_for_what_is_no_request(model: Path) -> None:
     """Bytes between requests, or of a body that nobody wanted, win no more time than the head of a request has."""
     head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
-    with running(model, "memory://", "--client-seconds", "1") as server:
+    with running(model, "memory://", "--client-timeout-s", "1") as server:
         for more, body, later in (
             (b"", b"", b"\r\n"),
             (b"Content-Length: 100\r\n", b"", b"x"),
@@ -599,7 +601,7 @@ def test_what_follows_a_body_is_no_part_of_the_head(model: Path) -> None:
 
 def test_who_reads_no_answers_is_hung_up_on(model: Path) -> None:
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with running(model, "memory://", "--client-seconds", "0.1") as server:
+    with running(model, "memory://", "--client-timeout-s", "0.1") as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             with pytest.raises(ConnectionError):  # a timeout would be none
@@ -610,7 +612,7 @@ def test_who_reads_no_answers_is_hung_up_on(model: Path) -> None:
 
 def test_who_breaks_off_is_no_error_of_ours(model: Path) -> None:
     """Also when the time for the next request, or for reading, is over."""
-    with running(model, "memory://", "--client-seconds", "0.1") as server:
+    with running(model, "memory://", "--client-timeout-s", "0.1") as server:
         for request in (
             b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
             b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500,
@@ -645,7 +647,9 @@ def test_a_batch_may_be_sent_whole_before_its_answers_are_read(model: Path) -> N
 
 
 def test_a_worker_whose_parent_has_gone_before_it_could_look_ends(model: Path) -> None:
-    settings = Settings(model=str(model), store="memory://", workers=2, parent=os.getppid())
+    settings = ServiceSettings(
+        model_path=str(model), store_url="memory://", workers=2, parent_pid=os.getppid()
+    )
     code = f"import os, time; os.environ['TURNCOAT_SERVE_SETTINGS'] = {msgspec.json.encode(settings).decode()!r}\n"
     code += "from turncoat.serving.server import worker; app = worker(); time.sleep(60)"
     assert (

@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from tests.scoring.cases import detector
 from tests.serving.cases import bundle, client, rows_of
 from tests.serving.process import Server, running
-from turncoat.serving.access import new_key
+from turncoat.serving.auth import new_key
 from turncoat.serving.fields import (
     FieldError,
     MalformedError,

@@ -75,7 +75,7 @@ def test_too_many_are_turned_away_and_at_the_end_all_who_wait_are_answered() -> 
         return [Given(b"", 0.0) for _ in batch]
 
     async def go() -> None:
-        line = Line(work, most_at_once=2, most_waiting=5)
+        line = Line(work, most_at_once=2, max_queue_size=5)
         waiting = [line.ask(one) for one in SOME[:5]]
         with pytest.raises(OverloadedError, match="5 transactions"):
             line.ask(SOME[5])

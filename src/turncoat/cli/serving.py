@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from typer import Argument, Option
 
 from turncoat.errors import ConfigError
 
@@ -26,16 +27,23 @@ _STORE_HELP = (
 )
 
 
-class Late(StrEnum):
-    """What becomes of a transaction older than the belief."""
+class LatePolicy(StrEnum):
+    """What happens to a transaction older than the belief."""
 
     KEEP = "keep"
     APPLY = "apply"
     REFUSE = "refuse"
 
 
-def _need_extra() -> None:
-    """Refuse, in a sentence, if the server's libraries are not installed."""
+class LogFormat(StrEnum):
+    """Format of the service's log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def _check_extra() -> None:
+    """Raise a ConfigError if the server's libraries are not installed."""
     try:
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
@@ -47,65 +55,67 @@ def _need_extra() -> None:
 
 
 def serve(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder written by `turncoat fit`, or a `detector` folder of a study."
-        ),
-    ],
-    store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
-    host: Annotated[str, typer.Option(help="Other than loopback needs --keys.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that share the port and the store.")
-    ] = 1,
+    model: Annotated[Path, Argument(help="Folder written by `turncoat fit` or by a study.")],
+    store: Annotated[str, Option(help=_STORE_HELP)] = "",
+    create_store: Annotated[
+        bool, Option("--create-store", help="Create the SQLite file of --store if it is missing.")
+    ] = False,
+    host: Annotated[
+        str, Option(help="Needs --keys unless it is a loopback address.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Option(min=1, max=65535)] = 8000,
+    workers: Annotated[int, Option(min=1, help="Processes that share port and store.")] = 1,
     keys: Annotated[
         Path | None,
-        typer.Option(help="File of API keys (`turncoat new-key`); more in TURNCOAT_API_KEYS."),
+        Option(help="File of API keys (`turncoat new-key`), added to TURNCOAT_API_KEYS."),
     ] = None,
     late: Annotated[
-        Late,
-        typer.Option(
-            help="A transaction older than the belief: scored without moving it, applied, or refused."
-        ),
-    ] = Late.KEEP,
-    labels_follow: Annotated[
-        bool,
-        typer.Option(
-            help="Whether frauds will be reported to /v1/labels. If so, what is not reported in time counts as genuine."
-        ),
+        LatePolicy,
+        Option(help="Transaction older than the belief: score only, also update, or refuse."),
+    ] = LatePolicy.KEEP,
+    expect_labels: Annotated[
+        bool, Option(help="Frauds will be reported to /v1/labels; the unreported count as genuine.")
     ] = True,
-    labels_condition: Annotated[
-        bool,
-        typer.Option(
-            help="Whether the label of a customer's latest transaction conditions the belief."
-        ),
+    labels_update_belief: Annotated[
+        bool, Option(help="Condition the belief on the label of a customer's latest transaction.")
     ] = True,
     pseudonymise: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--pseudonymise", help="Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY."
         ),
     ] = False,
     reasons: Annotated[
-        int,
-        typer.Option(min=0, help="Strongest reasons in an answer, the rest as one; 0 for none."),
+        int, Option(min=0, help="Number of reasons in a response; the rest are summed.")
     ] = 4,
     retention_days: Annotated[
-        float, typer.Option(min=0, help="How long the log is kept; 0 for ever.")
+        float, Option(min=0, help="How long log entries are kept; 0 keeps them for ever.")
     ] = 30.0,
-    rate_limit: Annotated[
-        float, typer.Option(min=0, help="Requests a second of each caller; 0 is no limit.")
+    max_future_s: Annotated[
+        float, Option(min=0, help="How far ahead of the clock a transaction's time may be.")
+    ] = 86400.0,
+    rate_limit_per_s: Annotated[
+        float, Option(min=0, help="Requests per second of each caller; 0 is no limit.")
     ] = 0.0,
-    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of one transaction.")] = 1024
+    max_body_bytes: Annotated[int, Option(min=1024, help="Maximum size of one transaction.")] = 1024
     * 1024,
-    client_seconds: Annotated[
-        float, typer.Option(min=0.1, help="That a client may take to send its request.")
-    ] = 10.0,
-    reload_seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Between looks for a new model or calibration; 0 never looks."),
+    max_batch_lines: Annotated[int, Option(min=1, help="Maximum lines of one batch.")] = 100_000,
+    max_connections: Annotated[
+        int, Option(min=1, help="Connections served at once by each worker.")
+    ] = 1000,
+    request_timeout_s: Annotated[
+        float, Option(min=0.01, help="Deadline of a request; after it the answer is 503.")
     ] = 2.0,
+    client_timeout_s: Annotated[
+        float, Option(min=0.1, help="Time a client may take to send headers or a body.")
+    ] = 10.0,
+    idle_timeout_s: Annotated[
+        float, Option(min=0.1, help="Time a connection may stay open without a request.")
+    ] = 60.0,
+    reload_interval_s: Annotated[
+        float, Option(min=0, help="Time between checks for a new model; 0 never checks.")
+    ] = 2.0,
+    log_format: Annotated[LogFormat, Option(help="Lines of text or of JSON.")] = LogFormat.TEXT,
 ) -> None:
     """Score transactions over HTTP. Every customer's belief is in a store.
 
@@ -115,52 +125,56 @@ def serve(
 
     `turncoat serve detector/ --store redis://127.0.0.1:6379/0 --workers 2`
 
-    `turncoat serve detector/ --host 0.0.0.0 --keys keys.txt --rate-limit 500`
+    `turncoat serve detector/ --host 0.0.0.0 --keys keys.txt --rate-limit-per-s 500`
     """
-    _need_extra()
+    _check_extra()
     from turncoat.serving.server import serve as run
-    from turncoat.serving.settings import Settings, default_store
+    from turncoat.serving.settings import ServiceSettings, default_store_url
 
-    settings = Settings(
-        model=str(model),
-        store=store or default_store(model),
-        host=host,
-        port=port,
-        workers=workers,
-        keys=None if keys is None else str(keys),
-        late=late.value,
-        labels_follow=labels_follow,
-        labels_condition=labels_condition,
-        pseudonymise=pseudonymise,
-        reasons=reasons,
-        retention_days=retention_days,
-        requests_per_second=rate_limit,
-        most_body=max_body,
-        client_seconds=client_seconds,
-        reload_seconds=reload_seconds,
+    run(
+        ServiceSettings(
+            model_path=str(model),
+            store_url=store or default_store_url(model),
+            create_store=create_store or not store,
+            host=host,
+            port=port,
+            workers=workers,
+            keys_file=None if keys is None else str(keys),
+            late_policy=late.value,
+            expect_labels=expect_labels,
+            labels_update_belief=labels_update_belief,
+            pseudonymise=pseudonymise,
+            n_reasons=reasons,
+            retention_days=retention_days,
+            max_future_s=max_future_s,
+            rate_limit_per_s=rate_limit_per_s,
+            max_body_bytes=max_body_bytes,
+            max_batch_lines=max_batch_lines,
+            max_connections=max_connections,
+            request_timeout_s=request_timeout_s,
+            client_timeout_s=client_timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            reload_interval_s=reload_interval_s,
+            log_format=log_format.value,
+        )
     )
-    run(settings)
 
 
 def replay(
-    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
+    model: Annotated[Path, Argument(help="A folder written by `turncoat fit`.")],
     data: Annotated[
         Path,
-        typer.Argument(
-            help="The history: a file or folder of the same schema; labels may be missing."
-        ),
+        Argument(help="The history: a file or folder of the same schema; labels may be missing."),
     ],
-    store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
+    store: Annotated[str, Option(help=_STORE_HELP)] = "",
     log: Annotated[
         bool,
-        typer.Option(
+        Option(
             help="Keep the transactions in the log too: for late arrivals, and for rebuilding beliefs."
         ),
     ] = True,
-    pseudonymise: Annotated[
-        bool, typer.Option("--pseudonymise", help="As in `turncoat serve`.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    pseudonymise: Annotated[bool, Option("--pseudonymise", help="As in `turncoat serve`.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Warm a store with history. Every transaction counts in the order it happened; a stopped replay goes on where it was.
 
@@ -173,12 +187,12 @@ def replay(
     from turncoat import load
     from turncoat.data import read_for_scoring
     from turncoat.serving.pseudonyms import Pseudonyms
-    from turncoat.serving.settings import default_store
+    from turncoat.serving.settings import default_store_url
 
     pseudonyms = Pseudonyms.from_environment() if pseudonymise else None
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.fitted().schema)
-    url = store or default_store(model)
+    url = store or default_store_url(model)
     if url.startswith("memory:"):
         raise ConfigError(
             "a store in memory is gone when the replay ends. Name a SQLite file or a Redis"
@@ -243,11 +257,11 @@ async def _replay(
 
 
 def recalibrate(
-    model: Annotated[Path, typer.Argument(help="The folder of the model that serves.")],
-    store: Annotated[str, typer.Option(help=_STORE_HELP)] = "",
+    model: Annotated[Path, Argument(help="The folder of the model that serves.")],
+    store: Annotated[str, Option(help=_STORE_HELP)] = "",
     keep: Annotated[
         float,
-        typer.Option(
+        Option(
             min=0.0,
             max=1.0,
             help="Weight of the calibration that the model was fitted with; 0 forgets it.",
@@ -255,29 +269,29 @@ def recalibrate(
     ] = 1.0,
     delay_days: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.0,
             help="After so long what was not reported counts as genuine, and what is younger is left out; by default the label delay.",
         ),
     ] = None,
     reported_only: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--reported-only",
             help="Use only what was reported, if that is all transactions of some kind, not just frauds.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the new fraud shares, and change nothing.")
+        bool, Option("--dry-run", help="Show the new fraud shares, and change nothing.")
     ] = False,
     use: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=0, help="Switch to an earlier calibration; 0 is the one the model was fitted with."
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--list", help="Show the calibrations there are.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    show: Annotated[bool, Option("--list", help="Show the calibrations there are.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Update the regimes' fraud shares with reported outcomes. Nothing is refitted.
 
@@ -296,7 +310,7 @@ def recalibrate(
     from turncoat import load
     from turncoat.scoring.calibrations import About, calibrations, save_calibration, use_calibration
     from turncoat.scoring.regimes import FEW_OUTCOMES
-    from turncoat.serving.settings import default_store
+    from turncoat.serving.settings import default_store_url
 
     if use is not None and dry_run:
         raise ConfigError(
@@ -310,7 +324,7 @@ def recalibrate(
             detector.features_.fitted().label_delay if delay_days is None else delay_days * 86400.0
         )
         known = asyncio.run(
-            _known(detector, store or default_store(model), delay, not reported_only)
+            _known(detector, store or default_store_url(model), delay, not reported_only)
         )
         updated = detector.recalibrated(
             known.beliefs, known.labels, known.offsets, known.external, keep=keep
@@ -363,23 +377,19 @@ async def _known(detector: Detector, url: str, delay: float, unreported: bool) -
 
 
 def erase(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Customers, as answers show them.")
-    ],
+    names: Annotated[list[str], Argument(metavar="NAME", help="Customers, as answers show them.")],
     store: Annotated[
         str,
-        typer.Option(
-            help="Where the service keeps them: `sqlite:///FILE` or `redis://HOST:PORT/DB`."
-        ),
+        Option(help="Where the service keeps them: `sqlite:///FILE` or `redis://HOST:PORT/DB`."),
     ],
     pseudonymise: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--pseudonymise",
             help="As in `turncoat serve`: they are stored by a hash keyed with TURNCOAT_PSEUDONYM_KEY.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove customers from a store. Their records and every log entry that they are in go; that cannot be undone.
 
@@ -433,10 +443,10 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
 
 
 def new_key(
-    name: Annotated[str, typer.Argument(help="Whose key it is.")],
-    scopes: Annotated[str, typer.Option(help="What it may do: of score, read, label.")] = "score",
+    name: Annotated[str, Argument(help="Whose key it is.")],
+    scopes: Annotated[str, Option(help="What it may do: of score, read, label.")] = "score",
     keys: Annotated[
-        Path | None, typer.Option(help="File to add its hash to; otherwise the line is printed.")
+        Path | None, Option(help="File to add its hash to; otherwise the line is printed.")
     ] = None,
 ) -> None:
     """Make an API key. It is shown once; only its hash is kept.
@@ -447,8 +457,8 @@ def new_key(
 
     `turncoat new-key console --scopes read,label --keys keys.txt`
     """
-    from turncoat.serving.access import new_key as make
-    from turncoat.serving.access import parse_keys
+    from turncoat.serving.auth import new_key as make
+    from turncoat.serving.auth import parse_keys
 
     secret, key = make(name, scopes.split(","))
     if (

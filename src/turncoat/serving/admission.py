@@ -16,9 +16,10 @@ from turncoat.serving.service import Service
 def admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Service, Head, str]:
     """The service, if the caller may use it for this; the head of the request; and who calls."""
     service: Service = scope["app"].state.service
+    limiter = scope["app"].state.rate_limiter
     head: Head = dict(scope["headers"])
     caller = scope["client"][0] if scope.get("client") else "local"
-    if service.door.is_open:
+    if scope["app"].state.authenticator.is_open:
         if b"origin" in head and not _is_here(
             head[b"origin"]
         ):  # a page of somebody else's in a browser here
@@ -38,7 +39,7 @@ def admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Serv
     else:
         given = head.get(b"authorization", b"")
         secret = given[7:] if given[:7].lower() == b"bearer " else head.get(b"x-api-key", b"")
-        key = service.door.caller(secret.decode("latin-1"))
+        key = scope["app"].state.authenticator.caller(secret.decode("latin-1"))
         if key is None:
             raise RequestError(
                 401,
@@ -52,11 +53,11 @@ def admitted(scope: Scope, wanted: str | None, paced: bool = True) -> tuple[Serv
                 f"this key may not {wanted}; it may {', '.join(sorted(key.scopes))}",
             )
         caller = key.name
-    if paced and (wait := service.pace.wait(caller)):
+    if paced and (wait := limiter.wait(caller)):
         raise RequestError(
             429,
             "too_many",
-            f"more than {service.pace.per_second:g} requests a second",
+            f"more than {scope['app'].state.rate_limiter.per_second:g} requests a second",
             retry_after=wait,
         )
     return service, head, caller

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from turncoat import __version__
 from turncoat.errors import TurncoatError
-from turncoat.serving import access
+from turncoat.serving import auth
 from turncoat.serving.admission import admitted
 from turncoat.serving.answers import Problem, Refusal, json_bytes
 from turncoat.serving.batches import Lines, Unread, answer_lines
@@ -32,7 +33,7 @@ from turncoat.serving.openapi import describe
 from turncoat.serving.page import page
 from turncoat.serving.refusals import RequestError, problem_of, tell_operator
 from turncoat.serving.service import Service
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 
 _log = logging.getLogger("turncoat")
 _BEFORE_THE_BODY = (401, 403, 408, 413, 429)  # answers that may be given before the body is read
@@ -44,7 +45,7 @@ _JSON_HEADERS = [
 ]
 
 
-def create_app(settings: Settings) -> Starlette:
+def create_app(settings: ServiceSettings) -> Starlette:
     """The application, with its model loaded and its store open."""
     service = Service(settings)
 
@@ -80,6 +81,10 @@ def create_app(settings: Settings) -> Starlette:
         False  # to an address that the client may have for this server, without its TLS
     )
     app.state.service, app.state.unread = service, Unread()
+    app.state.authenticator = auth.ApiKeyAuthenticator(
+        auth.load_keys(None if settings.keys_file is None else Path(settings.keys_file))
+    )
+    app.state.rate_limiter = auth.RateLimiter(settings.rate_limit_per_s)
     return app
 
 
@@ -146,7 +151,7 @@ class App(Starlette):
 
 async def _scored(scope: Scope, receive: Receive) -> bytes:
     """The answer to one transaction."""
-    service, head, _ = admitted(scope, access.SCORE)
+    service, head, _ = admitted(scope, auth.SCORE)
     started = time.perf_counter()
     transaction = service.keeper.now.form.decode(await read_body(receive, head, service.settings))
     given = await service.line.ask(transaction)
@@ -161,21 +166,25 @@ async def score(request: Request) -> Response:
 
 async def score_batch(request: Request) -> Response:
     """Score transactions, one JSON object a line; answers come a line each, in order, while lines still arrive."""
-    service, _, caller = admitted(request.scope, access.SCORE)
+    service, _, caller = admitted(request.scope, auth.SCORE)
     incoming = Incoming(request.receive, service.settings, request.scope)
-    return Lines(answer_lines(service, incoming, caller), _HEADERS, request.app.state.unread)
+    return Lines(
+        answer_lines(service, request.app.state.rate_limiter, incoming, caller),
+        _HEADERS,
+        request.app.state.unread,
+    )
 
 
 async def label(request: Request) -> Response:
     """Take in the outcome of a transaction."""
-    service, head, _ = admitted(request.scope, access.LABEL)
+    service, head, _ = admitted(request.scope, auth.LABEL)
     body = decode_label(await read_body(request.receive, head, service.settings))
     return _json(json_bytes(await service.label(str(body.customer), str(body.id), int(body.label))))
 
 
 async def customer(request: Request) -> Response:
     """What is remembered of a customer."""
-    service, _, _ = admitted(request.scope, access.READ)
+    service, _, _ = admitted(request.scope, auth.READ)
     found = await service.customer(request.path_params["customer"])
     if found is None:
         raise RequestError(404, "not_found", "no transaction of this customer was scored yet")
@@ -184,7 +193,7 @@ async def customer(request: Request) -> Response:
 
 async def model(request: Request) -> Response:
     """Which model serves, its regimes, and an example of a transaction."""
-    served = admitted(request.scope, access.READ)[0].keeper.now
+    served = admitted(request.scope, auth.READ)[0].keeper.now
     detector, regimes = served.detector, served.detector.regimes
     low, high = regimes.interval()
     told: dict[str, Any] = {
@@ -212,7 +221,7 @@ async def model(request: Request) -> Response:
 
 async def drift(request: Request) -> Response:
     """How far scores and features are from those of calibration."""
-    return _json(json_bytes(admitted(request.scope, access.READ)[0].keeper.now.drift.report()))
+    return _json(json_bytes(admitted(request.scope, auth.READ)[0].keeper.now.drift.report()))
 
 
 async def alive(_: Request) -> Response:
@@ -230,8 +239,8 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """What was counted, for Prometheus."""
-    service, _, _ = admitted(request.scope, access.READ, paced=False)
-    shared = service.settings.run_folder if service.settings.workers > 1 else None
+    service, _, _ = admitted(request.scope, auth.READ, paced=False)
+    shared = service.settings.metrics_dir if service.settings.workers > 1 else None
     return Response(
         service.metrics.text(shared), headers={**_HEADERS, "Content-Type": CONTENT_TYPE}
     )
@@ -256,7 +265,7 @@ async def home(_: Request) -> Response:
 
 def _described(request: Request) -> dict[str, Any]:
     service, _, _ = admitted(request.scope, None)
-    return describe(service.keeper.now.form, not service.door.is_open)
+    return describe(service.keeper.now.form, not request.app.state.authenticator.is_open)
 
 
 def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from turncoat.errors import TurncoatError
 from turncoat.serving.answers import Given, Refusal, json_bytes
+from turncoat.serving.auth import RateLimiter
 from turncoat.serving.bodies import Incoming
 from turncoat.serving.line import SEND_AGAIN, EndingError, OverloadedError, OvertakingError
 from turncoat.serving.refusals import RequestError, problem_of, tell_operator
@@ -87,7 +88,9 @@ class _Line(NamedTuple):
     customer: str | None  # if that much is known of it
 
 
-async def answer_lines(service: Service, incoming: Incoming, caller: str) -> AsyncGenerator[bytes]:
+async def answer_lines(
+    service: Service, limiter: RateLimiter, incoming: Incoming, caller: str
+) -> AsyncGenerator[bytes]:
     """Answers to lines, in order, a piece for every few, as long as somebody waits for them and the server goes on."""
     waiting: list[_Line] = []
     unwritten: set[str] = (
@@ -100,7 +103,7 @@ async def answer_lines(service: Service, incoming: Incoming, caller: str) -> Asy
                 number += 1
                 if isinstance(line, bytes) and not line.strip():
                     continue
-                if not await _paced(service, incoming, caller):
+                if not await _paced(limiter, incoming, caller):
                     waiting.append(_Line(number, EndingError(), None))
                     break
                 waiting.append(
@@ -121,9 +124,9 @@ async def answer_lines(service: Service, incoming: Incoming, caller: str) -> Asy
                 one.exception()
 
 
-async def _paced(service: Service, incoming: Incoming, caller: str) -> bool:
+async def _paced(limiter: RateLimiter, incoming: Incoming, caller: str) -> bool:
     """Wait until a caller may go on; whether there is time for that before the server ends."""
-    while wait := service.pace.wait(caller):
+    while wait := limiter.wait(caller):
         if incoming.is_ending:
             return False
         await asyncio.sleep(wait)
@@ -137,9 +140,9 @@ def _asked(
     """Put a line's transaction in line, behind those of the same customer."""
     customer = None
     try:
-        if len(line) > service.settings.most_body:
+        if len(line) > service.settings.max_body_bytes:
             raise RequestError(
-                413, "too_large", f"a line is longer than {service.settings.most_body:,} bytes"
+                413, "too_large", f"a line is longer than {service.settings.max_body_bytes:,} bytes"
             )
         transaction = service.keeper.now.form.decode(line)
         customer = transaction.customer

@@ -12,22 +12,22 @@ from turncoat.errors import TurncoatError
 from turncoat.serving.line import EndingError
 from turncoat.serving.protocol import ENDING, TAKEN
 from turncoat.serving.refusals import RequestError
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 
 _TURNS = 4  # of the loop, in which a piece that is in the socket already is read
 
 Head = Mapping[bytes, bytes]  # of a request: names in lower case, and values
 
 
-async def read_body(receive: Receive, head: Head, settings: Settings) -> bytes:
+async def read_body(receive: Receive, head: Head, settings: ServiceSettings) -> bytes:
     """The whole body, if it is neither too long nor too slow. Who sends nothing of it is hung up on by the protocol."""
-    most = settings.most_body
+    most = settings.max_body_bytes
     if int(head.get(b"content-length", b"0")) > most:
         raise RequestError(413, "too_large", f"the body is longer than {most:,} bytes")
     body, more = await _piece(receive)
     if more:
         try:
-            async with asyncio.timeout(settings.client_seconds):
+            async with asyncio.timeout(settings.client_timeout_s):
                 pieces, size = [body], len(body)
                 while more and size <= most:
                     piece, more = await _piece(receive)
@@ -35,7 +35,7 @@ async def read_body(receive: Receive, head: Head, settings: Settings) -> bytes:
                     size += len(piece)
         except TimeoutError:
             raise RequestError(
-                408, "slow", f"the body took longer than {settings.client_seconds:g} seconds"
+                408, "slow", f"the body took longer than {settings.client_timeout_s:g} seconds"
             ) from None
         body = b"".join(pieces)
     if len(body) > most:
@@ -54,7 +54,7 @@ async def _piece(receive: Receive) -> tuple[bytes, bool]:
 class Incoming:
     """A body that comes piece by piece, and whether its sender is still there."""
 
-    def __init__(self, receive: Receive, settings: Settings, scope: Scope) -> None:
+    def __init__(self, receive: Receive, settings: ServiceSettings, scope: Scope) -> None:
         """Of a request that nothing was read of yet."""
         self._receive, self._settings, self._scope = receive, settings, scope
         self._leaving: asyncio.Task[Message] | None = (
@@ -83,11 +83,11 @@ class Incoming:
                 if not await _is_at_the_door(coming):
                     yield None
                 *lines, rest = (
-                    rest + await asyncio.wait_for(coming, self._settings.client_seconds)
+                    rest + await asyncio.wait_for(coming, self._settings.client_timeout_s)
                 ).split(b"\n")
             except TimeoutError:
                 yield RequestError(
-                    408, "slow", f"nothing came for {self._settings.client_seconds:g} seconds"
+                    408, "slow", f"nothing came for {self._settings.client_timeout_s:g} seconds"
                 )
                 return
             finally:
@@ -110,12 +110,14 @@ class Incoming:
         most = self._settings
         if self.is_ending and not self.is_whole:
             return EndingError()
-        if n_lines > most.most_lines:
+        if n_lines > most.max_batch_lines:
             return RequestError(
-                413, "too_large", f"the batch has more than {most.most_lines:,} lines"
+                413, "too_large", f"the batch has more than {most.max_batch_lines:,} lines"
             )
-        if len(rest) > most.most_body:
-            return RequestError(413, "too_large", f"a line is longer than {most.most_body:,} bytes")
+        if len(rest) > most.max_body_bytes:
+            return RequestError(
+                413, "too_large", f"a line is longer than {most.max_body_bytes:,} bytes"
+            )
         return None
 
     async def _piece(self) -> bytes:

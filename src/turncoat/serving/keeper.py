@@ -15,7 +15,7 @@ from turncoat.scoring import Detector, load
 from turncoat.serving.drift import DriftMonitor
 from turncoat.serving.fields import TransactionForm
 from turncoat.serving.pseudonyms import Pseudonyms
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 
 _log = logging.getLogger("turncoat")
 _WATCHED = ("manifest.json", "calibrations/current.json")
@@ -33,9 +33,9 @@ class Served:
 class Keeper:
     """Holds what serves now."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         """Loads the model; a BundleError if it cannot be trusted."""
-        self._settings, self._folder = settings, Path(settings.model)
+        self._settings, self._folder = settings, Path(settings.model_path)
         self._pseudonyms = Pseudonyms.from_environment() if settings.pseudonymise else None
         self._seen = self._signature()
         self._problem = ""  # that keeps the latest from being taken up
@@ -84,10 +84,10 @@ class Keeper:
             raise BundleError(
                 f"{self._folder}: {', '.join(sorted(shared))} names customers and something else too; it cannot be a pseudonym"
             )
-        form = TransactionForm(detector, self._pseudonyms, self._settings.labels_follow)
+        form = TransactionForm(detector, self._pseudonyms, self._settings.expect_labels)
         example = form.decode(msgspec.json.encode(form.example)).row
         detector.score_one(
-            None, example, n_reasons=self._settings.reasons
+            None, example, n_reasons=self._settings.n_reasons
         )  # compiles, and shows that it works
         return detector, form
 
@@ -99,9 +99,9 @@ class Keeper:
         if old is not None and old.drift.follows(reference):
             return Served(detector, form, old.drift)  # what was seen of this model stays
         folder = None
-        if self._settings.run_folder:
+        if self._settings.metrics_dir:
             folder = (
-                Path(self._settings.run_folder)
+                Path(self._settings.metrics_dir)
                 / f"{detector.version_}-{zlib.crc32(reference.means.tobytes()):08x}"
             )
         return Served(

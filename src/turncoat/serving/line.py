@@ -66,9 +66,9 @@ class _Waiting(NamedTuple):
 class Line:
     """Gives what waits to `work`, as many at a time as have come."""
 
-    def __init__(self, work: Work, most_at_once: int = 64, most_waiting: int = 4096) -> None:
+    def __init__(self, work: Work, most_at_once: int = 64, max_queue_size: int = 4096) -> None:
         """To be started with `run`."""
-        self._work, self._most_at_once, self._most_waiting = work, most_at_once, most_waiting
+        self._work, self._most_at_once, self._most_waiting = work, most_at_once, max_queue_size
         self._waiting: deque[_Waiting] = deque()
         self._something = asyncio.Event()
         self._ending = False

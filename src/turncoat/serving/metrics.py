@@ -46,7 +46,7 @@ class _Histogram(Histogram):
             self._buckets[place].inc(places.count(place))
 
 
-class Metrics:
+class ServiceMetrics:
     """Counters of one process."""
 
     def __init__(self) -> None:

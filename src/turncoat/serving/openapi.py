@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from turncoat import __version__
-from turncoat.serving import access
+from turncoat.serving import auth
 from turncoat.serving.answers import Answer, Customer, Outcome, Refusal, Remembered
 from turncoat.serving.drift import DriftReport
 from turncoat.serving.fields import LabelBody, TransactionForm
@@ -76,7 +76,7 @@ def describe(form: TransactionForm, needs_key: bool) -> dict[str, Any]:
             told["parameters"] = parameters
         return told
 
-    read, one = access.READ, {"type": "object"}
+    read, one = auth.READ, {"type": "object"}
     where = {
         "name": "customer",
         "in": "path",
@@ -85,20 +85,20 @@ def describe(form: TransactionForm, needs_key: bool) -> dict[str, Any]:
     }
     score = operation(
         "Score one transaction",
-        access.SCORE,
+        auth.SCORE,
         (_JSON, answers),
         body=(_JSON, transaction, form.example),
         also=(409, 422, 503),
     )
     batch = operation(
         "Score many: one JSON object a line, answered a line each, in order; a refused line is answered with its error",
-        access.SCORE,
+        auth.SCORE,
         (_LINES, {"type": "string"}),
         body=(_LINES, {"type": "string"}, msgspec.json.encode(form.example).decode()),
     )
     labels = operation(
         "Report the outcome of a transaction",
-        access.LABEL,
+        auth.LABEL,
         (_JSON, outcome),
         body=(_JSON, label, example_label),
         also=(404, 422, 503),

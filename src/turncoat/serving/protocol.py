@@ -29,7 +29,7 @@ TAKEN = "turncoat.taken"  # in the scope of a batch: when its latest line was ta
 class PatientProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which by itself waits for ever."""
 
-    client_seconds = 10.0  # for all connections of a process
+    client_timeout_s = 10.0  # for all connections of a process
     _head_bytes = 0
     _began = False  # whether a request begins in the piece at hand
     _has_head = False  # whether the head of the latest request is whole
@@ -153,14 +153,14 @@ class PatientProtocol(HttpToolsProtocol):
         is_ending = self.transport.is_closing() or any(
             ENDING in request.scope for request in self._unanswered
         )
-        return self.client_seconds * (1 if is_ending else READER_PATIENCE)
+        return self.client_timeout_s * (1 if is_ending else READER_PATIENCE)
 
     def _look_at_reader(self) -> None:
         """Hang up on one that has read nothing, unless lines of its batch are being taken in: many read once all is sent."""
         idle = self.loop.time() - max(
             (request.scope.get(TAKEN, -math.inf) for request in self._unanswered), default=-math.inf
         )
-        if idle < self.client_seconds or self._count_unread() < self._n_unread:
+        if idle < self.client_timeout_s or self._count_unread() < self._n_unread:
             self._wait_for_reader()
         else:
             _log.info(
@@ -190,7 +190,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def _wait(self) -> None:
         self._stop_waiting()
-        self._patience = self.loop.call_later(self.client_seconds, self._give_up)
+        self._patience = self.loop.call_later(self.client_timeout_s, self._give_up)
 
     def _give_up(self) -> None:
         """Hang up, unless an earlier request is still being answered: until then the rest of this one may not even be read."""

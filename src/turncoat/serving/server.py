@@ -20,11 +20,11 @@ import uvicorn
 from starlette.applications import Starlette
 
 from turncoat.errors import ConfigError
-from turncoat.serving.access import load_keys
 from turncoat.serving.app import create_app
+from turncoat.serving.auth import load_keys
 from turncoat.serving.keeper import Keeper
 from turncoat.serving.protocol import PatientProtocol
-from turncoat.serving.settings import Settings, hand_over, handed_over
+from turncoat.serving.settings import ServiceSettings, export_settings, import_settings
 from turncoat.serving.stores import open_store
 
 _DRAIN_SECONDS = 30
@@ -32,11 +32,11 @@ _ALLOCATIONS_PER_COLLECTION = 20_000
 _log = logging.getLogger("turncoat")
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: ServiceSettings) -> None:
     """Serve until told to stop (SIGTERM, SIGINT); requests under way are answered first. Refuses at once what could not work."""
     settings.check()
     if not settings.is_loopback and not load_keys(
-        None if settings.keys is None else Path(settings.keys)
+        None if settings.keys_file is None else Path(settings.keys_file)
     ):
         raise ConfigError(
             f"host {settings.host} can be reached from other machines: set up API keys (--keys), or serve on 127.0.0.1"
@@ -60,11 +60,15 @@ def serve(settings: Settings) -> None:
     Keeper(
         settings
     )  # a bundle that cannot be trusted is refused here, not by every worker again and again
-    asyncio.run(open_store(settings.store).close())  # nor one after the other a store that is none
+    asyncio.run(
+        open_store(settings.store_url).close()
+    )  # nor one after the other a store that is none
     _say_where(settings)
     with tempfile.TemporaryDirectory(prefix="turncoat-") as shared:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared
-        hand_over(msgspec.structs.replace(settings, run_folder=shared, parent=os.getpid()))
+        export_settings(
+            msgspec.structs.replace(settings, metrics_dir=shared, parent_pid=os.getpid())
+        )
         uvicorn.run(
             "turncoat.serving.server:worker",
             factory=True,
@@ -77,8 +81,8 @@ def worker() -> Starlette:
     """The application of a worker process."""
     _log_to_stderr()
     _log.info("worker process %d starts", os.getpid())
-    settings = handed_over()
-    threading.Thread(target=_end_with, args=(settings.parent,), daemon=True).start()
+    settings = import_settings()
+    threading.Thread(target=_end_with, args=(settings.parent_pid,), daemon=True).start()
     return _prepared(settings)
 
 
@@ -89,8 +93,8 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _prepared(settings: Settings) -> Starlette:
-    PatientProtocol.client_seconds = settings.client_seconds
+def _prepared(settings: ServiceSettings) -> Starlette:
+    PatientProtocol.client_timeout_s = settings.client_timeout_s
     app = create_app(settings)
     gc.collect()
     gc.freeze()  # what is loaded stays, and need not be looked through again and again
@@ -98,7 +102,7 @@ def _prepared(settings: Settings) -> Starlette:
     return app
 
 
-def server_options(settings: Settings) -> dict[str, Any]:
+def server_options(settings: ServiceSettings) -> dict[str, Any]:
     """How uvicorn is run."""
     return {
         "host": settings.host,
@@ -111,20 +115,20 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "log_level": "warning",
         "server_header": False,
         "proxy_headers": False,
-        "limit_concurrency": settings.most_connections,
+        "limit_concurrency": settings.max_connections,
         "timeout_graceful_shutdown": _DRAIN_SECONDS,
     }
 
 
-def _say_where(settings: Settings) -> None:
+def _say_where(settings: ServiceSettings) -> None:
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     _log.info(
         "%s at http://%s:%d (see /docs), beliefs in %s%s",
-        settings.model,
+        settings.model_path,
         host,
         settings.port,
-        settings.store,
+        settings.store_url,
         workers,
     )
 

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from operator import attrgetter
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,7 +16,6 @@ import numpy as np
 from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import Detector
 from turncoat.scoring.state import DetectorState, unpack_state
-from turncoat.serving.access import Door, Pace, load_keys
 from turncoat.serving.answers import Customer, Given, Outcome, Recent
 from turncoat.serving.attempt import Rules
 from turncoat.serving.drift import VERDICTS
@@ -25,11 +23,11 @@ from turncoat.serving.fields import Transaction
 from turncoat.serving.keeper import Keeper, Served
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.line import Line
-from turncoat.serving.metrics import Metrics
+from turncoat.serving.metrics import ServiceMetrics
 from turncoat.serving.outcomes import report
 from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.records import customer_key, unpack_record
-from turncoat.serving.settings import Settings
+from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import open_store
 
 _log = logging.getLogger("turncoat")
@@ -43,19 +41,22 @@ DAY = 86400.0
 class Service:
     """Everything that answers requests in one process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         """Loads the model and opens the store; `running` starts it."""
         self.settings = settings
         self.keeper = Keeper(settings)
         self.pseudonyms = Pseudonyms.from_environment() if settings.pseudonymise else None
-        self.door = Door(load_keys(None if settings.keys is None else Path(settings.keys)))
-        self.pace = Pace(settings.requests_per_second)
-        self.metrics = Metrics()
-        rules = Rules(settings.late, settings.ring, settings.reasons, settings.labels_condition)
-        self.store = open_store(settings.store)
+        self.metrics = ServiceMetrics()
+        rules = Rules(
+            settings.late_policy,
+            settings.n_recent_ids,
+            settings.n_reasons,
+            settings.labels_update_belief,
+        )
+        self.store = open_store(settings.store_url)
         self.ledger = Ledger(self.store, rules, _KNOWN_RECORDS if settings.workers == 1 else 0)
         self._shown: tuple[str, str] | None = None  # model and calibration in the metrics
-        self.line = Line(self._score, most_waiting=settings.most_waiting)
+        self.line = Line(self._score, max_queue_size=settings.max_queue_size)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -183,8 +184,8 @@ class Service:
 
     async def _renew(self) -> None:
         """Look for a new model or calibration, for ever."""
-        while self.settings.reload_seconds > 0:
-            await asyncio.sleep(self.settings.reload_seconds)
+        while self.settings.reload_interval_s > 0:
+            await asyncio.sleep(self.settings.reload_interval_s)
             before = self.keeper.n_failures
             if await self.keeper.look():
                 self.show_drift()

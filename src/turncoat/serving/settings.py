@@ -1,4 +1,4 @@
-"""How a service runs: everything that can be chosen, in one place that worker processes can be handed."""
+"""Settings of the live service. Worker processes receive them through an environment variable."""
 
 from __future__ import annotations
 
@@ -12,65 +12,76 @@ import msgspec
 from turncoat.errors import ConfigError
 from turncoat.serving.attempt import LATE_POLICIES
 
-MEGABYTE = 1024 * 1024
+LOG_FORMATS = ("text", "json")
+_MIN_VALUES = {
+    "workers": 1,
+    "n_recent_ids": 1,
+    "n_reasons": 0,
+    "retention_days": 0,
+    "max_future_s": 0,
+    "max_body_bytes": 1024,
+    "max_batch_lines": 1,
+    "max_queue_size": 1,
+    "max_connections": 1,
+    "rate_limit_per_s": 0,
+    "reload_interval_s": 0,
+}
+_ABOVE_ZERO = ("request_timeout_s", "client_timeout_s", "idle_timeout_s")
+_VARIABLE = "TURNCOAT_SERVE_SETTINGS"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of `turncoat serve`. Secrets are not among them: those come from the environment only."""
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of `turncoat serve`. Secrets come from the environment only and are not kept here."""
 
-    model: str  # folder of a saved detector
-    store: str  # URL
+    model_path: str  # folder of a saved detector
+    store_url: str
+    create_store: bool = False  # create a missing SQLite store instead of refusing to start
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
-    keys: str | None = None  # file of API keys
-    late: str = "keep"
-    labels_follow: bool = True  # whether outcomes are reported to /v1/labels: what is not, counts as genuine once its label is due
-    labels_condition: bool = True
+    keys_file: str | None = None
+    late_policy: str = "keep"
+    expect_labels: bool = True  # frauds are reported: unreported transactions count as genuine
+    labels_update_belief: bool = True
     pseudonymise: bool = False
-    reasons: int = 4
-    ring: int = 16
-    retention_days: float = 30.0  # of the log
-    most_body: int = MEGABYTE  # bytes of one transaction
-    most_lines: int = 100_000  # of one batch
-    client_seconds: float = 10.0  # that a client may take to send the head of a request, a body, or the next piece of a batch
-    requests_per_second: float = 0.0  # of each caller; 0 is no limit
-    most_waiting: int = 4096
-    most_connections: int = 1000
-    reload_seconds: float = 2.0  # between looks for a new model or calibration; 0 never looks
-    run_folder: str = ""  # where worker processes share what is counted
-    parent: int = 0  # the process that started them
+    n_reasons: int = 4
+    n_recent_ids: int = 16
+    retention_days: float = 30.0  # of log entries; 0 keeps them for ever
+    max_future_s: float = 86400.0  # how far ahead of the server's clock a transaction may be
+    request_timeout_s: float = 2.0  # from a complete request (or batch line) to its response
+    client_timeout_s: float = 10.0  # for a client to send its headers, a body, or more of a batch
+    idle_timeout_s: float = 60.0  # for a connection without a request
+    max_body_bytes: int = 1024 * 1024  # of one transaction
+    max_batch_lines: int = 100_000
+    max_queue_size: int = 4096  # transactions that wait to be scored
+    max_connections: int = 1000
+    rate_limit_per_s: float = 0.0  # requests of each caller; 0 is no limit
+    reload_interval_s: float = 2.0  # between checks for a new model or calibration; 0 never checks
+    log_format: str = "text"
+    metrics_dir: str = ""  # where worker processes share their metrics
+    parent_pid: int = 0  # process that started the workers
 
     def check(self) -> None:
-        """Refuse what cannot be."""
-        if self.late not in LATE_POLICIES:
-            raise ConfigError(
-                f"late is {self.late!r}; it must be one of {', '.join(LATE_POLICIES)}"
-            )
-        least = {
-            "workers": 1,
-            "ring": 1,
-            "reasons": 0,
-            "retention_days": 0,
-            "most_body": 1024,
-            "most_lines": 1,
-            "most_waiting": 1,
-        }
-        least |= {"most_connections": 1, "requests_per_second": 0, "reload_seconds": 0}
-        for name, number in least.items():
-            if not number <= getattr(self, name) < math.inf:
+        """Validate the settings. Raises a ConfigError that names the first wrong one."""
+        for name, choices in (("late_policy", LATE_POLICIES), ("log_format", LOG_FORMATS)):
+            if getattr(self, name) not in choices:
                 raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}; it must be a number of at least {number}"
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}"
                 )
-        if not 0 < self.client_seconds < math.inf:
-            raise ConfigError(
-                f"client_seconds is {self.client_seconds!r}; it must be a number above 0"
-            )
+        for name, least in _MIN_VALUES.items():
+            if not least <= getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}; it must be a number of at least {least}"
+                )
+        for name in _ABOVE_ZERO:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a number above 0")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port!r}; it must be between 0 and 65535")
-        if self.workers > 1 and self.store.startswith("memory:"):
+        if self.workers > 1 and self.store_url.startswith("memory:"):
             raise ConfigError(
-                "a store in memory cannot be shared by workers. Use one worker, or sqlite:///... or redis://..."
+                "a store in memory cannot be shared by workers. "
+                "Use one worker, or sqlite:///... or redis://..."
             )
 
     @property
@@ -84,20 +95,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
 
-_VARIABLE = "TURNCOAT_SERVE_SETTINGS"
-
-
-def hand_over(settings: Settings) -> None:
-    """Leave the settings where the worker processes that this one starts find them."""
+def export_settings(settings: ServiceSettings) -> None:
+    """Put the settings into the environment, where worker processes find them."""
     os.environ[_VARIABLE] = msgspec.json.encode(settings).decode()
 
 
-def handed_over() -> Settings:
-    """The settings that the parent process left."""
-    return msgspec.json.decode(os.environ[_VARIABLE], type=Settings)
+def import_settings() -> ServiceSettings:
+    """Return the settings that the parent process exported."""
+    return msgspec.json.decode(os.environ[_VARIABLE], type=ServiceSettings)
 
 
-def default_store(model: Path) -> str:
-    """A SQLite file beside the model's folder."""
-    folder = Path(os.path.abspath(model))  # a link keeps its own name
+def default_store_url(model: Path) -> str:
+    """Return the URL of a SQLite file beside the model's folder."""
+    folder = Path(os.path.abspath(model))  # a symbolic link keeps its own name
     return f"sqlite:///{folder.with_name(f'{folder.name}-beliefs.sqlite')}"

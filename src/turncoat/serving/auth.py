@@ -22,7 +22,7 @@ _MOST_CALLERS = 100_000  # whose pace is remembered
 
 
 @dataclass(frozen=True)
-class Key:
+class ApiKey:
     """An API key: whose it is, what it may do, and the SHA-256 of it. The key itself is 256 random bits, which no dictionary has."""
 
     name: str
@@ -34,15 +34,15 @@ class Key:
         return f"{self.name} {','.join(scope for scope in SCOPES if scope in self.scopes)} {self.digest}"
 
 
-def new_key(name: str, scopes: Iterable[str]) -> tuple[str, Key]:
+def new_key(name: str, scopes: Iterable[str]) -> tuple[str, ApiKey]:
     """A fresh key, to be given to its owner and forgotten, and what is kept of it."""
     secret = f"tc_{secrets.token_urlsafe(32)}"
     return secret, parse_keys(f"{name} {','.join(scopes)} {_digest(secret)}", "the new key")[0]
 
 
-def parse_keys(text: str, source: str) -> list[Key]:
+def parse_keys(text: str, source: str) -> list[ApiKey]:
     """Keys, one a line: `NAME SCOPE,SCOPE SHA256`. Empty lines and those that begin with # are left out."""
-    keys: list[Key] = []
+    keys: list[ApiKey] = []
     for number, line in enumerate(text.replace(";", "\n").splitlines(), 1):
         if not line.strip() or line.strip().startswith("#"):
             continue
@@ -60,11 +60,11 @@ def parse_keys(text: str, source: str) -> list[Key]:
             raise ConfigError(
                 f"{source}, line {number}: there is a key {found['name']!r} already. Give each a name of its own"
             )
-        keys.append(Key(found["name"], scopes, found["digest"]))
+        keys.append(ApiKey(found["name"], scopes, found["digest"]))
     return keys
 
 
-def load_keys(path: Path | None) -> list[Key]:
+def load_keys(path: Path | None) -> list[ApiKey]:
     """The keys of a file, and those in the environment variable TURNCOAT_API_KEYS (lines, or apart by semicolons)."""
     given = os.environ.get(KEYS_VARIABLE, "")
     keys = parse_keys(given, KEYS_VARIABLE)
@@ -85,10 +85,10 @@ def load_keys(path: Path | None) -> list[Key]:
     return keys
 
 
-class Door:
+class ApiKeyAuthenticator:
     """Lets callers in by their key."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
         """Without keys everyone may do everything: for loopback only."""
         self._keys = tuple(keys)
 
@@ -97,7 +97,7 @@ class Door:
         """Whether no key is needed."""
         return not self._keys
 
-    def caller(self, secret: str | None) -> Key | None:
+    def caller(self, secret: str | None) -> ApiKey | None:
         """Whose key it is; None if nobody's. Takes as long for any wrong one."""
         digest, found = _digest(secret or ""), None
         for key in self._keys:
@@ -107,7 +107,7 @@ class Door:
 
 
 @dataclass
-class Pace:
+class RateLimiter:
     """At most `per_second` requests a second for each caller, with bursts of a second's worth; 0 is no limit. Of one process."""
 
     per_second: float
