@@ -37,7 +37,7 @@ from turncoat.serving.fields import TransactionForm
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.records import FORMAT, Record, Seen, pack_record
 from turncoat.serving.replaying import client_rows
-from turncoat.serving.stores import Change, Group, open_store
+from turncoat.serving.stores import RecordWrite, WriteGroup, open_store
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROWS, QUICK_ROWS, STATES = 30_000, 4_000, 8
@@ -73,9 +73,9 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
         )
     bodies = [one.sent for one in client_rows(transactions, n_requests)]
     form = TransactionForm(detector)
-    given = asyncio.run(Ledger(open_store("memory://")).score(detector, [form.decode(bodies[0])]))[
-        0
-    ]
+    given = asyncio.run(
+        Ledger(open_store("memory://", create=True)).score(detector, [form.decode(bodies[0])])
+    )[0]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     if isinstance(given, Exception):
         raise given
@@ -301,11 +301,11 @@ def memory(place: Place, n_customers: int) -> dict[str, float]:
     }
 
     async def fill(url: str) -> None:
-        store = open_store(url)
+        store = open_store(url, create=True)
         for start in range(0, n_customers, 500):
             await store.write(
                 [
-                    Group([Change(f"c:{i:010d}", 0, data)])
+                    WriteGroup([RecordWrite(f"c:{i:010d}", 0, data)])
                     for i in range(start, min(start + 500, n_customers))
                 ]
             )

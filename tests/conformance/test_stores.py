@@ -26,11 +26,11 @@ from turncoat.serving.records import FORMAT, Record, pack_record, unpack_record
 from turncoat.serving.stores import (
     LABEL,
     SCORE,
-    Change,
-    Entry,
-    Group,
+    LogEntry,
+    RecordWrite,
     Store,
-    Stored,
+    StoredRecord,
+    WriteGroup,
     open_store,
     sqlite_file,
 )
@@ -94,7 +94,7 @@ every_lasting_store = every(*LASTING)
 
 def using(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
     async def main() -> T:
-        store = open_store(url)
+        store = open_store(url, create=True)
         try:
             return await work(store)
         finally:
@@ -103,29 +103,31 @@ def using(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(main())
 
 
-def entry(id: str = "t", counter: int = 1, key: str = "c", **others: Any) -> Entry:
-    return Entry(
+def entry(id: str = "t", counter: int = 1, key: str = "c", **others: Any) -> LogEntry:
+    return LogEntry(
         **{
             "kind": SCORE,
-            "id": id,
+            "transaction_id": id,
             "time": 0.0,
-            "at": 0.0,
+            "written_at": 0.0,
             "parties": ((key, counter),),
-            "moved": True,
+            "belief_updated": True,
             "content": b"",
             **others,
         }
     )
 
 
-async def put(store: Store, changes: Sequence[Change], entries: Sequence[Entry] = ()) -> bool:
+async def put(
+    store: Store, changes: Sequence[RecordWrite], entries: Sequence[LogEntry] = ()
+) -> bool:
     """Write one group."""
-    (written,) = await store.write([Group(changes, entries)])
+    (written,) = await store.write([WriteGroup(changes, entries)])
     return written
 
 
-def ids(entries: Sequence[Entry]) -> list[str]:
-    return [one.id for one in entries]
+def ids(entries: Sequence[LogEntry]) -> list[str]:
+    return [one.transaction_id for one in entries]
 
 
 # records
@@ -134,8 +136,8 @@ def ids(entries: Sequence[Entry]) -> list[str]:
 @every_store
 def test_what_was_never_written_is_not_there(url: str) -> None:
     async def work(store: Store) -> None:
-        assert dict(await store.read(["a", "b"])) == {}
-        assert dict(await store.read([])) == {}
+        assert dict(await store.read_records(["a", "b"])) == {}
+        assert dict(await store.read_records([])) == {}
 
     using(url, work)
 
@@ -143,15 +145,17 @@ def test_what_was_never_written_is_not_there(url: str) -> None:
 @every_store
 def test_counters_rise_by_their_steps_with_every_write(url: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"1"), Change("b", 0, b"2", steps=3)])
-        assert dict(await store.read(["a", "b", "c"])) == {
-            "a": Stored(1, b"1"),
-            "b": Stored(3, b"2"),
+        assert await put(store, [RecordWrite("a", 0, b"1"), RecordWrite("b", 0, b"2", increment=3)])
+        assert dict(await store.read_records(["a", "b", "c"])) == {
+            "a": StoredRecord(1, b"1"),
+            "b": StoredRecord(3, b"2"),
         }
-        assert await put(store, [Change("a", 1, b"3"), Change("b", 3, b"4", steps=300)])
-        assert dict(await store.read(["b", "a", "b"])) == {
-            "a": Stored(2, b"3"),
-            "b": Stored(303, b"4"),
+        assert await put(
+            store, [RecordWrite("a", 1, b"3"), RecordWrite("b", 3, b"4", increment=300)]
+        )
+        assert dict(await store.read_records(["b", "a", "b"])) == {
+            "a": StoredRecord(2, b"3"),
+            "b": StoredRecord(303, b"4"),
         }
 
     using(url, work)
@@ -162,26 +166,28 @@ def test_counters_rise_by_their_steps_with_every_write(url: str) -> None:
 @pytest.mark.parametrize("turn", [0, 1, 2])
 def test_a_stale_counter_refuses_the_whole_write(url: str, expected: int, turn: int) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"1", steps=2), Change("b", 0, b"old")], [entry()])
-        changes = [Change("new", 0, b"x"), Change("b", 1, b"new")]
-        changes.insert(turn, Change("a", expected, b"stale"))
+        assert await put(
+            store, [RecordWrite("a", 0, b"1", increment=2), RecordWrite("b", 0, b"old")], [entry()]
+        )
+        changes = [RecordWrite("new", 0, b"x"), RecordWrite("b", 1, b"new")]
+        changes.insert(turn, RecordWrite("a", expected, b"stale"))
         assert not await put(store, changes, [entry("refused", 2)])
-        assert dict(await store.read(["a", "b", "new"])) == {
-            "a": Stored(2, b"1"),
-            "b": Stored(1, b"old"),
+        assert dict(await store.read_records(["a", "b", "new"])) == {
+            "a": StoredRecord(2, b"1"),
+            "b": StoredRecord(1, b"old"),
         }
-        assert ids(await store.log()) == ids(await store.history("c")) == ["t"]
+        assert ids(await store.read_log()) == ids(await store.read_history("c")) == ["t"]
         assert await put(
             store,
-            [Change("a", 2, b"2"), Change("b", 1, b"new"), Change("new", 0, b"x")],
+            [RecordWrite("a", 2, b"2"), RecordWrite("b", 1, b"new"), RecordWrite("new", 0, b"x")],
             [entry("taken", 2)],
         )
-        assert dict(await store.read(["a", "b", "new"])) == {
-            "a": Stored(3, b"2"),
-            "b": Stored(2, b"new"),
-            "new": Stored(1, b"x"),
+        assert dict(await store.read_records(["a", "b", "new"])) == {
+            "a": StoredRecord(3, b"2"),
+            "b": StoredRecord(2, b"new"),
+            "new": StoredRecord(1, b"x"),
         }
-        assert ids(await store.history("c")) == ["taken", "t"]
+        assert ids(await store.read_history("c")) == ["taken", "t"]
 
     using(url, work)
 
@@ -189,8 +195,8 @@ def test_a_stale_counter_refuses_the_whole_write(url: str, expected: int, turn: 
 @every_store
 def test_a_record_that_is_not_there_has_no_counter(url: str) -> None:
     async def work(store: Store) -> None:
-        assert not await put(store, [Change("a", 1, b"")])
-        assert dict(await store.read(["a"])) == {}
+        assert not await put(store, [RecordWrite("a", 1, b"")])
+        assert dict(await store.read_records(["a"])) == {}
 
     using(url, work)
 
@@ -199,12 +205,12 @@ def test_a_record_that_is_not_there_has_no_counter(url: str) -> None:
 def test_nothing_is_written_in_no_time(url: str) -> None:
     async def work(store: Store) -> None:
         assert await store.write([]) == []
-        assert await store.write([Group([]), Group([], [])]) == [True, True]
-        assert await put(store, [Change("a", 0, b"")])
-        assert dict(await store.read(["a"])) == {"a": Stored(1, b"")}
-        assert await store.log() == []
+        assert await store.write([WriteGroup([]), WriteGroup([], [])]) == [True, True]
+        assert await put(store, [RecordWrite("a", 0, b"")])
+        assert dict(await store.read_records(["a"])) == {"a": StoredRecord(1, b"")}
+        assert await store.read_log() == []
         assert await put(store, [], [entry()])
-        assert ids(await store.log()) == ["t"]
+        assert ids(await store.read_log()) == ["t"]
 
     using(url, work)
 
@@ -212,22 +218,24 @@ def test_nothing_is_written_in_no_time(url: str) -> None:
 @every_store
 def test_any_bytes_under_any_text(url: str) -> None:
     async def work(store: Store) -> None:
-        changes = [Change(key, 0, ALL_BYTES + key.encode()) for key in ODD_KEYS]
+        changes = [RecordWrite(key, 0, ALL_BYTES + key.encode()) for key in ODD_KEYS]
         entries = [
             entry(key, 1, key, content=ALL_BYTES * (1 + 40 * (i % 2)))
             for i, key in enumerate(ODD_KEYS)
         ]
         assert await put(store, changes, entries)
-        assert dict(await store.read(ODD_KEYS)) == {
-            key: Stored(1, ALL_BYTES + key.encode()) for key in ODD_KEYS
+        assert dict(await store.read_records(ODD_KEYS)) == {
+            key: StoredRecord(1, ALL_BYTES + key.encode()) for key in ODD_KEYS
         }
-        assert [one._replace(place="") for one in await store.log()] == entries
+        assert [one._replace(cursor="") for one in await store.read_log()] == entries
         for one in entries:
-            (found,) = await store.history(one.id, id=one.id)
-            assert found._replace(place="") == one
-        assert await store.forget(1.0) == len(ODD_KEYS)
+            (found,) = await store.read_history(
+                one.transaction_id, transaction_id=one.transaction_id
+            )
+            assert found._replace(cursor="") == one
+        assert await store.delete_entries_before(1.0) == len(ODD_KEYS)
         for key in ODD_KEYS:
-            assert await store.history(key) == []
+            assert await store.read_history(key) == []
 
     using(url, work)
 
@@ -239,13 +247,13 @@ def test_many_records_and_large_ones(url: str) -> None:
         large = b"x" * 3_000_000
         assert await put(
             store,
-            [Change(key, 0, data) for key, data in records.items()],
+            [RecordWrite(key, 0, data) for key, data in records.items()],
             [entry("large", content=large)],
         )
-        assert dict(await store.read([*records, "none"])) == {
-            key: Stored(1, data) for key, data in records.items()
+        assert dict(await store.read_records([*records, "none"])) == {
+            key: StoredRecord(1, data) for key, data in records.items()
         }
-        assert (await store.history("c"))[0].content == large
+        assert (await store.read_history("c"))[0].content == large
 
     using(url, work)
 
@@ -254,23 +262,23 @@ def test_many_records_and_large_ones(url: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "entries"),
     [
-        ([Change("a", 0, b"1"), Change("b", 0, b""), Change("a", 0, b"2")], []),
-        ([Change("a", -1, b"")], []),
-        ([Change("a", 0, b"", steps=0)], []),
-        ([Change("a", 0, b"")], [entry(parties=(("c", 1), ("c", 2)))]),
-        ([Change("a", 0, b"")], [entry(time=math.nan)]),
-        ([Change("a", 0, b"")], [entry(at=math.nan)]),
-        ([Change("a", 0, b"")], [entry(at=math.inf)]),
+        ([RecordWrite("a", 0, b"1"), RecordWrite("b", 0, b""), RecordWrite("a", 0, b"2")], []),
+        ([RecordWrite("a", -1, b"")], []),
+        ([RecordWrite("a", 0, b"", increment=0)], []),
+        ([RecordWrite("a", 0, b"")], [entry(parties=(("c", 1), ("c", 2)))]),
+        ([RecordWrite("a", 0, b"")], [entry(time=math.nan)]),
+        ([RecordWrite("a", 0, b"")], [entry(written_at=math.nan)]),
+        ([RecordWrite("a", 0, b"")], [entry(written_at=math.inf)]),
     ],
 )
 def test_a_senseless_write_is_an_error(
-    url: str, changes: list[Change], entries: list[Entry]
+    url: str, changes: list[RecordWrite], entries: list[LogEntry]
 ) -> None:
     async def work(store: Store) -> None:
-        with pytest.raises(ValueError, match=r"twice|counter|when"):
+        with pytest.raises(ValueError, match=r"twice|counter|times in seconds"):
             await put(store, changes, entries)
-        assert dict(await store.read(["a", "b"])) == {}
-        assert await store.log() == []
+        assert dict(await store.read_records(["a", "b"])) == {}
+        assert await store.read_log() == []
 
     using(url, work)
 
@@ -282,24 +290,27 @@ def test_a_senseless_write_is_an_error(
 @pytest.mark.parametrize("stale", [0, 1, 2])
 def test_of_several_groups_only_the_stale_are_not_written(url: str, stale: int) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change(key, 0, b"old") for key in "abc"])
+        assert await put(store, [RecordWrite(key, 0, b"old") for key in "abc"])
         groups = [
-            Group(
-                [Change(f"new {key}", 0, b"x"), Change(key, 1, b"new")],
+            WriteGroup(
+                [RecordWrite(f"new {key}", 0, b"x"), RecordWrite(key, 1, b"new")],
                 [entry(f"{key}{i}", 2 + i, key) for i in range(2)],
             )
             for key in "abc"
         ]
         groups[stale] = groups[stale]._replace(
-            changes=[*groups[stale].changes[:1], Change("abc"[stale], 2, b"stale")]
+            writes=[*groups[stale].writes[:1], RecordWrite("abc"[stale], 2, b"stale")]
         )
         assert await store.write(groups) == [i != stale for i in range(3)]
         taken = [key for i, key in enumerate("abc") if i != stale]
-        wanted = {key: Stored(2, b"new") if key in taken else Stored(1, b"old") for key in "abc"}
-        wanted |= {f"new {key}": Stored(1, b"x") for key in taken}
-        assert dict(await store.read(["a", "b", "c", "new a", "new b", "new c"])) == wanted
-        assert ids(await store.log()) == [f"{key}{i}" for key in taken for i in range(2)]
-        assert [ids(await store.history(key)) for key in "abc"] == [
+        wanted = {
+            key: StoredRecord(2, b"new") if key in taken else StoredRecord(1, b"old")
+            for key in "abc"
+        }
+        wanted |= {f"new {key}": StoredRecord(1, b"x") for key in taken}
+        assert dict(await store.read_records(["a", "b", "c", "new a", "new b", "new c"])) == wanted
+        assert ids(await store.read_log()) == [f"{key}{i}" for key in taken for i in range(2)]
+        assert [ids(await store.read_history(key)) for key in "abc"] == [
             [f"{key}1", f"{key}0"] if key in taken else [] for key in "abc"
         ]
 
@@ -309,10 +320,10 @@ def test_of_several_groups_only_the_stale_are_not_written(url: str, stale: int) 
 @every_store
 def test_groups_that_are_all_stale_leave_nothing(url: str) -> None:
     async def work(store: Store) -> None:
-        groups = [Group([Change(key, 3, b"")], [entry(key=key)]) for key in "abc"]
+        groups = [WriteGroup([RecordWrite(key, 3, b"")], [entry(key=key)]) for key in "abc"]
         assert await store.write(groups) == [False] * 3
-        assert dict(await store.read(["a", "b", "c"])) == {}
-        assert await store.log() == []
+        assert dict(await store.read_records(["a", "b", "c"])) == {}
+        assert await store.read_log() == []
 
     using(url, work)
 
@@ -322,19 +333,19 @@ def test_the_log_has_entries_in_the_order_of_their_groups(url: str) -> None:
     async def work(store: Store) -> None:
         for turn in range(3):
             groups = [
-                Group(
-                    [Change(f"k{i}", turn, b"")],
+                WriteGroup(
+                    [RecordWrite(f"k{i}", turn, b"")],
                     [entry(f"{turn}-{i}-{j}", key=f"k{i}") for j in range(i % 3)],
                 )
                 for i in range(150)
             ]
             assert await store.write(groups) == [True] * 150
         wanted = [f"{turn}-{i}-{j}" for turn in range(3) for i in range(150) for j in range(i % 3)]
-        found = await store.log(limit=10_000)
+        found = await store.read_log(limit=10_000)
         assert ids(found) == wanted
         for i in (0, 1, 30, 31, 32, 63, 64, 149, 150, 151, 300, 448, 449):
-            assert await store.log(found[i].place, limit=40) == found[i + 1 : i + 41]
-        assert ids(await store.history("k149")) == [
+            assert await store.read_log(found[i].cursor, limit=40) == found[i + 1 : i + 41]
+        assert ids(await store.read_history("k149")) == [
             f"{turn}-149-{j}" for turn in (2, 1, 0) for j in (1, 0)
         ]
 
@@ -344,16 +355,16 @@ def test_the_log_has_entries_in_the_order_of_their_groups(url: str) -> None:
 @every_store
 def test_a_key_in_two_groups_is_an_error(url: str) -> None:
     async def work(store: Store) -> None:
-        with pytest.raises(ValueError, match="the key 'b' is in a write twice"):
+        with pytest.raises(ValueError, match="the key 'b' occurs twice in the write"):
             await store.write(
                 [
-                    Group([Change("a", 0, b""), Change("b", 0, b"")]),
-                    Group([], [entry()]),
-                    Group([Change("b", 0, b"")]),
+                    WriteGroup([RecordWrite("a", 0, b""), RecordWrite("b", 0, b"")]),
+                    WriteGroup([], [entry()]),
+                    WriteGroup([RecordWrite("b", 0, b"")]),
                 ]
             )
-        assert dict(await store.read(["a", "b"])) == {}
-        assert await store.log() == []
+        assert dict(await store.read_records(["a", "b"])) == {}
+        assert await store.read_log() == []
 
     using(url, work)
 
@@ -365,20 +376,22 @@ def test_groups_are_seen_all_at_once(url: str) -> None:
     async def write_on(store: Store) -> None:
         for i in range(60):
             groups = [
-                Group([Change(f"k{j}", i, b"%d" % i)], [entry(f"{i}-{j}", i + 1, f"k{j}")])
+                WriteGroup(
+                    [RecordWrite(f"k{j}", i, b"%d" % i)], [entry(f"{i}-{j}", i + 1, f"k{j}")]
+                )
                 for j in range(80)
             ]
             assert all(await store.write(groups))
 
     async def work(store: Store) -> None:
-        other, seen = open_store(url), set()
+        other, seen = open_store(url, create=True), set()
         try:
             writing = asyncio.create_task(write_on(store))
             while not writing.done():
-                held = await other.read([f"k{j}" for j in range(80)])
+                held = await other.read_records([f"k{j}" for j in range(80)])
                 seen.add(len({record.counter for record in held.values()}))
                 assert len(held) in (0, 80)
-                assert len(await other.log(limit=100_000)) % 80 == 0
+                assert len(await other.read_log(limit=100_000)) % 80 == 0
                 await asyncio.sleep(0)
             await writing
         finally:
@@ -395,24 +408,26 @@ def test_groups_are_seen_all_at_once(url: str) -> None:
 def test_an_entry_comes_back_as_it_was(url: str) -> None:
     async def work(store: Store) -> None:
         both = (("c:1", 7), ("e:shop", 2**40))
-        first = entry("a", parties=both, time=1.1e9 + 1 / 3, at=1.7e9 + 0.1, content=ALL_BYTES)
+        first = entry(
+            "a", parties=both, time=1.1e9 + 1 / 3, written_at=1.7e9 + 0.1, content=ALL_BYTES
+        )
         second = entry(
             "b",
             kind=LABEL,
             parties=(("c:1", 8),),
             time=-0.5,
-            moved=False,
+            belief_updated=False,
             content=b'{"amount": 1.5}' * 300,
         )
         third = entry("nobody's", parties=(), time=math.inf)
         assert await put(store, [], [first, second])
         assert await put(store, [], [third])
-        found = await store.log()
-        assert [one._replace(place="") for one in found] == [first, second, third]
-        assert len({one.place for one in found}) == 3
-        assert await store.history("c:1") == [found[1], found[0]]
-        assert await store.history("e:shop") == [found[0]]
-        assert await store.history("e:") == []
+        found = await store.read_log()
+        assert [one._replace(cursor="") for one in found] == [first, second, third]
+        assert len({one.cursor for one in found}) == 3
+        assert await store.read_history("c:1") == [found[1], found[0]]
+        assert await store.read_history("e:shop") == [found[0]]
+        assert await store.read_history("e:") == []
 
     using(url, work)
 
@@ -431,28 +446,28 @@ def test_history_is_newest_first_and_sifted(url: str) -> None:
                     entry(f"other{i}", i + 1, "d", time=time),
                 ],
             )
-        assert ids(await store.history("c")) == ["t4", "t3", "t2", "t1", "t0"]
-        assert ids(await store.history("e")) == ["t3", "t1"]
-        assert ids(await store.history("c", until=3.0)) == ["t4", "t3", "t1"]
-        assert ids(await store.history("c", until=3.0, limit=2)) == ["t4", "t3"]
-        assert ids(await store.history("c", until=0.9)) == []
-        assert ids(await store.history("c", until=-math.inf)) == []
+        assert ids(await store.read_history("c")) == ["t4", "t3", "t2", "t1", "t0"]
+        assert ids(await store.read_history("e")) == ["t3", "t1"]
+        assert ids(await store.read_history("c", until=3.0)) == ["t4", "t3", "t1"]
+        assert ids(await store.read_history("c", until=3.0, limit=2)) == ["t4", "t3"]
+        assert ids(await store.read_history("c", until=0.9)) == []
+        assert ids(await store.read_history("c", until=-math.inf)) == []
         assert (
-            ids(await store.history("c", id="t1"))
-            == ids(await store.history("e", id="t1", until=1.0))
+            ids(await store.read_history("c", transaction_id="t1"))
+            == ids(await store.read_history("e", transaction_id="t1", until=1.0))
             == ["t1"]
         )
         assert (
-            ids(await store.history("c", id="t1", until=0.0))
-            == ids(await store.history("c", id=""))
+            ids(await store.read_history("c", transaction_id="t1", until=0.0))
+            == ids(await store.read_history("c", transaction_id=""))
             == []
         )
-        assert ids(await store.history("c", limit=1)) == ["t4"]
-        assert await put(store, [], [entry("t5", 6, time=2.0, moved=False)])
-        assert ids(await store.history("c", until=2.0)) == ["t5", "t3", "t1"]
-        assert ids(await store.history("c", until=2.0, moved=True)) == ["t3", "t1"]
-        assert ids(await store.history("c", moved=True, limit=1)) == ["t4"]
-        assert ids(await store.history("c", limit=0)) == []
+        assert ids(await store.read_history("c", limit=1)) == ["t4"]
+        assert await put(store, [], [entry("t5", 6, time=2.0, belief_updated=False)])
+        assert ids(await store.read_history("c", until=2.0)) == ["t5", "t3", "t1"]
+        assert ids(await store.read_history("c", until=2.0, belief_updated=True)) == ["t3", "t1"]
+        assert ids(await store.read_history("c", belief_updated=True, limit=1)) == ["t4"]
+        assert ids(await store.read_history("c", limit=0)) == []
 
     using(url, work)
 
@@ -465,12 +480,14 @@ def test_history_is_by_counter_and_of_any_length(url: str) -> None:
             store, [], [entry(f"t{i}", i, time=float(i)) for i in range(2, n)]
         )  # one batch: the counters have two and three digits
         assert await put(store, [], [entry("t1", 1, time=1.0)])
-        assert ids(await store.history("c", limit=10_000)) == [f"t{i}" for i in range(n - 1, 0, -1)]
-        assert ids(await store.history("c")) == [f"t{i}" for i in range(n - 1, n - 101, -1)]
-        assert ids(await store.history("c", until=120.0, limit=101)) == [
+        assert ids(await store.read_history("c", limit=10_000)) == [
+            f"t{i}" for i in range(n - 1, 0, -1)
+        ]
+        assert ids(await store.read_history("c")) == [f"t{i}" for i in range(n - 1, n - 101, -1)]
+        assert ids(await store.read_history("c", until=120.0, limit=101)) == [
             f"t{i}" for i in range(120, 19, -1)
         ]
-        assert ids(await store.history("c", id="t1")) == ["t1"]
+        assert ids(await store.read_history("c", transaction_id="t1")) == ["t1"]
 
     using(url, work)
 
@@ -479,7 +496,7 @@ def test_history_is_by_counter_and_of_any_length(url: str) -> None:
 def test_entries_of_one_counter_are_newest_first(url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [], [entry(f"t{i}") for i in range(12)])
-        assert ids(await store.history("c")) == [f"t{i}" for i in range(11, -1, -1)]
+        assert ids(await store.read_history("c")) == [f"t{i}" for i in range(11, -1, -1)]
 
     using(url, work)
 
@@ -488,23 +505,25 @@ def test_entries_of_one_counter_are_newest_first(url: str) -> None:
 def test_the_log_is_read_in_pages(url: str) -> None:
     async def work(store: Store) -> None:
         for i in range(5):
-            assert await put(store, [], [entry(f"t{i}{j}", at=-float(i)) for j in range(12)])
+            assert await put(
+                store, [], [entry(f"t{i}{j}", written_at=-float(i)) for j in range(12)]
+            )
         wanted = [f"t{i}{j}" for i in range(5) for j in range(12)]
-        assert ids(await store.log()) == wanted
-        found: list[Entry] = []
-        while page := await store.log(found[-1].place if found else "", limit=7):
+        assert ids(await store.read_log()) == wanted
+        found: list[LogEntry] = []
+        while page := await store.read_log(found[-1].cursor if found else "", limit=7):
             assert len(page) <= 7
             found += page
         assert ids(found) == wanted
-        assert await store.log(limit=0) == []
-        last = found[-1].place
-        assert await store.forget(1.0) == 60
-        assert await store.log(last) == []
+        assert await store.read_log(limit=0) == []
+        last = found[-1].cursor
+        assert await store.delete_entries_before(1.0) == 60
+        assert await store.read_log(last) == []
         assert await put(store, [], [entry("later")])
         assert (
-            ids(await store.log(last))
-            == ids(await store.log(found[3].place))
-            == ids(await store.log())
+            ids(await store.read_log(last))
+            == ids(await store.read_log(found[3].cursor))
+            == ids(await store.read_log())
             == ["later"]
         )
 
@@ -514,8 +533,8 @@ def test_the_log_is_read_in_pages(url: str) -> None:
 @every_store
 @pytest.mark.parametrize("place", ["x", "-1", "1 or 1", "٣", "1-2-3", "9" * 40, "\0"])
 def test_a_place_that_is_none_is_an_error(url: str, place: str) -> None:
-    with pytest.raises(ValueError, match="is not a place in this log"):
-        using(url, lambda store: store.log(place))
+    with pytest.raises(ValueError, match="is not a cursor of this log"):
+        using(url, lambda store: store.read_log(place))
 
 
 @every_store
@@ -524,28 +543,28 @@ def test_the_oldest_are_forgotten_and_the_records_stay(url: str) -> None:
         parties = (("c", 1), ("e", 1))
         assert await put(
             store,
-            [Change("c", 0, b"belief")],
-            [entry("late clock", at=9.0), entry("second", at=2.0, parties=parties)],
+            [RecordWrite("c", 0, b"belief")],
+            [entry("late clock", written_at=9.0), entry("second", written_at=2.0, parties=parties)],
         )
         assert await put(
             store,
             [],
             [
-                entry("first", at=1.0, parties=(("c", 2),)),
-                entry("third", at=2.0, parties=(("c", 3),)),
+                entry("first", written_at=1.0, parties=(("c", 2),)),
+                entry("third", written_at=2.0, parties=(("c", 3),)),
             ],
         )
-        assert await store.forget(1.0) == 0
-        assert await store.forget(math.inf, limit=0) == 0
-        assert await store.forget(2.5, limit=2) == 2
-        assert ids(await store.log()) == ["late clock", "third"]
-        assert ids(await store.history("c")) == ["third", "late clock"]
-        assert ids(await store.history("e")) == []
-        assert await store.forget(9.0) == 1
-        assert ids(await store.log()) == ids(await store.history("c")) == ["late clock"]
-        assert await store.forget(math.inf) == 1
-        assert await store.log() == await store.history("c") == []
-        assert dict(await store.read(["c"])) == {"c": Stored(1, b"belief")}
+        assert await store.delete_entries_before(1.0) == 0
+        assert await store.delete_entries_before(math.inf, limit=0) == 0
+        assert await store.delete_entries_before(2.5, limit=2) == 2
+        assert ids(await store.read_log()) == ["late clock", "third"]
+        assert ids(await store.read_history("c")) == ["third", "late clock"]
+        assert ids(await store.read_history("e")) == []
+        assert await store.delete_entries_before(9.0) == 1
+        assert ids(await store.read_log()) == ids(await store.read_history("c")) == ["late clock"]
+        assert await store.delete_entries_before(math.inf) == 1
+        assert await store.read_log() == await store.read_history("c") == []
+        assert dict(await store.read_records(["c"])) == {"c": StoredRecord(1, b"belief")}
 
     using(url, work)
 
@@ -557,26 +576,29 @@ def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
         contents = [b"%d;" % i * (i % 7 * 100) for i in range(n)]
         both = [(("c", i + 1), ("e", i + 1)) for i in range(n)]
         written = [
-            entry(f"t{i}", parties=both[i], at=float(i * 37 % n), content=contents[i])
+            entry(f"t{i}", parties=both[i], written_at=float(i * 37 % n), content=contents[i])
             for i in range(n)
         ]
         assert await put(store, [], written)
-        places = [one.place for one in await store.log()]
+        places = [one.cursor for one in await store.read_log()]
         left = written
         for limit in (1, 30, 7, 50):
-            assert await store.forget(95.0, limit) == limit
-            gone = sorted(left, key=lambda one: one.at)[:limit]
+            assert await store.delete_entries_before(95.0, limit) == limit
+            gone = sorted(left, key=lambda one: one.written_at)[:limit]
             left = [one for one in left if one not in gone]
-            found = await store.log()
-            assert [one._replace(place="") for one in found] == left
-            assert [one.place for one in found] == [places[int(one.id[1:])] for one in left]
-            assert await store.history("c") == await store.history("e") == found[::-1]
+            found = await store.read_log()
+            assert [one._replace(cursor="") for one in found] == left
+            assert [one.cursor for one in found] == [
+                places[int(one.transaction_id[1:])] for one in left
+            ]
+            assert await store.read_history("c") == await store.read_history("e") == found[::-1]
             assert (
-                await store.log(places[50], 3) == [one for one in found if int(one.id[1:]) > 50][:3]
+                await store.read_log(places[50], 3)
+                == [one for one in found if int(one.transaction_id[1:]) > 50][:3]
             )
-        assert await store.forget(95.0) == 7
-        assert ids(await store.history("c")) == ids(
-            [one for one in reversed(written) if one.at >= 95.0]
+        assert await store.delete_entries_before(95.0) == 7
+        assert ids(await store.read_history("c")) == ids(
+            [one for one in reversed(written) if one.written_at >= 95.0]
         )
 
     using(url, work)
@@ -585,11 +607,13 @@ def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
 @every_store
 def test_many_are_forgotten_up_to_a_limit(url: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [], [entry(f"t{i}", i, at=7.0) for i in range(1, 1301)])
-        assert await store.forget(8.0, limit=1100) == 1100
-        assert ids(await store.history("c", limit=1300)) == [f"t{i}" for i in range(1300, 1100, -1)]
-        assert await store.forget(8.0, limit=1100) == 200
-        assert await store.forget(8.0) == 0
+        assert await put(store, [], [entry(f"t{i}", i, written_at=7.0) for i in range(1, 1301)])
+        assert await store.delete_entries_before(8.0, limit=1100) == 1100
+        assert ids(await store.read_history("c", limit=1300)) == [
+            f"t{i}" for i in range(1300, 1100, -1)
+        ]
+        assert await store.delete_entries_before(8.0, limit=1100) == 200
+        assert await store.delete_entries_before(8.0) == 0
 
     using(url, work)
 
@@ -600,29 +624,29 @@ def test_a_party_is_erased_and_the_others_stay(url: str) -> None:
         both = (("c", 1), ("e", 1))
         assert await put(
             store,
-            [Change(key, 0, key.encode()) for key in "cde"],
+            [RecordWrite(key, 0, key.encode()) for key in "cde"],
             [entry("both", parties=both, content=b"1" * 600)],
         )
         assert await put(
             store,
-            [Change("c", 1, b"c2")],
+            [RecordWrite("c", 1, b"c2")],
             [entry("other", 2, "e"), entry("label", 2, kind=LABEL), entry("own", 3)],
         )
         assert await put(
             store, [], [entry("last", 4), entry("d", 1, "d"), entry("nobody's", parties=())]
         )
-        left = [one for one in await store.log() if "c" not in dict(one.parties)]
+        left = [one for one in await store.read_log() if "c" not in dict(one.parties)]
         assert await store.erase("c") == 4
-        assert dict(await store.read(["c", "d", "e"])) == {
-            "d": Stored(1, b"d"),
-            "e": Stored(1, b"e"),
+        assert dict(await store.read_records(["c", "d", "e"])) == {
+            "d": StoredRecord(1, b"d"),
+            "e": StoredRecord(1, b"e"),
         }
-        assert await store.log() == left
+        assert await store.read_log() == left
         assert ids(left) == ["other", "d", "nobody's"]
-        assert [ids(await store.history(key)) for key in "cde"] == [[], ["d"], ["other"]]
+        assert [ids(await store.read_history(key)) for key in "cde"] == [[], ["d"], ["other"]]
         assert await store.erase("c") == await store.erase("never there") == 0
-        assert await store.log(left[0].place) == left[1:]
-        assert await store.forget(1.0) == 3
+        assert await store.read_log(left[0].cursor) == left[1:]
+        assert await store.delete_entries_before(1.0) == 3
 
     using(url, work)
 
@@ -630,15 +654,17 @@ def test_a_party_is_erased_and_the_others_stay(url: str) -> None:
 @every_store
 def test_an_erased_party_is_new_to_those_who_knew_it(url: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("c", 0, b"", steps=7)], [entry("old", 7)])
+        assert await put(store, [RecordWrite("c", 0, b"", increment=7)], [entry("old", 7)])
         await store.erase("c")
         assert not await put(
-            store, [Change("c", 7, b"from memory"), Change("e", 0, b"")], [entry("stale", 8)]
+            store,
+            [RecordWrite("c", 7, b"from memory"), RecordWrite("e", 0, b"")],
+            [entry("stale", 8)],
         )
-        assert dict(await store.read(["c", "e"])) == {}
-        assert await put(store, [Change("c", 0, b"anew")], [entry("new")])
-        assert dict(await store.read(["c"])) == {"c": Stored(1, b"anew")}
-        assert ids(await store.history("c")) == ids(await store.log()) == ["new"]
+        assert dict(await store.read_records(["c", "e"])) == {}
+        assert await put(store, [RecordWrite("c", 0, b"anew")], [entry("new")])
+        assert dict(await store.read_records(["c"])) == {"c": StoredRecord(1, b"anew")}
+        assert ids(await store.read_history("c")) == ids(await store.read_log()) == ["new"]
 
     using(url, work)
 
@@ -646,10 +672,10 @@ def test_an_erased_party_is_new_to_those_who_knew_it(url: str) -> None:
 @every_store
 def test_a_record_without_a_log_is_erased_and_a_log_without_a_record(url: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("c", 0, b"")], [entry("t", key="d")])
+        assert await put(store, [RecordWrite("c", 0, b"")], [entry("t", key="d")])
         assert (await store.erase("c"), await store.erase("d")) == (0, 1)
-        assert dict(await store.read(["c"])) == {}
-        assert await store.log() == []
+        assert dict(await store.read_records(["c"])) == {}
+        assert await store.read_log() == []
 
     using(url, work)
 
@@ -663,21 +689,21 @@ def test_many_entries_are_erased_from_among_many(url: str) -> None:
                 f"t{i}",
                 parties=(("c" if i % 3 else "d", i + 1), (f"e{i % 2}", i + 1)),
                 content=b"%d;" % i * 50,
-                at=float(i),
+                written_at=float(i),
             )
             for i in range(n)
         ]
         for i in range(0, n, 100):
-            assert await put(store, [Change("c", i, b"", steps=100)], written[i : i + 100])
-        left = [one for one in await store.log(limit=n) if one.parties[0][0] == "d"]
+            assert await put(store, [RecordWrite("c", i, b"", increment=100)], written[i : i + 100])
+        left = [one for one in await store.read_log(limit=n) if one.parties[0][0] == "d"]
         assert await store.erase("c") == n - len(left)
-        found = await store.log(limit=n)
+        found = await store.read_log(limit=n)
         assert found == left
-        assert [one._replace(place="") for one in found] == written[::3]
-        assert await store.history("d", limit=n) == left[::-1]
-        assert await store.history("e1", limit=n) == left[1::2][::-1]
-        assert dict(await store.read(["c"])) == {}
-        assert await store.forget(99.5, limit=n) == 34
+        assert [one._replace(cursor="") for one in found] == written[::3]
+        assert await store.read_history("d", limit=n) == left[::-1]
+        assert await store.read_history("e1", limit=n) == left[1::2][::-1]
+        assert dict(await store.read_records(["c"])) == {}
+        assert await store.delete_entries_before(99.5, limit=n) == 34
 
     using(url, work)
 
@@ -686,11 +712,11 @@ def test_many_entries_are_erased_from_among_many(url: str) -> None:
 def test_a_party_of_any_name_is_erased(url: str) -> None:
     async def work(store: Store) -> None:
         entries = [entry(f"t{i}", 1, key) for i, key in enumerate(ODD_KEYS)]
-        assert await put(store, [Change(key, 0, b"") for key in ODD_KEYS], entries)
+        assert await put(store, [RecordWrite(key, 0, b"") for key in ODD_KEYS], entries)
         for i, key in enumerate(ODD_KEYS):
             assert await store.erase(key) == 1
-            assert sorted(await store.read(ODD_KEYS)) == sorted(ODD_KEYS[i + 1 :])
-            assert ids(await store.log()) == ids(entries[i + 1 :])
+            assert sorted(await store.read_records(ODD_KEYS)) == sorted(ODD_KEYS[i + 1 :])
+            assert ids(await store.read_log()) == ids(entries[i + 1 :])
 
     using(url, work)
 
@@ -701,10 +727,10 @@ def test_an_erasure_that_was_cut_off_is_finished_by_another(url: str) -> None:
         n = 900
         assert await put(
             store,
-            [Change("c", 0, b"", steps=n)],
+            [RecordWrite("c", 0, b"", increment=n)],
             [entry(f"t{i}", i + 1, content=b"x" * 300) for i in range(n)],
         )
-        other: Any = open_store(url)
+        other: Any = open_store(url, create=True)
         name = "_do" if url.startswith("sqlite") else "_run"
         step, turns = getattr(other, name), itertools.count()
 
@@ -717,13 +743,13 @@ def test_an_erasure_that_was_cut_off_is_finished_by_another(url: str) -> None:
         with pytest.raises(StoreError, match="cut off"):
             await other.erase("c")
         await other.close()
-        left = await store.history("c", limit=n)
+        left = await store.read_history("c", limit=n)
         assert 0 < len(left) < n
         assert ids(left) == [f"t{i}" for i in range(n - 1, n - 1 - len(left), -1)]  # the latest
-        assert dict(await store.read(["c"])) == {"c": Stored(n, b"")}
+        assert dict(await store.read_records(["c"])) == {"c": StoredRecord(n, b"")}
         assert await store.erase("c") == len(left)
-        assert await store.log() == []
-        assert dict(await store.read(["c"])) == {}
+        assert await store.read_log() == []
+        assert dict(await store.read_records(["c"])) == {}
 
     using(url, work)
 
@@ -739,19 +765,21 @@ def test_a_record_goes_together_with_its_last_entries(
     async def write_on(store: Store) -> int:
         n_anew = 0
         for i in range(400):
-            held = (await store.read(["c"])).get("c", Stored(0, b""))
+            held = (await store.read_records(["c"])).get("c", StoredRecord(0, b""))
             if await put(
-                store, [Change("c", held.counter, b"")], [entry(f"t{i}", held.counter + 1)]
+                store, [RecordWrite("c", held.counter, b"")], [entry(f"t{i}", held.counter + 1)]
             ):
                 n_anew += held.counter == 0
             await asyncio.sleep(0)
         return n_anew
 
     async def work(store: Store) -> None:
-        other = open_store(url)
+        other = open_store(url, create=True)
         try:
             assert await put(
-                store, [Change("c", 0, b"", steps=50)], [entry(f"old{i}", i + 1) for i in range(50)]
+                store,
+                [RecordWrite("c", 0, b"", increment=50)],
+                [entry(f"old{i}", i + 1) for i in range(50)],
             )
             writing, removed = asyncio.create_task(write_on(store)), 0
             while not writing.done():
@@ -759,14 +787,14 @@ def test_a_record_goes_together_with_its_last_entries(
             assert await writing > 1
         finally:
             await other.close()
-        held = (await store.read(["c"])).get("c", Stored(0, b""))
-        left = await store.history("c", limit=1000)
+        held = (await store.read_records(["c"])).get("c", StoredRecord(0, b""))
+        left = await store.read_history("c", limit=1000)
         assert [one.parties for one in left] == [
             (("c", counter),) for counter in range(held.counter, 0, -1)
         ]
         assert removed >= 50
         await store.erase("c")
-        assert await store.log() == []
+        assert await store.read_log() == []
 
     using(url, work)
 
@@ -776,7 +804,11 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
     """Whatever is done to both, both say the same."""
 
     async def work(store: Store) -> None:
-        draw, model, counters = random.Random(7), open_store("memory://"), dict.fromkeys("abcde", 0)
+        draw, model, counters = (
+            random.Random(7),
+            open_store("memory://", create=True),
+            dict.fromkeys("abcde", 0),
+        )
         places: list[tuple[str, str]] = [("", "")]
         n_mixed = 0
         for i in range(300):
@@ -784,7 +816,7 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
             for _ in range(draw.randint(0, 3)):
                 mine = [keys.pop() for _ in range(draw.randint(0, len(keys)))]
                 changes = [
-                    Change(
+                    RecordWrite(
                         k,
                         max(counters[k] - (draw.random() < 0.1), 0),
                         draw.randbytes(20),
@@ -796,22 +828,22 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
                     entry(
                         f"t{draw.randint(0, 99)}",
                         time=float(draw.randint(0, 50)),
-                        at=draw.uniform(i - 5, i),
-                        parties=tuple((c.key, c.expected + 1) for c in changes[:2]),
-                        moved=draw.random() < 0.8,
+                        written_at=draw.uniform(i - 5, i),
+                        parties=tuple((c.key, c.expected_counter + 1) for c in changes[:2]),
+                        belief_updated=draw.random() < 0.8,
                         content=draw.randbytes(draw.choice([0, 30, 3000])),
                     )
                     for _ in range(draw.randint(0, 3))
                 ]
-                groups.append(Group(changes, entries))
+                groups.append(WriteGroup(changes, entries))
             written = await model.write(groups)
             assert await store.write(groups) == written
             n_mixed += len(set(written)) == 2
             counters |= {
-                c.key: c.expected + c.steps
+                c.key: c.expected_counter + c.increment
                 for group, taken in zip(groups, written, strict=True)
                 if taken
-                for c in group.changes
+                for c in group.writes
             }
             key, until, limit = (
                 draw.choice("abcde"),
@@ -821,24 +853,29 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
             id = draw.choice([None, f"t{draw.randint(0, 99)}"])
             for ours, theirs in (
                 (
-                    await store.history(key, until=until, id=id, limit=limit),
-                    await model.history(key, until=until, id=id, limit=limit),
+                    await store.read_history(key, until=until, transaction_id=id, limit=limit),
+                    await model.read_history(key, until=until, transaction_id=id, limit=limit),
                 ),
-                (await store.log(places[-1][0], limit), await model.log(places[-1][1], limit)),
+                (
+                    await store.read_log(places[-1][0], limit),
+                    await model.read_log(places[-1][1], limit),
+                ),
             ):
-                assert [one._replace(place="") for one in ours] == [
-                    one._replace(place="") for one in theirs
+                assert [one._replace(cursor="") for one in ours] == [
+                    one._replace(cursor="") for one in theirs
                 ]
             if ours:
-                places.append((ours[-1].place, theirs[-1].place))
+                places.append((ours[-1].cursor, theirs[-1].cursor))
             if draw.random() < 0.1:
                 limit = draw.randint(1, 20)
-                assert await store.forget(i - 20, limit) == await model.forget(i - 20, limit)
+                assert await store.delete_entries_before(
+                    i - 20, limit
+                ) == await model.delete_entries_before(i - 20, limit)
             if draw.random() < 0.05:
                 counters[key] = 0
                 assert await store.erase(key) == await model.erase(key)
-            assert dict(await store.read(sorted(counters))) == dict(
-                await model.read(sorted(counters))
+            assert dict(await store.read_records(sorted(counters))) == dict(
+                await model.read_records(sorted(counters))
             )
         assert 10 < n_mixed < 200
 
@@ -854,28 +891,28 @@ async def count_up(store: Store, name: str, n: int, keys: Sequence[str] = ("a", 
     for i in range(n):
         mine = draw.sample(keys, 2)
         while True:
-            held = await store.read(mine)
+            held = await store.read_records(mine)
             await asyncio.sleep(0)
-            counts = {key: held.get(key, Stored(0, b"0")) for key in mine}
+            counts = {key: held.get(key, StoredRecord(0, b"0")) for key in mine}
             changes = [
-                Change(key, counter, b"%d" % (int(data) + 1))
+                RecordWrite(key, counter, b"%d" % (int(data) + 1))
                 for key, (counter, data) in counts.items()
             ]
-            parties = tuple((change.key, change.expected + 1) for change in changes)
+            parties = tuple((change.key, change.expected_counter + 1) for change in changes)
             if await put(store, changes, [entry(f"{name}:{i}", parties=parties)]):
                 break
             await asyncio.sleep(draw.uniform(0.0, 0.002))
 
 
 async def assert_counted(store: Store, names: Sequence[str], n: int) -> None:
-    held = await store.read(["a", "b", "c"])
+    held = await store.read_records(["a", "b", "c"])
     assert sum(int(one.data) for one in held.values()) == 2 * n * len(names)
     assert all(int(one.data) == one.counter for one in held.values())
-    assert sorted(ids(await store.log(limit=10_000))) == sorted(
+    assert sorted(ids(await store.read_log(limit=10_000))) == sorted(
         f"{name}:{i}" for name in names for i in range(n)
     )
     for key, one in held.items():
-        history = await store.history(key, limit=10_000)
+        history = await store.read_history(key, limit=10_000)
         assert [dict(found.parties)[key] for found in history] == list(range(one.counter, 0, -1))
 
 
@@ -894,20 +931,23 @@ def test_tasks_that_collide_count_exactly_once(url: str) -> None:
 @every_lasting_store
 def test_two_stores_at_one_place_see_each_other(url: str) -> None:
     async def work(store: Store) -> None:
-        other = open_store(url)
+        other = open_store(url, create=True)
         try:
-            assert await put(store, [Change("a", 0, b"1")])
-            assert not await put(other, [Change("a", 0, b"2")])
-            assert dict(await other.read(["a"])) == {"a": Stored(1, b"1")}
-            assert await put(other, [Change("a", 1, b"2")])
-            assert not await put(store, [Change("a", 1, b"3")])
-            assert await store.write([Group([Change(key, 0, b"1")]) for key in "bcd"]) == [True] * 3
+            assert await put(store, [RecordWrite("a", 0, b"1")])
+            assert not await put(other, [RecordWrite("a", 0, b"2")])
+            assert dict(await other.read_records(["a"])) == {"a": StoredRecord(1, b"1")}
+            assert await put(other, [RecordWrite("a", 1, b"2")])
+            assert not await put(store, [RecordWrite("a", 1, b"3")])
+            assert (
+                await store.write([WriteGroup([RecordWrite(key, 0, b"1")]) for key in "bcd"])
+                == [True] * 3
+            )
             assert await other.write(
-                [Group([Change(key, key == "c", b"2")], [entry(key)]) for key in "bcde"]
+                [WriteGroup([RecordWrite(key, key == "c", b"2")], [entry(key)]) for key in "bcde"]
             ) == [False, True, False, True]
         finally:
             await other.close()
-        held = await store.read(list("abcde"))
+        held = await store.read_records(list("abcde"))
         assert {key: (counter, data) for key, (counter, data) in held.items()} == {
             "a": (2, b"2"),
             "b": (1, b"1"),
@@ -915,7 +955,7 @@ def test_two_stores_at_one_place_see_each_other(url: str) -> None:
             "d": (1, b"1"),
             "e": (1, b"2"),
         }
-        assert ids(await store.log()) == ["c", "e"]
+        assert ids(await store.read_log()) == ["c", "e"]
 
     using(url, work)
 
@@ -957,16 +997,16 @@ def test_processes_that_collide_count_exactly_once(url: str) -> None:
 @every_store
 def test_a_closed_store_refuses(url: str) -> None:
     async def work() -> None:
-        store = open_store(url)
-        assert await put(store, [Change("a", 0, b"")])
+        store = open_store(url, create=True)
+        assert await put(store, [RecordWrite("a", 0, b"")])
         await store.close()
         await store.close()
         for use in (
-            store.read(["a"]),
-            put(store, [Change("a", 1, b"")]),
-            store.history("a"),
-            store.log(),
-            store.forget(0.0),
+            store.read_records(["a"]),
+            put(store, [RecordWrite("a", 1, b"")]),
+            store.read_history("a"),
+            store.read_log(),
+            store.delete_entries_before(0.0),
             store.erase("a"),
         ):
             with pytest.raises(StoreError, match="is closed"):
@@ -977,33 +1017,34 @@ def test_a_closed_store_refuses(url: str) -> None:
 
 @every_lasting_store
 def test_what_was_written_is_there_when_opened_again(url: str) -> None:
-    async def write(store: Store) -> list[Entry]:
+    async def write(store: Store) -> list[LogEntry]:
         assert await put(
-            store, [Change("a", 0, b"1")], [entry("t", key="a", content=b"long" * 1000)]
+            store, [RecordWrite("a", 0, b"1")], [entry("t", key="a", content=b"long" * 1000)]
         )
-        return await store.log()
+        return await store.read_log()
 
-    async def read(store: Store) -> list[Entry]:
-        assert dict(await store.read(["a"])) == {"a": Stored(1, b"1")}
-        assert await store.history("a") == await store.log()
-        return await store.log()
+    async def read_back(store: Store) -> list[LogEntry]:
+        assert dict(await store.read_records(["a"])) == {"a": StoredRecord(1, b"1")}
+        assert await store.read_history("a") == await store.read_log()
+        return await store.read_log()
 
-    assert using(url, write) == using(url, read) == using(url, read)
+    assert using(url, write) == using(url, read_back) == using(url, read_back)
 
 
 @every_lasting_store
 def test_closing_finishes_what_was_begun(url: str) -> None:
     async def work() -> list[bool]:
-        store = open_store(url)
+        store = open_store(url, create=True)
         begun = [
-            asyncio.create_task(put(store, [Change(f"k{i}", 0, b"x" * 10_000)])) for i in range(30)
+            asyncio.create_task(put(store, [RecordWrite(f"k{i}", 0, b"x" * 10_000)]))
+            for i in range(30)
         ]
         await asyncio.sleep(0)  # each has been handed over
         await store.close()
         return await asyncio.gather(*begun)
 
     assert asyncio.run(work()) == [True] * 30
-    assert len(using(url, lambda store: store.read([f"k{i}" for i in range(30)]))) == 30
+    assert len(using(url, lambda store: store.read_records([f"k{i}" for i in range(30)]))) == 30
 
 
 @pytest.mark.parametrize(
@@ -1040,7 +1081,7 @@ def test_a_bad_url_is_refused_with_the_good_forms(
         ConfigError,
         match=r"memory://, sqlite:///.*synchronous=FULL.*redis://host:port/db.*unix:///",
     ):
-        open_store(bad)
+        open_store(bad, create=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -1049,7 +1090,7 @@ def test_a_sqlite_path_is_relative_or_absolute(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for place in ("/relative name%20#1.sqlite", f"/{tmp_path}/absolute.sqlite"):
-        assert using(f"sqlite://{place}", lambda store: put(store, [Change("a", 0, b"")]))
+        assert using(f"sqlite://{place}", lambda store: put(store, [RecordWrite("a", 0, b"")]))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "absolute.sqlite",
         "relative name%20#1.sqlite",
@@ -1066,7 +1107,7 @@ def path(tmp_path: Path) -> Path:
 
 def fill(path: Path, n: int = 300) -> None:
     """A store of many pages, all of them in the file itself."""
-    changes = [Change(f"k{i}", 0, random.Random(i).randbytes(500)) for i in range(n)]
+    changes = [RecordWrite(f"k{i}", 0, random.Random(i).randbytes(500)) for i in range(n)]
     entries = [
         entry(f"t{i}", 1, f"k{i}", content=random.Random(i).randbytes(900)) for i in range(n)
     ]
@@ -1075,10 +1116,10 @@ def fill(path: Path, n: int = 300) -> None:
 
 def use_all(path: Path) -> None:
     async def work(store: Store) -> None:
-        await store.read([f"k{i}" for i in range(300)])
-        await store.log(limit=10_000)
+        await store.read_records([f"k{i}" for i in range(300)])
+        await store.read_log(limit=10_000)
         for i in range(300):
-            await store.history(f"k{i}")
+            await store.read_history(f"k{i}")
 
     using(f"sqlite:///{path}", work)
 
@@ -1100,13 +1141,13 @@ def test_sqlite_keeps_the_promise_it_was_asked_for(path: Path, synchronous: str)
 
 def test_sqlite_refuses_another_promise(path: Path) -> None:
     with pytest.raises(ConfigError, match="FULL, NORMAL, OFF, not 'fast'"):
-        open_store(f"sqlite:///{path}?synchronous=fast")
+        open_store(f"sqlite:///{path}?synchronous=fast", create=True)
     assert not path.exists()
 
 
 def test_sqlite_files_are_private(path: Path) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"")])
+        assert await put(store, [RecordWrite("a", 0, b"")])
         files = list(path.parent.iterdir())
         assert len(files) == 3
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -1121,7 +1162,9 @@ def test_sqlite_does_not_mind_if_another_process_made_the_file_meanwhile(
     fill(path, 3)
     is_empty, first = sqlite_file._is_empty, iter([True])
     monkeypatch.setattr(sqlite_file, "_is_empty", lambda db: next(first, False) or is_empty(db))
-    assert len(using(f"sqlite:///{path}", lambda store: store.read(["k0", "k1", "k2"]))) == 3
+    assert (
+        len(using(f"sqlite:///{path}", lambda store: store.read_records(["k0", "k1", "k2"]))) == 3
+    )
 
 
 def make_text(path: Path) -> None:
@@ -1193,7 +1236,7 @@ def test_sqlite_refuses_a_file_that_is_no_store_and_leaves_it_alone(
     make(path)
     before = path.read_bytes()
     with pytest.raises(StoreError, match=words) as raised:
-        open_store(f"sqlite:///{path}")
+        open_store(f"sqlite:///{path}", create=True)
     assert str(path) in str(raised.value)
     assert path.read_bytes() == before
 
@@ -1210,7 +1253,7 @@ def test_sqlite_says_so_when_a_page_is_garbled(path: Path, page: int) -> None:
 
 def test_sqlite_says_so_when_a_folder_is_missing(path: Path) -> None:
     with pytest.raises(StoreError, match="Check that the folder is there") as raised:
-        open_store(f"sqlite:///{path.parent}/none/beliefs.sqlite")
+        open_store(f"sqlite:///{path.parent}/none/beliefs.sqlite", create=True)
     assert "none/beliefs.sqlite" in str(raised.value)
 
 
@@ -1237,7 +1280,7 @@ def test_sqlite_says_so_when_the_file_may_only_be_read() -> None:
         before = path.read_bytes()
         try:
             with as_nobody(), pytest.raises(StoreError, match=r"right to write|may write"):
-                using(f"sqlite:///{path}", lambda store: put(store, [Change("new", 0, b"")]))
+                using(f"sqlite:///{path}", lambda store: put(store, [RecordWrite("new", 0, b"")]))
         finally:
             Path(folder).chmod(0o755)
         assert path.read_bytes() == before
@@ -1245,20 +1288,23 @@ def test_sqlite_says_so_when_the_file_may_only_be_read() -> None:
 
 def test_sqlite_goes_on_when_a_full_disk_has_space_again(path: Path) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"1")])
+        assert await put(store, [RecordWrite("a", 0, b"1")])
         ((n_pages,),) = await in_its_thread(store, "PRAGMA page_count")
         await in_its_thread(store, f"PRAGMA max_page_count = {n_pages + 3}")
-        large = [Change("a", 1, b"2"), *(Change(f"large{i}", 0, bytes(3000)) for i in range(50))]
+        large = [
+            RecordWrite("a", 1, b"2"),
+            *(RecordWrite(f"large{i}", 0, bytes(3000)) for i in range(50)),
+        ]
         for _ in range(3):
             with pytest.raises(StoreError, match=r"beliefs\.sqlite: the disk is full"):
                 await put(store, large, [entry()])
-        assert dict(await store.read(["a", "large0"])) == {"a": Stored(1, b"1")}
-        assert await store.log() == []
-        assert await put(store, [Change("a", 1, b"small")])
+        assert dict(await store.read_records(["a", "large0"])) == {"a": StoredRecord(1, b"1")}
+        assert await store.read_log() == []
+        assert await put(store, [RecordWrite("a", 1, b"small")])
         await in_its_thread(store, "PRAGMA max_page_count = 1000000")
-        assert await put(store, [Change("a", 2, b"2"), *large[1:]], [entry()])
-        assert len(await store.read([change.key for change in large])) == 51
-        assert ids(await store.log()) == ["t"]
+        assert await put(store, [RecordWrite("a", 2, b"2"), *large[1:]], [entry()])
+        assert len(await store.read_records([change.key for change in large])) == 51
+        assert ids(await store.read_log()) == ["t"]
 
     using(f"sqlite:///{path}", work)
 
@@ -1273,10 +1319,10 @@ def test_sqlite_says_so_when_another_process_does_not_let_go(
         try:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(StoreError, match="kept it locked"):
-                await put(store, [Change("a", 0, b"")])
-            assert dict(await store.read(["a"])) == {}  # readers do not wait for writers
+                await put(store, [RecordWrite("a", 0, b"")])
+            assert dict(await store.read_records(["a"])) == {}  # readers do not wait for writers
             other.execute("ROLLBACK")
-            assert await put(store, [Change("a", 0, b"")])
+            assert await put(store, [RecordWrite("a", 0, b"")])
         finally:
             other.close()
 
@@ -1287,10 +1333,10 @@ def test_sqlite_goes_on_after_a_write_of_the_wrong_type(path: Path) -> None:
     async def work(store: Store) -> None:
         wrong: Any = {"not": "bytes"}
         with pytest.raises(StoreError):
-            await put(store, [Change("a", 0, b"1"), Change("b", 0, wrong)])
+            await put(store, [RecordWrite("a", 0, b"1"), RecordWrite("b", 0, wrong)])
         with pytest.raises(ValueError, match="surrogates"):
-            await put(store, [Change("a", 0, b"1"), Change("\ud800", 0, b"")])
-        assert await put(store, [Change("a", 0, b"2")])
+            await put(store, [RecordWrite("a", 0, b"1"), RecordWrite("\ud800", 0, b"")])
+        assert await put(store, [RecordWrite("a", 0, b"2")])
 
     using(f"sqlite:///{path}", work)
 
@@ -1319,7 +1365,7 @@ def test_sqlite_compresses_contents_together_where_it_pays(path: Path) -> None:
         assert sizes[2] < 200
         assert sizes[3] == 2001
         assert sum(sizes[4:]) < 5000  # of 40,000
-        assert [one.content for one in await store.log()] == [
+        assert [one.content for one in await store.read_log()] == [
             content for contents in writes for content in contents
         ]
 
@@ -1329,11 +1375,12 @@ def test_sqlite_compresses_contents_together_where_it_pays(path: Path) -> None:
 def test_sqlite_keeps_no_index_of_what_is_forgotten(path: Path) -> None:
     async def work(store: Store) -> None:
         entries = [
-            entry(f"t{i}", parties=(("c", i), (f"e{i}", 1)), at=float(i)) for i in range(300)
+            entry(f"t{i}", parties=(("c", i), (f"e{i}", 1)), written_at=float(i))
+            for i in range(300)
         ]
         assert await put(store, [], entries)
         for before, n_left in ((9.0, 291), (150.0, 150), (400.0, 0)):
-            await store.forget(before)
+            await store.delete_entries_before(before)
             for sql, n in (
                 ("SELECT count(*) FROM log_parties", 2 * n_left),
                 ("SELECT count(*) FROM log", -(-n_left // 32)),
@@ -1384,7 +1431,7 @@ def test_sqlite_has_no_byte_left_of_what_is_erased(path: Path) -> None:
         for i in range(6):  # records that grow, and pages that fill up
             assert await put(
                 store,
-                [Change("c:Wanda", i, b"wandas-" * 9 * i), Change("e", i, b"")],
+                [RecordWrite("c:Wanda", i, b"wandas-" * 9 * i), RecordWrite("e", i, b"")],
                 mixed[8 * i : 8 * i + 8],
             )
             if i == 3:
@@ -1397,7 +1444,7 @@ def test_sqlite_has_no_byte_left_of_what_is_erased(path: Path) -> None:
         assert await store.erase("c:Wanda") == 9
         after = bytes_of(path)
         assert [mark for mark in marks if mark in after] == []
-        assert [one._replace(place="") for one in await store.log()] == others
+        assert [one._replace(cursor="") for one in await store.read_log()] == others
         assert await in_its_thread(store, "PRAGMA integrity_check") == [("ok",)]
 
     using(f"sqlite:///{path}", work)
@@ -1410,14 +1457,15 @@ def test_sqlite_made_anew_has_no_byte_of_what_was_erased(path: Path) -> None:
         draw = random.Random(0)
         for i in range(100):
             changes = [
-                Change(f"c:cust{k:02d}", i, b"cust%02d" % k * draw.choice([1, 30, 300]))
+                RecordWrite(f"c:cust{k:02d}", i, b"cust%02d" % k * draw.choice([1, 30, 300]))
                 for k in range(60)
             ]
             entries = [
-                entry(f"{change.key[2:]}-{i}", i + 1, change.key, at=float(i)) for change in changes
+                entry(f"{change.key[2:]}-{i}", i + 1, change.key, written_at=float(i))
+                for change in changes
             ]
             assert await put(store, changes, entries)
-        assert await store.forget(90.0) == 5400
+        assert await store.delete_entries_before(90.0) == 5400
         for k in range(30):
             assert await store.erase(f"c:cust{k:02d}") == 10
         await in_its_thread(store, "VACUUM")
@@ -1434,13 +1482,13 @@ def test_sqlite_erases_though_somebody_reads_all_the_while(
     monkeypatch.setattr(sqlite_file, "_READERS_PATIENCE", 0.01)
 
     async def work(store: Store) -> None:
-        assert await put(store, [Change("c:Wanda", 0, b"")], [entry("t", key="c:Wanda")])
+        assert await put(store, [RecordWrite("c:Wanda", 0, b"")], [entry("t", key="c:Wanda")])
         reader = sqlite3.connect(path, isolation_level=None)
         try:
             reader.execute("BEGIN")
             assert reader.execute("SELECT count(*) FROM log").fetchone() == (1,)
             assert await store.erase("c:Wanda") == 1
-            assert dict(await store.read(["c:Wanda"])) == {}
+            assert dict(await store.read_records(["c:Wanda"])) == {}
             reader.execute("COMMIT")
         finally:
             reader.close()
@@ -1456,11 +1504,11 @@ def test_sqlite_erases_though_somebody_reads_all_the_while(
 )
 def test_sqlite_says_so_when_an_entry_to_be_erased_is_not_there(path: Path, damage: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("c", 0, b"")], [entry()])
+        assert await put(store, [RecordWrite("c", 0, b"")], [entry()])
         await in_its_thread(store, damage)
         with pytest.raises(StoreError, match="the file is damaged"):
             await store.erase("c")
-        assert len(await store.read(["c"])) == 1
+        assert len(await store.read_records(["c"])) == 1
 
     using(f"sqlite:///{path}", work)
 
@@ -1487,8 +1535,8 @@ def test_sqlite_unpacks_little_to_find_an_entry(path: Path) -> None:
         assert len(sizes) == 3 + 3 + 3
         assert max(sizes) < 710_000
         assert sum(size > 270_000 for size in sizes) == 2
-        assert [one.content for one in await store.log()] == contents
-        assert [one.content for one in await store.history("c", limit=1000)] == contents[::-1]
+        assert [one.content for one in await store.read_log()] == contents
+        assert [one.content for one in await store.read_history("c", limit=1000)] == contents[::-1]
 
     using(f"sqlite:///{path}", work)
 
@@ -1510,7 +1558,7 @@ def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> Non
     async def work(store: Store) -> None:
         assert await put(store, [], [entry(content=b"long" * 1000)])
         await in_its_thread(store, f"UPDATE log SET {damage}")
-        for use in (store.log(), store.history("c")):
+        for use in (store.read_log(), store.read_history("c")):
             with pytest.raises(DamagedError, match="the file is damaged"):
                 await use
 
@@ -1521,11 +1569,11 @@ def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> Non
 def test_sqlite_a_damaged_counter_harms_its_own_record_alone(path: Path, counter: str) -> None:
     async def work(store: Store) -> None:
         sound = pack_record(Record(FORMAT, "model", 0.0, 0, (), b""))
-        assert await put(store, [Change("a", 0, sound), Change("b", 0, b"2")], [])
-        assert unpack_record("a", (await store.read(["a"]))["a"].data)
+        assert await put(store, [RecordWrite("a", 0, sound), RecordWrite("b", 0, b"2")], [])
+        assert unpack_record("a", (await store.read_records(["a"]))["a"].data)
         await in_its_thread(store, f"UPDATE records SET counter = {counter} WHERE key = 'a'")
-        held = await store.read(["a", "b"])
-        assert held["b"] == Stored(1, b"2")
+        held = await store.read_records(["a", "b"])
+        assert held["b"] == StoredRecord(1, b"2")
         with pytest.raises(DamagedError):
             unpack_record("a", held["a"].data)
 
@@ -1537,11 +1585,11 @@ def write_on(url: str, told: Connection, first: int) -> None:
 
     async def work(store: Store) -> None:
         for i in range(first, first + 100_000):
-            held = (await store.read(["count"])).get("count", Stored(0, b""))
-            change = Change("count", held.counter, b"%d" % i)
+            held = (await store.read_records(["count"])).get("count", StoredRecord(0, b""))
+            change = RecordWrite("count", held.counter, b"%d" % i)
             if await put(
                 store,
-                [change, Change(f"k{i}", 0, b"%d" % i)],
+                [change, RecordWrite(f"k{i}", 0, b"%d" % i)],
                 [entry(f"t{i}", held.counter + 1, "count", content=b"x" * 3000)],
             ):
                 told.send(i)
@@ -1575,10 +1623,10 @@ def test_sqlite_has_all_it_promised_after_a_kill(path: Path) -> None:
     url, told = f"sqlite:///{path}?synchronous=OFF", []  # which a kill does not need
 
     async def check(store: Store) -> None:
-        held = await store.read([f"k{i}" for i in told])
+        held = await store.read_records([f"k{i}" for i in told])
         assert sorted(held) == sorted(f"k{i}" for i in told)
-        (count,) = (await store.read(["count"])).values()
-        log = await store.log(limit=100_000)
+        (count,) = (await store.read_records(["count"])).values()
+        log = await store.read_log(limit=100_000)
         assert set(ids(log)) >= {f"t{i}" for i in told}
         assert len(log) == len(set(ids(log))) == count.counter
         assert await in_its_thread(store, "PRAGMA integrity_check") == [("ok",)]
@@ -1602,17 +1650,17 @@ def test_redis_through_a_socket_of_this_machine(redis_server: RedisServer) -> No
         f"redis://127.0.0.1:{redis_server.port}/3?prefix=socket",
     ):
         stored = using(url, lambda store: _set_once(store))
-        assert stored == {"a": Stored(1, b"1")}
+        assert stored == {"a": StoredRecord(1, b"1")}
 
 
-async def _set_once(store: Store) -> dict[str, Stored]:
-    await put(store, [Change("a", 0, b"1")])
-    return dict(await store.read(["a"]))
+async def _set_once(store: Store) -> dict[str, StoredRecord]:
+    await put(store, [RecordWrite("a", 0, b"1")])
+    return dict(await store.read_records(["a"]))
 
 
 def test_redis_prefixes_are_worlds_of_their_own(redis_server: RedisServer, redis_url: str) -> None:
     assert using(redis_url, _set_once)
-    assert not using(redis_url + "x", lambda store: store.read(["a"]))
+    assert not using(redis_url + "x", lambda store: store.read_records(["a"]))
     assert keys_of(redis_server, redis_url) == {b"r:a"}
 
 
@@ -1623,13 +1671,13 @@ def test_redis_keeps_no_index_of_what_is_forgotten(
         both = (("c", 1), ("e", 1))
         assert await put(
             store,
-            [Change("c", 0, b""), Change("e", 0, b"")],
-            [entry("t", parties=both), entry("u", 2, "c", at=5.0)],
+            [RecordWrite("c", 0, b""), RecordWrite("e", 0, b"")],
+            [entry("t", parties=both), entry("u", 2, "c", written_at=5.0)],
         )
         assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"h:c", b"h:e", b"at", b"log"}
-        assert await store.forget(1.0) == 1
+        assert await store.delete_entries_before(1.0) == 1
         assert keys_of(redis_server, redis_url) == {b"r:c", b"r:e", b"h:c", b"at", b"log"}
-        assert await store.forget(6.0) == 1
+        assert await store.delete_entries_before(6.0) == 1
         assert keys_of(redis_server, redis_url) == {
             b"r:c",
             b"r:e",
@@ -1646,14 +1694,14 @@ def test_redis_keeps_no_index_of_what_is_erased(redis_server: RedisServer, redis
         both = [(("c", i), ("e", i)) for i in range(1, 251)]
         assert await put(
             store,
-            [Change("c", 0, b""), Change("e", 0, b"")],
+            [RecordWrite("c", 0, b""), RecordWrite("e", 0, b"")],
             [entry(f"t{i}", parties=one) for i, one in enumerate(both)],
         )
-        for one in (await store.log())[50:180]:
-            redis_server.command("XDEL", f"{prefix}:log", one.place)  # somebody trimmed it
+        for one in (await store.read_log())[50:180]:
+            redis_server.command("XDEL", f"{prefix}:log", one.cursor)  # somebody trimmed it
         assert await store.erase("c") == 120
         assert keys_of(redis_server, redis_url) == {b"r:e", b"h:e", b"log"}
-        assert await store.history("e") == []  # and what pointed to trimmed entries is gone
+        assert await store.read_history("e") == []  # and what pointed to trimmed entries is gone
         assert keys_of(redis_server, redis_url) == {b"r:e", b"log"}
 
     using(redis_url, work)
@@ -1665,7 +1713,7 @@ def test_redis_erases_nothing_where_a_key_is_taken(
     prefix = redis_url.rpartition("=")[2]
 
     async def work(store: Store) -> None:
-        assert await put(store, [Change("c", 0, b"")], [entry(parties=(("c", 1), ("e", 1)))])
+        assert await put(store, [RecordWrite("c", 0, b"")], [entry(parties=(("c", 1), ("e", 1)))])
         for name in ("log", "at", "h:c", "h:e"):
             redis_server.command("RENAME", f"{prefix}:{name}", f"{prefix}:aside")
             redis_server.command("SET", f"{prefix}:{name}", "something else")
@@ -1673,9 +1721,9 @@ def test_redis_erases_nothing_where_a_key_is_taken(
                 await store.erase("c")
             redis_server.command("RENAME", f"{prefix}:aside", f"{prefix}:{name}")
         assert (
-            len(await store.read(["c"]))
-            == len(await store.history("c"))
-            == len(await store.history("e"))
+            len(await store.read_records(["c"]))
+            == len(await store.read_history("c"))
+            == len(await store.read_history("e"))
             == 1
         )
         assert await store.erase("c") == 1
@@ -1688,13 +1736,13 @@ def test_redis_skips_entries_that_somebody_trimmed(
 ) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [], [entry(f"t{i}", i) for i in range(1, 351)])
-        log = await store.log()
+        log = await store.read_log()
         for one in log[150:300]:
-            redis_server.command("XDEL", redis_url.rpartition("=")[2] + ":log", one.place)
+            redis_server.command("XDEL", redis_url.rpartition("=")[2] + ":log", one.cursor)
         wanted = ids([*log[:150], *log[300:]][::-1])
-        assert ids(await store.history("c", limit=1000)) == wanted
+        assert ids(await store.read_history("c", limit=1000)) == wanted
         assert redis_server.command("ZCARD", redis_url.rpartition("=")[2] + ":h:c") == 200
-        assert await store.forget(1.0, limit=1000) == 200
+        assert await store.delete_entries_before(1.0, limit=1000) == 200
         assert keys_of(redis_server, redis_url) == {b"log"}
 
     using(redis_url, work)
@@ -1709,46 +1757,46 @@ def test_redis_changes_nothing_where_a_key_is_taken(
         for name in ("log", "at", "h:c"):
             redis_server.command("SET", f"{prefix}:{name}", "something else")
             with pytest.raises(StoreError, match="wrong kind of value"):
-                await put(store, [Change("a", 0, b"")], [entry()])
+                await put(store, [RecordWrite("a", 0, b"")], [entry()])
             redis_server.command("DEL", f"{prefix}:{name}")
         assert keys_of(redis_server, redis_url) == set()
         redis_server.command("SET", f"{prefix}:r:a", "short")
         with pytest.raises(DamagedError, match="record of 'a' is damaged"):
-            unpack_record("a", (await store.read(["a"]))["a"].data)
+            unpack_record("a", (await store.read_records(["a"]))["a"].data)
         redis_server.command("XADD", f"{prefix}:log", "*", "somebody", "else")
         with pytest.raises(StoreError, match="no entry"):
-            await store.log()
+            await store.read_log()
 
     using(redis_url, work)
 
 
 def test_redis_goes_on_when_the_server_is_back(redis_server: RedisServer, redis_url: str) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"1")], [entry()])
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
         assert (
-            len(await asyncio.gather(*(store.read(["a"]) for _ in range(5)))) == 5
+            len(await asyncio.gather(*(store.read_records(["a"]) for _ in range(5)))) == 5
         )  # several connections that will break
         redis_server.stop()
         uses = [
-            store.read(["a"]),
-            put(store, [Change("a", 1, b"2")]),
-            store.history("c"),
-            store.log(),
-            store.forget(1.0),
+            store.read_records(["a"]),
+            put(store, [RecordWrite("a", 1, b"2")]),
+            store.read_history("c"),
+            store.read_log(),
+            store.delete_entries_before(1.0),
             store.erase("c"),
         ]
         for use in uses:
             with pytest.raises(StoreError, match=f"127.0.0.1:{redis_server.port}"):
                 await asyncio.wait_for(use, 10)
         redis_server.start()
-        found = await asyncio.gather(*(store.read(["a"]) for _ in range(5)))
-        assert [dict(one) for one in found] == [{"a": Stored(1, b"1")}] * 5
-        assert ids(await store.log()) == ["t"]
-        assert await put(store, [Change("a", 1, b"2")])
+        found = await asyncio.gather(*(store.read_records(["a"]) for _ in range(5)))
+        assert [dict(one) for one in found] == [{"a": StoredRecord(1, b"1")}] * 5
+        assert ids(await store.read_log()) == ["t"]
+        assert await put(store, [RecordWrite("a", 1, b"2")])
         redis_server.stop()
         redis_server.start()
         await asyncio.sleep(0.01)  # in which the loop hears of the broken connections
-        assert await put(store, [Change("a", 2, b"3")])
+        assert await put(store, [RecordWrite("a", 2, b"3")])
 
     try:
         using(redis_url, work)
@@ -1761,14 +1809,14 @@ def test_redis_that_hangs_is_not_waited_for_forever(
     redis_server: RedisServer, redis_url: str
 ) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"")])
+        assert await put(store, [RecordWrite("a", 0, b"")])
         redis_server.pause()
         try:
             with pytest.raises(StoreError, match="Timeout"):
-                await asyncio.wait_for(store.read(["a"]), 10)
+                await asyncio.wait_for(store.read_records(["a"]), 10)
         finally:
             redis_server.resume()
-        assert await put(store, [Change("a", 1, b"")])
+        assert await put(store, [RecordWrite("a", 1, b"")])
 
     using(redis_url, work)
 
@@ -1797,13 +1845,13 @@ def test_redis_is_sent_a_write_once_though_its_answer_is_lost(
     redis_server: RedisServer, redis_url: str
 ) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"")])  # so that the server knows the script
+        assert await put(store, [RecordWrite("a", 0, b"")])  # so that the server knows the script
         async with line_that_loses_answers(redis_server.port) as port:
-            behind = open_store(redis_url.replace(str(redis_server.port), str(port)))
+            behind = open_store(redis_url.replace(str(redis_server.port), str(port)), create=True)
             with pytest.raises(StoreError):
                 await put(behind, [], [entry()])
             await behind.close()
-        assert ids(await store.log()) == ["t"]
+        assert ids(await store.read_log()) == ["t"]
 
     using(redis_url, work)
 
@@ -1813,9 +1861,9 @@ def test_redis_forgets_its_scripts_and_is_told_again(
 ) -> None:
     async def work(store: Store) -> None:
         for i in range(3):
-            assert await put(store, [Change("a", i, b"")], [entry(f"t{i}", i)])
+            assert await put(store, [RecordWrite("a", i, b"")], [entry(f"t{i}", i)])
             redis_server.command("SCRIPT", "FLUSH")
-        assert ids(await store.history("c")) == ["t2", "t1", "t0"]
+        assert ids(await store.read_history("c")) == ["t2", "t1", "t0"]
 
     using(redis_url, work)
 
@@ -1835,16 +1883,18 @@ def test_redis_that_cannot_write_changes_nothing(
     words: str,
 ) -> None:
     async def work(store: Store) -> None:
-        assert await put(store, [Change("a", 0, b"1")], [entry()])
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
         redis_server.command(*breaking)
         try:
             with pytest.raises(StoreError, match=words):
-                await put(store, [Change("b", 0, b""), Change("a", 1, b"2")], [entry("no", 2)])
+                await put(
+                    store, [RecordWrite("b", 0, b""), RecordWrite("a", 1, b"2")], [entry("no", 2)]
+                )
         finally:
             redis_server.command(*mending)
-        assert dict(await store.read(["a", "b"])) == {"a": Stored(1, b"1")}
-        assert ids(await store.log()) == ids(await store.history("c")) == ["t"]
-        assert await put(store, [Change("a", 1, b"2")])
+        assert dict(await store.read_records(["a", "b"])) == {"a": StoredRecord(1, b"1")}
+        assert ids(await store.read_log()) == ids(await store.read_history("c")) == ["t"]
+        assert await put(store, [RecordWrite("a", 1, b"2")])
 
     using(redis_url, work)
 
@@ -1855,16 +1905,16 @@ def test_redis_takes_the_password_from_the_environment(
     redis_server.command("CONFIG", "SET", "requirepass", "correct-horse")
     try:
         with pytest.raises(StoreError, match="Authentication"):
-            using(redis_url, lambda store: store.read(["a"]))
+            using(redis_url, lambda store: store.read_records(["a"]))
         monkeypatch.setenv("TURNCOAT_REDIS_PASSWORD", "hunter2")
         with pytest.raises(StoreError, match="username-password") as raised:
-            using(redis_url, lambda store: store.read(["a"]))
+            using(redis_url, lambda store: store.read_records(["a"]))
         assert "hunter2" not in str(raised.value)
         monkeypatch.setenv("TURNCOAT_REDIS_PASSWORD", "correct-horse")
-        assert using(redis_url, _set_once) == {"a": Stored(1, b"1")}
+        assert using(redis_url, _set_once) == {"a": StoredRecord(1, b"1")}
         monkeypatch.setenv("TURNCOAT_REDIS_USERNAME", "nobody")
         with pytest.raises(StoreError, match="username-password"):
-            using(redis_url, lambda store: store.read(["a"]))
+            using(redis_url, lambda store: store.read_records(["a"]))
     finally:
         redis_server.command("CONFIG", "SET", "requirepass", "", password="correct-horse")
 
@@ -1886,7 +1936,7 @@ def test_redis_takes_the_password_from_the_environment(
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        open_store(url)
+        open_store(url, create=True)
     shown = [
         str(problem) for problem in (raised.value, raised.value.__cause__) if problem is not None
     ]

@@ -26,7 +26,7 @@ from turncoat.serving.ledger import Ledger
 from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.recalibrating import known_outcomes
 from turncoat.serving.records import customer_key, unpack_record
-from turncoat.serving.stores import Entry, open_store
+from turncoat.serving.stores import LogEntry, open_store
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(
     made = load(model)
 
     async def known(delay: float, unreported: bool = True) -> Any:
-        opened = open_store(store)
+        opened = open_store(store, create=True)
         try:
             return await known_outcomes(opened, made, 4e9, delay, unreported)
         finally:
@@ -334,17 +334,17 @@ def test_recalibration_needs_outcomes(model: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ erasing
 
 
-def entries_of(file: Path) -> dict[str, list[Entry]]:
+def entries_of(file: Path) -> dict[str, list[LogEntry]]:
     """A store's log by customer."""
 
-    async def read() -> list[Entry]:
+    async def read() -> list[LogEntry]:
         opened = open_store(f"sqlite:///{file}")
         try:
             return await opened.log(limit=10**6)
         finally:
             await opened.close()
 
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[LogEntry]] = {}
     for entry in asyncio.run(read()):
         found.setdefault(entry.parties[0][0], []).append(entry)
     return found

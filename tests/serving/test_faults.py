@@ -58,7 +58,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def records(url: str, keys: list[str]) -> dict[str, Record]:
     async def go() -> dict[str, Record]:
-        opened = open_store(url)
+        opened = open_store(url, create=True)
         found: dict[str, Record] = {}
         for start in range(0, len(keys), 500):
             some = await opened.read(keys[start : start + 500])
@@ -713,13 +713,15 @@ def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.Monkey
             for some_of in (some[i : i + 1] for i in range(len(some)))
             for one in await ledger.score(made, some_of)
         ]
-        assert await store.forget(1.5e9, limit=10**6) > 0  # goes by the clock, wherever it stood
+        assert (
+            await store.delete_entries_before(1.5e9, limit=10**6) > 0
+        )  # goes by the clock, wherever it stood
         return store, given
 
     store, given = asyncio.run(go())
     scores, states = by_hand(made, some)
     assert [one.probability for one in given] == [score.probability for score in scores]
-    found = asyncio.run(store.read(list(states)))
+    found = asyncio.run(store.read_records(list(states)))
     assert {key: unpack_record(key, stored.data).state for key, stored in found.items()} == states
 
 

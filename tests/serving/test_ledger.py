@@ -32,7 +32,7 @@ from turncoat.serving.records import (
     unpack_record,
 )
 from turncoat.serving.replaying import raw_time, replay, replayed
-from turncoat.serving.stores import Change, Group
+from turncoat.serving.stores import RecordWrite, WriteGroup
 from turncoat.serving.stores.memory import MemoryStore
 
 replace = msgspec.structs.replace
@@ -60,8 +60,8 @@ def run(
 
 def records_of(store: MemoryStore) -> dict[str, Any]:
     async def go() -> dict[str, Any]:
-        keys = {key for entry in await store.log(limit=10**6) for key, _ in entry.parties}
-        found = await store.read(sorted(keys))
+        keys = {key for entry in await store.read_log(limit=10**6) for key, _ in entry.parties}
+        found = await store.read_records(sorted(keys))
         return {key: unpack_record(key, stored.data) for key, stored in found.items()}
 
     return asyncio.run(go())
@@ -228,7 +228,7 @@ def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> Non
 
 
 async def count(store: MemoryStore) -> int:
-    return len(await store.log(limit=10**6))
+    return len(await store.read_log(limit=10**6))
 
 
 def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_counted_twice() -> (
@@ -242,11 +242,11 @@ def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_c
     before = records_of(store)[customer_key("c1")]
     assert len(before.ring) == 4
     assert run(made, [[some[0]]], store, ring=4) == [{**first, "duplicate": True}]
-    asyncio.run(store.forget(np.inf, 10**6))
+    asyncio.run(store.delete_entries_before(np.inf, 10**6))
     [again] = run(made, [[some[0]]], store, ring=4)
     assert (again["late"], again["duplicate"], again["belief_from"]) == (True, False, "current")
     assert records_after(store, "c1").state == before.state
-    asyncio.run(store.forget(np.inf, 10**6))
+    asyncio.run(store.delete_entries_before(np.inf, 10**6))
     [last] = run(made, [[some[-1]]], store, ring=4)
     assert last["duplicate"]
     assert last["id"] == some[-1].id
@@ -255,7 +255,7 @@ def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_c
 
 def records_after(store: MemoryStore, customer: str) -> Any:
     key = customer_key(customer)
-    return unpack_record(key, asyncio.run(store.read([key]))[key].data)
+    return unpack_record(key, asyncio.run(store.read_records([key]))[key].data)
 
 
 def test_many_transactions_of_one_moment_are_told_apart_however_short_the_ring() -> None:
@@ -412,7 +412,7 @@ def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_neve
 
     store = MemoryStore()
     run(old, [some[:-20]], store)
-    asyncio.run(store.forget(np.inf, 10**6))
+    asyncio.run(store.delete_entries_before(np.inf, 10**6))
     for one, answer in zip(some[-20:], run(new, [some[-20:]], store), strict=True):
         if answer["belief_from"] == "restarted":
             assert one.customer in known
@@ -510,7 +510,9 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
         store = MemoryStore()
 
         async def go(store: MemoryStore = store, damage: bytes = damage) -> list[Given | Exception]:
-            assert await store.write([Group([Change(customer_key(some[0].customer), 0, damage)])])
+            assert await store.write(
+                [WriteGroup([RecordWrite(customer_key(some[0].customer), 0, damage)])]
+            )
             return await Ledger(store).score(made, some)
 
         found = asyncio.run(go())
@@ -610,7 +612,7 @@ class Contested(MemoryStore):
         super().__init__()
         self.times, self.rival, self.made = times, rival, made
 
-    async def write(self, groups: Sequence[Group]) -> list[bool]:
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         if self.times > 0:
             self.times -= 1
             await Ledger(self).score(self.made, [replace(self.rival, id=f"rival {self.times}")])
@@ -623,7 +625,7 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
     class Once(Contested):
         busy = False
 
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
+        async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
             if self.busy:
                 return await MemoryStore.write(self, groups)
             self.busy = True
@@ -643,11 +645,11 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
         tries = 0
         sizes: ClassVar[list[int]] = []
 
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
+        async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
             self.tries += 1
             self.sizes.append(sum(len(group.entries) for group in groups))
             theirs = [
-                any(change.key == one.keys[0] for change in group.changes) and self.tries < 4
+                any(change.key == one.keys[0] for change in group.writes) and self.tries < 4
                 for group in groups
             ]
             written = iter(
@@ -672,7 +674,7 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
     ]
 
     class Failing(Busy):
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
+        async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
             if self.tries:
                 raise StoreError("gone")
             return await super().write(groups)
@@ -684,7 +686,7 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
     assert 0 < theirs < len(lonely)  # what was written is answered, though the rest cannot be
 
     class Hopeless(MemoryStore):
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
+        async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
             return [False] * len(groups)
 
     with pytest.raises(StoreError, match="in a row"):

@@ -18,7 +18,7 @@ from turncoat.serving.fields import Transaction
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.line import Line, OverloadedError
 from turncoat.serving.records import customer_key, unpack_record
-from turncoat.serving.stores import Group
+from turncoat.serving.stores import WriteGroup
 from turncoat.serving.stores.memory import MemoryStore
 
 SOME = transactions_of("shop", 60)
@@ -121,7 +121,7 @@ class Slow(MemoryStore):
         super().__init__()
         self.under_way = self.most = self.n = 0
 
-    async def write(self, groups: Sequence[Group]) -> list[bool]:
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         self.n += 1
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -135,7 +135,7 @@ def test_the_next_batch_is_scored_while_one_is_written_and_written_after_it() ->
     made, events = copy(detector("shop")), []
 
     class Noted(Slow):
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
+        async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
             events.append("write")
             written = await super().write(groups)
             events.append("written")
@@ -170,7 +170,7 @@ def test_the_next_batch_is_scored_while_one_is_written_and_written_after_it() ->
     ]
     assert store.most == 1
     assert [one["probability"] for one in answers] == [score.probability for score in scores]
-    record = asyncio.run(store.read([customer_key("c1")]))[customer_key("c1")]
+    record = asyncio.run(store.read_records([customer_key("c1")]))[customer_key("c1")]
     assert unpack_record("c1", record.data).state == states[customer_key("c1")]
 
 
@@ -184,7 +184,7 @@ def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, most_kn
     class Beaten(MemoryStore):
         n = 0
 
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
+        async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
             self.n += 1
             if self.n == 2:
                 await asyncio.sleep(0.01)  # in which the next batch is scored
@@ -205,7 +205,7 @@ def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, most_kn
 
     store, (first, second, rest) = asyncio.run(go())
     record = unpack_record(
-        "c1", asyncio.run(store.read([customer_key("c1")]))[customer_key("c1")].data
+        "c1", asyncio.run(store.read_records([customer_key("c1")]))[customer_key("c1")].data
     )
     if fails == "the store":
         assert isinstance(first, StoreError)

@@ -19,7 +19,7 @@ from turncoat.serving.answers import Given
 from turncoat.serving.attempt import Rules
 from turncoat.serving.fields import Transaction
 from turncoat.serving.ledger import Ledger
-from turncoat.serving.stores import Group, Stored
+from turncoat.serving.stores import StoredRecord, WriteGroup
 from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.turns import Turns
 
@@ -42,10 +42,10 @@ def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: 
     class Contested(MemoryStore):
         n_left = n_conflicts
 
-        async def write(self, groups: Sequence[Group]) -> list[bool]:
+        async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
             await asyncio.sleep(0.002)
             if self.n_left and any(
-                change.key == "c:c1" for group in groups for change in group.changes
+                change.key == "c:c1" for group in groups for change in group.writes
             ):
                 self.n_left -= 1
                 await Ledger(rival).score(made, [others[self.n_left]])
@@ -117,13 +117,13 @@ class Troubled(MemoryStore):
     async def _take_a_while(self) -> None:
         await asyncio.sleep(self.chance.random() * self.longest)
 
-    async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
+    async def read(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         await self._take_a_while()
         if self.chance.random() < self.failures / 4:
             raise StoreError("cannot be read")
         return await super().read(keys)
 
-    async def write(self, groups: Sequence[Group]) -> list[bool]:
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         await self._take_a_while()
         fails, comes_to_pass = self.chance.random() < self.failures, self.chance.random() < 0.5
         if fails and not comes_to_pass:
@@ -209,9 +209,9 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
         return store, answered, again
 
     store, answered, again = asyncio.run(go())
-    logged = asyncio.run(store.log(limit=10_000))
+    logged = asyncio.run(store.read_log(limit=10_000))
     by_customer = {
-        name: [int(entry.id) for entry in logged if entry.parties[0][0] == f"c:{name}"]
+        name: [int(entry.transaction_id) for entry in logged if entry.parties[0][0] == f"c:{name}"]
         for name in names
     }
     for name, ids in by_customer.items():

@@ -227,7 +227,7 @@ async def _replay(
     from turncoat.serving.replaying import replayed
     from turncoat.serving.stores import open_store
 
-    opened = open_store(url)
+    opened = open_store(url, create=True)
     try:
         ledger = Ledger(opened, Rules(logs=log, n_reasons=0))
         before = await replayed(ledger, detector, transactions, pseudonyms)
@@ -369,7 +369,7 @@ async def _known(detector: Detector, url: str, delay: float, unreported: bool) -
     from turncoat.serving.recalibrating import known_outcomes
     from turncoat.serving.stores import open_store
 
-    opened = open_store(url, must_exist=True)
+    opened = open_store(url)
     try:
         return await known_outcomes(opened, detector, time.time(), delay, unreported)
     finally:
@@ -425,7 +425,7 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
     from turncoat.serving.stores import open_store
 
     n_found = 0
-    opened = open_store(url, must_exist=True)
+    opened = open_store(url)
     try:
         for name, stored in stored_as.items():
             had_record, n_entries = await erase_customer(opened, stored)

@@ -33,7 +33,7 @@ from turncoat.serving.records import (
     pack_record,
     unpack_record,
 )
-from turncoat.serving.stores import SCORE, Change, Entry, Group, Store, Stored
+from turncoat.serving.stores import SCORE, LogEntry, RecordWrite, Store, StoredRecord, WriteGroup
 from turncoat.serving.waves import Ready, Wave, Working
 
 _log = logging.getLogger("turncoat")
@@ -67,7 +67,7 @@ class Attempt:
         store: Store,
         rules: Rules,
         detector: Detector,
-        stored: Mapping[str, Stored],
+        stored: Mapping[str, StoredRecord],
         known: Mapping[str, Known] | None = None,
     ) -> None:
         """With the records as they were read, and those that are known without reading."""
@@ -81,7 +81,7 @@ class Attempt:
         self.now = time.time()
         self._schema = detector.features_.fitted().schema
         self.held: dict[str, Working] = {}
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self._past = Past(store, detector, self.known, self.entries)
 
     async def take(self, batch: Sequence[Transaction]) -> list[Given | Exception]:
@@ -252,7 +252,7 @@ class Attempt:
         body: bytes,
         score: Score,
         external: float | None,
-    ) -> Entry:
+    ) -> LogEntry:
         """The log entry of a transaction that is about to change the records; without a state, of one that moves no belief."""
         one, customer, counterparty = ready.one, ready.customer, ready.counterparty
         parties: tuple[tuple[str, int], ...] = (
@@ -279,14 +279,14 @@ class Attempt:
             one.is_replayed,
             horizons,
         )
-        return Entry(
+        return LogEntry(
             SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged)
         )
 
     async def write(
         self,
         batch: Sequence[Transaction],
-        beside: Sequence[Change] = (),
+        beside: Sequence[RecordWrite] = (),
         barred: Set[str] = frozenset(),
     ) -> set[str]:
         """Put into place what the transactions of a batch changed; the keys of the parties for whom that could not be done.
@@ -296,7 +296,7 @@ class Attempt:
         `beside` them.
         """
         changes = {
-            key: Change(key, held.expected, pack_record(held.record), held.n_changes)
+            key: RecordWrite(key, held.expected, pack_record(held.record), held.n_changes)
             for key, held in self.held.items()
             if held.n_changes and held.record is not None
         }
@@ -308,7 +308,7 @@ class Attempt:
         lost = {roots[key] for key, known in self.known.items() if known.is_lost} | {
             roots[key] for key in barred & roots.keys()
         }
-        groups: dict[str, tuple[list[Change], list[Entry]]] = {
+        groups: dict[str, tuple[list[RecordWrite], list[LogEntry]]] = {
             roots[key]: ([], []) for key in changes if roots[key] not in lost
         }
         for key, change in changes.items():
@@ -327,14 +327,16 @@ class Attempt:
             )
         }
         written = (
-            await self.store.write([Group(*group) for group in groups.values()]) if groups else []
+            await self.store.write([WriteGroup(*group) for group in groups.values()])
+            if groups
+            else []
         )
         lost |= {root for root, is_written in zip(groups, written, strict=True) if not is_written}
         return {key for key, root in roots.items() if root in lost}
 
     async def _outdated(self, keys: Sequence[str]) -> list[str]:
         """Of records that were known and are not written, those that the store has otherwise: nothing else would find that out."""
-        stored = await self.store.read(keys) if keys else {}
+        stored = await self.store.read_records(keys) if keys else {}
         return [
             key
             for key in keys

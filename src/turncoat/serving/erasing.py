@@ -25,5 +25,5 @@ async def forgotten() -> None:
 async def erase_customer(store: Store, customer: str) -> Erased:
     """Remove everything that is stored under a customer's name, or pseudonym. Who was cut off may do it again, and finds the rest."""
     key = customer_key(customer)
-    had_record = key in await store.read([key])
+    had_record = key in await store.read_records([key])
     return Erased(had_record, await store.erase(key))

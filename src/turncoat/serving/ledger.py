@@ -13,7 +13,7 @@ from turncoat.serving.answers import Given
 from turncoat.serving.attempt import Attempt, Rules
 from turncoat.serving.fields import Transaction
 from turncoat.serving.known import Known, KnownRecords
-from turncoat.serving.stores import Change, Store
+from turncoat.serving.stores import RecordWrite, Store
 from turncoat.serving.turns import Turns
 
 _ATTEMPTS = 100
@@ -84,7 +84,7 @@ class Ledger:
         self._under_way: dict[int, Call] = {}
 
     async def score(
-        self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[Change] = ()
+        self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[RecordWrite] = ()
     ) -> list[Given | Exception]:
         """Answers in order, of which none is given before it is written; a refused transaction changes nothing.
 
@@ -134,7 +134,7 @@ class Ledger:
         known = self._known.of(keys)
         others = [key for key in keys if key not in known]
         try:
-            stored = await self.store.read(others) if others else {}
+            stored = await self.store.read_records(others) if others else {}
             attempt = Attempt(self.store, self.rules, detector, stored, known)
             tried = Tried(attempt, places, batch, await attempt.take(batch))
         except StoreError:
@@ -147,7 +147,7 @@ class Ledger:
         self,
         call: Call,
         tried: Tried,
-        beside: Sequence[Change],
+        beside: Sequence[RecordWrite],
         turn: AbstractAsyncContextManager[None],
     ) -> None:
         """Write what was tried, when it is its turn, and take down the answers that count."""

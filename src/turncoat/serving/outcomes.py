@@ -22,7 +22,7 @@ from turncoat.serving.records import (
     pack_record,
     unpack_logged,
 )
-from turncoat.serving.stores import LABEL, SCORE, Change, Entry, Group, Store
+from turncoat.serving.stores import LABEL, SCORE, LogEntry, RecordWrite, Store, WriteGroup
 
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
 
@@ -35,7 +35,7 @@ class UnknownTransactionError(DataError):
 class _Found:
     """A transaction in the log, and what was said of it before."""
 
-    entry: Entry
+    entry: LogEntry
     label: int | None  # the last that was reported, or that came with a replayed file
     was_fraud: bool  # whether it was ever said to be fraud
 
@@ -55,7 +55,7 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
             return Outcome(
                 id, customer, label, False, UNCHANGED, None if len(keys) == 1 else UNCHANGED
             )
-        stored = await ledger.store.read(keys)
+        stored = await ledger.store.read_records(keys)
         if key not in stored:
             raise UnknownTransactionError(f"customer {customer!r} has no record any more")
         tried = Attempt(ledger.store, ledger.rules, detector, stored)
@@ -83,7 +83,7 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
             party: changed.get(party, records[party]) for party in dict.fromkeys([key, *changed])
         }
         writes = [
-            Change(party, stored[party].counter, pack_record(record))
+            RecordWrite(party, stored[party].counter, pack_record(record))
             for party, record in after.items()
         ]
         logged = Logged(
@@ -95,10 +95,10 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
             horizons=tuple(record.last_time for record in after.values()),
         )
         parties = tuple((party, stored[party].counter + 1) for party in after)
-        entry = Entry(
+        entry = LogEntry(
             LABEL, id, found.entry.time, time.time(), parties, key in changed, pack_logged(logged)
         )
-        (written,) = await ledger.store.write([Group(writes, [entry])])
+        (written,) = await ledger.store.write([WriteGroup(writes, [entry])])
         if written:
             counterparty = (
                 None if len(keys) == 1 else REPORTED if set(keys[1:]) & set(changed) else UNCHANGED
@@ -110,7 +110,7 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
 
 
 async def _find(store: Store, key: str, customer: str, id: str) -> _Found:
-    entries = await store.history(key, id=id, limit=EVERY)
+    entries = await store.read_history(key, transaction_id=id, limit=EVERY)
     scored = next((entry for entry in entries if entry.kind == SCORE), None)
     if scored is None:
         raise UnknownTransactionError(
@@ -122,7 +122,7 @@ async def _find(store: Store, key: str, customer: str, id: str) -> _Found:
     return _Found(scored, labels[0] if labels else None, 1 in labels)
 
 
-async def _is_latest(store: Store, key: str, entry: Entry) -> bool:
+async def _is_latest(store: Store, key: str, entry: LogEntry) -> bool:
     """Whether the belief as it is now is the one that this transaction left."""
-    newest = await store.history(key, moved=True, limit=1)
-    return bool(newest) and newest[0].place == entry.place
+    newest = await store.read_history(key, belief_updated=True, limit=1)
+    return bool(newest) and newest[0].cursor == entry.cursor

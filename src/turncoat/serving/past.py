@@ -26,7 +26,7 @@ from turncoat.serving.answers import (
 from turncoat.serving.fields import Transaction
 from turncoat.serving.known import Known
 from turncoat.serving.records import Seen, customer_key, unpack_logged
-from turncoat.serving.stores import SCORE, Entry, Store
+from turncoat.serving.stores import SCORE, LogEntry, Store
 from turncoat.serving.waves import Working
 
 EVERY = (
@@ -42,7 +42,11 @@ class Past:
     """The log as an attempt sees it: what is stored, what is still being written, and what the attempt itself will add."""
 
     def __init__(
-        self, store: Store, detector: Detector, known: Mapping[str, Known], entries: Sequence[Entry]
+        self,
+        store: Store,
+        detector: Detector,
+        known: Mapping[str, Known],
+        entries: Sequence[LogEntry],
     ) -> None:
         """`known` are records that others may still be writing, `entries` the attempt's own so far."""
         self._store, self._detector, self._known, self._entries = store, detector, known, entries
@@ -54,19 +58,21 @@ class Past:
         id: str | None = None,
         moved: bool = False,
         limit: int = 100,
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """What is stored of a party once nobody in this process is writing it any more."""
         known = self._known.get(key)
         if known is not None and known.writing is not None:
             await asyncio.shield(known.writing)
-        return await self._store.history(key, until=until, id=id, moved=moved, limit=limit)
+        return await self._store.read_history(
+            key, until=until, transaction_id=id, belief_updated=moved, limit=limit
+        )
 
     async def answer(self, one: Transaction) -> Given | None:
         """The answer that was given to a transaction, if it is in the log."""
         own = (
             entry
             for entry in reversed(self._entries)
-            if entry.id == one.id and entry.parties[0][0] == one.keys[0]
+            if entry.transaction_id == one.id and entry.parties[0][0] == one.keys[0]
         )
         for entry in (*own, *await self._history(one.keys[0], id=one.id, limit=EVERY)):
             if entry.kind == SCORE:
@@ -87,7 +93,7 @@ class Past:
         found = [
             entry
             for entry in reversed(self._entries)
-            if entry.moved and entry.time <= when and key in dict(entry.parties)
+            if entry.belief_updated and entry.time <= when and key in dict(entry.parties)
         ]
         found += await self._history(key, until=when, moved=True, limit=_LOOK_BACK)
         for entry in found:
@@ -114,7 +120,7 @@ class Past:
         moves = await self._history(key, moved=True, limit=_REBUILD_FROM)
         return bool(moves) and dict(moves[-1].parties)[key] == 1
 
-    def _replayed(self, key: str, history: Sequence[Entry]) -> bytes | None:
+    def _replayed(self, key: str, history: Sequence[LogEntry]) -> bytes | None:
         """A party's state after the transactions and labels that moved it, given the newest first.
 
         What the counterparty was like at each of a customer's transactions is not known any more, and left out as missing.
@@ -126,13 +132,13 @@ class Past:
         for entry in reversed(history):
             logged = unpack_logged(entry.content)
             is_score = entry.kind == SCORE
-            if is_score and entry.moved:
+            if is_score and entry.belief_updated:
                 sent = msgspec.json.decode(logged.sent)
                 if is_customer:
                     sent.pop(schema.counterparty, None)
                 rows.append((read_row(schema, sent), logged.label_follows))
             conditions, reports = (
-                is_customer and not is_score and entry.moved,
+                is_customer and not is_score and entry.belief_updated,
                 not is_customer and logged.label == 1,
             )
             if conditions or reports:

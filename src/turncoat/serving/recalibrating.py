@@ -40,15 +40,15 @@ async def known_outcomes(
     scored: dict[tuple[str, str], tuple[float, tuple[float, ...], float | None]] = {}
     reported: dict[tuple[str, str], int] = {}
     place = ""
-    while entries := await store.log(after=place):
-        place = entries[-1].place
+    while entries := await store.read_log(after=place):
+        place = entries[-1].cursor
         for entry in entries:
-            name = (entry.parties[0][0], entry.id)
+            name = (entry.parties[0][0], entry.transaction_id)
             logged = unpack_logged(entry.content)
             if entry.kind == LABEL:
                 reported[name] = int(logged.label or 0)
             elif logged.model == detector.version_ and not logged.is_replayed:
-                scored.setdefault(name, (entry.at, logged.belief, logged.external))
+                scored.setdefault(name, (entry.written_at, logged.belief, logged.external))
     names = sorted(
         name
         for name, (at, _, _) in scored.items()

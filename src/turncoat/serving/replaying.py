@@ -19,7 +19,7 @@ from turncoat.serving.answers import Given
 from turncoat.serving.fields import OWN_ID, Transaction
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.pseudonyms import Pseudonyms
-from turncoat.serving.stores import Change
+from turncoat.serving.stores import RecordWrite
 
 _AT_ONCE = 256
 
@@ -40,7 +40,7 @@ async def replay(
     while done < len(order):
         some = order[done : done + size]
         rows = list(_rows(transactions, some, has_counterparty, pseudonyms, digest))
-        beside = Change(f"replay:{digest}", counter, msgspec.msgpack.encode(done + len(some)))
+        beside = RecordWrite(f"replay:{digest}", counter, msgspec.msgpack.encode(done + len(some)))
         try:
             given = await ledger.score(detector, rows, [beside])
         except ContentionError:
@@ -68,7 +68,7 @@ async def replayed(
 
 
 async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
-    stored = (await ledger.store.read([key])).get(key)
+    stored = (await ledger.store.read_records([key])).get(key)
     return (
         (0, 0)
         if stored is None

@@ -61,7 +61,7 @@ def serve(settings: ServiceSettings) -> None:
         settings
     )  # a bundle that cannot be trusted is refused here, not by every worker again and again
     asyncio.run(
-        open_store(settings.store_url).close()
+        open_store(settings.store_url, create=True).close()
     )  # nor one after the other a store that is none
     _say_where(settings)
     with tempfile.TemporaryDirectory(prefix="turncoat-") as shared:

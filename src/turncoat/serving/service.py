@@ -53,7 +53,7 @@ class Service:
             settings.n_reasons,
             settings.labels_update_belief,
         )
-        self.store = open_store(settings.store_url)
+        self.store = open_store(settings.store_url, create=True)
         self.ledger = Ledger(self.store, rules, _KNOWN_RECORDS if settings.workers == 1 else 0)
         self._shown: tuple[str, str] | None = None  # model and calibration in the metrics
         self.line = Line(self._score, max_queue_size=settings.max_queue_size)
@@ -81,7 +81,7 @@ class Service:
 
     async def _say_if_new(self) -> None:
         with contextlib.suppress(StoreError, TimeoutError):
-            if not await asyncio.wait_for(self.store.log(limit=1), _READY_SECONDS):
+            if not await asyncio.wait_for(self.store.read_log(limit=1), _READY_SECONDS):
                 _log.info(
                     "nothing is logged in the store yet: without their history, customers are scored as strangers (turncoat replay)"
                 )
@@ -147,7 +147,7 @@ class Service:
         """What is remembered of a customer, if anything is."""
         name = self.known_as(customer)
         with self._store_errors_counted():
-            stored = (await self.store.read([customer_key(name)])).get(customer_key(name))
+            stored = (await self.store.read_records([customer_key(name)])).get(customer_key(name))
         if stored is None:
             return None
         record = unpack_record(customer_key(name), stored.data)
@@ -177,7 +177,7 @@ class Service:
     async def ready(self) -> bool:
         """Whether the store can be read now."""
         try:
-            await asyncio.wait_for(self.store.read(["ready?"]), _READY_SECONDS)
+            await asyncio.wait_for(self.store.read_records(["ready?"]), _READY_SECONDS)
         except (TurncoatError, TimeoutError):
             return False
         return True
@@ -195,7 +195,7 @@ class Service:
         """Remove log entries past their time, for ever, some at a time."""
         while self.settings.retention_days > 0:
             try:
-                removed = await self.store.forget(
+                removed = await self.store.delete_entries_before(
                     time.time() - self.settings.retention_days * DAY, limit=1000
                 )
             except StoreError as problem:

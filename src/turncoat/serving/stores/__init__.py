@@ -10,26 +10,22 @@ from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.stores.protocol import (
     LABEL,
     SCORE,
-    BeliefStore,
-    Change,
-    Entry,
-    Group,
-    ScoreLog,
+    LogEntry,
+    RecordWrite,
     Store,
-    Stored,
+    StoredRecord,
+    WriteGroup,
 )
 from turncoat.serving.stores.sqlite import SQLiteStore
 
 __all__ = [
     "LABEL",
     "SCORE",
-    "BeliefStore",
-    "Change",
-    "Entry",
-    "Group",
-    "ScoreLog",
+    "LogEntry",
+    "RecordWrite",
     "Store",
-    "Stored",
+    "StoredRecord",
+    "WriteGroup",
     "open_store",
 ]
 
@@ -39,10 +35,10 @@ _FORMS = (
 )
 
 
-def open_store(url: str, must_exist: bool = False) -> Store:
+def open_store(url: str, create: bool = False) -> Store:
     """The store at a URL. A ConfigError if it is no URL of a store; a StoreError if the file there is no store.
 
-    With `must_exist` a file is not made where there is none, and a store in memory, which is new, is refused.
+    A missing file, or a store in memory, is refused unless `create` is set.
     A password never stands in the URL: it is taken from the environment, TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME).
     """
     scheme, mark, rest = url.partition("://")
@@ -52,21 +48,21 @@ def open_store(url: str, must_exist: bool = False) -> Store:
         return _redis(scheme, rest)
     place, _, query = rest.partition("?")
     if scheme == "sqlite":
-        return _sqlite(place, _options(query, "synchronous"), must_exist)
+        return _sqlite(place, _options(query, "synchronous"), create)
     if _options(query) or place:
         raise _refused("has something after memory://")
-    if must_exist:
+    if not create:
         raise ConfigError(
             "a store in memory is gone with its process, and this one would be empty. Name the one that the service uses"
         )
     return MemoryStore()
 
 
-def _sqlite(place: str, options: dict[str, str], must_exist: bool) -> Store:
+def _sqlite(place: str, options: dict[str, str], create: bool) -> Store:
     path = place[1:]
     if not place.startswith("/") or path in ("", "/", ":memory:"):
         raise _refused("names no file after sqlite:///")
-    if must_exist and not Path(path).exists():
+    if not create and not Path(path).exists():
         raise StoreError(
             f"there is no store {Path(path).absolute()}. Name the one that the service uses"
         )

@@ -9,36 +9,43 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from turncoat.errors import StoreError
-from turncoat.serving.stores.checks import check_write, place_number
-from turncoat.serving.stores.protocol import Entry, Group, Stored
+from turncoat.serving.stores.protocol import (
+    LogEntry,
+    StoredRecord,
+    WriteGroup,
+    check_write,
+    parse_numeric_cursor,
+)
 
 
 class MemoryStore:
     """Dictionaries. Nothing in a method awaits, so on one event loop each is a single moment."""
 
     def __init__(self) -> None:
-        self._records: dict[str, Stored] = {}
-        self._log: dict[int, Entry] = {}  # by number, rising
+        self._records: dict[str, StoredRecord] = {}
+        self._log: dict[int, LogEntry] = {}  # by number, rising
         self._parties: dict[str, list[tuple[int, int]]] = {}  # key -> (counter, number), rising
         self._last = 0
         self._closed = False
 
-    async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
+    async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """The records that are there."""
         self._check_open()
         return {key: self._records[key] for key in keys if key in self._records}
 
-    async def write(self, groups: Sequence[Group]) -> list[bool]:
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Each group, or nothing of it if a counter is not as expected."""
         self._check_open()
         check_write(groups)
         return [self._written(group) for group in groups]
 
-    def _written(self, group: Group) -> bool:
-        if any(self._counter(change.key) != change.expected for change in group.changes):
+    def _written(self, group: WriteGroup) -> bool:
+        if any(self._counter(change.key) != change.expected_counter for change in group.writes):
             return False
-        for change in group.changes:
-            self._records[change.key] = Stored(change.expected + change.steps, change.data)
+        for change in group.writes:
+            self._records[change.key] = StoredRecord(
+                change.expected_counter + change.increment, change.data
+            )
         for entry in group.entries:
             self._append(entry)
         return True
@@ -47,45 +54,52 @@ class MemoryStore:
         record = self._records.get(key)
         return record.counter if record else 0
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: LogEntry) -> None:
         self._last += 1
-        self._log[self._last] = entry._replace(place=str(self._last))
+        self._log[self._last] = entry._replace(cursor=str(self._last))
         for key, counter in entry.parties:
             insort(self._parties.setdefault(key, []), (counter, self._last))
 
-    async def history(
+    async def read_history(
         self,
         key: str,
         *,
         until: float = math.inf,
-        id: str | None = None,
-        moved: bool = False,
+        transaction_id: str | None = None,
+        belief_updated: bool = False,
         limit: int = 100,
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """A party's latest entries, newest first."""
         self._check_open()
         entries = (self._log[number] for _, number in reversed(self._parties.get(key, [])))
         wanted = (
             entry
             for entry in entries
-            if entry.time <= until and id in (None, entry.id) and entry.moved >= moved
+            if entry.time <= until
+            and transaction_id in (None, entry.transaction_id)
+            and entry.belief_updated >= belief_updated
         )
         return list(islice(wanted, max(limit, 0)))
 
-    async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
+    async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """The log from after a place."""
         self._check_open()
         first = next(iter(self._log), self._last + 1)
-        numbers = range(max(place_number(after) + 1, first), self._last + 1)
+        numbers = range(max(parse_numeric_cursor(after) + 1, first), self._last + 1)
         return list(
             islice((self._log[number] for number in numbers if number in self._log), max(limit, 0))
         )
 
-    async def forget(self, before: float, limit: int = 10_000) -> int:
+    async def delete_entries_before(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries."""
         self._check_open()
         old = heapq.nsmallest(
-            limit, ((entry.at, number) for number, entry in self._log.items() if entry.at < before)
+            limit,
+            (
+                (entry.written_at, number)
+                for number, entry in self._log.items()
+                if entry.written_at < before
+            ),
         )
         self._remove([number for _, number in old])
         return len(old)
@@ -108,6 +122,15 @@ class MemoryStore:
         del listed[bisect_left(listed, (counter, number))]
         if not listed:
             del self._parties[key]
+
+    async def newest_entry_time(self) -> float | None:
+        """Return the latest `written_at`."""
+        self._check_open()
+        return max((entry.written_at for entry in self._log.values()), default=None)
+
+    async def check_writable(self) -> None:
+        """Memory is always writable."""
+        self._check_open()
 
     async def close(self) -> None:
         """Refuse further use."""

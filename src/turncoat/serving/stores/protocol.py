@@ -1,4 +1,8 @@
-"""What a store of beliefs does: records that change all together or not at all, and the log of why they changed."""
+"""The interface of every store: records by key, and a log of scores and labels.
+
+Records change by compare-and-set. Records and log entries of one group are written together or
+not at all. Several processes may use one store at the same time.
+"""
 
 from __future__ import annotations
 
@@ -6,102 +10,170 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-SCORE, LABEL = "score", "label"
+SCORE, LABEL = "score", "label"  # kinds of log entries
+
+_MAX_COUNTER = 2**62
 
 
-class Stored(NamedTuple):
-    """A record as the store holds it. The counter starts at 1 and rises with every write."""
+class StoredRecord(NamedTuple):
+    """A record as the store holds it. The counter starts at 1 and grows with every write."""
 
     counter: int
     data: bytes
 
 
-class Change(NamedTuple):
-    """A record to be written, if its counter is still `expected` (0: it is not there yet). Its new counter is `steps` more."""
+class RecordWrite(NamedTuple):
+    """A record to write if its counter is still `expected_counter` (0: no such record yet).
+
+    The new counter is `expected_counter + increment`.
+    """
 
     key: str
-    expected: int
+    expected_counter: int
     data: bytes
-    steps: int = 1  # one for every log entry that the record gets with this write
+    increment: int = 1  # one for each log entry that the record gets with this write
 
 
-class Entry(NamedTuple):
-    """One line of the log: an answer or a label, under every record it belongs to."""
+class LogEntry(NamedTuple):
+    """One line of the log: a scored transaction or a label."""
 
     kind: str  # SCORE or LABEL
-    id: str  # of the transaction
+    transaction_id: str
     time: float  # of the transaction, in seconds
-    at: float  # when it was written, in seconds since 1970 by the server's clock
-    parties: tuple[
-        tuple[str, int], ...
-    ]  # (key, counter that is this entry's alone): the customer's first, then the counterparty's if there is one
-    moved: bool  # whether the beliefs of these parties moved
+    written_at: float  # in seconds since 1970, by the server's clock
+    # The customer as (key, counter), then the counterparty if there is one. The counter is the
+    # record's value after this entry; it orders a party's history.
+    parties: tuple[tuple[str, int], ...]
+    belief_updated: bool  # whether it changed the beliefs of these parties
     content: bytes
-    place: str = ""  # in the log, given by the store: what `log` can go on from
+    cursor: str = ""  # position in the log, set by the store; `read_log` continues after it
 
 
-class Group(NamedTuple):
-    """What is written whole or not at all."""
+class WriteGroup(NamedTuple):
+    """Records and log entries that are written together or not at all."""
 
-    changes: Sequence[Change]
-    entries: Sequence[Entry] = ()
+    writes: Sequence[RecordWrite]
+    entries: Sequence[LogEntry] = ()
 
 
-class BeliefStore(Protocol):
-    """Records by key. Safe with several processes on one store."""
+class Store(Protocol):
+    """Records and their log. Every method raises StoreError if the store cannot do its work."""
 
-    async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
-        """The records that are there, as of one moment. A StoreError if the store cannot be reached."""
+    async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
+        """Return the records that exist, by key, as of one instant."""
         ...
 
-    async def write(self, groups: Sequence[Group]) -> list[bool]:
-        """Write each group, all its records and log entries, or nothing of it if the counter of any of its records is not as expected.
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
+        """Write the groups in one transaction; return for each group whether it was written.
 
-        Says for each which. Groups share no record; their entries come into the log in the groups' order. All that is written is written
-        in one instant, and lasts from then on as the store's setting promises. A StoreError if it failed, and then nothing was written,
-        unless the answer was lost on the way.
+        A group is skipped if any of its records is not at its expected counter. Groups share no
+        record. Log entries keep the order of the groups. After a StoreError nothing was written,
+        unless the connection broke before the reply arrived.
         """
         ...
 
-    async def close(self) -> None:
-        """Finish what was begun, and let go of the store."""
-        ...
-
-
-class ScoreLog(Protocol):
-    """What was answered and learnt, for audit, for late transactions and for rebuilding beliefs."""
-
-    async def history(
+    async def read_history(
         self,
         key: str,
         *,
         until: float = math.inf,
-        id: str | None = None,
-        moved: bool = False,
+        transaction_id: str | None = None,
+        belief_updated: bool = False,
         limit: int = 100,
-    ) -> list[Entry]:
-        """A party's latest entries, newest write first: those with `time` up to `until`, of one transaction if `id` is given.
+    ) -> list[LogEntry]:
+        """Return a party's latest log entries with `time <= until`, newest write first.
 
-        With `moved`, only those that moved beliefs.
+        `transaction_id` selects the entries of one transaction; `belief_updated=True` selects the
+        entries that changed beliefs.
         """
         ...
 
-    async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
-        """The whole log from after a place, in the order it was written."""
+    async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
+        """Return log entries in the order they were written, starting after a cursor."""
         ...
 
-    async def forget(self, before: float, limit: int = 10_000) -> int:
-        """Remove up to `limit` of the oldest entries, those written (`at`) before a moment; says how many. Records stay."""
+    async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
+        """Delete up to `limit` of the oldest entries with `written_at < written_before`.
+
+        Returns how many. Records stay.
+        """
         ...
-
-
-class Store(BeliefStore, ScoreLog, Protocol):
-    """Both, written together."""
 
     async def erase(self, key: str) -> int:
-        """Remove a party's record and all entries that belong to it, also from the histories of other parties; says how many entries.
+        """Delete a party's record and all its log entries; return how many entries.
 
-        Other parties' records stay. Entries go some at a time, the record in the same instant as the last of them: till then it is as it
-        was, so what a service writes meanwhile goes too, and who was cut off finds the rest again.
+        Records of other parties stay. Entries go in batches, and the record goes in the same
+        transaction as the last batch, so an interrupted erasure can simply be repeated.
         """
         ...
+
+    async def newest_entry_time(self) -> float | None:
+        """Return the latest `written_at` in the log; None if the log is empty."""
+        ...
+
+    async def check_writable(self) -> None:
+        """Make one tiny real write; a StoreError says why writes fail."""
+        ...
+
+    async def close(self) -> None:
+        """Finish running operations and release the store."""
+        ...
+
+
+def check_write(groups: Sequence[WriteGroup]) -> None:
+    """Raise a ValueError for groups that no store could write or find again."""
+    n_writes, keys = 0, set()
+    for writes, entries in groups:
+        n_writes += len(writes)
+        for key, expected, _, increment in writes:
+            keys.add(key)
+            if expected < 0 or increment < 1:
+                raise ValueError(
+                    f"the record {key!r} needs expected_counter >= 0 and increment >= 1, "
+                    f"not {expected} and {increment}"
+                )
+        for entry in entries:
+            _, id, time, written_at, parties, _, _, _ = entry
+            if not -math.inf < written_at < math.inf or time != time:
+                raise ValueError(
+                    f"the log entry of transaction {id!r} needs times in seconds, "
+                    f"not time={time} and written_at={written_at}"
+                )
+            if len(parties) > 1:
+                _check_distinct([key for key, _ in parties], f"the entry of transaction {id!r}")
+    if len(keys) < n_writes:
+        _check_distinct([write.key for group in groups for write in group.writes], "the write")
+
+
+def _check_distinct(keys: Sequence[str], where: str) -> None:
+    if len(set(keys)) < len(keys):
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise ValueError(f"the key {twice!r} occurs twice in {where}; it may occur once")
+
+
+def validate_record(counter: object, data: object) -> StoredRecord:
+    """Return a record as read from a store.
+
+    A record with a damaged counter or data type becomes one with empty data: unpacking it raises
+    DamagedError for this record alone, and the other records of the same read stay usable.
+    """
+    if type(counter) is int and 0 < counter < _MAX_COUNTER and isinstance(data, bytes):
+        return StoredRecord(counter, data)
+    return StoredRecord(1, b"")
+
+
+def parse_numeric_cursor(cursor: str) -> int:
+    """Return the cursor of a numbered log as an int; 0 for the empty cursor."""
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise invalid_cursor(cursor)
+    return int(cursor)
+
+
+def invalid_cursor(cursor: str) -> ValueError:
+    """Return the error for a cursor that does not belong to this log."""
+    return ValueError(
+        f"{cursor!r} is not a cursor of this log; pass the cursor of a log entry, or nothing to "
+        "start at the beginning"
+    )

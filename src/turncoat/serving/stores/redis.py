@@ -27,9 +27,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from turncoat.errors import DamagedError, StoreError
-from turncoat.serving.stores.checks import check_write, sound_record
 from turncoat.serving.stores.packing import packed, unpacked
-from turncoat.serving.stores.protocol import Entry, Group, Stored
+from turncoat.serving.stores.protocol import (
+    LogEntry,
+    StoredRecord,
+    WriteGroup,
+    check_write,
+    invalid_cursor,
+    validate_record,
+)
 
 PASSWORD, USERNAME = "TURNCOAT_REDIS_PASSWORD", "TURNCOAT_REDIS_USERNAME"
 
@@ -209,17 +215,17 @@ class RedisStore:
         self._client = Redis.from_pool(pool)
         self._call: Callable[..., Awaitable[Any]] = self._client.execute_command
 
-    async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
+    async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """The records that are there."""
         async with self._using():
             values = await self._call("MGET", *map(self._record, keys)) if keys else []
         held = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
         return {
-            key: sound_record(int.from_bytes(value[:_COUNTER]), value[_COUNTER:])
+            key: validate_record(int.from_bytes(value[:_COUNTER]), value[_COUNTER:])
             for key, value in held.items()
         }
 
-    async def write(self, groups: Sequence[Group]) -> list[bool]:
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Each group, or nothing of it if a counter is not as expected."""
         check_write(groups)
         keys, args = [self._log, self._times], list[bytes | int]()
@@ -228,8 +234,8 @@ class RedisStore:
             keys += [self._record(change.key) for change in changes]
             for change in changes:
                 args += [
-                    _counter(change.expected) if change.expected else b"",
-                    _counter(change.expected + change.steps) + change.data,
+                    _counter(change.expected_counter) if change.expected_counter else b"",
+                    _counter(change.expected_counter + change.increment) + change.data,
                 ]
             for entry in entries:
                 fields = _fields(entry)
@@ -238,17 +244,17 @@ class RedisStore:
         async with self._using():
             return [taken == 1 for taken in await self._run(_WRITE, keys, args)]
 
-    async def history(
+    async def read_history(
         self,
         key: str,
         *,
         until: float = math.inf,
-        id: str | None = None,
-        moved: bool = False,
+        transaction_id: str | None = None,
+        belief_updated: bool = False,
         limit: int = 100,
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """A party's latest entries, newest first."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         start, n_members = 0, _PAGE
         latest = "1e999" if until == math.inf else repr(float(until))  # which Lua reads as infinity
         async with self._using():
@@ -258,9 +264,9 @@ class RedisStore:
                     start + _PAGE - 1,
                     latest,
                     limit - len(found),
-                    int(moved),
+                    int(belief_updated),
                 ]
-                args += [] if id is None else [id]
+                args += [] if transaction_id is None else [transaction_id]
                 n_members, n_gone, lines = await self._run(
                     _HISTORY, [self._log, self._index(key)], args
                 )
@@ -271,7 +277,7 @@ class RedisStore:
                 ]
         return found
 
-    async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
+    async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """The log from after a place."""
         start = _next(after)
         if limit < 1:
@@ -284,7 +290,7 @@ class RedisStore:
                 )
             ]
 
-    async def forget(self, before: float, limit: int = 10_000) -> int:
+    async def delete_entries_before(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries, some at a time."""
         removed = 0
         async with self._using():
@@ -309,6 +315,17 @@ class RedisStore:
                 seen, n = await self._run(_ERASE, keys, [_REMOVED_AT_ONCE, self._index("")])
                 removed += n
         return removed
+
+    async def newest_entry_time(self) -> float | None:
+        """Return the latest `written_at`."""
+        async with self._using():
+            newest = await self._call("ZREVRANGE", self._times, 0, 0, "WITHSCORES")
+        return float(newest[1]) if newest else None
+
+    async def check_writable(self) -> None:
+        """Set a key."""
+        async with self._using():
+            await self._call("SET", self._prefix + b":write-check", b"ok")
 
     async def close(self) -> None:
         """Finish what was begun, and hang up."""
@@ -364,14 +381,14 @@ def _counter(number: int) -> bytes:
     return number.to_bytes(_COUNTER)
 
 
-def _fields(entry: Entry) -> list[bytes]:
+def _fields(entry: LogEntry) -> list[bytes]:
     """An entry as the stream has it. The scripts count on the order."""
     pairs: list[tuple[str, str | bytes]] = [
         ("kind", entry.kind),
-        ("id", entry.id),
+        ("id", entry.transaction_id),
         ("time", repr(float(entry.time))),
-        ("at", repr(float(entry.at))),
-        ("moved", str(int(entry.moved))),
+        ("at", repr(float(entry.written_at))),
+        ("moved", str(int(entry.belief_updated))),
         ("content", packed(entry.content)),
     ]
     for i, (key, counter) in enumerate(entry.parties, 1):
@@ -379,7 +396,7 @@ def _fields(entry: Entry) -> list[bytes]:
     return [text if isinstance(text, bytes) else text.encode() for pair in pairs for text in pair]
 
 
-def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> Entry:
+def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
     """The entry that was written as these fields; a DamagedError if none was."""
     try:
         kind, id, time, at, moved = (
@@ -390,7 +407,7 @@ def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> Entry:
             (fields[b"party%d" % i].decode(), int(fields[b"counter%d" % i]))
             for i in range(1, n_parties + 1)
         )
-        return Entry(
+        return LogEntry(
             kind,
             id,
             float(time),
@@ -411,7 +428,5 @@ def _next(after: str) -> str:
     if not after:
         return "-"
     if not (match := _PLACE.fullmatch(after)):
-        raise ValueError(
-            f"{after!r} is not a place in this log; give one that an entry of it came with, or nothing for its beginning"
-        )
+        raise invalid_cursor(after)
     return f"{match[1]}-{int(match[2]) + 1}"

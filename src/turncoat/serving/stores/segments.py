@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from turncoat.serving.stores.packing import packed, unpacked
-from turncoat.serving.stores.protocol import Entry
+from turncoat.serving.stores.protocol import LogEntry
 
 POSITION_BITS = 16  # the lowest of a place: the entry's position in its segment. Above them is the segment's number
 
@@ -62,7 +62,7 @@ class Segment(NamedTuple):
         """The number of a position in the whole log."""
         return self.number << POSITION_BITS | position
 
-    def entries(self, positions: Sequence[int]) -> list[Entry]:
+    def entries(self, positions: Sequence[int]) -> list[LogEntry]:
         """The entries at positions where one is; a ValueError if the contents are damaged."""
         bounds = list(
             accumulate((0 if head is None else head.size for head in self.heads), initial=0)
@@ -77,7 +77,7 @@ class Segment(NamedTuple):
                 kind, id, time, at, parties, moved, _ = head
                 content = contents[bounds[position] : bounds[position + 1]]
                 found.append(
-                    Entry(kind, id, time, at, parties, moved, content, str(self.place(position)))
+                    LogEntry(kind, id, time, at, parties, moved, content, str(self.place(position)))
                 )
         return found
 
@@ -91,7 +91,7 @@ class Segment(NamedTuple):
         )
 
 
-def cut(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+def cut(entries: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:
     """The entries in order, in pieces that make a segment each."""
     first = size = 0
     for i, entry in enumerate(entries):
@@ -103,7 +103,7 @@ def cut(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         yield entries[first:]
 
 
-def pack(entries: Sequence[Entry]) -> Packed:
+def pack(entries: Sequence[LogEntry]) -> Packed:
     """Entries as a segment."""
     heads = [
         (kind, id, time, at, parties, moved, len(content))

@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from turncoat.errors import ConfigError, StoreError
-from turncoat.serving.stores.checks import check_write, place_number
-from turncoat.serving.stores.protocol import Entry, Group, Stored
+from turncoat.serving.stores.protocol import (
+    LogEntry,
+    StoredRecord,
+    WriteGroup,
+    check_write,
+    parse_numeric_cursor,
+)
 from turncoat.serving.stores.sqlite_file import SQLiteFile
 from turncoat.serving.stores.sqlite_tables import rows_of
 
@@ -48,37 +53,39 @@ class SQLiteStore:
             self._thread.shutdown()
             raise
 
-    async def read(self, keys: Sequence[str]) -> Mapping[str, Stored]:
+    async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """The records that are there."""
-        return self._checked().read(keys)
+        return self._checked().read_records(keys)
 
-    async def write(self, groups: Sequence[Group]) -> list[bool]:
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Each group, or nothing of it if a counter is not as expected."""
         check_write(groups)
         return await self._do(self._writer.write, groups, rows_of(groups))
 
-    async def history(
+    async def read_history(
         self,
         key: str,
         *,
         until: float = math.inf,
-        id: str | None = None,
-        moved: bool = False,
+        transaction_id: str | None = None,
+        belief_updated: bool = False,
         limit: int = 100,
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """A party's latest entries, newest first."""
-        return self._checked().history(key, until, id, moved, max(limit, 0))
+        return self._checked().read_history(
+            key, until, transaction_id, belief_updated, max(limit, 0)
+        )
 
-    async def log(self, after: str = "", limit: int = 1000) -> list[Entry]:
+    async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """The log from after a place."""
-        return self._checked().log(place_number(after), max(limit, 0))
+        return self._checked().read_log(parse_numeric_cursor(after), max(limit, 0))
 
-    async def forget(self, before: float, limit: int = 10_000) -> int:
+    async def delete_entries_before(self, before: float, limit: int = 10_000) -> int:
         """Remove the oldest entries, some at a time."""
         removed = 0
         while removed < limit:
             wanted = min(limit - removed, _REMOVED_AT_ONCE)
-            n = await self._do(self._writer.forget, before, wanted)
+            n = await self._do(self._writer.delete_entries_before, before, wanted)
             removed += n
             if n < wanted:
                 break
@@ -92,6 +99,14 @@ class SQLiteStore:
             removed += n
         await self._do(self._writer.empty_wal)
         return removed
+
+    async def newest_entry_time(self) -> float | None:
+        """Return the latest `written_at`."""
+        return self._checked().newest_entry_time()
+
+    async def check_writable(self) -> None:
+        """Write one page."""
+        await self._do(self._writer.check_writable)
 
     async def close(self) -> None:
         """Finish what was begun, and tidy the file up."""

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turncoat.errors import DamagedError, StoreError
-from turncoat.serving.stores.checks import sound_record
-from turncoat.serving.stores.protocol import Entry, Group, Stored
+from turncoat.serving.stores.protocol import LogEntry, StoredRecord, WriteGroup, validate_record
 from turncoat.serving.stores.segments import POSITION_BITS, Segment
 from turncoat.serving.stores.sqlite_tables import (
     APPLICATION,
@@ -35,7 +34,7 @@ _PAGE = 4096  # bytes
 _CHECKPOINT = 4000  # pages in the write-ahead log: those that were written several times by then go into the file once
 _KEYS_AT_ONCE = 500  # SQLite may be built with a limit of 999 parameters
 _ROWS_AT_ONCE = 64  # likewise
-_NONE = Stored(0, b"")  # a record that is not there
+_NONE = StoredRecord(0, b"")  # a record that is not there
 _STATEMENTS = 256  # kept ready: a read and a batch of every usual size, and some more
 
 _HISTORY = f"""SELECT segment, contents, heads FROM log WHERE segment IN (
@@ -136,7 +135,7 @@ class SQLiteFile:
                 f"the store {self._path} was removed or replaced while in use. Put it back, or restart"
             )
 
-    def read(self, keys: Sequence[str]) -> dict[str, Stored]:
+    def read_records(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
         """The records that are there, as of one moment."""
         with self._problems():
             if len(keys) <= _KEYS_AT_ONCE:
@@ -144,20 +143,20 @@ class SQLiteFile:
             with self._transaction("DEFERRED"):  # several statements, one moment
                 return self._records(keys)
 
-    def _records(self, keys: Sequence[str]) -> dict[str, Stored]:
-        held: dict[str, Stored] = {}
+    def _records(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
+        held: dict[str, StoredRecord] = {}
         for i in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[i : i + _KEYS_AT_ONCE]
             sql = (
                 f"SELECT key, counter, data FROM records WHERE key IN ({','.join('?' * len(some))})"
             )
             held |= {
-                key: sound_record(counter, data)
+                key: validate_record(counter, data)
                 for key, counter, data in self._db.execute(sql, some)
             }
         return held
 
-    def write(self, groups: Sequence[Group], values: Sequence[Any]) -> list[bool]:
+    def write(self, groups: Sequence[WriteGroup], values: Sequence[Any]) -> list[bool]:
         """Each group whole, or nothing of it; which. `values` are those of all of them, as `rows_of` gives them."""
         with self._problems():
             try:
@@ -182,25 +181,25 @@ class SQLiteFile:
             # Unlike `execute` it does not ask for the last row's number, for which Python's lock would be let go once more.
             self._db.executemany(inserting(view, len(some) // N_COLUMNS[view]), (some,))
 
-    def _put_some(self, groups: Sequence[Group]) -> list[bool]:
+    def _put_some(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write those groups whose records are at their counters; which these are."""
         with self._transaction("IMMEDIATE"):
-            held = self._records([change.key for group in groups for change in group.changes])
+            held = self._records([change.key for group in groups for change in group.writes])
             fit = [
                 all(
-                    held.get(change.key, _NONE).counter == change.expected
-                    for change in group.changes
+                    held.get(change.key, _NONE).counter == change.expected_counter
+                    for change in group.writes
                 )
                 for group in groups
             ]
             self._put(rows_of([group for group, fits in zip(groups, fit, strict=True) if fits]))
             return fit
 
-    def history(
+    def read_history(
         self, key: str, until: float, id: str | None, moved: bool, limit: int
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """A party's latest entries, newest first."""
-        found: list[tuple[int, Entry]] = []
+        found: list[tuple[int, LogEntry]] = []
         with self._problems():
             for row in self._rows(_HISTORY, (key, until, id, moved, limit)):
                 with _sound(row[0]):
@@ -215,12 +214,12 @@ class SQLiteFile:
                         and head.moved >= moved
                     }
                     found += zip(counters.values(), segment.entries(list(counters)), strict=True)
-        found.sort(key=lambda one: (one[0], int(one[1].place)), reverse=True)
+        found.sort(key=lambda one: (one[0], int(one[1].cursor)), reverse=True)
         return [entry for _, entry in found[:limit]]
 
-    def log(self, after: int, limit: int) -> list[Entry]:
+    def read_log(self, after: int, limit: int) -> list[LogEntry]:
         """The log from after a place."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         with self._problems():
             sql = "SELECT segment, contents, heads FROM log WHERE segment >= ? ORDER BY segment"
             for row in self._rows(sql, (after >> POSITION_BITS,)):
@@ -241,7 +240,7 @@ class SQLiteFile:
         with closing(self._db.execute(sql, args)) as rows:
             yield from rows
 
-    def forget(self, before: float, limit: int) -> int:
+    def delete_entries_before(self, before: float, limit: int) -> int:
         """Remove the oldest entries; how many."""
         with self._problems(), self._transaction("IMMEDIATE"):
             segments, oldest = self._oldest(before, limit)
@@ -327,6 +326,17 @@ class SQLiteFile:
                 "UPDATE log SET at = ?, contents = ?, heads = ? WHERE segment = ?",
                 (*rest, segment.number),
             )
+
+    def newest_entry_time(self) -> float | None:
+        """Return the latest `written_at`."""
+        with self._problems():
+            newest: float | None = self._db.execute("SELECT max(at) FROM log").fetchone()[0]
+            return newest
+
+    def check_writable(self) -> None:
+        """Write one page."""
+        with self._problems():
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         """Bring the write-ahead log into the file as far as nobody needs it, and let go."""

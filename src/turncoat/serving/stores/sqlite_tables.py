@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from turncoat.serving.stores.protocol import Entry, Group
+from turncoat.serving.stores.protocol import LogEntry, WriteGroup
 from turncoat.serving.stores.segments import POSITION_BITS, cut, pack
 
 APPLICATION = 0x5443_4253  # "TCBS" in the file's header
@@ -56,12 +56,12 @@ def inserting(view: str, n: int) -> str:
     return f"INSERT INTO {view} VALUES {', '.join([row] * n)}"
 
 
-def rows_of(groups: Sequence[Group]) -> list[Any]:
+def rows_of(groups: Sequence[WriteGroup]) -> list[Any]:
     """All values of all rows that a write puts in, one after another."""
     changes: list[tuple[Any, ...]] = [
         (key, expected, expected + steps, data)
         for group in groups
-        for key, expected, data, steps in group.changes
+        for key, expected, data, steps in group.writes
     ]
     logged = [
         row
@@ -77,7 +77,7 @@ def rows_of(groups: Sequence[Group]) -> list[Any]:
     return values
 
 
-def _log_rows(entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
+def _log_rows(entries: Sequence[LogEntry]) -> list[tuple[Any, ...]]:
     """A segment, in the first row, and the parties of its entries."""
     parties: list[tuple[Any, ...]] = [
         (key, counter, position, time, id, moved)
