@@ -340,7 +340,7 @@ def entries_of(file: Path) -> dict[str, list[LogEntry]]:
     async def read() -> list[LogEntry]:
         opened = open_store(f"sqlite:///{file}")
         try:
-            return await opened.log(limit=10**6)
+            return await opened.read_log(limit=10**6)
         finally:
             await opened.close()
 

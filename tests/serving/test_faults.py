@@ -61,7 +61,7 @@ def records(url: str, keys: list[str]) -> dict[str, Record]:
         opened = open_store(url, create=True)
         found: dict[str, Record] = {}
         for start in range(0, len(keys), 500):
-            some = await opened.read(keys[start : start + 500])
+            some = await opened.read_records(keys[start : start + 500])
             found |= {key: unpack_record(key, stored.data) for key, stored in some.items()}
         await opened.close()
         return found

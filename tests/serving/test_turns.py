@@ -117,11 +117,11 @@ class Troubled(MemoryStore):
     async def _take_a_while(self) -> None:
         await asyncio.sleep(self.chance.random() * self.longest)
 
-    async def read(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
+    async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         await self._take_a_while()
         if self.chance.random() < self.failures / 4:
             raise StoreError("cannot be read")
-        return await super().read(keys)
+        return await super().read_records(keys)
 
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         await self._take_a_while()
