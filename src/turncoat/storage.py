@@ -68,7 +68,7 @@ class Format:
             "params_file": f"params-{secrets.token_hex(8)}.safetensors",
             "params_sha256": hashlib.sha256(tensors).hexdigest(),
         }
-        manifest["manifest_sha256"] = _digest(manifest)
+        manifest["manifest_sha256"] = digest(manifest)
         try:
             is_new = not target.exists()
             replaced = self._params_in_use(target)
@@ -163,7 +163,7 @@ class Format:
             raise BundleError(
                 f"{source}: format version {version!r}; this Turncoat reads version {self.version}. Upgrade Turncoat"
             )
-        if manifest.pop("manifest_sha256", None) != _digest(manifest):
+        if manifest.pop("manifest_sha256", None) != digest(manifest):
             raise BundleError(
                 f"{source}: {_MANIFEST} was changed after saving. Save the {self.what} again"
             )
@@ -217,13 +217,18 @@ def check_replaceable(target: Path, overwrite: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.integer | np.floating):
+    if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"cannot write {type(value).__name__} to a manifest")
 
 
-def _digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, default=_plain).encode()).hexdigest()
+def digest(content: Any, arrays: Mapping[str, Array] | None = None) -> str:
+    """SHA-256 of plain content (anything JSON can hold) and named arrays, as 64 hex digits."""
+    sha256 = hashlib.sha256(json.dumps(content, sort_keys=True, default=_plain).encode())
+    for name, array in sorted((arrays or {}).items()):
+        sha256.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        sha256.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return sha256.hexdigest()
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:

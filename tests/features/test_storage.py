@@ -36,7 +36,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
     """Edit the manifest as a careful forger would, checksum included."""
     manifest = {**json.loads((folder / "manifest.json").read_text()), **changes}
     del manifest["manifest_sha256"]
-    manifest["manifest_sha256"] = storage._digest(manifest)
+    manifest["manifest_sha256"] = storage.digest(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -288,7 +288,7 @@ def test_a_manifest_that_makes_no_sense_is_refused(saved: Path, changes: dict[st
 def test_a_manifest_with_something_left_out_is_refused(saved: Path, left_out: str) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     del manifest[left_out], manifest["manifest_sha256"]
-    manifest["manifest_sha256"] = storage._digest(manifest)
+    manifest["manifest_sha256"] = storage.digest(manifest)
     (saved / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError):
         load_features(saved)

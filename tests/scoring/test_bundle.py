@@ -56,7 +56,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
     """Edit the manifest as a careful forger would, checksum included."""
     manifest = {**manifest_of(folder), **changes}
     del manifest["manifest_sha256"]
-    manifest["manifest_sha256"] = storage._digest(manifest)
+    manifest["manifest_sha256"] = storage.digest(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

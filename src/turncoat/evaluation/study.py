@@ -6,7 +6,6 @@ A run's folder holds `study.json` (what it is a study of), `sweeps/`, `fits/` (s
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 import time
@@ -41,7 +40,7 @@ from turncoat.models.neural.validation import split_rows
 from turncoat.panel import Panel
 from turncoat.scoring import Detector, load
 from turncoat.selection import Stability, Sweep, choose_width, sweep, sweep_widths
-from turncoat.storage import Format, check_writable, replace_file
+from turncoat.storage import Format, check_writable, digest, replace_file
 
 FIT = Format("fit", version=1)
 _IDENTITY, _JOINT = "study.json", "joint.json"
@@ -164,22 +163,16 @@ def run(
 
 def data_fingerprint(transactions: Transactions) -> str:
     """A digest of everything that is read of the data."""
-    digest = hashlib.sha256(json.dumps(transactions.schema.as_table(), sort_keys=True).encode())
-    for array in (
-        transactions.places,
-        transactions.customer_codes,
-        transactions.times,
-        np.asarray(transactions.labels),
-    ):
-        digest.update(np.ascontiguousarray(array).data)
-    for name in sorted(transactions.numbers):
-        digest.update(np.ascontiguousarray(transactions.numbers[name]).data)
-    for name in sorted(transactions.names):
-        digest.update(np.ascontiguousarray(transactions.names[name].codes).data)
-        digest.update(
-            "\0".join(map(str, transactions.names[name].values)).encode("utf-8", "surrogatepass")
-        )
-    return digest.hexdigest()
+    names = {name: list(map(str, named.values)) for name, named in transactions.names.items()}
+    arrays = {
+        "places": transactions.places,
+        "customers": transactions.customer_codes,
+        "times": transactions.times,
+        "labels": np.asarray(transactions.labels),
+        **{f"number {name}": values for name, values in transactions.numbers.items()},
+        **{f"name {name}": named.codes for name, named in transactions.names.items()},
+    }
+    return digest([transactions.schema.as_table(), names], arrays)
 
 
 def _check_encoder_rows(transactions: Transactions, split: Split) -> None:

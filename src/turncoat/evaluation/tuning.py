@@ -5,7 +5,6 @@ Trials that are finished are kept in a file, from which an interrupted search go
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError, DataError
-from turncoat.storage import replace_file
+from turncoat.storage import digest, replace_file
 
 Settings = dict[str, int | float | str]
 Announce = Callable[
@@ -139,7 +138,8 @@ def trials_file(
 ) -> Path:
     """The file in the folder, which is made, for the trials of a search on just this."""
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"trials-{_digest(columns, labels, folds, np.array([seed, len(methods)]))}.json"
+    arrays = {"columns": columns, "labels": labels, "folds": folds}
+    return folder / f"trials-{digest([seed, len(methods)], arrays)[:16]}.json"
 
 
 def boosted(settings: Settings, columns: Array, labels: Array, seed: int, n_threads: int) -> Any:
@@ -223,13 +223,6 @@ def _fraud_customers(labels: Array, customers: Array) -> tuple[Array, Array]:
     """A number for each row's customer [N], and which of the customers have fraud."""
     keys, codes = np.unique(customers, return_inverse=True)
     return codes, np.bincount(codes, labels, len(keys)) > 0
-
-
-def _digest(*arrays: Array) -> str:
-    found = hashlib.blake2b(digest_size=8)
-    for array in arrays:
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
 
 
 def _read_trials(path: Path) -> list[Trial]:

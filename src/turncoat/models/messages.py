@@ -8,18 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from numba.core import event
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from turncoat.models.fitting import Announce
 from turncoat.numerics.compiled import can_cache
+from turncoat.progress import progress_bars
 
 
 class _CompilationListener(event.Listener):  # type: ignore[misc]
@@ -56,27 +48,11 @@ def announced_compilation() -> Iterator[None]:
 
 @contextmanager
 def fit_progress(title: str, max_iter: int, wanted: bool | None) -> Iterator[Announce]:
-    """A bar per restart on standard error; by default only where a person can see it."""
-    console = Console(stderr=True)
-    visible = console.is_terminal if wanted is None else wanted
-    if not visible:
-        yield lambda restart, restarts, iteration, bound: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("bound {task.fields[bound]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        tasks: dict[int, Any] = {}
+    """A progress bar for each restart."""
+    with progress_bars(wanted) as show:
 
         def announce(restart: int, restarts: int, iteration: int, bound: float) -> None:
-            if restart not in tasks:
-                name = f"{title}, restart {restart + 1} of {restarts}"
-                tasks[restart] = progress.add_task(name, total=max_iter, bound="")
-            progress.update(tasks[restart], completed=iteration, bound=f"{bound:,.1f}")
+            name = f"{title}, restart {restart + 1} of {restarts}"
+            show(name, iteration, max_iter, f"bound {bound:,.1f}")
 
         yield announce

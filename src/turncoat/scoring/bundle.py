@@ -27,8 +27,7 @@ from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
 from turncoat.scoring.soundness import check_detector
-from turncoat.scoring.versions import digest
-from turncoat.storage import Format
+from turncoat.storage import Format, digest
 
 DETECTOR = Format("detector", version=5)
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")

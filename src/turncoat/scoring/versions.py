@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from turncoat.arrays import Array
 from turncoat.features.storage import pack_features
 from turncoat.models.storage import pack_model
+from turncoat.storage import digest
 
 if TYPE_CHECKING:
     from turncoat.scoring.detector import Detector
@@ -42,15 +37,4 @@ def model_version(detector: Detector) -> str:
     arrays = {f"features.{name}": array for name, array in scales.items()} | {
         f"model.{name}": array for name, array in parameters.items()
     }
-    return digest({"features": features, "model": model, "settings": settings}, arrays)
-
-
-def digest(content: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
-    """16 hexadecimal digits of plain content and arrays."""
-    found = hashlib.sha256(
-        json.dumps(content, sort_keys=True, default=lambda value: value.item()).encode()
-    )
-    for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()[:_DIGITS]
+    return digest({"features": features, "model": model, "settings": settings}, arrays)[:_DIGITS]

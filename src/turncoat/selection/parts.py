@@ -5,7 +5,6 @@ Nothing here reads a row of the calibration or the test part, not even as histor
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
 from turncoat.panel import Panel
+from turncoat.storage import digest
 
 HISTORY = -1  # label of rows that are there for what follows them and are not judged
 DIGESTED = ("fit rows", "selection rows")
@@ -101,9 +101,6 @@ def history(panel: Panel) -> Panel | None:
 
 
 def _digest(panel: Panel) -> str:
-    digest = hashlib.sha256(repr(panel.n_categories).encode())
-    for array in (panel.continuous, panel.categorical, panel.offsets, panel.labels):
-        if array is not None:
-            digest.update(f"{array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    arrays = {"continuous": panel.continuous, "categorical": panel.categorical}
+    arrays |= {"offsets": panel.offsets, "labels": np.asarray(panel.labels)}
+    return digest(panel.n_categories, arrays)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from rich.console import Console
-from rich.progress import Progress
 
+from turncoat.progress import progress_bars
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import Choice, Order
 from turncoat.selection.fitted import FittedOrder, Model
@@ -79,12 +78,12 @@ def resampled_choices(
     n_resamples: int,
     seed: int,
     fast: bool,
-    console: Console,
+    progress: bool | None,
 ) -> tuple[Choice, ...]:
     """The choice on each resample of fit and selection customers; resample r depends on the seed and on r only."""
     choices = []
-    with Progress(console=console, disable=console.quiet) as progress:
-        task = progress.add_task("resamples of customers", total=n_resamples * len(fits))
+    n_fits, n_done = n_resamples * len(fits), 0
+    with progress_bars(progress) as show:
         for r in range(n_resamples):
             drawn = parts.resampled(
                 np.random.default_rng([seed, r]), both_kinds=anchoring is not None
@@ -94,7 +93,8 @@ def resampled_choices(
                 orders.append(
                     FittedOrder.fit(_again(fit.model, fast), drawn, anchoring, proxy).order
                 )
-                progress.advance(task)
+                n_done += 1
+                show("resamples of customers", n_done, n_fits)
             choices.append(decide(orders))
     return tuple(choices)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from rich.console import Console
 from sklearn.base import clone
 
 import turncoat
@@ -28,6 +27,7 @@ from turncoat.models.neural.trained import TrainedEncoder
 from turncoat.models.parameters import Prior
 from turncoat.models.settings import check_settings, whole_number
 from turncoat.models.variational import VariationalHMM
+from turncoat.progress import progress_console
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import (
     DELTA,
@@ -149,7 +149,7 @@ class Sweep:
             n_resamples=n_resamples,
             seed=seed,
             fast=fast,
-            console=_console(progress),
+            progress=progress,
         )
         return Stability(reference, choices, fast)
 
@@ -179,7 +179,7 @@ def sweep(
     """
     counts = _checked(orders, model, anchoring)
     check_split(transactions, split)
-    console = _console(progress)
+    console = progress_console(progress)
     fitted: Features = clone(features).fit(transactions.take(split.fit))
     proxy = _proxy(fitted, proxy)
     parts = Parts.of(transactions, split, fitted)
@@ -413,10 +413,3 @@ def _row(fit: FittedOrder) -> dict[str, Any]:
         "n_iter": report.n_iter,
         "converged": report.converged,
     }
-
-
-def _console(wanted: bool | None) -> Console:
-    """Where progress is shown; silent unless a person can see it, or it is asked for."""
-    console = Console(stderr=True, markup=False, highlight=False)
-    console.quiet = not (console.is_terminal if wanted is None else wanted)
-    return console

@@ -6,7 +6,6 @@ those of a customer resemble each other, so the bar for it is high.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from turncoat.errors import ConfigError, DataError
 from turncoat.features.history import AGES
 from turncoat.scoring.reference import Reference, mean_and_spread
 from turncoat.serving.drift_sums import Marks, SharedSums, Sums, add_rows
+from turncoat.storage import digest
 
 TOO_FEW, STABLE, WATCH, DRIFTED = "too few", "stable", "watch", "drifted"
 VERDICTS = (TOO_FEW, STABLE, WATCH, DRIFTED)
@@ -273,12 +273,7 @@ def _marks(reference: Reference) -> Marks:
 
 
 def _mark(arrays: Sequence[Array]) -> int:
-    digest = hashlib.sha256(
-        b"".join(
-            str(array.shape).encode() + np.ascontiguousarray(array).tobytes() for array in arrays
-        )
-    )
-    return int.from_bytes(digest.digest()[:8], "little")
+    return int(digest(None, {str(i): array for i, array in enumerate(arrays)})[:16], 16)
 
 
 def _plain(array: Array, kind: type) -> Array:

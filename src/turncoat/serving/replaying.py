@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import AsyncIterator, Iterator
 
@@ -20,6 +19,7 @@ from turncoat.serving.fields import OWN_ID, Transaction
 from turncoat.serving.ledger import Ledger
 from turncoat.serving.pseudonyms import Pseudonyms
 from turncoat.serving.stores import RecordWrite
+from turncoat.storage import digest as content_digest
 
 _AT_ONCE = 256
 
@@ -78,29 +78,19 @@ async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
 
 def _digest(transactions: Transactions, detector: Detector, pseudonyms: Pseudonyms | None) -> str:
     """Tells this file with this model, and customers under these names, from others."""
-    digest = hashlib.blake2b(
-        f"{detector.version_} {pseudonyms is not None}".encode(), digest_size=16
-    )
-    for names in (
-        transactions.customers.tolist(),
-        *(named.values for named in transactions.names.values()),
-    ):
-        digest.update(msgspec.msgpack.encode(names))
-    for part in (
-        transactions.times,
-        transactions.ids.astype(str),
-        transactions.customer_codes,
-        transactions.places,
-    ):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    for column in (
-        *transactions.numbers.values(),
-        *(named.codes for named in transactions.names.values()),
-    ):
-        digest.update(np.ascontiguousarray(column).tobytes())
+    names = {name: list(named.values) for name, named in transactions.names.items()}
+    arrays = {
+        "times": transactions.times,
+        "ids": transactions.ids.astype(str),
+        "customers": transactions.customer_codes,
+        "places": transactions.places,
+        **{f"number {name}": values for name, values in transactions.numbers.items()},
+        **{f"name {name}": named.codes for name, named in transactions.names.items()},
+    }
     if transactions.labels is not None:
-        digest.update(transactions.labels.tobytes())
-    return digest.hexdigest()
+        arrays["labels"] = transactions.labels
+    content = [detector.version_, pseudonyms is not None, transactions.customers.tolist(), names]
+    return content_digest(content, arrays)[:32]
 
 
 def _rows(

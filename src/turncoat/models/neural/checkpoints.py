@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -17,7 +16,7 @@ from turncoat.errors import BundleError
 from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.trained import TrainingSettings
 from turncoat.panel import Panel
-from turncoat.storage import Format
+from turncoat.storage import Format, digest
 
 TRAINING = Format("training", version=1)
 _MAY_DIFFER = (
@@ -86,15 +85,13 @@ class Checkpoints:
     ) -> Checkpoints:
         """Refuse a folder that cannot be written to before the work begins."""
         TRAINING.check_target(folder)
-        digest = hashlib.sha256(repr((panel.n_categories, panel.continuous.dtype)).encode())
-        for values in (
-            panel.continuous,
-            panel.categorical,
-            panel.offsets,
-            np.asarray(panel.labels),
-        ):
-            digest.update(np.ascontiguousarray(values).data)
-        return cls(folder, layout, settings, digest.hexdigest())
+        arrays = {
+            "continuous": panel.continuous,
+            "categorical": panel.categorical,
+            "offsets": panel.offsets,
+            "labels": np.asarray(panel.labels),
+        }
+        return cls(folder, layout, settings, digest(panel.n_categories, arrays))
 
     def save(
         self,

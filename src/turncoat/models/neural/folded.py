@@ -5,7 +5,6 @@ Weights are kept in float32 and every sum is taken in float64, so one row and a 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +21,7 @@ from turncoat.models.neural.layout import EncoderLayout
 from turncoat.models.neural.trained import TrainedEncoder, TrainingReport
 from turncoat.numerics.compiled import compiled
 from turncoat.panel import Panel
+from turncoat.storage import digest
 
 _BLOCK_ROWS = 2048
 _NORM_ROUNDING = 1e-5  # torch's LayerNorm adds it to the variance
@@ -174,10 +174,7 @@ class FoldedEncoder:
     @property
     def digest(self) -> str:
         """Tells it from other encoders."""
-        found = hashlib.sha256(repr((self.layout, self.head_bias)).encode())
-        for array in self.arrays().values():
-            found.update(array.data)
-        return found.hexdigest()
+        return digest([repr(self.layout), self.head_bias], self.arrays())
 
     def arrays(self) -> dict[str, Array]:
         """The arrays by name."""

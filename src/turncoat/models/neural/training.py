@@ -20,11 +20,11 @@ from turncoat.errors import ConfigError, DataError
 from turncoat.models.neural.checkpoints import Checkpoints, Progress, arrays_of
 from turncoat.models.neural.encoder import Encoder, new_encoder
 from turncoat.models.neural.layout import EncoderLayout
-from turncoat.models.neural.progress import training_progress
 from turncoat.models.neural.trained import TrainedEncoder, TrainingReport, TrainingSettings
 from turncoat.models.neural.validation import split_rows
 from turncoat.numerics.engine import available_threads
 from turncoat.panel import Panel
+from turncoat.progress import progress_bars
 
 _VALIDATION_ROWS = 8192  # at once
 
@@ -121,7 +121,7 @@ class _Training:
         state, best = (
             (Progress(settings.learning_rate), arrays_of(encoder)) if found is None else found
         )
-        with training_progress(settings.epochs, visible) as announce:
+        with progress_bars(visible) as show:
             while not state.is_over(settings):
                 losses = self._epoch(encoder, optimiser, state), self._validation_loss(encoder)
                 if not np.isfinite(losses).all():
@@ -134,7 +134,8 @@ class _Training:
                     state.epoch % every == 0 or state.is_over(settings)
                 ):
                     checkpoints.save(state, encoder, best, optimiser)
-                announce(state.epoch, losses[1])
+                text = f"validation loss {losses[1]:.5f}"
+                show("Training the encoder", state.epoch, settings.epochs, text)
         return self._result(state, best)
 
     def _epoch(self, encoder: Encoder, optimiser: torch.optim.Optimizer, state: Progress) -> float:
