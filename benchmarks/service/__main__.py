@@ -33,11 +33,11 @@ from turncoat import Detector, NeuralVariationalHMM, VariationalHMM
 from turncoat.data import read
 from turncoat.data.simulators import tables
 from turncoat.features import Features
-from turncoat.serving.fields import TransactionForm
-from turncoat.serving.ledger import Ledger
-from turncoat.serving.records import FORMAT, Record, Seen, pack_record
+from turncoat.serving.decoding import TransactionDecoder
+from turncoat.serving.records import FORMAT, RecentScore, Record, pack_record
 from turncoat.serving.replaying import client_rows
 from turncoat.serving.stores import RecordWrite, WriteGroup, open_store
+from turncoat.serving.updater import BeliefUpdater
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROWS, QUICK_ROWS, STATES = 30_000, 4_000, 8
@@ -72,9 +72,11 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
             folder / "neural"
         )
     bodies = [one.sent for one in client_rows(transactions, n_requests)]
-    form = TransactionForm(detector)
+    form = TransactionDecoder(detector)
     given = asyncio.run(
-        Ledger(open_store("memory://", create=True)).score(detector, [form.decode(bodies[0])])
+        BeliefUpdater(open_store("memory://", create=True)).score_batch(
+            detector, [form.decode(bodies[0])]
+        )
     )[0]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     if isinstance(given, Exception):
@@ -286,12 +288,12 @@ def memory(place: Place, n_customers: int) -> dict[str, float]:
     from turncoat import load
 
     detector = load(place.folder / "variational")
-    form = TransactionForm(detector)
+    form = TransactionDecoder(detector)
     state = (
         detector.score_one(None, form.decode(msgspec.json.encode(form.example)).row)[0].customer
         or b""
     )
-    ring = tuple(Seen(f"{i:012d}", 0.0123) for i in range(16))
+    ring = tuple(RecentScore(f"{i:012d}", 0.0123) for i in range(16))
     data = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring, state))
     first = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring[:1], state))
     found: dict[str, float] = {

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turncoat import load
-from turncoat.serving.fields import TransactionForm
+from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.server import server_options
 from turncoat.serving.settings import ServiceSettings
 
@@ -26,7 +26,7 @@ _BYTES, _MODEL = "TURNCOAT_BENCHMARK_BYTES", "TURNCOAT_BENCHMARK_MODEL"
 def app() -> Starlette:
     answer = b'{"probability":"' + b"0" * int(os.environ[_BYTES]) + b'"}'
     model = os.environ.get(_MODEL)
-    decode = TransactionForm(load(model)).decode if model else None
+    decode = TransactionDecoder(load(model)).decode if model else None
 
     async def score(request: Request) -> Response:
         body = await request.body()

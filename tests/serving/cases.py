@@ -17,7 +17,7 @@ from tests.features.cases import Data
 from tests.scoring.cases import data_of, detector
 from turncoat import Detector
 from turncoat.serving.app import create_app
-from turncoat.serving.fields import Transaction, TransactionForm
+from turncoat.serving.decoding import Transaction, TransactionDecoder
 from turncoat.serving.settings import ServiceSettings
 
 
@@ -47,14 +47,14 @@ def transactions_of(
     name: str = "shop", n: int | None = None, made: Detector | None = None
 ) -> list[Transaction]:
     """The same, decoded."""
-    form = TransactionForm(made or detector(name))
+    form = TransactionDecoder(made or detector(name))
     return [form.decode(json.dumps(row).encode()) for row in rows_of(name)[:n]]
 
 
 def changed(one: Transaction, **fields: Any) -> Transaction:
     """The same transaction with other fields."""
     sent = json.loads(one.sent) | fields
-    return TransactionForm(detector("shop")).decode(json.dumps(sent).encode())
+    return TransactionDecoder(detector("shop")).decode(json.dumps(sent).encode())
 
 
 @cache

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from tests.scoring.cases import detector
 from tests.serving.cases import bundle, client, rows_of
-from tests.serving.test_ledger import by_hand
+from tests.serving.test_updater import by_hand
 from turncoat import BundleError, ConfigError
 from turncoat.errors import StoreError
 from turncoat.serving.app import create_app
 from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, load_keys, new_key, parse_keys
 from turncoat.serving.batches import Lines, Unread
-from turncoat.serving.fields import TransactionForm
+from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import customer_key, pack_record, unpack_record
 from turncoat.serving.settings import ServiceSettings
 
@@ -42,7 +42,7 @@ def error(response: Any) -> tuple[int, str, str | None]:
 
 def test_one_by_one_and_in_a_batch_answers_are_the_librarys(model: Path) -> None:
     rows, made = rows_of("shop")[:60], detector("shop")
-    form = TransactionForm(made)
+    form = TransactionDecoder(made)
     scores, _ = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
     expected = [score.probability for score in scores]
     with client(model) as talking:
@@ -608,9 +608,9 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
         Service(ServiceSettings(model_path=str(folder), store_url="memory://"))
         for folder in (model, tmp_path / "other")
     )
-    old = before.keeper.now.form.decode(json.dumps(rows_of("shop")[0]).encode())
-    now = after.keeper.now.form.decode(json.dumps(rows_of("shop")[0]).encode())
-    taken = Service._current(old, after.keeper.now)
+    old = before.registry.current.decoder.decode(json.dumps(rows_of("shop")[0]).encode())
+    now = after.registry.current.decoder.decode(json.dumps(rows_of("shop")[0]).encode())
+    taken = Service._current(old, after.registry.current)
     assert taken.schema is now.schema
     assert str(taken.row.numbers) == str(now.row.numbers) == str(old.row.numbers[::-1])
 

@@ -22,11 +22,11 @@ from turncoat import DataError, TurncoatError, load
 from turncoat.cli import app
 from turncoat.scoring.calibrations import calibrations
 from turncoat.serving.auth import ApiKeyAuthenticator, load_keys
-from turncoat.serving.ledger import Ledger
-from turncoat.serving.pseudonyms import Pseudonyms
-from turncoat.serving.recalibrating import known_outcomes
+from turncoat.serving.pseudonyms import Pseudonymiser
+from turncoat.serving.recalibrating import collect_labeled_scores
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.stores import LogEntry, open_store
+from turncoat.serving.updater import BeliefUpdater
 
 
 @pytest.fixture
@@ -83,15 +83,15 @@ def test_a_replay_that_was_cut_off_goes_on(
 ) -> None:
     file, url = history(tmp_path), f"sqlite:///{tmp_path}/a.sqlite"
     calls = []
-    score = Ledger.score
+    score = BeliefUpdater.score_batch
 
-    async def cut_off(self: Ledger, *args: Any) -> Any:
+    async def cut_off(self: BeliefUpdater, *args: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return await score(self, *args)
 
-    monkeypatch.setattr(Ledger, "score", cut_off)
+    monkeypatch.setattr(BeliefUpdater, "score_batch", cut_off)
     assert (
         CliRunner().invoke(app, ["replay", str(model), str(file), "--store", url]).exit_code == 130
     )
@@ -273,7 +273,7 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(
     async def known(delay: float, unreported: bool = True) -> Any:
         opened = open_store(store, create=True)
         try:
-            return await known_outcomes(opened, made, 4e9, delay, unreported)
+            return await collect_labeled_scores(opened, made, 4e9, delay, unreported)
         finally:
             await opened.close()
 
@@ -401,7 +401,7 @@ def test_a_pseudonym_is_erased_by_the_name_or_as_it_is(
     turncoat("replay", model, history(tmp_path), "--pseudonymise")
     file = tmp_path / "detector-beliefs.sqlite"
     store = f"sqlite:///{file}"
-    stored = [Pseudonyms.from_environment().of(name) for name in ("c0", "c7")]
+    stored = [Pseudonymiser.from_environment().of(name) for name in ("c0", "c7")]
     assert CliRunner().invoke(app, ["erase", "c0", "--store", store, "--yes"]).exit_code == 1
     assert turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes").startswith(
         "c0: the record and "

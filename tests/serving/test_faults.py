@@ -33,14 +33,14 @@ from tests.scoring.cases import detector
 from tests.serving.cases import bundle, rows_of, transactions_of
 from tests.serving.process import Server, exchange, running
 from tests.serving.redis_server import RedisServer
-from tests.serving.test_ledger import by_hand
+from tests.serving.test_updater import by_hand
 from turncoat.scoring import DetectorState
-from turncoat.serving.fields import TransactionForm
-from turncoat.serving.ledger import Ledger
+from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import Record, counterparty_key, customer_key, unpack_record
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.memory import MemoryStore
+from turncoat.serving.updater import BeliefUpdater
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
     finally:
         server.kill()
     made = detector("shop")
-    form = TransactionForm(made)
+    form = TransactionDecoder(made)
     for customer, rows in own.items():
         _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
         key = customer_key(customer)
@@ -230,7 +230,7 @@ def test_a_redis_that_goes_away_means_503_and_then_all_is_well(
     assert set(refused) == {30}
     assert "turncoat_store_errors_total 0.0" not in text
     made = detector("shop")
-    form = TransactionForm(made)
+    form = TransactionDecoder(made)
     _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
     found = records(f"{redis_server.url}?prefix={tmp_path.name}", list(states))
     assert {key: record.state for key, record in found.items()} == states
@@ -707,11 +707,11 @@ def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.Monkey
 
     async def go() -> tuple[MemoryStore, list[Any]]:
         store = MemoryStore()
-        ledger = Ledger(store)
+        updater = BeliefUpdater(store)
         given = [
             one
             for some_of in (some[i : i + 1] for i in range(len(some)))
-            for one in await ledger.score(made, some_of)
+            for one in await updater.score_batch(made, some_of)
         ]
         assert (
             await store.delete_entries_before(1.5e9, limit=10**6) > 0
@@ -822,7 +822,7 @@ def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(
     assert 0.03 * n_rows < counts["late"] < 0.07 * n_rows
     assert f"turncoat_scores_total {float(n_rows + counts['late'])}" in text
     made = detector("shop")
-    form = TransactionForm(made)
+    form = TransactionDecoder(made)
     found = records(store, [customer_key(name) for name in own])
     worst = 0.0
     for name, rows in own.items():

@@ -22,11 +22,11 @@ from tests.scoring.cases import detector
 from tests.serving.cases import bundle, client, rows_of
 from tests.serving.process import Server, running
 from turncoat.serving.auth import new_key
-from turncoat.serving.fields import (
+from turncoat.serving.decoding import (
     FieldError,
-    MalformedError,
+    InvalidJsonError,
     Transaction,
-    TransactionForm,
+    TransactionDecoder,
     decode_label,
 )
 
@@ -35,7 +35,7 @@ DECODED = SOAK or 1500  # inputs for the decoder
 SENT = SOAK or 4000  # mutated requests
 DESCRIBED = SOAK // 10 or 100  # for each operation that the document describes
 
-FORM = TransactionForm(detector("shop"))
+FORM = TransactionDecoder(detector("shop"))
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: (
@@ -64,7 +64,7 @@ def test_the_decoders_accept_or_refuse(body: bytes) -> None:
     for decode in (FORM.decode, decode_label):
         try:
             found: Any = decode(body)
-        except (FieldError, MalformedError):
+        except (FieldError, InvalidJsonError):
             continue
         if isinstance(found, Transaction):
             assert found.id
@@ -78,7 +78,7 @@ def test_what_the_decoder_accepts_the_detector_scores_or_refuses(row: dict[str, 
     body = json.dumps({**rows_of("shop")[0], **row}).encode()
     try:
         accepted = FORM.decode(body)
-    except (FieldError, MalformedError):
+    except (FieldError, InvalidJsonError):
         return
     from turncoat import DataError
 

@@ -20,7 +20,7 @@ from turncoat.errors import ConfigError
 if TYPE_CHECKING:
     from turncoat import Detector
     from turncoat.data.transactions import Transactions
-    from turncoat.serving.pseudonyms import Pseudonyms
+    from turncoat.serving.pseudonyms import Pseudonymiser
 
 _STORE_HELP = (
     "`sqlite:///FILE` or `redis://HOST:PORT/DB`; by default the SQLite file MODEL-beliefs.sqlite."
@@ -186,10 +186,10 @@ def replay(
     """
     from turncoat import load
     from turncoat.data import read_for_scoring
-    from turncoat.serving.pseudonyms import Pseudonyms
+    from turncoat.serving.pseudonyms import Pseudonymiser
     from turncoat.serving.settings import default_store_url
 
-    pseudonyms = Pseudonyms.from_environment() if pseudonymise else None
+    pseudonyms = Pseudonymiser.from_environment() if pseudonymise else None
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.fitted().schema)
     url = store or default_store_url(model)
@@ -206,7 +206,7 @@ def replay(
         typer.echo(json.dumps(done))
         return
     typer.echo(
-        f"{done['scored']:,} transactions replayed ({done['done_before']:,} had been before), {done['duplicates']:,} known already, "
+        f"{done['scored']:,} transactions count_replayed ({done['done_before']:,} had been before), {done['duplicates']:,} known already, "
         f"{done['late']:,} late, which move no belief, {done['refused']:,} refused"
     )
     if done["refused"]:
@@ -218,19 +218,19 @@ async def _replay(
     transactions: Transactions,
     url: str,
     log: bool,
-    pseudonyms: Pseudonyms | None,
+    pseudonyms: Pseudonymiser | None,
 ) -> dict[str, Any]:
-    from turncoat.serving.answers import Given
-    from turncoat.serving.attempt import Rules
-    from turncoat.serving.ledger import Ledger
+    from turncoat.serving.attempt import UpdatePolicy
+    from turncoat.serving.replaying import count_replayed
     from turncoat.serving.replaying import replay as run
-    from turncoat.serving.replaying import replayed
+    from turncoat.serving.responses import ScoredResponse
     from turncoat.serving.stores import open_store
+    from turncoat.serving.updater import BeliefUpdater
 
     opened = open_store(url, create=True)
     try:
-        ledger = Ledger(opened, Rules(logs=log, n_reasons=0))
-        before = await replayed(ledger, detector, transactions, pseudonyms)
+        updater = BeliefUpdater(opened, UpdatePolicy(logs=log, n_reasons=0))
+        before = await count_replayed(updater, detector, transactions, pseudonyms)
         done: dict[str, Any] = {
             "scored": 0,
             "duplicates": 0,
@@ -241,9 +241,9 @@ async def _replay(
         }
         with Progress(console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task("replaying", total=transactions.n_rows, completed=before)
-            async for rows, given in run(ledger, detector, transactions, pseudonyms):
+            async for rows, given in run(updater, detector, transactions, pseudonyms):
                 for one in given:
-                    if not isinstance(one, Given):
+                    if not isinstance(one, ScoredResponse):
                         done["refused"] += 1
                         done["first_refusal"] = done["first_refusal"] or str(one)
                     else:
@@ -366,12 +366,12 @@ def recalibrate(
 
 
 async def _known(detector: Detector, url: str, delay: float, unreported: bool) -> Any:
-    from turncoat.serving.recalibrating import known_outcomes
+    from turncoat.serving.recalibrating import collect_labeled_scores
     from turncoat.serving.stores import open_store
 
     opened = open_store(url)
     try:
-        return await known_outcomes(opened, detector, time.time(), delay, unreported)
+        return await collect_labeled_scores(opened, detector, time.time(), delay, unreported)
     finally:
         await opened.close()
 
@@ -401,9 +401,9 @@ def erase(
 
     `turncoat erase c17 c18 --store redis://127.0.0.1:6379/0 --pseudonymise --yes`
     """
-    from turncoat.serving.pseudonyms import Pseudonyms
+    from turncoat.serving.pseudonyms import Pseudonymiser
 
-    pseudonyms = Pseudonyms.from_environment() if pseudonymise else None
+    pseudonyms = Pseudonymiser.from_environment() if pseudonymise else None
     stored_as = {name: name if pseudonyms is None else pseudonyms.of(name) for name in names}
     if not yes:
         typer.confirm(f"Erase {', '.join(stored_as)} from {store} for ever?", abort=True, err=True)
@@ -421,7 +421,7 @@ def erase(
 
 async def _erase(stored_as: dict[str, str], url: str) -> int:
     """How many customers something was stored of."""
-    from turncoat.serving.erasing import erase_customer, forgotten
+    from turncoat.serving.erasing import erase_customer, wait_for_cache_expiry
     from turncoat.serving.stores import open_store
 
     n_found = 0
@@ -436,7 +436,7 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
                 )
             else:
                 typer.echo(f"{name}: nothing was stored")
-        await forgotten()
+        await wait_for_cache_expiry()
         return n_found
     finally:
         await opened.close()

@@ -23,15 +23,15 @@ from turncoat import __version__
 from turncoat.errors import TurncoatError
 from turncoat.serving import auth
 from turncoat.serving.admission import admitted
-from turncoat.serving.answers import Problem, Refusal, json_bytes
+from turncoat.serving.batcher import ShuttingDownError
 from turncoat.serving.batches import Lines, Unread, answer_lines
 from turncoat.serving.bodies import Incoming, read_body
-from turncoat.serving.fields import decode_label
-from turncoat.serving.line import EndingError
+from turncoat.serving.decoding import decode_label
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.openapi import describe
 from turncoat.serving.page import page
 from turncoat.serving.refusals import RequestError, problem_of, tell_operator
+from turncoat.serving.responses import ErrorDetail, ErrorResponse, encode_json
 from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
 
@@ -122,7 +122,7 @@ class App(Starlette):
         except (
             asyncio.CancelledError
         ):  # the server ends, and has waited for the answer as long as it may
-            await (await _refuse(Request(scope), EndingError()))(scope, receive, send)
+            await (await _refuse(Request(scope), ShuttingDownError()))(scope, receive, send)
             return
         except Exception as problem:
             await (await _refuse(Request(scope), problem))(scope, receive, send)
@@ -146,15 +146,17 @@ class App(Starlette):
             await super().__call__(scope, receive, send_on)
         except asyncio.CancelledError:
             if not has_begun:
-                await (await _refuse(Request(scope), EndingError()))(scope, receive, send)
+                await (await _refuse(Request(scope), ShuttingDownError()))(scope, receive, send)
 
 
 async def _scored(scope: Scope, receive: Receive) -> bytes:
     """The answer to one transaction."""
     service, head, _ = admitted(scope, auth.SCORE)
     started = time.perf_counter()
-    transaction = service.keeper.now.form.decode(await read_body(receive, head, service.settings))
-    given = await service.line.ask(transaction)
+    transaction = service.registry.current.decoder.decode(
+        await read_body(receive, head, service.settings)
+    )
+    given = await service.submit(transaction)
     service.metrics.duration.observe(time.perf_counter() - started)
     return given.body
 
@@ -179,7 +181,9 @@ async def label(request: Request) -> Response:
     """Take in the outcome of a transaction."""
     service, head, _ = admitted(request.scope, auth.LABEL)
     body = decode_label(await read_body(request.receive, head, service.settings))
-    return _json(json_bytes(await service.label(str(body.customer), str(body.id), int(body.label))))
+    return _json(
+        encode_json(await service.label(str(body.customer), str(body.id), int(body.label)))
+    )
 
 
 async def customer(request: Request) -> Response:
@@ -188,12 +192,12 @@ async def customer(request: Request) -> Response:
     found = await service.customer(request.path_params["customer"])
     if found is None:
         raise RequestError(404, "not_found", "no transaction of this customer was scored yet")
-    return _json(json_bytes(found))
+    return _json(encode_json(found))
 
 
 async def model(request: Request) -> Response:
     """Which model serves, its regimes, and an example of a transaction."""
-    served = admitted(request.scope, auth.READ)[0].keeper.now
+    served = admitted(request.scope, auth.READ)[0].registry.current
     detector, regimes = served.detector, served.detector.regimes
     low, high = regimes.interval()
     told: dict[str, Any] = {
@@ -214,14 +218,14 @@ async def model(request: Request) -> Response:
             }
             for k in range(regimes.n_states)
         ],
-        "example": served.form.example,
+        "example": served.decoder.example,
     }
-    return _json(json_bytes(told))
+    return _json(encode_json(told))
 
 
 async def drift(request: Request) -> Response:
     """How far scores and features are from those of calibration."""
-    return _json(json_bytes(admitted(request.scope, auth.READ)[0].keeper.now.drift.report()))
+    return _json(encode_json(admitted(request.scope, auth.READ)[0].registry.current.drift.report()))
 
 
 async def alive(_: Request) -> Response:
@@ -232,7 +236,7 @@ async def alive(_: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether the store can be read now."""
     service: Service = request.app.state.service
-    if not await service.ready():
+    if not await service.is_ready():
         raise RequestError(503, "store", "the store cannot be reached", retry_after=1.0)
     return _json(b'{"status":"ready"}')
 
@@ -248,7 +252,7 @@ async def metrics(request: Request) -> Response:
 
 async def openapi(request: Request) -> Response:
     """The interface described for machines."""
-    return _json(json_bytes(_described(request)))
+    return _json(encode_json(_described(request)))
 
 
 async def docs(request: Request) -> Response:
@@ -265,7 +269,7 @@ async def home(_: Request) -> Response:
 
 def _described(request: Request) -> dict[str, Any]:
     service, _, _ = admitted(request.scope, None)
-    return describe(service.keeper.now.form, not request.app.state.authenticator.is_open)
+    return describe(service.registry.current.decoder, not request.app.state.authenticator.is_open)
 
 
 def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -281,7 +285,7 @@ async def _refuse(request: Request, problem: Exception) -> Response:
     if status in _BEFORE_THE_BODY:
         headers["Connection"] = "close"  # or a client could go on sending what nobody reads
     tell_operator(problem)
-    return _json(json_bytes(Refusal(said)), status, headers)
+    return _json(encode_json(ErrorResponse(said)), status, headers)
 
 
 async def _refuse_http(request: Request, problem: Exception) -> Response:
@@ -290,7 +294,7 @@ async def _refuse_http(request: Request, problem: Exception) -> Response:
     kind = {404: "not_found", 405: "not_allowed"}.get(problem.status_code, "http")
     request.app.state.service.metrics.refused.labels(kind).inc()
     return _json(
-        json_bytes(Refusal(Problem(kind, str(problem.detail)))),
+        encode_json(ErrorResponse(ErrorDetail(kind, str(problem.detail)))),
         problem.status_code,
         {**(problem.headers or {}), "Connection": "close"},
     )

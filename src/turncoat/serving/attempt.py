@@ -19,22 +19,29 @@ from turncoat.errors import DamagedError, DataError, StateError, StoreError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.live import Steps
 from turncoat.scoring.scores import Score
-from turncoat.serving.answers import NEW, STORED, Answer, Given, Why, json_bytes
-from turncoat.serving.fields import FieldError, Transaction
-from turncoat.serving.known import Known
-from turncoat.serving.past import Past
+from turncoat.serving.cache import CachedRecord
+from turncoat.serving.decoding import FieldError, Transaction
+from turncoat.serving.history import ScoreHistory
 from turncoat.serving.records import (
     FORMAT,
-    Logged,
+    LogContent,
+    RecentScore,
     Record,
-    Seen,
     joined,
-    pack_logged,
+    pack_log_content,
     pack_record,
     unpack_record,
 )
+from turncoat.serving.responses import (
+    NEW,
+    STORED,
+    ReasonModel,
+    ScoredResponse,
+    ScoredTransaction,
+    encode_json,
+)
 from turncoat.serving.stores import SCORE, LogEntry, RecordWrite, Store, StoredRecord, WriteGroup
-from turncoat.serving.waves import Ready, Wave, Working
+from turncoat.serving.waves import PreparedTransaction, RecordUpdate, ScoringRound
 
 _log = logging.getLogger("turncoat")
 
@@ -42,12 +49,12 @@ KEEP, APPLY, REFUSE = "keep", "apply", "refuse"
 LATE_POLICIES = (KEEP, APPLY, REFUSE)
 
 
-class LateError(FieldError):
+class LateTransactionError(FieldError):
     """A transaction older than the belief, where the rules refuse such."""
 
 
 @dataclass(frozen=True)
-class Rules:
+class UpdatePolicy:
     """What the service does where there is a choice."""
 
     late: str = KEEP  # whether a late transaction moves the belief: no (keep), yes as if it came now (apply), or is refused
@@ -59,16 +66,16 @@ class Rules:
     logs: bool = True  # whether answers are logged
 
 
-class Attempt:
+class BatchUpdate:
     """One try at a batch: nothing of it is anywhere else until `write`."""
 
     def __init__(
         self,
         store: Store,
-        rules: Rules,
+        rules: UpdatePolicy,
         detector: Detector,
         stored: Mapping[str, StoredRecord],
-        known: Mapping[str, Known] | None = None,
+        known: Mapping[str, CachedRecord] | None = None,
     ) -> None:
         """With the records as they were read, and those that are known without reading."""
         self.store, self.rules, self.detector, self.stored, self.known = (
@@ -80,19 +87,19 @@ class Attempt:
         )
         self.now = time.time()
         self._schema = detector.features_.fitted().schema
-        self.held: dict[str, Working] = {}
+        self.held: dict[str, RecordUpdate] = {}
         self.entries: list[LogEntry] = []
-        self._past = Past(store, detector, self.known, self.entries)
+        self._past = ScoreHistory(store, detector, self.known, self.entries)
 
-    async def take(self, batch: Sequence[Transaction]) -> list[Given | Exception]:
+    async def take(self, batch: Sequence[Transaction]) -> list[ScoredResponse | Exception]:
         """Score transactions, each given those before it."""
-        given: list[Given | Exception | None] = [None] * len(batch)
+        given: list[ScoredResponse | Exception | None] = [None] * len(batch)
         left = list(range(len(batch)))
         while left:
-            wave, waiting = Wave(), []
+            wave, waiting = ScoringRound(), []
             for place in left:
                 found = None if wave.is_closed_to(batch[place]) else await self._found(batch[place])
-                if found is not None and not isinstance(found, Ready):
+                if found is not None and not isinstance(found, PreparedTransaction):
                     given[place] = found
                 elif found is None or not wave.takes(place, found):
                     wave.close_to(batch[place])
@@ -102,7 +109,7 @@ class Attempt:
             left = waiting
         return [one for one in given if one is not None]
 
-    async def _found(self, one: Transaction) -> Ready | Given | Exception:
+    async def _found(self, one: Transaction) -> PreparedTransaction | ScoredResponse | Exception:
         """What a transaction is to be scored with; or the answer it had before, or why it gets none."""
         try:
             return await self._prepared(one)
@@ -111,7 +118,7 @@ class Attempt:
                 raise
             return _refusal(problem)
 
-    async def _prepared(self, one: Transaction) -> Ready | Given | DataError:
+    async def _prepared(self, one: Transaction) -> PreparedTransaction | ScoredResponse | DataError:
         if one.schema is not self._schema and one.schema != self._schema:
             return FieldError(
                 "the model was replaced by one with other fields while this transaction waited. Send it again"
@@ -128,7 +135,7 @@ class Attempt:
         if may_be_known and (earlier := await self._past.answer(one)):
             return earlier
         if late and self.rules.late == REFUSE:
-            return LateError(
+            return LateTransactionError(
                 f"the transaction is older than the customer's last, at {record.last_time if record else 0:.0f} seconds"
             )
         counterparty = None if one.counterparty is None else await self.held_record(one.keys[1])
@@ -147,7 +154,7 @@ class Attempt:
                 beside, counterparty_from = await self._past.met(
                     one.keys[1], counterparty, one.time
                 )
-        return Ready(
+        return PreparedTransaction(
             one,
             customer,
             counterparty,
@@ -158,7 +165,9 @@ class Attempt:
             stays,
         )
 
-    async def _scored(self, ready: Sequence[Ready]) -> list[Given | Exception]:
+    async def _scored(
+        self, ready: Sequence[PreparedTransaction]
+    ) -> list[ScoredResponse | Exception]:
         """Answers to the transactions of a wave."""
         if not ready:
             return []
@@ -175,7 +184,7 @@ class Attempt:
             return [
                 await self._alone(one) for one in ones
             ]  # so that one that cannot be scored is no reason to refuse the others
-        given: list[Given | Exception] = []
+        given: list[ScoredResponse | Exception] = []
         for place, (each, score) in enumerate(zip(ready, scores, strict=True)):
             try:
                 given.append(self._taken(each, steps, place, score))
@@ -187,18 +196,20 @@ class Attempt:
                 ]
         return given
 
-    async def _alone(self, one: Transaction) -> Given | Exception:
+    async def _alone(self, one: Transaction) -> ScoredResponse | Exception:
         """The answer to a transaction in a wave of its own."""
         found = await self._found(one)
-        return (await self._scored([found]))[0] if isinstance(found, Ready) else found
+        return (await self._scored([found]))[0] if isinstance(found, PreparedTransaction) else found
 
-    def _taken(self, ready: Ready, steps: Steps, place: int, score: Score) -> Given:
+    def _taken(
+        self, ready: PreparedTransaction, steps: Steps, place: int, score: Score
+    ) -> ScoredResponse:
         """The answer to a scored transaction, which joins the records and the log."""
         one, record, state = ready.one, ready.customer.record, steps.states[place]
         if one.label == 1 and state.counterparty is not None:
             state = self.detector.report_fraud(state, one.time)
-        body = json_bytes(
-            Answer(
+        body = encode_json(
+            ScoredTransaction(
                 one.id,
                 one.customer,
                 one.time,
@@ -215,18 +226,20 @@ class Attempt:
                 ready.counterparty_from,
                 self.detector.version_,
                 self.detector.calibration_,
-                tuple(starmap(Why, score.reasons)),
+                tuple(starmap(ReasonModel, score.reasons)),
             )
         )
         after = None if ready.stays else state
         if self.rules.logs:
             external = None if steps.external is None else float(steps.external[place])
             self.entries.append(self._entry(ready, after, body, score, external))
-        self._change(ready, after, Seen(one.id, score.probability))
+        self._change(ready, after, RecentScore(one.id, score.probability))
         age = None if record is None else one.time - record.last_time
-        return Given(body, score.probability, ready.late, False, age, steps, place)
+        return ScoredResponse(body, score.probability, ready.late, False, age, steps, place)
 
-    def _change(self, ready: Ready, state: DetectorState | None, seen: Seen) -> None:
+    def _change(
+        self, ready: PreparedTransaction, state: DetectorState | None, seen: RecentScore
+    ) -> None:
         """Put a transaction into the records; without a state only the fact that it was answered."""
         one, customer, counterparty = ready.one, ready.customer, ready.counterparty
         version, record = self.detector.version_, customer.record
@@ -247,7 +260,7 @@ class Attempt:
 
     def _entry(
         self,
-        ready: Ready,
+        ready: PreparedTransaction,
         state: DetectorState | None,
         body: bytes,
         score: Score,
@@ -267,7 +280,7 @@ class Attempt:
                 states += (state.counterparty or b"",)
                 horizons += (max(one.time, counterparty.horizon),)
         version, follows = self.detector.version_, one.label_follows
-        logged = Logged(
+        logged = LogContent(
             version,
             one.sent,
             body,
@@ -280,7 +293,7 @@ class Attempt:
             horizons,
         )
         return LogEntry(
-            SCORE, one.id, one.time, self.now, parties, state is not None, pack_logged(logged)
+            SCORE, one.id, one.time, self.now, parties, state is not None, pack_log_content(logged)
         )
 
     async def write(
@@ -343,23 +356,23 @@ class Attempt:
             if key not in stored or stored[key].counter != self.known[key].counter
         ]
 
-    async def held_record(self, key: str) -> Working:
+    async def held_record(self, key: str) -> RecordUpdate:
         """A party's record, made anew if it is another model's."""
         if key not in self.held:
             self.held[key] = await self._first_held(key)
         return self.held[key]
 
-    async def _first_held(self, key: str) -> Working:
+    async def _first_held(self, key: str) -> RecordUpdate:
         if known := self.known.get(key):
             counter, record = known.counter, known.record
         elif stored := self.stored.get(key):
             counter, record = stored.counter, unpack_record(key, stored.data)
         else:
-            return Working(0, None, NEW)
+            return RecordUpdate(0, None, NEW)
         if record.model == self.detector.version_:
-            return Working(counter, record, STORED)
+            return RecordUpdate(counter, record, STORED)
         state, came_from = await self._past.rebuilt(key)
-        return Working(
+        return RecordUpdate(
             counter,
             msgspec.structs.replace(record, model=self.detector.version_, state=state or b""),
             came_from,

@@ -12,11 +12,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from turncoat.errors import TurncoatError
-from turncoat.serving.answers import Given, Refusal, json_bytes
 from turncoat.serving.auth import RateLimiter
+from turncoat.serving.batcher import (
+    RETRYABLE_ERRORS,
+    OutOfOrderError,
+    OverloadedError,
+    ShuttingDownError,
+)
 from turncoat.serving.bodies import Incoming
-from turncoat.serving.line import SEND_AGAIN, EndingError, OverloadedError, OvertakingError
 from turncoat.serving.refusals import RequestError, problem_of, tell_operator
+from turncoat.serving.responses import ErrorResponse, ScoredResponse, encode_json
 from turncoat.serving.service import Service
 
 _AT_ONCE = 64  # lines of a batch on their way together
@@ -84,7 +89,7 @@ class _Line(NamedTuple):
     """A line that waits for its answer."""
 
     number: int
-    answer: asyncio.Future[Given] | TurncoatError
+    answer: asyncio.Future[ScoredResponse] | TurncoatError
     customer: str | None  # if that much is known of it
 
 
@@ -104,7 +109,7 @@ async def answer_lines(
                 if isinstance(line, bytes) and not line.strip():
                     continue
                 if not await _paced(limiter, incoming, caller):
-                    waiting.append(_Line(number, EndingError(), None))
+                    waiting.append(_Line(number, ShuttingDownError(), None))
                     break
                 waiting.append(
                     _Line(number, line, None)
@@ -144,10 +149,10 @@ def _asked(
             raise RequestError(
                 413, "too_large", f"a line is longer than {service.settings.max_body_bytes:,} bytes"
             )
-        transaction = service.keeper.now.form.decode(line)
+        transaction = service.registry.current.decoder.decode(line)
         customer = transaction.customer
         if customer in unwritten:
-            raise OvertakingError
+            raise OutOfOrderError
         before = next(
             (
                 one
@@ -156,7 +161,7 @@ def _asked(
             ),
             None,
         )
-        return _Line(number, service.line.ask(transaction, before), customer)
+        return _Line(number, service.submit(transaction, before), customer)
     except TurncoatError as problem:
         if customer is not None and isinstance(problem, OverloadedError):
             unwritten.add(customer)
@@ -174,9 +179,9 @@ async def _answers(service: Service, waiting: Sequence[_Line], unwritten: set[st
         except Exception as problem:
             said = problem_of(problem)[1]
             service.metrics.refused.labels(said.kind).inc()
-            pieces.append(json_bytes(Refusal(said, line=number)))
+            pieces.append(encode_json(ErrorResponse(said, line=number)))
             problems[id(problem)] = problem
-            if customer is not None and isinstance(problem, SEND_AGAIN):
+            if customer is not None and isinstance(problem, RETRYABLE_ERRORS):
                 unwritten.add(customer)
     for each in problems.values():
         tell_operator(each)

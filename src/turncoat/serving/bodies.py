@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
 from turncoat.errors import TurncoatError
-from turncoat.serving.line import EndingError
+from turncoat.serving.batcher import ShuttingDownError
 from turncoat.serving.protocol import ENDING, TAKEN
 from turncoat.serving.refusals import RequestError
 from turncoat.serving.settings import ServiceSettings
@@ -109,7 +109,7 @@ class Incoming:
         """Why no more lines are taken, after so many and the beginning of another."""
         most = self._settings
         if self.is_ending and not self.is_whole:
-            return EndingError()
+            return ShuttingDownError()
         if n_lines > most.max_batch_lines:
             return RequestError(
                 413, "too_large", f"the batch has more than {most.max_batch_lines:,} lines"

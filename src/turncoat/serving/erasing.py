@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from turncoat.serving.known import REMEMBERED_SECONDS
+from turncoat.serving.cache import REMEMBERED_SECONDS
 from turncoat.serving.records import customer_key
 from turncoat.serving.stores import Store
 
@@ -17,7 +17,7 @@ class Erased(NamedTuple):
     n_entries: int  # of the log
 
 
-async def forgotten() -> None:
+async def wait_for_cache_expiry() -> None:
     """Wait until a service that runs on the store remembers nothing of a customer who was erased."""
     await asyncio.sleep(1.5 * REMEMBERED_SECONDS)
 

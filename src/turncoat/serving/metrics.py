@@ -15,7 +15,7 @@ from prometheus_client import (
     multiprocess,
 )
 
-from turncoat.serving.answers import Given
+from turncoat.serving.responses import ScoredResponse
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -127,10 +127,10 @@ class ServiceMetrics:
             multiprocess_mode="mostrecent",
         )
 
-    def count(self, given: Sequence[Given | Exception]) -> None:
+    def count(self, given: Sequence[ScoredResponse | Exception]) -> None:
         """Count a batch that was answered."""
         self.batch.observe(len(given))
-        answered = [one for one in given if isinstance(one, Given)]
+        answered = [one for one in given if isinstance(one, ScoredResponse)]
         scored = [one for one in answered if not one.duplicate]
         self.duplicates.inc(len(answered) - len(scored))
         self.scores.inc(len(scored))

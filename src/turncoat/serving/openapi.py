@@ -8,9 +8,15 @@ import msgspec
 
 from turncoat import __version__
 from turncoat.serving import auth
-from turncoat.serving.answers import Answer, Customer, Outcome, Refusal, Remembered
+from turncoat.serving.decoding import LabelRequest, TransactionDecoder
 from turncoat.serving.drift import DriftReport
-from turncoat.serving.fields import LabelBody, TransactionForm
+from turncoat.serving.responses import (
+    CustomerResponse,
+    DuplicateResponse,
+    ErrorResponse,
+    LabelResponse,
+    ScoredTransaction,
+)
 
 _JSON, _LINES, _TEXT = "application/json", "application/x-ndjson", "text/plain"
 _REFUSALS = {
@@ -27,9 +33,18 @@ _REFUSALS = {
 }
 
 
-def describe(form: TransactionForm, needs_key: bool) -> dict[str, Any]:
+def describe(form: TransactionDecoder, needs_key: bool) -> dict[str, Any]:
     """The whole document, of a service that asks for keys or one that does not."""
-    named = [form.type, Answer, Remembered, Outcome, Customer, Refusal, DriftReport, LabelBody]
+    named = [
+        form.type,
+        ScoredTransaction,
+        DuplicateResponse,
+        LabelResponse,
+        CustomerResponse,
+        ErrorResponse,
+        DriftReport,
+        LabelRequest,
+    ]
     schemas, components = msgspec.json.schema_components(
         named, ref_template="#/components/schemas/{name}"
     )

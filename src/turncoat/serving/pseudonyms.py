@@ -14,7 +14,7 @@ _LEAST_KEY = 16  # characters
 _PSEUDONYM = re.compile(r"~[0-9a-f]{32}")
 
 
-class Pseudonyms:
+class Pseudonymiser:
     """Makes pseudonyms: `~` and 32 hexadecimal digits."""
 
     def __init__(self, key: str) -> None:
@@ -26,7 +26,7 @@ class Pseudonyms:
         self._key = key.encode()
 
     @classmethod
-    def from_environment(cls) -> Pseudonyms:
+    def from_environment(cls) -> Pseudonymiser:
         """With the key in TURNCOAT_PSEUDONYM_KEY."""
         return cls(os.environ.get(KEY_VARIABLE, ""))
 

@@ -9,12 +9,12 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.scoring import Detector
-from turncoat.serving.records import unpack_logged
+from turncoat.serving.records import unpack_log_content
 from turncoat.serving.stores import LABEL, Store
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class LabeledScores:
     """N answers whose outcome is known, those of a customer together."""
 
     beliefs: Array  # [N, K] as they were when the transaction was scored
@@ -28,9 +28,9 @@ class Known:
         return len(self.labels)
 
 
-async def known_outcomes(
+async def collect_labeled_scores(
     store: Store, detector: Detector, now: float, delay: float, unreported: bool = True
-) -> Known:
+) -> LabeledScores:
     """The log's answers of this model, each with its last reported label; not those of a replay, which may be rows it was fitted on.
 
     If `unreported`, those older than `delay` seconds (by the server's clock), of which one without a report counts as genuine. Younger ones
@@ -44,7 +44,7 @@ async def known_outcomes(
         place = entries[-1].cursor
         for entry in entries:
             name = (entry.parties[0][0], entry.transaction_id)
-            logged = unpack_logged(entry.content)
+            logged = unpack_log_content(entry.content)
             if entry.kind == LABEL:
                 reported[name] = int(logged.label or 0)
             elif logged.model == detector.version_ and not logged.is_replayed:
@@ -74,7 +74,7 @@ async def known_outcomes(
         np.flatnonzero(np.append(True, customers[1:] != customers[:-1])), len(names)
     )
     external = [scored[name][2] for name in names]
-    return Known(
+    return LabeledScores(
         beliefs=np.array([scored[name][1] for name in names]),
         labels=np.array([reported.get(name, 0) for name in names], dtype=np.int8),
         offsets=offsets.astype(np.int64),

@@ -20,7 +20,7 @@ def counterparty_key(counterparty: str) -> str:
     return f"e:{counterparty}"
 
 
-def keys_of(customer: str, counterparty: str | None) -> tuple[str, ...]:
+def record_keys(customer: str, counterparty: str | None) -> tuple[str, ...]:
     """Where the records of a transaction's parties are: the customer's first, then the counterparty's if there is one."""
     return (
         (customer_key(customer),)
@@ -29,7 +29,7 @@ def keys_of(customer: str, counterparty: str | None) -> tuple[str, ...]:
     )
 
 
-class Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class RecentScore(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A transaction already answered."""
 
     id: str
@@ -43,7 +43,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     model: str  # version of the model whose belief this is
     last_time: float  # of the latest transaction that moved the belief
     n_since: int  # how many of the ring came since the first with that time: these are never dropped, or one could count twice
-    ring: tuple[Seen, ...]  # recent transactions, oldest first
+    ring: tuple[RecentScore, ...]  # recent transactions, oldest first
     state: bytes  # belief and running facts, as `DetectorState` has them
 
     @property
@@ -51,7 +51,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         """Whether one as late as the latest may have been dropped from the ring."""
         return self.n_since > _MOST_AT_ONCE
 
-    def answered(self, id: str) -> Seen | None:
+    def answered(self, id: str) -> RecentScore | None:
         """The transaction with this id, if it was answered lately."""
         for seen in self.ring:
             if seen.id == id:
@@ -59,7 +59,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return None
 
 
-class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class LogContent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The content of a log entry."""
 
     model: str
@@ -78,7 +78,7 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
-_decode_logged = msgspec.msgpack.Decoder(Logged).decode
+_decode_logged = msgspec.msgpack.Decoder(LogContent).decode
 
 
 def pack_record(record: Record) -> bytes:
@@ -101,12 +101,12 @@ def unpack_record(key: str, data: bytes) -> Record:
     return record
 
 
-def pack_logged(logged: Logged) -> bytes:
+def pack_log_content(logged: LogContent) -> bytes:
     """As bytes."""
     return _encode(logged)
 
 
-def unpack_logged(content: bytes) -> Logged:
+def unpack_log_content(content: bytes) -> LogContent:
     """The content of a log entry."""
     try:
         return _decode_logged(content)
@@ -116,6 +116,8 @@ def unpack_logged(content: bytes) -> Logged:
         ) from problem
 
 
-def joined(ring: tuple[Seen, ...], seen: Seen, n_since: int, size: int) -> tuple[Seen, ...]:
+def joined(
+    ring: tuple[RecentScore, ...], seen: RecentScore, n_since: int, size: int
+) -> tuple[RecentScore, ...]:
     """The ring after one more: as many as fit, and the `n_since` newest in any case."""
     return (*ring, seen)[-max(size, min(n_since, _MOST_AT_ONCE)) :]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from turncoat.errors import StateError, StoreError, TurncoatError
-from turncoat.serving.answers import Problem
-from turncoat.serving.attempt import LateError
-from turncoat.serving.fields import FieldError, MalformedError
-from turncoat.serving.line import OverloadedError
-from turncoat.serving.outcomes import UnknownTransactionError
+from turncoat.serving.attempt import LateTransactionError
+from turncoat.serving.batcher import OverloadedError
+from turncoat.serving.decoding import FieldError, InvalidJsonError
+from turncoat.serving.labels import UnknownTransactionError
+from turncoat.serving.responses import ErrorDetail
 
 _log = logging.getLogger("turncoat")
 
@@ -25,31 +25,31 @@ class RequestError(TurncoatError):
         self.status, self.kind, self.retry_after = status, kind, retry_after
 
 
-def problem_of(problem: Exception) -> tuple[int, Problem, float | None]:
+def problem_of(problem: Exception) -> tuple[int, ErrorDetail, float | None]:
     """Status, what is sent, and after how many seconds it makes sense to try again."""
     if isinstance(problem, RequestError):
-        return problem.status, Problem(problem.kind, str(problem)), problem.retry_after
-    if isinstance(problem, MalformedError):
-        return 400, Problem("malformed", str(problem)), None
-    if isinstance(problem, LateError):
-        return 409, Problem("late", str(problem)), None
+        return problem.status, ErrorDetail(problem.kind, str(problem)), problem.retry_after
+    if isinstance(problem, InvalidJsonError):
+        return 400, ErrorDetail("malformed", str(problem)), None
+    if isinstance(problem, LateTransactionError):
+        return 409, ErrorDetail("late", str(problem)), None
     if isinstance(problem, FieldError):
-        return 422, Problem("invalid", str(problem), problem.field), None
+        return 422, ErrorDetail("invalid", str(problem), problem.field), None
     if isinstance(problem, UnknownTransactionError):
-        return 404, Problem("not_found", str(problem)), None
+        return 404, ErrorDetail("not_found", str(problem)), None
     if isinstance(
         problem, StoreError | StateError | OverloadedError
     ):  # what is stored is never the sender's fault
         return (
             503,
-            Problem(
+            ErrorDetail(
                 "overloaded" if isinstance(problem, OverloadedError) else "store", str(problem)
             ),
             1.0,
         )
     if isinstance(problem, TurncoatError):
-        return 422, Problem("invalid", str(problem)), None
-    return 500, Problem("internal", "an internal error, which is in the server's log"), None
+        return 422, ErrorDetail("invalid", str(problem)), None
+    return 500, ErrorDetail("internal", "an internal error, which is in the server's log"), None
 
 
 def tell_operator(problem: Exception) -> None:

@@ -14,35 +14,35 @@ from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ContentionError
 from turncoat.scoring import Detector
-from turncoat.serving.answers import Given
-from turncoat.serving.fields import OWN_ID, Transaction
-from turncoat.serving.ledger import Ledger
-from turncoat.serving.pseudonyms import Pseudonyms
+from turncoat.serving.decoding import DEFAULT_ID_FIELD, Transaction
+from turncoat.serving.pseudonyms import Pseudonymiser
+from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import RecordWrite
+from turncoat.serving.updater import BeliefUpdater
 from turncoat.storage import digest as content_digest
 
 _AT_ONCE = 256
 
 
 async def replay(
-    ledger: Ledger,
+    updater: BeliefUpdater,
     detector: Detector,
     transactions: Transactions,
-    pseudonyms: Pseudonyms | None = None,
-) -> AsyncIterator[tuple[Array, list[Given | Exception]]]:
+    pseudonyms: Pseudonymiser | None = None,
+) -> AsyncIterator[tuple[Array, list[ScoredResponse | Exception]]]:
     """Score the transactions as if they came one by one: for every few, which of them, and their answers, which are in the store by then.
 
     Labels in the file inform the counterparties' records as they do in features of the whole file; they condition no belief.
     """
     order, digest = _order(transactions), _digest(transactions, detector, pseudonyms)
-    counter, done = await _position(ledger, f"replay:{digest}")
+    counter, done = await _position(updater, f"replay:{digest}")
     size, has_counterparty = _AT_ONCE, detector.features_.fitted().has_counterparty
     while done < len(order):
         some = order[done : done + size]
         rows = list(_rows(transactions, some, has_counterparty, pseudonyms, digest))
         beside = RecordWrite(f"replay:{digest}", counter, msgspec.msgpack.encode(done + len(some)))
         try:
-            given = await ledger.score(detector, rows, [beside])
+            given = await updater.score_batch(detector, rows, [beside])
         except ContentionError:
             if size == 1:
                 raise
@@ -57,18 +57,18 @@ def client_rows(transactions: Transactions, most: int) -> Iterator[Transaction]:
     return _rows(transactions, _order(transactions)[:most], True, None, "")
 
 
-async def replayed(
-    ledger: Ledger,
+async def count_replayed(
+    updater: BeliefUpdater,
     detector: Detector,
     transactions: Transactions,
-    pseudonyms: Pseudonyms | None = None,
+    pseudonyms: Pseudonymiser | None = None,
 ) -> int:
     """How many of the transactions an earlier replay of the same file by the same model has done."""
-    return (await _position(ledger, f"replay:{_digest(transactions, detector, pseudonyms)}"))[1]
+    return (await _position(updater, f"replay:{_digest(transactions, detector, pseudonyms)}"))[1]
 
 
-async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
-    stored = (await ledger.store.read_records([key])).get(key)
+async def _position(updater: BeliefUpdater, key: str) -> tuple[int, int]:
+    stored = (await updater.store.read_records([key])).get(key)
     return (
         (0, 0)
         if stored is None
@@ -76,7 +76,9 @@ async def _position(ledger: Ledger, key: str) -> tuple[int, int]:
     )
 
 
-def _digest(transactions: Transactions, detector: Detector, pseudonyms: Pseudonyms | None) -> str:
+def _digest(
+    transactions: Transactions, detector: Detector, pseudonyms: Pseudonymiser | None
+) -> str:
     """Tells this file with this model, and customers under these names, from others."""
     names = {name: list(named.values) for name, named in transactions.names.items()}
     arrays = {
@@ -97,7 +99,7 @@ def _rows(
     transactions: Transactions,
     some: Array,
     has_counterparty: bool,
-    pseudonyms: Pseudonyms | None,
+    pseudonyms: Pseudonymiser | None,
     digest: str,
 ) -> Iterator[Transaction]:
     """Transactions as a client would send them."""
@@ -119,7 +121,7 @@ def _rows(
         id = str(transactions.ids[some[i]])
         if schema.id is None:  # it is only the row's place in this file
             id = f"{digest[:12]}-{id}"
-        fields |= {schema.time: raw_time(schema, time), schema.id or OWN_ID: id}
+        fields |= {schema.time: raw_time(schema, time), schema.id or DEFAULT_ID_FIELD: id}
         if pseudonyms is not None:
             customer = pseudonyms.of(customer)
             fields |= dict.fromkeys(schema.customer, customer)

@@ -22,8 +22,8 @@ from starlette.applications import Starlette
 from turncoat.errors import ConfigError
 from turncoat.serving.app import create_app
 from turncoat.serving.auth import load_keys
-from turncoat.serving.keeper import Keeper
 from turncoat.serving.protocol import PatientProtocol
+from turncoat.serving.registry import ModelRegistry
 from turncoat.serving.settings import ServiceSettings, export_settings, import_settings
 from turncoat.serving.stores import open_store
 
@@ -57,7 +57,7 @@ def serve(settings: ServiceSettings) -> None:
         )  # which uvicorn raises again once all is answered
         uvicorn.Server(uvicorn.Config(app, **server_options(settings))).run()
         return
-    Keeper(
+    ModelRegistry(
         settings
     )  # a bundle that cannot be trusted is refused here, not by every worker again and again
     asyncio.run(

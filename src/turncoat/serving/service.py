@@ -16,19 +16,24 @@ import numpy as np
 from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import Detector
 from turncoat.scoring.state import DetectorState, unpack_state
-from turncoat.serving.answers import Customer, Given, Outcome, Recent
-from turncoat.serving.attempt import Rules
+from turncoat.serving.attempt import UpdatePolicy
+from turncoat.serving.batcher import MicroBatcher
+from turncoat.serving.decoding import Transaction
 from turncoat.serving.drift import VERDICTS
-from turncoat.serving.fields import Transaction
-from turncoat.serving.keeper import Keeper, Served
-from turncoat.serving.ledger import Ledger
-from turncoat.serving.line import Line
+from turncoat.serving.labels import report
 from turncoat.serving.metrics import ServiceMetrics
-from turncoat.serving.outcomes import report
-from turncoat.serving.pseudonyms import Pseudonyms
+from turncoat.serving.pseudonyms import Pseudonymiser
 from turncoat.serving.records import customer_key, unpack_record
+from turncoat.serving.registry import ModelRegistry, ServedModel
+from turncoat.serving.responses import (
+    CustomerResponse,
+    LabelResponse,
+    RecentTransaction,
+    ScoredResponse,
+)
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import open_store
+from turncoat.serving.updater import BeliefUpdater
 
 _log = logging.getLogger("turncoat")
 _RETENTION_SECONDS = 60.0  # between two removals of old log entries
@@ -44,26 +49,28 @@ class Service:
     def __init__(self, settings: ServiceSettings) -> None:
         """Loads the model and opens the store; `running` starts it."""
         self.settings = settings
-        self.keeper = Keeper(settings)
-        self.pseudonyms = Pseudonyms.from_environment() if settings.pseudonymise else None
+        self.registry = ModelRegistry(settings)
+        self.pseudonyms = Pseudonymiser.from_environment() if settings.pseudonymise else None
         self.metrics = ServiceMetrics()
-        rules = Rules(
+        rules = UpdatePolicy(
             settings.late_policy,
             settings.n_recent_ids,
             settings.n_reasons,
             settings.labels_update_belief,
         )
         self.store = open_store(settings.store_url, create=True)
-        self.ledger = Ledger(self.store, rules, _KNOWN_RECORDS if settings.workers == 1 else 0)
+        self.updater = BeliefUpdater(
+            self.store, rules, _KNOWN_RECORDS if settings.workers == 1 else 0
+        )
         self._shown: tuple[str, str] | None = None  # model and calibration in the metrics
-        self.line = Line(self._score, max_queue_size=settings.max_queue_size)
+        self.batcher = MicroBatcher(self._score, max_queue_size=settings.max_queue_size)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answer requests; at the end all that wait are answered before the store is closed."""
         self.metrics.starts.inc()
         await self._say_if_new()
-        answering = asyncio.create_task(self.line.run())
+        answering = asyncio.create_task(self.batcher.run())
         looking = [
             asyncio.create_task(work)
             for work in (self._renew(), self._forget(), self._watch_drift())
@@ -71,7 +78,7 @@ class Service:
         try:
             yield
         finally:
-            self.line.end()
+            self.batcher.end()
             await answering
             for task in looking:
                 task.cancel()
@@ -89,17 +96,17 @@ class Service:
     @property
     def detector(self) -> Detector:
         """The one that serves now."""
-        return self.keeper.now.detector
+        return self.registry.current.detector
 
-    async def _score(self, batch: Sequence[Transaction]) -> list[Given | Exception]:
-        served = self.keeper.now
+    async def _score(self, batch: Sequence[Transaction]) -> list[ScoredResponse | Exception]:
+        served = self.registry.current
         with self._store_errors_counted():
-            given = await self.ledger.score(
+            given = await self.updater.score_batch(
                 served.detector, [self._current(one, served) for one in batch]
             )
         self.metrics.count(given)
         self.metrics.store_errors.inc(any(isinstance(one, StoreError) for one in given))
-        scored = [one for one in given if isinstance(one, Given) and one.steps is not None]
+        scored = [one for one in given if isinstance(one, ScoredResponse) and one.steps is not None]
         for steps, some in itertools.groupby(scored, attrgetter("steps")):
             places, probabilities = zip(
                 *((one.place, one.probability) for one in some), strict=True
@@ -109,24 +116,30 @@ class Service:
         return given
 
     @staticmethod
-    def _current(one: Transaction, served: Served) -> Transaction:
+    def _current(one: Transaction, served: ServedModel) -> Transaction:
         """A transaction as the model in service reads it, if it was decoded for the one before it."""
-        if one.schema is served.form.plan.schema or one.schema == served.form.plan.schema:
+        if one.schema is served.decoder.plan.schema or one.schema == served.decoder.plan.schema:
             return one
         try:
-            again = served.form.decode(one.sent)
+            again = served.decoder.decode(one.sent)
         except DataError:
             return one  # which the attempt refuses
         if (
-            served.form.pseudonyms is not None
+            served.decoder.pseudonyms is not None
         ):  # a pseudonym has no parts from which it could be made again
             again = msgspec.structs.replace(again, customer=one.customer)
         return again
 
-    async def label(self, customer: str, id: str, label: int) -> Outcome:
+    def submit(
+        self, transaction: Transaction, after: asyncio.Future[ScoredResponse] | None = None
+    ) -> asyncio.Future[ScoredResponse]:
+        """Queue a transaction; the future ends with its response once the write is committed."""
+        return self.batcher.submit(transaction, after)
+
+    async def label(self, customer: str, id: str, label: int) -> LabelResponse:
         """Take in the outcome of a transaction."""
         with self._store_errors_counted():
-            outcome = await report(self.ledger, self.detector, self.known_as(customer), id, label)
+            outcome = await report(self.updater, self.detector, self.known_as(customer), id, label)
         if outcome.changed:
             self.metrics.labels.labels(label=str(label)).inc()
         return outcome
@@ -143,7 +156,7 @@ class Service:
         """A customer's key in the store."""
         return customer if self.pseudonyms is None else self.pseudonyms.of(customer)
 
-    async def customer(self, customer: str) -> Customer | None:
+    async def customer(self, customer: str) -> CustomerResponse | None:
         """What is remembered of a customer, if anything is."""
         name = self.known_as(customer)
         with self._store_errors_counted():
@@ -151,7 +164,9 @@ class Service:
         if stored is None:
             return None
         record = unpack_record(customer_key(name), stored.data)
-        recent = tuple(Recent(seen.id, seen.probability) for seen in reversed(record.ring))
+        recent = tuple(
+            RecentTransaction(seen.id, seen.probability) for seen in reversed(record.ring)
+        )
         is_current = record.model == self.detector.version_
         held = (
             unpack_state(self.detector, DetectorState(record.state))
@@ -159,11 +174,11 @@ class Service:
             else None
         )
         if held is None or held.belief is None:
-            return Customer(
+            return CustomerResponse(
                 name, None, record.last_time, None, None, record.model, is_current, recent
             )
         belief = tuple(held.belief.tolist())
-        return Customer(
+        return CustomerResponse(
             name,
             held.seen,
             record.last_time,
@@ -174,7 +189,7 @@ class Service:
             recent,
         )
 
-    async def ready(self) -> bool:
+    async def is_ready(self) -> bool:
         """Whether the store can be read now."""
         try:
             await asyncio.wait_for(self.store.read_records(["ready?"]), _READY_SECONDS)
@@ -186,10 +201,10 @@ class Service:
         """Look for a new model or calibration, for ever."""
         while self.settings.reload_interval_s > 0:
             await asyncio.sleep(self.settings.reload_interval_s)
-            before = self.keeper.n_failures
-            if await self.keeper.look():
+            before = self.registry.n_failures
+            if await self.registry.reload_if_changed():
                 self.show_drift()
-            self.metrics.reload_errors.inc(self.keeper.n_failures - before)
+            self.metrics.reload_errors.inc(self.registry.n_failures - before)
 
     async def _forget(self) -> None:
         """Remove log entries past their time, for ever, some at a time."""
@@ -211,7 +226,7 @@ class Service:
 
     def show_drift(self) -> None:
         """Put what is known of drift, and which model serves, into the metrics."""
-        served = self.keeper.now
+        served = self.registry.current
         told = served.drift.report()
         self.metrics.score_drift.set(max(told.score.psi - told.score.psi_by_chance, 0.0))
         self.metrics.drift.set(VERDICTS.index(told.verdict))

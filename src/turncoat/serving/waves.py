@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from turncoat.scoring import DetectorState
-from turncoat.serving.answers import STORED
-from turncoat.serving.fields import Transaction
+from turncoat.serving.decoding import Transaction
 from turncoat.serving.records import Record
+from turncoat.serving.responses import STORED
 
 
 @dataclass(slots=True)
-class Working:
+class RecordUpdate:
     """A record in the hands of an attempt: what was read, and what it would become."""
 
     expected: int  # counter as read; 0 if it was not there
@@ -37,12 +37,12 @@ class Working:
         return -math.inf if self.record is None else self.record.last_time
 
 
-class Ready(NamedTuple):
+class PreparedTransaction(NamedTuple):
     """A transaction with what it is to be scored with."""
 
     one: Transaction
-    customer: Working
-    counterparty: Working | None
+    customer: RecordUpdate
+    counterparty: RecordUpdate | None
     state: DetectorState
     belief_from: str
     counterparty_from: str | None
@@ -54,12 +54,12 @@ class Ready(NamedTuple):
     )  # places in its wave of those that left the customer and the counterparty as it finds them
 
 
-class Wave:
+class ScoringRound:
     """Transactions scored together, in order. One of a party goes on from what the one before it in the wave left."""
 
     def __init__(self) -> None:
         """With nobody in it."""
-        self.ready: list[Ready] = []
+        self.ready: list[PreparedTransaction] = []
         self.places: list[int] = []  # in the batch
         self._latest: dict[
             str, int
@@ -78,7 +78,7 @@ class Wave:
         """Let a transaction wait for this wave to be over."""
         self._closed.update(one.keys)
 
-    def takes(self, place: int, ready: Ready) -> bool:
+    def takes(self, place: int, ready: PreparedTransaction) -> bool:
         """Let a transaction join, unless what it is scored with depends on the outcome of others here in any other way than going on."""
         one, (key, *others) = ready.one, ready.one.keys
         before = self._latest.get(key, -1)

@@ -17,11 +17,11 @@ from turncoat.data.rows import Row, packed_numbers, row_customer, row_time
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring import Detector
-from turncoat.serving.pseudonyms import Pseudonyms
-from turncoat.serving.records import keys_of
+from turncoat.serving.pseudonyms import Pseudonymiser
+from turncoat.serving.records import record_keys
 
 LONGEST_KEY, LONGEST_NAME = 256, 10_000  # characters
-OWN_ID = (
+DEFAULT_ID_FIELD = (
     "transaction_id"  # what a transaction's id is called where the schema names no column for it
 )
 _FURTHEST = (
@@ -52,7 +52,7 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def __post_init__(self) -> None:
         """Name the records once."""
-        msgspec.structs.force_setattr(self, "keys", keys_of(self.customer, self.counterparty))
+        msgspec.structs.force_setattr(self, "keys", record_keys(self.customer, self.counterparty))
 
 
 class FieldError(DataError):
@@ -65,11 +65,11 @@ class FieldError(DataError):
         self.field = field or (next(filter(None, found.groups())) if found else None)
 
 
-class MalformedError(DataError):
+class InvalidJsonError(DataError):
     """Bytes that are not JSON."""
 
 
-class LabelBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The outcome of a transaction, as it is reported."""
 
     id: _Key | _Whole
@@ -77,10 +77,10 @@ class LabelBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     label: Literal[0, 1]  # 1 for fraud, 0 for genuine
 
 
-_label_decoder = msgspec.json.Decoder(LabelBody)
+_label_decoder = msgspec.json.Decoder(LabelRequest)
 
 
-def decode_label(body: bytes) -> LabelBody:
+def decode_label(body: bytes) -> LabelRequest:
     """The outcome of a JSON object; a FieldError names the field that is wrong."""
     try:
         return _label_decoder.decode(body)
@@ -90,18 +90,21 @@ def decode_label(body: bytes) -> LabelBody:
             found = FieldError("`label` must be 1 for fraud or 0 for genuine", "label")
         elif "unknown field" in str(problem):
             found = FieldError(
-                f"{problem}. There are {', '.join(LabelBody.__struct_fields__)}", found.field
+                f"{problem}. There are {', '.join(LabelRequest.__struct_fields__)}", found.field
             )
         raise found from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise MalformedError(f"not JSON: {problem}") from None
+        raise InvalidJsonError(f"not JSON: {problem}") from None
 
 
-class TransactionForm:
+class TransactionDecoder:
     """Decodes transactions for one detector."""
 
     def __init__(
-        self, detector: Detector, pseudonyms: Pseudonyms | None = None, label_follows: bool = True
+        self,
+        detector: Detector,
+        pseudonyms: Pseudonymiser | None = None,
+        label_follows: bool = True,
     ) -> None:
         """`label_follows` says whether outcomes will be reported, as in `Features.step`."""
         self.plan, self.pseudonyms, self.label_follows = (
@@ -111,12 +114,12 @@ class TransactionForm:
         )
         plan, self.times = self.plan, detector.fitted().times
         self._earliest, self._latest = self.times[0] - _FURTHEST, self.times[1] + _FURTHEST
-        if plan.schema.id is None and OWN_ID in plan.schema.columns:
+        if plan.schema.id is None and DEFAULT_ID_FIELD in plan.schema.columns:
             raise ConfigError(
-                f"schema {plan.schema.name!r} has a column {OWN_ID!r} and names no id: name it as `id`, or rename it"
+                f"schema {plan.schema.name!r} has a column {DEFAULT_ID_FIELD!r} and names no id: name it as `id`, or rename it"
             )
         kinds = _kinds(plan.schema)
-        self.id_field = plan.schema.id or OWN_ID
+        self.id_field = plan.schema.id or DEFAULT_ID_FIELD
         self.fields = tuple(kinds)
         try:
             self.type = msgspec.defstruct(
@@ -158,7 +161,7 @@ class TransactionForm:
                 if "trailing characters" in str(problem)
                 else ""
             )
-            raise MalformedError(f"not JSON: {problem}{lines}") from None
+            raise InvalidJsonError(f"not JSON: {problem}{lines}") from None
         values = msgspec.structs.astuple(found)
         schema = self.plan.schema
         try:
@@ -261,7 +264,7 @@ def _kinds(schema: Schema) -> dict[str, tuple[Any, Any]]:
     """The type and the default of every field."""
     name = (_Name | _Whole | float | bool | None, None)
     kinds: dict[str, tuple[Any, Any]] = {
-        schema.id or OWN_ID: (_Key | _Whole, msgspec.NODEFAULT),
+        schema.id or DEFAULT_ID_FIELD: (_Key | _Whole, msgspec.NODEFAULT),
         schema.time: (_Whole | float | str, msgspec.NODEFAULT),
     }
     one = len(schema.customer) == 1

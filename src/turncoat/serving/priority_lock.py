@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 
-class Turns:
+class PriorityLock:
     """Numbers in order, and one holder at a time: of all who wait, the one with the lowest number."""
 
     def __init__(self) -> None:

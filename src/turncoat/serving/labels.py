@@ -10,19 +10,19 @@ import msgspec
 
 from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
-from turncoat.serving.answers import Outcome
-from turncoat.serving.attempt import Attempt
-from turncoat.serving.ledger import Ledger, pauses
-from turncoat.serving.past import EVERY
+from turncoat.serving.attempt import BatchUpdate
+from turncoat.serving.history import EVERY
 from turncoat.serving.records import (
-    Logged,
+    LogContent,
     Record,
     customer_key,
-    pack_logged,
+    pack_log_content,
     pack_record,
-    unpack_logged,
+    unpack_log_content,
 )
+from turncoat.serving.responses import LabelResponse
 from turncoat.serving.stores import LABEL, SCORE, LogEntry, RecordWrite, Store, WriteGroup
+from turncoat.serving.updater import BeliefUpdater, pauses
 
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
 
@@ -40,7 +40,9 @@ class _Found:
     was_fraud: bool  # whether it was ever said to be fraud
 
 
-async def report(ledger: Ledger, detector: Detector, customer: str, id: str, label: int) -> Outcome:
+async def report(
+    updater: BeliefUpdater, detector: Detector, customer: str, id: str, label: int
+) -> LabelResponse:
     """Take in the outcome of a transaction: 1 for fraud, 0 for genuine. The same again changes nothing.
 
     A label that corrects another one counts in recalibration, and a fraud is told to the counterparty; what records learnt from the
@@ -49,16 +51,16 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
     key = customer_key(customer)
     for pause in pauses():
         await asyncio.sleep(pause)
-        found = await _find(ledger.store, key, customer, id)
+        found = await _find(updater.store, key, customer, id)
         keys = [party for party, _ in found.entry.parties]
         if found.label == label:
-            return Outcome(
+            return LabelResponse(
                 id, customer, label, False, UNCHANGED, None if len(keys) == 1 else UNCHANGED
             )
-        stored = await ledger.store.read_records(keys)
+        stored = await updater.store.read_records(keys)
         if key not in stored:
             raise UnknownTransactionError(f"customer {customer!r} has no record any more")
-        tried = Attempt(ledger.store, ledger.rules, detector, stored)
+        tried = BatchUpdate(updater.store, updater.rules, detector, stored)
         records = {
             party: held.record
             for party in keys
@@ -67,9 +69,9 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
         changed: dict[str, Record] = {}
         if (
             found.label is None
-            and ledger.rules.conditions
+            and updater.rules.conditions
             and records[key].state
-            and await _is_latest(ledger.store, key, found.entry)
+            and await _is_latest(updater.store, key, found.entry)
         ):
             state = detector.condition(DetectorState(records[key].state), label)
             changed[key] = msgspec.structs.replace(records[key], state=state.customer)
@@ -86,7 +88,7 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
             RecordWrite(party, stored[party].counter, pack_record(record))
             for party, record in after.items()
         ]
-        logged = Logged(
+        logged = LogContent(
             model=detector.version_,
             sent=b"",
             answer=b"",
@@ -96,15 +98,21 @@ async def report(ledger: Ledger, detector: Detector, customer: str, id: str, lab
         )
         parties = tuple((party, stored[party].counter + 1) for party in after)
         entry = LogEntry(
-            LABEL, id, found.entry.time, time.time(), parties, key in changed, pack_logged(logged)
+            LABEL,
+            id,
+            found.entry.time,
+            time.time(),
+            parties,
+            key in changed,
+            pack_log_content(logged),
         )
-        (written,) = await ledger.store.write([WriteGroup(writes, [entry])])
+        (written,) = await updater.store.write([WriteGroup(writes, [entry])])
         if written:
             counterparty = (
                 None if len(keys) == 1 else REPORTED if set(keys[1:]) & set(changed) else UNCHANGED
             )
             break
-    return Outcome(
+    return LabelResponse(
         id, customer, label, True, CONDITIONED if key in changed else UNCHANGED, counterparty
     )
 
@@ -117,7 +125,7 @@ async def _find(store: Store, key: str, customer: str, id: str) -> _Found:
             f"the log has no transaction {id!r} of customer {customer!r}. Score it first, and keep the log long enough"
         )
     labels = [
-        label for entry in entries if (label := unpack_logged(entry.content).label) is not None
+        label for entry in entries if (label := unpack_log_content(entry.content).label) is not None
     ]
     return _Found(scored, labels[0] if labels else None, 1 in labels)
 

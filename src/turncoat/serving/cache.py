@@ -15,7 +15,7 @@ from turncoat.serving.records import Record
 REMEMBERED_SECONDS = 1.0
 
 
-class Known:
+class CachedRecord:
     """A record as a batch left it. It holds once the batch is written, and is nothing if that fails."""
 
     __slots__ = ("counter", "is_lost", "record", "until", "writing")
@@ -28,15 +28,15 @@ class Known:
         self.until = math.inf  # when it is to be forgotten
 
 
-class KnownRecords:
+class RecordCache:
     """The latest of them. Compare-and-set finds out whoever builds on one that others have changed since."""
 
     def __init__(self, most: int) -> None:
         """Of those that are written, `most` are kept: none where other processes write the same records all the time."""
         self._most = most
-        self._records: dict[str, Known] = {}  # the longest unused first
+        self._records: dict[str, CachedRecord] = {}  # the longest unused first
 
-    def of(self, keys: Iterable[str]) -> dict[str, Known]:
+    def of(self, keys: Iterable[str]) -> dict[str, CachedRecord]:
         """Those that are known."""
         records, now = self._records, time.monotonic()
         found = {
@@ -47,13 +47,13 @@ class KnownRecords:
         records |= found
         return found
 
-    def add(self, made: Mapping[str, Known]) -> None:
+    def add(self, made: Mapping[str, CachedRecord]) -> None:
         """Take in what a batch that is about to be written has made."""
         for key, known in made.items():
             self._records.pop(key, None)
             self._records[key] = known
 
-    def settle(self, made: Mapping[str, Known], lost: Set[str]) -> None:
+    def settle(self, made: Mapping[str, CachedRecord], lost: Set[str]) -> None:
         """What a batch has made is written, but for those that were lost."""
         for key in made.keys() & lost:
             made[key].is_lost = True

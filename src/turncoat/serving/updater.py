@@ -9,12 +9,12 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from turncoat.errors import ContentionError, StoreError
 from turncoat.scoring import Detector
-from turncoat.serving.answers import Given
-from turncoat.serving.attempt import Attempt, Rules
-from turncoat.serving.fields import Transaction
-from turncoat.serving.known import Known, KnownRecords
+from turncoat.serving.attempt import BatchUpdate, UpdatePolicy
+from turncoat.serving.cache import CachedRecord, RecordCache
+from turncoat.serving.decoding import Transaction
+from turncoat.serving.priority_lock import PriorityLock
+from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import RecordWrite, Store
-from turncoat.serving.turns import Turns
 
 _ATTEMPTS = 100
 _LONGEST_PAUSE = 0.02  # seconds between two tries
@@ -35,7 +35,7 @@ class Call:
     def __init__(self, number: int, batch: Sequence[Transaction]) -> None:
         """Numbers rise with every call."""
         self.number, self.batch = number, batch
-        self.given: dict[int, Given | Exception] = {}  # by their places in the batch
+        self.given: dict[int, ScoredResponse | Exception] = {}  # by their places in the batch
         self.failed: dict[
             str, StoreError
         ] = {}  # customers who had an earlier transaction that failed, and how
@@ -62,30 +62,32 @@ class Tried:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: BatchUpdate,
         places: Sequence[int],
         batch: Sequence[Transaction],
-        found: Sequence[Given | Exception],
+        found: Sequence[ScoredResponse | Exception],
     ) -> None:
         """Of transactions that were scored."""
         self.attempt, self.places, self.batch, self.found = attempt, places, batch, found
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.made = {key: Known(*record, self.ended) for key, record in attempt.made.items()}
+        self.made = {key: CachedRecord(*record, self.ended) for key, record in attempt.made.items()}
 
 
-class Ledger:
+class BeliefUpdater:
     """Keeps a store's beliefs, by one detector at a time."""
 
-    def __init__(self, store: Store, rules: Rules | None = None, most_known: int = 0) -> None:
-        """The store belongs to the caller. `most_known` records are remembered, where nobody else writes them all the time."""
-        self.store, self.rules = store, rules or Rules()
-        self._known = KnownRecords(most_known)
-        self._scoring, self._writing = Turns(), asyncio.Lock()
+    def __init__(
+        self, store: Store, rules: UpdatePolicy | None = None, max_cached: int = 0
+    ) -> None:
+        """The store belongs to the caller. `max_cached` records are remembered, where nobody else writes them all the time."""
+        self.store, self.rules = store, rules or UpdatePolicy()
+        self._known = RecordCache(max_cached)
+        self._scoring, self._writing = PriorityLock(), asyncio.Lock()
         self._under_way: dict[int, Call] = {}
 
-    async def score(
+    async def score_batch(
         self, detector: Detector, batch: Sequence[Transaction], beside: Sequence[RecordWrite] = ()
-    ) -> list[Given | Exception]:
+    ) -> list[ScoredResponse | Exception]:
         """Answers in order, of which none is given before it is written; a refused transaction changes nothing.
 
         Batches may overlap: while one is written the next is scored, with what the first will leave. If somebody else was faster at a
@@ -135,7 +137,7 @@ class Ledger:
         others = [key for key in keys if key not in known]
         try:
             stored = await self.store.read_records(others) if others else {}
-            attempt = Attempt(self.store, self.rules, detector, stored, known)
+            attempt = BatchUpdate(self.store, self.rules, detector, stored, known)
             tried = Tried(attempt, places, batch, await attempt.take(batch))
         except StoreError:
             self._known.forget()

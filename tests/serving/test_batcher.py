@@ -11,15 +11,15 @@ import pytest
 
 from tests.scoring.cases import detector
 from tests.serving.cases import transactions_of
-from tests.serving.test_ledger import by_hand, told
+from tests.serving.test_updater import by_hand, told
 from turncoat.errors import StoreError
-from turncoat.serving.answers import Given
-from turncoat.serving.fields import Transaction
-from turncoat.serving.ledger import Ledger
-from turncoat.serving.line import Line, OverloadedError
+from turncoat.serving.batcher import MicroBatcher, OverloadedError
+from turncoat.serving.decoding import Transaction
 from turncoat.serving.records import customer_key, unpack_record
+from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import WriteGroup
 from turncoat.serving.stores.memory import MemoryStore
+from turncoat.serving.updater import BeliefUpdater
 
 SOME = transactions_of("shop", 60)
 
@@ -27,15 +27,15 @@ SOME = transactions_of("shop", 60)
 def test_what_waits_is_taken_together_and_answered_in_order() -> None:
     batches: list[list[str]] = []
 
-    async def work(batch: Sequence[Transaction]) -> list[Given | Exception]:
+    async def work(batch: Sequence[Transaction]) -> list[ScoredResponse | Exception]:
         batches.append([one.id for one in batch])
         await asyncio.sleep(0.001)
-        return [Given(one.id.encode(), 0.0) for one in batch]
+        return [ScoredResponse(one.id.encode(), 0.0) for one in batch]
 
     async def go() -> list[bytes]:
-        line = Line(work, most_at_once=8)
+        line = MicroBatcher(work, max_batch_size=8)
         running = asyncio.create_task(line.run())
-        answers = [line.ask(one) for one in SOME]
+        answers = [line.submit(one) for one in SOME]
         found = [(await answer).body for answer in answers]
         line.end()
         await running
@@ -47,41 +47,43 @@ def test_what_waits_is_taken_together_and_answered_in_order() -> None:
 
 
 def test_one_that_fails_fails_alone_and_a_batch_that_fails_fails_together() -> None:
-    async def work(batch: Sequence[Transaction]) -> list[Given | Exception]:
+    async def work(batch: Sequence[Transaction]) -> list[ScoredResponse | Exception]:
         if len(batch) == 2:
             raise RuntimeError("all")
-        return [ValueError("one") if one is SOME[0] else Given(b"", 0.0) for one in batch]
+        return [ValueError("one") if one is SOME[0] else ScoredResponse(b"", 0.0) for one in batch]
 
     async def go() -> list[Any]:
-        line = Line(work, most_at_once=3)
+        line = MicroBatcher(work, max_batch_size=3)
         running = asyncio.create_task(line.run())
-        found = await asyncio.gather(*(line.ask(one) for one in SOME[:5]), return_exceptions=True)
+        found = await asyncio.gather(
+            *(line.submit(one) for one in SOME[:5]), return_exceptions=True
+        )
         line.end()
         await running
         return found
 
     assert [type(one) for one in asyncio.run(go())] == [
         ValueError,
-        Given,
-        Given,
+        ScoredResponse,
+        ScoredResponse,
         RuntimeError,
         RuntimeError,
     ]
 
 
 def test_too_many_are_turned_away_and_at_the_end_all_who_wait_are_answered() -> None:
-    async def work(batch: Sequence[Transaction]) -> list[Given | Exception]:
+    async def work(batch: Sequence[Transaction]) -> list[ScoredResponse | Exception]:
         await asyncio.sleep(0.001)
-        return [Given(b"", 0.0) for _ in batch]
+        return [ScoredResponse(b"", 0.0) for _ in batch]
 
     async def go() -> None:
-        line = Line(work, most_at_once=2, max_queue_size=5)
-        waiting = [line.ask(one) for one in SOME[:5]]
+        line = MicroBatcher(work, max_batch_size=2, max_queue_size=5)
+        waiting = [line.submit(one) for one in SOME[:5]]
         with pytest.raises(OverloadedError, match="5 transactions"):
-            line.ask(SOME[5])
+            line.submit(SOME[5])
         line.end()
         with pytest.raises(OverloadedError, match="ending"):
-            line.ask(SOME[5])
+            line.submit(SOME[5])
         await line.run()
         assert all(answer.done() for answer in waiting)
 
@@ -91,16 +93,18 @@ def test_too_many_are_turned_away_and_at_the_end_all_who_wait_are_answered() -> 
 def test_one_that_comes_after_another_that_failed_is_not_scored() -> None:
     faults = {SOME[0].id: StoreError("gone"), SOME[1].id: LookupError()}
 
-    async def work(batch: Sequence[Transaction]) -> list[Given | Exception]:
-        return [faults.get(one.id) or Given(one.id.encode(), 0.0) for one in batch]
+    async def work(batch: Sequence[Transaction]) -> list[ScoredResponse | Exception]:
+        return [faults.get(one.id) or ScoredResponse(one.id.encode(), 0.0) for one in batch]
 
     async def go() -> list[Any]:
-        line = Line(work)
+        line = MicroBatcher(work)
         running = asyncio.create_task(line.run())
-        first = [line.ask(one) for one in SOME[:3]]
+        first = [line.submit(one) for one in SOME[:3]]
         await asyncio.gather(*first, return_exceptions=True)
-        second = [line.ask(SOME[3 + i], first[i]) for i in range(3)]
-        found = await asyncio.gather(*second, line.ask(SOME[6], second[0]), return_exceptions=True)
+        second = [line.submit(SOME[3 + i], first[i]) for i in range(3)]
+        found = await asyncio.gather(
+            *second, line.submit(SOME[6], second[0]), return_exceptions=True
+        )
         line.end()
         await running
         return found
@@ -109,9 +113,9 @@ def test_one_that_comes_after_another_that_failed_is_not_scored() -> None:
     assert isinstance(failed, OverloadedError)
     assert isinstance(behind, OverloadedError)
     assert isinstance(
-        after_another_fault, Given
+        after_another_fault, ScoredResponse
     )  # what was wrong with that one alone is nothing to wait for
-    assert isinstance(fine, Given)
+    assert isinstance(fine, ScoredResponse)
 
 
 class Slow(MemoryStore):
@@ -149,9 +153,9 @@ def test_the_next_batch_is_scored_while_one_is_written_and_written_after_it() ->
 
     async def go() -> tuple[Slow, list[Any]]:
         store = Noted()
-        ledger = Ledger(store)
+        updater = BeliefUpdater(store)
         found = await asyncio.gather(
-            *(ledger.score(made, batch) for batch in (own[:3], own[3:6], own[6:]))
+            *(updater.score_batch(made, batch) for batch in (own[:3], own[3:6], own[6:]))
         )
         return store, [told(one) for batch in found for one in batch]
 
@@ -174,9 +178,9 @@ def test_the_next_batch_is_scored_while_one_is_written_and_written_after_it() ->
     assert unpack_record("c1", record.data).state == states[customer_key("c1")]
 
 
-@pytest.mark.parametrize("most_known", [0, 100])
+@pytest.mark.parametrize("max_cached", [0, 100])
 @pytest.mark.parametrize("fails", ["a rival", "the store"])
-def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, most_known: int) -> None:
+def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, max_cached: int) -> None:
     """Somebody else takes the counter that the first batch would have had; the second, which expects it, must not go ahead."""
     made = detector("shop")
     own = [one for one in transactions_of("shop") if one.customer == "c1"][:6]
@@ -190,17 +194,17 @@ def test_what_is_built_on_a_write_that_failed_is_not_written(fails: str, most_kn
                 await asyncio.sleep(0.01)  # in which the next batch is scored
                 if fails == "the store":
                     raise StoreError("gone")
-                await Ledger(self).score(made, [own[1]])
+                await BeliefUpdater(self).score_batch(made, [own[1]])
             return await super().write(groups)
 
     async def go() -> tuple[MemoryStore, list[Any]]:
         store = Beaten()
-        ledger = Ledger(store, most_known=most_known)
-        await ledger.score(made, [own[0]])
+        updater = BeliefUpdater(store, max_cached=max_cached)
+        await updater.score_batch(made, [own[0]])
         found = await asyncio.gather(
-            *(ledger.score(made, [one]) for one in (own[2], own[3])), return_exceptions=True
+            *(updater.score_batch(made, [one]) for one in (own[2], own[3])), return_exceptions=True
         )
-        rest = await ledger.score(made, own[4:])
+        rest = await updater.score_batch(made, own[4:])
         return store, [*found, rest]
 
     store, (first, second, rest) = asyncio.run(go())

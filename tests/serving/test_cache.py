@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from turncoat.serving import known
-from turncoat.serving.known import Known, KnownRecords
+from turncoat.serving import cache
+from turncoat.serving.cache import CachedRecord, RecordCache
 from turncoat.serving.records import FORMAT, Record
 
 
@@ -20,15 +20,18 @@ def in_loop(work: Callable[[], Any]) -> Any:
     return asyncio.run(go())
 
 
-def made(*keys: str, counter: int = 1) -> dict[str, Known]:
+def made(*keys: str, counter: int = 1) -> dict[str, CachedRecord]:
     writing = asyncio.get_running_loop().create_future()
-    return {key: Known(counter, Record(FORMAT, "model", 0.0, 0, (), b""), writing) for key in keys}
+    return {
+        key: CachedRecord(counter, Record(FORMAT, "model", 0.0, 0, (), b""), writing)
+        for key in keys
+    }
 
 
 @pytest.mark.parametrize("most", [0, 2])
 def test_what_is_being_written_is_known_and_then_as_much_as_is_asked_for(most: int) -> None:
     def work() -> None:
-        records = KnownRecords(most)
+        records = RecordCache(most)
         first = made("a", "b", "c")
         records.add(first)
         assert records.of(["a", "b", "c", "d"]) == first
@@ -43,7 +46,7 @@ def test_what_is_being_written_is_known_and_then_as_much_as_is_asked_for(most: i
 @pytest.mark.parametrize("most", [0, 9])
 def test_what_was_lost_is_forgotten_and_what_was_built_on_it_can_tell(most: int) -> None:
     def work() -> None:
-        records = KnownRecords(most)
+        records = RecordCache(most)
         first = made("a", "b")
         records.add(first)
         built_on = records.of(["a", "b"])
@@ -57,7 +60,7 @@ def test_what_was_lost_is_forgotten_and_what_was_built_on_it_can_tell(most: int)
 @pytest.mark.parametrize("most", [0, 9])
 def test_the_end_of_one_write_does_not_forget_the_next(most: int) -> None:
     def work() -> None:
-        records = KnownRecords(most)
+        records = RecordCache(most)
         first, second = made("a"), made("a", counter=2)
         records.add(first)
         records.add(second)
@@ -73,15 +76,15 @@ def test_the_end_of_one_write_does_not_forget_the_next(most: int) -> None:
 
 def test_what_was_written_is_remembered_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def work() -> None:
-        records, now = KnownRecords(9), 100.0
-        monkeypatch.setattr(known.time, "monotonic", lambda: now)
+        records, now = RecordCache(9), 100.0
+        monkeypatch.setattr(cache.time, "monotonic", lambda: now)
         written, waiting = made("a", "b"), made("c")
         records.add(written)
         records.add(waiting)
         records.settle(written, set())
-        now += known.REMEMBERED_SECONDS / 2
+        now += cache.REMEMBERED_SECONDS / 2
         assert set(records.of("ac")) == {"a", "c"}
-        now += known.REMEMBERED_SECONDS
+        now += cache.REMEMBERED_SECONDS
         assert set(records.of("abc")) == {"c"}  # which is still being written
 
     in_loop(work)
@@ -89,7 +92,7 @@ def test_what_was_written_is_remembered_for_a_moment_only(monkeypatch: pytest.Mo
 
 def test_a_record_that_is_being_written_is_never_pushed_out() -> None:
     def work() -> None:
-        records = KnownRecords(1)
+        records = RecordCache(1)
         waiting, others = made("a"), made("b", "c")
         records.add(waiting)
         records.add(others)

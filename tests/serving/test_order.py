@@ -13,15 +13,15 @@ import pytest
 
 from tests.scoring.cases import detector
 from tests.serving.cases import transactions_of
-from tests.serving.test_ledger import told
+from tests.serving.test_updater import told
 from turncoat.errors import StoreError
-from turncoat.serving.answers import Given
-from turncoat.serving.attempt import Rules
-from turncoat.serving.fields import Transaction
-from turncoat.serving.ledger import Ledger
+from turncoat.serving.attempt import UpdatePolicy
+from turncoat.serving.decoding import Transaction
+from turncoat.serving.priority_lock import PriorityLock
+from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import StoredRecord, WriteGroup
 from turncoat.serving.stores.memory import MemoryStore
-from turncoat.serving.turns import Turns
+from turncoat.serving.updater import BeliefUpdater
 
 
 @pytest.mark.parametrize("n_conflicts", [1, 2, 5])
@@ -48,7 +48,7 @@ def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: 
                 change.key == "c:c1" for group in groups for change in group.writes
             ):
                 self.n_left -= 1
-                await Ledger(rival).score(made, [others[self.n_left]])
+                await BeliefUpdater(rival).score_batch(made, [others[self.n_left]])
             return await MemoryStore.write(self, groups)
 
     class Rival:
@@ -60,9 +60,9 @@ def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: 
     store, rival = Contested(), Rival()
 
     async def go() -> list[Any]:
-        ledger = Ledger(store)
+        updater = BeliefUpdater(store)
         found = await asyncio.gather(
-            *(ledger.score(made, own[i : i + 6]) for i in range(0, len(own), 6))
+            *(updater.score_batch(made, own[i : i + 6]) for i in range(0, len(own), 6))
         )
         return [told(one) for batch in found for one in batch]
 
@@ -74,7 +74,7 @@ def test_however_often_somebody_else_is_faster_nobody_is_overtaken(n_conflicts: 
 
 def test_turns_go_by_number_and_are_not_lost() -> None:
     async def go() -> list[int]:
-        turns, order = Turns(), []
+        turns, order = PriorityLock(), []
         numbers = [turns.number() for _ in range(5)]
 
         async def take(number: int) -> None:
@@ -174,11 +174,11 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
         store = Troubled(
             random.Random(seed + 1), longest, conflicts, failures
         )  # whose draws depend on what is faster, unlike ours
-        ledger = Ledger(store, Rules(n_reasons=0), chance.choice([0, 4096]))
+        updater = BeliefUpdater(store, UpdatePolicy(n_reasons=0), chance.choice([0, 4096]))
         batches, tasks, left = [], [], []
         for _ in range(50):
             batches.append([next_one() for _ in range(chance.randint(1, 6))])
-            tasks.append(asyncio.create_task(ledger.score(made, batches[-1])))
+            tasks.append(asyncio.create_task(updater.score_batch(made, batches[-1])))
             left.append(seed % 2 == 1 and chance.random() < 0.2)
             if left[-1]:
                 asyncio.get_running_loop().call_later(
@@ -202,7 +202,7 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
         ):  # then all that came after one that failed have failed, too, and can be sent again
             store.failures = 0.0
             again = [
-                (one, (await ledger.score(made, [one]))[0])
+                (one, (await updater.score_batch(made, [one]))[0])
                 for one, answer, _ in answered
                 if isinstance(answer, StoreError)
             ]
@@ -216,12 +216,14 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
     }
     for name, ids in by_customer.items():
         assert ids == sorted(set(ids)), name
-    counted = [(one, answer) for one, answer, _ in answered if isinstance(answer, Given)] + again
+    counted = [
+        (one, answer) for one, answer, _ in answered if isinstance(answer, ScoredResponse)
+    ] + again
     for one, answer in counted:
-        assert isinstance(answer, Given), answer
+        assert isinstance(answer, ScoredResponse), answer
         assert not told(answer)["late"]
         assert int(one.id) in by_customer[one.customer]
     for _, answer, has_left in answered:
         excused = (StoreError,) * (failures > 0) + (asyncio.CancelledError,) * has_left
-        assert isinstance(answer, (Given, *excused)), answer
+        assert isinstance(answer, (ScoredResponse, *excused)), answer
     assert counted

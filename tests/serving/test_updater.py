@@ -19,11 +19,9 @@ from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
 from turncoat.errors import DamagedError, StoreError
 from turncoat.scoring import DetectorState
-from turncoat.serving.answers import Given
-from turncoat.serving.attempt import LateError, Rules
-from turncoat.serving.fields import FieldError, Transaction, TransactionForm
-from turncoat.serving.ledger import Ledger
-from turncoat.serving.outcomes import report
+from turncoat.serving.attempt import LateTransactionError, UpdatePolicy
+from turncoat.serving.decoding import FieldError, Transaction, TransactionDecoder
+from turncoat.serving.labels import report
 from turncoat.serving.records import (
     Record,
     counterparty_key,
@@ -31,15 +29,17 @@ from turncoat.serving.records import (
     pack_record,
     unpack_record,
 )
-from turncoat.serving.replaying import raw_time, replay, replayed
+from turncoat.serving.replaying import count_replayed, raw_time, replay
+from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import RecordWrite, WriteGroup
 from turncoat.serving.stores.memory import MemoryStore
+from turncoat.serving.updater import BeliefUpdater
 
 replace = msgspec.structs.replace
 
 
-def told(given: Given | Exception) -> dict[str, Any]:
-    assert isinstance(given, Given), given
+def told(given: ScoredResponse | Exception) -> dict[str, Any]:
+    assert isinstance(given, ScoredResponse), given
     return json.loads(given.body)
 
 
@@ -51,9 +51,9 @@ def run(
 ) -> list[dict[str, Any]]:
     """Answers to batches given one after the other."""
 
-    async def go() -> list[Given | Exception]:
-        ledger = Ledger(store or MemoryStore(), Rules(**rules))
-        return [one for batch in batches for one in await ledger.score(made, batch)]
+    async def go() -> list[ScoredResponse | Exception]:
+        updater = BeliefUpdater(store or MemoryStore(), UpdatePolicy(**rules))
+        return [one for batch in batches for one in await updater.score_batch(made, batch)]
 
     return [told(one) for one in asyncio.run(go())]
 
@@ -131,7 +131,9 @@ def test_a_replay_gives_the_filtered_scores_of_the_batch(name: str) -> None:
 
     async def go() -> np.ndarray:
         found = np.full(whole.n_rows, np.nan)
-        async for rows, answers in replay(Ledger(MemoryStore(), Rules(n_reasons=0)), made, whole):
+        async for rows, answers in replay(
+            BeliefUpdater(MemoryStore(), UpdatePolicy(n_reasons=0)), made, whole
+        ):
             found[rows] = [told(one)["probability"] for one in answers]
         return found
 
@@ -143,14 +145,14 @@ def test_a_stopped_replay_goes_on_where_it_was_and_a_whole_one_does_nothing() ->
 
     async def go() -> tuple[list[int], int, MemoryStore]:
         store = MemoryStore()
-        ledger = Ledger(store, Rules(n_reasons=0))
-        async for rows, _ in replay(ledger, made, whole):
+        updater = BeliefUpdater(store, UpdatePolicy(n_reasons=0))
+        async for rows, _ in replay(updater, made, whole):
             first = len(rows)
             break
-        assert await replayed(ledger, made, whole) == first
-        rest = [len(rows) async for rows, _ in replay(ledger, made, whole)]
-        again = [len(rows) async for rows, _ in replay(ledger, made, whole)]
-        assert await replayed(ledger, made, whole) == whole.n_rows
+        assert await count_replayed(updater, made, whole) == first
+        rest = [len(rows) async for rows, _ in replay(updater, made, whole)]
+        again = [len(rows) async for rows, _ in replay(updater, made, whole)]
+        assert await count_replayed(updater, made, whole) == whole.n_rows
         return [first, *rest], sum(again), store
 
     parts, again, store = asyncio.run(go())
@@ -210,12 +212,12 @@ def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> Non
 
     async def go() -> list[list[dict[str, Any]]]:
         store = MemoryStore()
-        ledger = Ledger(store, most_known=100)
-        first = await ledger.score(made, some)
+        updater = BeliefUpdater(store, max_cached=100)
+        first = await updater.score_batch(made, some)
         for key in some[0].keys:
             await store.erase(key)
-        again = await ledger.score(made, [some[0]])
-        rest = await ledger.score(made, some[1:])
+        again = await updater.score_batch(made, [some[0]])
+        rest = await updater.score_batch(made, some[1:])
         return [[told(one) for one in given] for given in (first, again, rest)]
 
     first, again, rest = asyncio.run(go())
@@ -333,7 +335,7 @@ def test_many_late_ones_all_meet_the_same_belief() -> None:
 
 def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
     made, some = detector("handbook"), transactions_of("handbook")
-    form = TransactionForm(made)
+    form = TransactionDecoder(made)
 
     def at(customer: str, time: float) -> Transaction:
         sent = json.loads(some[0].sent) | {
@@ -345,8 +347,8 @@ def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
         return form.decode(json.dumps(sent).encode())
 
     async def go() -> dict[str, Any]:
-        ledger = Ledger(MemoryStore())
-        await ledger.score(
+        updater = BeliefUpdater(MemoryStore())
+        await updater.score_batch(
             made,
             [
                 at("a", 10.0),
@@ -356,9 +358,9 @@ def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
             ],
         )
         await report(
-            ledger, made, "a", "a10.0", 1
+            updater, made, "a", "a10.0", 1
         )  # which says of a transaction at 10 what the record is now
-        [late] = await ledger.score(made, [at("c", 15.0)])
+        [late] = await updater.score_batch(made, [at("c", 15.0)])
         return told(late)
 
     late = asyncio.run(go())
@@ -380,12 +382,21 @@ def test_late_transactions_can_be_applied_or_refused() -> None:
     assert [one["late"] for one in applied] == [False, False, True, False, False, False]
     assert records_after(store, "c3").state == states[customer_key("c3")]
 
-    async def refused() -> list[Given | Exception]:
-        return await Ledger(MemoryStore(), Rules(late="refuse")).score(made, mixed)
+    async def refused() -> list[ScoredResponse | Exception]:
+        return await BeliefUpdater(MemoryStore(), UpdatePolicy(late="refuse")).score_batch(
+            made, mixed
+        )
 
     found = asyncio.run(refused())
-    assert isinstance(found[2], LateError)
-    assert [isinstance(one, Given) for one in found] == [True, True, False, True, True, True]
+    assert isinstance(found[2], LateTransactionError)
+    assert [isinstance(one, ScoredResponse) for one in found] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ other models
@@ -444,10 +455,10 @@ def test_what_labels_taught_is_rebuilt_too() -> None:
     ][:8]
     store, fresh = MemoryStore(), MemoryStore()
 
-    async def go(made: Detector, store: MemoryStore, ledger_rules: Rules = Rules()) -> None:  # noqa: B008
-        ledger = Ledger(store, ledger_rules)
-        await ledger.score(made, some[:-1])
-        await report(ledger, made, "c1", some[-2].id, 1)
+    async def go(made: Detector, store: MemoryStore, policy: UpdatePolicy = UpdatePolicy()) -> None:  # noqa: B008
+        updater = BeliefUpdater(store, policy)
+        await updater.score_batch(made, some[:-1])
+        await report(updater, made, "c1", some[-2].id, 1)
 
     asyncio.run(go(old, store))
     asyncio.run(go(new, fresh))
@@ -473,9 +484,9 @@ def test_a_label_that_comes_before_the_next_transaction_is_not_lost_on_a_new_mod
     store, fresh = MemoryStore(), MemoryStore()
 
     async def go(first: Detector, store: MemoryStore) -> Any:
-        ledger = Ledger(store)
-        await ledger.score(first, some)
-        return await report(ledger, new, "c1", some[-1].id, 1)
+        updater = BeliefUpdater(store)
+        await updater.score_batch(first, some)
+        return await report(updater, new, "c1", some[-1].id, 1)
 
     outcome = asyncio.run(go(old, store))
     asyncio.run(go(new, fresh))
@@ -509,16 +520,18 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
     ):
         store = MemoryStore()
 
-        async def go(store: MemoryStore = store, damage: bytes = damage) -> list[Given | Exception]:
+        async def go(
+            store: MemoryStore = store, damage: bytes = damage
+        ) -> list[ScoredResponse | Exception]:
             assert await store.write(
                 [WriteGroup([RecordWrite(customer_key(some[0].customer), 0, damage)])]
             )
-            return await Ledger(store).score(made, some)
+            return await BeliefUpdater(store).score_batch(made, some)
 
         found = asyncio.run(go())
         for one, answer in zip(some, found, strict=True):
             assert isinstance(
-                answer, DamagedError if one.customer == some[0].customer else Given
+                answer, DamagedError if one.customer == some[0].customer else ScoredResponse
             ), answer
 
 
@@ -529,10 +542,10 @@ def test_the_first_answer_is_found_however_many_labels_came_since() -> None:
     )
 
     async def go() -> tuple[Any, ...]:
-        ledger = Ledger(MemoryStore(), Rules(late="apply"))
-        first, *_ = [(await ledger.score(made, [one]))[0] for one in own]
-        outcomes = [await report(ledger, made, "c1", own[0].id, (i + 1) % 2) for i in range(120)]
-        return first, outcomes, (await ledger.score(made, [own[0]]))[0]
+        updater = BeliefUpdater(MemoryStore(), UpdatePolicy(late="apply"))
+        first, *_ = [(await updater.score_batch(made, [one]))[0] for one in own]
+        outcomes = [await report(updater, made, "c1", own[0].id, (i + 1) % 2) for i in range(120)]
+        return first, outcomes, (await updater.score_batch(made, [own[0]]))[0]
 
     first, outcomes, again = asyncio.run(go())
     assert all(outcome.changed for outcome in outcomes)
@@ -557,15 +570,15 @@ def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
     some = transactions_of("ieee", 30)
     store = MemoryStore()
 
-    async def go() -> list[Given | Exception]:
-        ledger = Ledger(store)
+    async def go() -> list[ScoredResponse | Exception]:
+        updater = BeliefUpdater(store)
         other = detector("shop")
-        form = TransactionForm(other)
-        await ledger.score(
+        form = TransactionDecoder(other)
+        await updater.score_batch(
             other,
             [form.decode(json.dumps({"id": "1", "who": some[0].customer, "at": 5.0}).encode())],
         )
-        return await ledger.score(made, some)
+        return await updater.score_batch(made, some)
 
     answers = [told(one) for one in asyncio.run(go())]
     assert answers[0]["belief_from"] == "restarted"
@@ -589,8 +602,8 @@ def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(
 
     made.steps = fails_at_the_fifth
 
-    async def go() -> list[Given | Exception]:
-        return await Ledger(MemoryStore()).score(made, some)
+    async def go() -> list[ScoredResponse | Exception]:
+        return await BeliefUpdater(MemoryStore()).score_batch(made, some)
 
     found = asyncio.run(go())
     if isinstance(problem, DataError):
@@ -600,7 +613,7 @@ def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(
         assert found[4] is problem
     made.steps = steps
     plain = run(made, [[*some[:4], *some[5:]]])
-    assert [told(one)["probability"] for one in found if isinstance(one, Given)] == [
+    assert [told(one)["probability"] for one in found if isinstance(one, ScoredResponse)] == [
         one["probability"] for one in plain
     ]
 
@@ -615,7 +628,9 @@ class Contested(MemoryStore):
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         if self.times > 0:
             self.times -= 1
-            await Ledger(self).score(self.made, [replace(self.rival, id=f"rival {self.times}")])
+            await BeliefUpdater(self).score_batch(
+                self.made, [replace(self.rival, id=f"rival {self.times}")]
+            )
         return await super().write(groups)
 
 
@@ -679,7 +694,7 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
                 raise StoreError("gone")
             return await super().write(groups)
 
-    found = asyncio.run(Ledger(Failing()).score(made, lonely))
+    found = asyncio.run(BeliefUpdater(Failing()).score_batch(made, lonely))
     assert [isinstance(given, StoreError) for given in found] == [
         other.customer == one.customer for other in lonely
     ]

@@ -12,22 +12,22 @@ import numpy as np
 from turncoat.data.rows import Row, read_row
 from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
-from turncoat.serving.answers import (
+from turncoat.serving.cache import CachedRecord
+from turncoat.serving.decoding import Transaction
+from turncoat.serving.records import RecentScore, customer_key, unpack_log_content
+from turncoat.serving.responses import (
     CURRENT,
     LOGGED,
     NEW,
     REBUILT,
     RESTARTED,
-    Given,
-    Remembered,
-    json_bytes,
+    DuplicateResponse,
+    ScoredResponse,
+    encode_json,
     repeated,
 )
-from turncoat.serving.fields import Transaction
-from turncoat.serving.known import Known
-from turncoat.serving.records import Seen, customer_key, unpack_logged
 from turncoat.serving.stores import SCORE, LogEntry, Store
-from turncoat.serving.waves import Working
+from turncoat.serving.waves import RecordUpdate
 
 EVERY = (
     2**31 - 1
@@ -38,14 +38,14 @@ _LOOK_BACK = (
 )
 
 
-class Past:
+class ScoreHistory:
     """The log as an attempt sees it: what is stored, what is still being written, and what the attempt itself will add."""
 
     def __init__(
         self,
         store: Store,
         detector: Detector,
-        known: Mapping[str, Known],
+        known: Mapping[str, CachedRecord],
         entries: Sequence[LogEntry],
     ) -> None:
         """`known` are records that others may still be writing, `entries` the attempt's own so far."""
@@ -67,7 +67,7 @@ class Past:
             key, until=until, transaction_id=id, belief_updated=moved, limit=limit
         )
 
-    async def answer(self, one: Transaction) -> Given | None:
+    async def answer(self, one: Transaction) -> ScoredResponse | None:
         """The answer that was given to a transaction, if it is in the log."""
         own = (
             entry
@@ -76,19 +76,21 @@ class Past:
         )
         for entry in (*own, *await self._history(one.keys[0], id=one.id, limit=EVERY)):
             if entry.kind == SCORE:
-                return Given(*repeated(unpack_logged(entry.content).answer), duplicate=True)
+                return ScoredResponse(
+                    *repeated(unpack_log_content(entry.content).answer), duplicate=True
+                )
         return None
 
-    async def answer_again(self, one: Transaction, seen: Seen) -> Given:
+    async def answer_again(self, one: Transaction, seen: RecentScore) -> ScoredResponse:
         """The first answer to a transaction that comes again; of one that is no longer in the log, what the record has of it."""
-        remembered = Given(
-            json_bytes(Remembered(one.id, one.customer, seen.probability)),
+        remembered = ScoredResponse(
+            encode_json(DuplicateResponse(one.id, one.customer, seen.probability)),
             seen.probability,
             duplicate=True,
         )
         return await self.answer(one) or remembered
 
-    async def met(self, key: str, held: Working, when: float) -> tuple[bytes | None, str]:
+    async def met(self, key: str, held: RecordUpdate, when: float) -> tuple[bytes | None, str]:
         """The state that a party had at an earlier moment, of which it may know nothing later; and where it is from."""
         found = [
             entry
@@ -97,7 +99,7 @@ class Past:
         ]
         found += await self._history(key, until=when, moved=True, limit=_LOOK_BACK)
         for entry in found:
-            logged, place = unpack_logged(entry.content), list(dict(entry.parties)).index(key)
+            logged, place = unpack_log_content(entry.content), list(dict(entry.parties)).index(key)
             if logged.horizons[place] > when:
                 continue
             if logged.model == self._detector.version_:
@@ -130,7 +132,7 @@ class Past:
         state: bytes | None = None
         rows: list[tuple[Row, bool]] = []  # since then
         for entry in reversed(history):
-            logged = unpack_logged(entry.content)
+            logged = unpack_log_content(entry.content)
             is_score = entry.kind == SCORE
             if is_score and entry.belief_updated:
                 sent = msgspec.json.decode(logged.sent)

@@ -18,7 +18,7 @@ REBUILT = "rebuilt"  # another model's, made anew by this one from the logged tr
 RESTARTED = "restarted"  # another model's, and nothing logged: as for a new customer
 
 
-class Why(msgspec.Struct, frozen=True, gc=False):
+class ReasonModel(msgspec.Struct, frozen=True, gc=False):
     """One term of the log odds of the fraud regime."""
 
     source: Annotated[str, Meta(description="the column or fact")]
@@ -26,7 +26,7 @@ class Why(msgspec.Struct, frozen=True, gc=False):
     log_odds: Annotated[float, Meta(description="above 0 for the fraud regime, below 0 against it")]
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
     """A scored transaction."""
 
     id: str
@@ -56,10 +56,12 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     calibration: Annotated[
         int, Meta(description="number of the calibration; 0 is the one of the fit")
     ]
-    reasons: Annotated[tuple[Why, ...], Meta(description="the strongest, and the others together")]
+    reasons: Annotated[
+        tuple[ReasonModel, ...], Meta(description="the strongest, and the others together")
+    ]
 
 
-class Given(NamedTuple):
+class ScoredResponse(NamedTuple):
     """An answer, and what is to be counted of it."""
 
     body: bytes
@@ -71,7 +73,7 @@ class Given(NamedTuple):
     place: int = 0  # in there
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class DuplicateResponse(msgspec.Struct, frozen=True):
     """A transaction answered before, of which the log no longer has the whole answer."""
 
     id: str
@@ -80,7 +82,7 @@ class Remembered(msgspec.Struct, frozen=True):
     duplicate: bool = True
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class LabelResponse(msgspec.Struct, frozen=True):
     """What became known of a transaction."""
 
     id: str
@@ -98,14 +100,14 @@ class Outcome(msgspec.Struct, frozen=True):
     ]
 
 
-class Recent(msgspec.Struct, frozen=True):
+class RecentTransaction(msgspec.Struct, frozen=True):
     """A transaction of a customer, lately."""
 
     id: str
     probability: float
 
 
-class Customer(msgspec.Struct, frozen=True):
+class CustomerResponse(msgspec.Struct, frozen=True):
     """What is remembered of a customer."""
 
     customer: str
@@ -126,10 +128,12 @@ class Customer(msgspec.Struct, frozen=True):
             description="whether that model serves; if not the belief is made anew with the next transaction"
         ),
     ]
-    recent: Annotated[tuple[Recent, ...], Meta(description="latest transactions, newest first")]
+    recent: Annotated[
+        tuple[RecentTransaction, ...], Meta(description="latest transactions, newest first")
+    ]
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why there is no answer."""
 
     kind: Annotated[str, Meta(description="for programs; see docs/operations.md")]
@@ -137,18 +141,18 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     field: Annotated[str | None, Meta(description="the one to blame, if there is one")] = None
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error, as it is sent."""
 
-    error: Problem
+    error: ErrorDetail
     line: Annotated[int | None, Meta(description="of a batch")] = None
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_answer = msgspec.json.Decoder(ScoredTransaction).decode
 
 
-def json_bytes(thing: Any) -> bytes:
+def encode_json(thing: Any) -> bytes:
     """As JSON."""
     return _encode(thing)
 

@@ -12,9 +12,9 @@ import msgspec
 
 from turncoat.errors import BundleError, TurncoatError
 from turncoat.scoring import Detector, load
+from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.drift import DriftMonitor
-from turncoat.serving.fields import TransactionForm
-from turncoat.serving.pseudonyms import Pseudonyms
+from turncoat.serving.pseudonyms import Pseudonymiser
 from turncoat.serving.settings import ServiceSettings
 
 _log = logging.getLogger("turncoat")
@@ -22,33 +22,33 @@ _WATCHED = ("manifest.json", "calibrations/current.json")
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedModel:
     """A detector in service, and what goes with it."""
 
     detector: Detector
-    form: TransactionForm
+    decoder: TransactionDecoder
     drift: DriftMonitor
 
 
-class Keeper:
+class ModelRegistry:
     """Holds what serves now."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         """Loads the model; a BundleError if it cannot be trusted."""
         self._settings, self._folder = settings, Path(settings.model_path)
-        self._pseudonyms = Pseudonyms.from_environment() if settings.pseudonymise else None
+        self._pseudonyms = Pseudonymiser.from_environment() if settings.pseudonymise else None
         self._seen = self._signature()
         self._problem = ""  # that keeps the latest from being taken up
         self.n_failures = 0
-        self.now = self._served(*self._load())
+        self.current = self._served(*self._load())
 
-    async def look(self) -> bool:
+    async def reload_if_changed(self) -> bool:
         """Take up a model or calibration that was put in place since; a bad one is reported and the old one goes on serving."""
         signature = self._signature()
         if signature == self._seen:
             return False
         try:
-            self.now = self._served(*await asyncio.to_thread(self._load), self.now)
+            self.current = self._served(*await asyncio.to_thread(self._load), self.current)
         except TurncoatError as problem:
             if (
                 str(problem) != self._problem
@@ -58,7 +58,7 @@ class Keeper:
                 _log.error("the new model is not taken up: %s", problem)
             return False
         self._seen, self._problem = signature, ""
-        detector = self.now.detector
+        detector = self.current.detector
         _log.info("model %s, calibration %d now serves", detector.version_, detector.calibration_)
         return True
 
@@ -73,7 +73,7 @@ class Keeper:
                 found.append(None)
         return tuple(found)
 
-    def _load(self) -> tuple[Detector, TransactionForm]:
+    def _load(self) -> tuple[Detector, TransactionDecoder]:
         """What is in the folder, tried out."""
         detector = load(self._folder)
         plan = detector.features_.fitted()
@@ -84,26 +84,28 @@ class Keeper:
             raise BundleError(
                 f"{self._folder}: {', '.join(sorted(shared))} names customers and something else too; it cannot be a pseudonym"
             )
-        form = TransactionForm(detector, self._pseudonyms, self._settings.expect_labels)
-        example = form.decode(msgspec.json.encode(form.example)).row
+        decoder = TransactionDecoder(detector, self._pseudonyms, self._settings.expect_labels)
+        example = decoder.decode(msgspec.json.encode(decoder.example)).row
         detector.score_one(
             None, example, n_reasons=self._settings.n_reasons
         )  # compiles, and shows that it works
-        return detector, form
+        return detector, decoder
 
     def _served(
-        self, detector: Detector, form: TransactionForm, old: Served | None = None
-    ) -> Served:
+        self, detector: Detector, decoder: TransactionDecoder, old: ServedModel | None = None
+    ) -> ServedModel:
         """A detector with the drift that is measured against it."""
         reference = detector.fitted().reference
         if old is not None and old.drift.follows(reference):
-            return Served(detector, form, old.drift)  # what was seen of this model stays
+            return ServedModel(detector, decoder, old.drift)  # what was seen of this model stays
         folder = None
         if self._settings.metrics_dir:
             folder = (
                 Path(self._settings.metrics_dir)
                 / f"{detector.version_}-{zlib.crc32(reference.means.tobytes()):08x}"
             )
-        return Served(
-            detector, form, DriftMonitor(reference, folder, detector.features_.fitted().continuous)
+        return ServedModel(
+            detector,
+            decoder,
+            DriftMonitor(reference, folder, detector.features_.fitted().continuous),
         )
