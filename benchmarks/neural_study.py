@@ -14,18 +14,18 @@ from rich.console import Console
 
 from turncoat.data import read
 from turncoat.data.simulators import tables
-from turncoat.evaluation.judging import judge
+from turncoat.evaluation.evaluator import evaluate
 from turncoat.evaluation.manifest import manifest_of
 from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.results import Figure, Interval, Results, save_results
-from turncoat.evaluation.settings import Settings
-from turncoat.evaluation.study import run
+from turncoat.evaluation.settings import StudySettings
+from turncoat.evaluation.study import run_study
 from turncoat.evaluation.telling import headline
 from turncoat.reporting import write_report
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROWS, SEED = 100_000, 1
-SETTINGS = Settings(
+SETTINGS = StudySettings(
     tiers=("baum-welch", "variational", "neural"),
     baselines=("isolation-forest", "xgboost", "lstm"),
     latent_dims=(32, 64, 128),
@@ -51,8 +51,8 @@ def main() -> None:
     folder = parser.parse_args().folder
     made = tables("ieee-cis", ROWS, SEED)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
-    studied = run(transactions, SETTINGS, folder, Console(stderr=True))
-    results = judge(studied)
+    studied = run_study(transactions, SETTINGS, folder, Console(stderr=True))
+    results = evaluate(studied)
     save_results(results, folder / "results.json")
     write_report(results, manifest_of(studied, "simulated", "ieee-cis", ""), folder)
     text = page(results)
@@ -72,7 +72,7 @@ def page(results: Results) -> str:
         "| | K | latents | occupancy | fraud share | frauds captured | enrichment | average precision |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    named = {one.name: one for one in results.contestants}
+    named = {one.name: one for one in results.candidates}
     for row in results.tiers:
         shares = [
             _percent(row.occupancy, row.occupancy_interval),
@@ -80,18 +80,18 @@ def page(results: Results) -> str:
         ]
         shares.append(_percent(row.captured, row.captured_interval))
         enrichment = _plain(row.enrichment, row.enrichment_interval, 2)
-        precision = _figure(named[row.contestant].figures.get("average_precision"))
+        precision = _figure(named[row.candidate].figures.get("average_precision"))
         lines.append(
             f"| {row.name} | {row.n_states} | {row.latent_dim or ''} | {' | '.join(shares)} | {enrichment} | {precision} |"
         )
     lines += [
         "",
-        "## Contestants",
+        "## Candidates",
         "",
         f"| | {' | '.join(METRICS[metric].title for metric in SHOWN)} |",
         "|---" * (len(SHOWN) + 1) + "|",
     ]
-    for one in results.contestants:
+    for one in results.candidates:
         if one.mode in (None, "filtered") and one.kind != "raw" and "in-sample" not in one.name:
             cells = [_figure(one.figures.get(metric)) for metric in SHOWN]
             lines.append(f"| {one.name} | {' | '.join(cells)} |")
@@ -145,7 +145,7 @@ def page(results: Results) -> str:
     for table in by_history:
         values = (row.figures.get("average_precision") for row in table.rows)
         lines.append(
-            f"| {table.contestant}, average precision | "
+            f"| {table.candidate}, average precision | "
             + " | ".join("" if v is None else f"{v:.3f}" for v in values)
             + " |"
         )

@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from turncoat.data import read
-from turncoat.evaluation.contestants import Outcome
+from turncoat.evaluation.candidates import CandidateScores
+from turncoat.evaluation.evaluator import evaluate
 from turncoat.evaluation.folds import TEST
-from turncoat.evaluation.judging import judge
-from turncoat.evaluation.protocols import Protocol
-from turncoat.evaluation.results import Comparison, Contestant, Results, save_results
-from turncoat.evaluation.settings import Settings
-from turncoat.evaluation.study import Studied, run
+from turncoat.evaluation.protocols import SplitProtocol
+from turncoat.evaluation.results import CandidateResult, Comparison, Results, save_results
+from turncoat.evaluation.settings import StudySettings
+from turncoat.evaluation.study import Study, run_study
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 MONTHS = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 FEATURES = ("TX_AMOUNT", "amount_to_mean", "counterparty_risk_day", "counterparty_risk_month")
-WHOLE = Settings(
-    protocol=Protocol("handbook", drop_compromised=False),
+WHOLE = StudySettings(
+    protocol=SplitProtocol("handbook", drop_compromised=False),
     tiers=("variational",),
     baselines=("isolation-forest", "xgboost"),
     states=16,
@@ -59,11 +59,11 @@ def main() -> None:
     folder = parser.parse_args().folder
     transactions = read(MONTHS, "handbook")
     console = Console(stderr=True)
-    whole = run(transactions, WHOLE, folder / "all", console)
+    whole = run_study(transactions, WHOLE, folder / "all", console)
     found = {
-        "all": judge(whole),
-        "book": judge(on_the_book_s_cards(whole)),
-        "seeds": judge(run(transactions, SEEDS, folder / "seeds", console)),
+        "all": evaluate(whole),
+        "book": evaluate(on_the_book_s_cards(whole)),
+        "seeds": evaluate(run_study(transactions, SEEDS, folder / "seeds", console)),
     }
     for name, results in found.items():
         save_results(results, folder / f"{name}.json")
@@ -72,9 +72,9 @@ def main() -> None:
     print(text)
 
 
-def on_the_book_s_cards(whole: Studied) -> Studied:
+def on_the_book_s_cards(whole: Study) -> Study:
     """The same fits, judged without cards that are known to be compromised, as the book does. Nothing was fitted on test rows."""
-    settings = replace(whole.settings, protocol=Protocol("handbook"))
+    settings = replace(whole.settings, protocol=SplitProtocol("handbook"))
     splits = settings.protocol.splits(whole.transactions)
     folds = tuple(
         replace(fold, split=split) for fold, split in zip(whole.folds, splits, strict=True)
@@ -88,13 +88,13 @@ def on_the_book_s_cards(whole: Studied) -> Studied:
     return replace(whole, settings=settings, folds=folds, fits=fits)
 
 
-def _kept(outcome: Outcome, rows: NDArray[np.int64]) -> Outcome:
+def _kept(outcome: CandidateScores, rows: NDArray[np.int64]) -> CandidateScores:
     scores = {name: {**parts, TEST: parts[TEST][rows]} for name, parts in outcome.scores.items()}
     return replace(outcome, scores=scores)
 
 
-def of(results: Results, name: str) -> Contestant:
-    return next(one for one in results.contestants if one.name == name)
+def of(results: Results, name: str) -> CandidateResult:
+    return next(one for one in results.candidates if one.name == name)
 
 
 def value(results: Results, name: str, metric: str) -> float:
@@ -165,7 +165,7 @@ def page(found: dict[str, Results]) -> str:
         lines.append(
             f"| {pair.first} less {pair.second}, {pair.metric} | {pair.difference:+.5f} | {low:+.5f} to {high:+.5f} |"
         )
-    tables = "; ".join(f"{table.contestant} {table.temporal_share:.1%}" for table in whole.regimes)
+    tables = "; ".join(f"{table.candidate} {table.temporal_share:.1%}" for table in whole.regimes)
     lines += ["", f"Temporal share (how far beliefs are from those of single rows): {tables}.", ""]
     return "\n".join(lines)
 

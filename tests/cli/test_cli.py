@@ -327,7 +327,7 @@ def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> No
     results = load_results(tmp_path / "run" / "results.json")
     assert (
         found["figures"]["hybrid"]["auroc"]
-        == next(one for one in results.contestants if one.name == "hybrid").figures["auroc"].value
+        == next(one for one in results.candidates if one.name == "hybrid").figures["auroc"].value
     )
     assert {table.title for table in results.slices} == {"by length of history", "by scenario"}
     assert (tmp_path / found["report"]).read_text().startswith("<!doctype html>")
@@ -336,7 +336,7 @@ def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> No
     ).stdout
     assert shown.splitlines()[-1] == "again/report.html"
     assert "published: LSTM" in shown
-    for name in ("results.json", "manifest.json", "report.html", "tables/contestants.csv"):
+    for name in ("results.json", "manifest.json", "report.html", "tables/candidates.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "run" / name).read_bytes(), (
             name
         )
@@ -479,7 +479,7 @@ def test_a_comparison_with_the_neural_tier_and_joint_training(tmp_path: Path) ->
     results = load_results(tmp_path / "run" / "results.json")
     assert results.joint is not None
     assert {"LSTM", "neural, encoder's head", "regime-calibrated head"} <= {
-        one.name for one in results.contestants
+        one.name for one in results.candidates
     }
     for name in (
         "tables/tiers.csv",

@@ -16,16 +16,16 @@ from turncoat.evaluation.baselines import (
     Encoding,
     FittedXGBoost,
     IsolationForestBaseline,
-    Logistic,
-    XGBoost,
+    LogisticBaseline,
+    XGBoostBaseline,
 )
 from turncoat.evaluation.tuning import FIXED, Trial, _read_trials
 
 SIZES = (3, 4)
 BASELINES = {
-    "logistic": Logistic(SIZES, search_rows=1500),
+    "logistic": LogisticBaseline(SIZES, search_rows=1500),
     "forest": IsolationForestBaseline(60, 128),
-    "xgboost": XGBoost(n_threads=1),
+    "xgboost": XGBoostBaseline(n_threads=1),
 }
 every = pytest.mark.parametrize("name", list(BASELINES))
 
@@ -112,14 +112,17 @@ def test_the_encoding_says_what_is_missing_and_which_category() -> None:
 
 def test_the_logistic_penalty_is_one_of_those_given() -> None:
     columns, labels, customers = rows()
-    assert Logistic(SIZES, (1e-6, 0.1)).fit(columns, labels, customers, 0).strength == 0.1
-    assert Logistic(SIZES, (0.5,), n_folds=500).fit(columns, labels, customers, 0).strength == 0.5
+    assert LogisticBaseline(SIZES, (1e-6, 0.1)).fit(columns, labels, customers, 0).strength == 0.1
+    assert (
+        LogisticBaseline(SIZES, (0.5,), n_folds=500).fit(columns, labels, customers, 0).strength
+        == 0.5
+    )
 
 
 def test_too_few_customers_with_fraud_are_refused() -> None:
     columns, labels, _ = rows()
     with pytest.raises(DataError, match="1 customers have fraud, too few for 3 folds"):
-        XGBoost(n_trials=1).fit(columns, labels, np.zeros(len(labels)), 0)
+        XGBoostBaseline(n_trials=1).fit(columns, labels, np.zeros(len(labels)), 0)
 
 
 def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds(
@@ -127,9 +130,11 @@ def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds
 ) -> None:
     columns, labels, customers = rows(1500)
     settings: dict[str, Any] = {"n_folds": 2, "search_rows": 800, "n_threads": 1}
-    whole = XGBoost(n_trials=3, **settings).fit(columns, labels, customers, 2)
-    XGBoost(n_trials=2, folder=tmp_path / "kept", **settings).fit(columns, labels, customers, 2)
-    resumed = XGBoost(n_trials=3, folder=tmp_path / "kept", **settings).fit(
+    whole = XGBoostBaseline(n_trials=3, **settings).fit(columns, labels, customers, 2)
+    XGBoostBaseline(n_trials=2, folder=tmp_path / "kept", **settings).fit(
+        columns, labels, customers, 2
+    )
+    resumed = XGBoostBaseline(n_trials=3, folder=tmp_path / "kept", **settings).fit(
         columns, labels, customers, 2
     )
     np.testing.assert_array_equal(whole.score(columns), resumed.score(columns))
@@ -138,16 +143,18 @@ def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds
     trials = _read_trials(path)
     assert trials[0].settings == FIXED
     assert resumed.trial.value == max(trial.value or 0.0 for trial in trials)
-    XGBoost(n_trials=1, folder=tmp_path / "kept", **settings).fit(columns, labels, customers, 3)
+    XGBoostBaseline(n_trials=1, folder=tmp_path / "kept", **settings).fit(
+        columns, labels, customers, 3
+    )
     assert len(list((tmp_path / "kept").iterdir())) == 2  # another seed, another search
 
 
 def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
     columns, labels, customers = rows(1500)
-    found = XGBoost(n_trials=3, n_folds=2, search_rows=800, n_threads=1).fit(
+    found = XGBoostBaseline(n_trials=3, n_folds=2, search_rows=800, n_threads=1).fit(
         columns, labels, customers, 2
     )
-    given = XGBoost(n_trials=3, n_threads=1, settings=found.trial.settings).fit(
+    given = XGBoostBaseline(n_trials=3, n_threads=1, settings=found.trial.settings).fit(
         columns, labels, customers, 2
     )
     assert found.trial.settings != FIXED
@@ -157,7 +164,7 @@ def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
 
 def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
     columns, labels, customers = rows(500)
-    fitted = XGBoost(n_threads=1).fit(columns, labels, customers, 0)
+    fitted = XGBoostBaseline(n_threads=1).fit(columns, labels, customers, 0)
     fitted.save(tmp_path / "model.json")
     json.loads((tmp_path / "model.json").read_text())
     again = FittedXGBoost.load(tmp_path / "model.json")
@@ -198,16 +205,16 @@ def test_other_columns_than_those_fitted_are_refused(name: str) -> None:
 def test_unknown_categories_are_refused() -> None:
     columns, labels, customers = rows(400)
     with pytest.raises(DataError, match="categorical column 1: found code"):
-        Logistic((3, 2)).fit(columns, labels, customers, 0)
+        LogisticBaseline((3, 2)).fit(columns, labels, customers, 0)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for make in (
-        lambda: XGBoost(n_trials=-1),
-        lambda: XGBoost(n_folds=1),
-        lambda: XGBoost(n_threads=0),
-        lambda: Logistic(strengths=()),
-        lambda: Logistic(search_rows=0),
+        lambda: XGBoostBaseline(n_trials=-1),
+        lambda: XGBoostBaseline(n_folds=1),
+        lambda: XGBoostBaseline(n_threads=0),
+        lambda: LogisticBaseline(strengths=()),
+        lambda: LogisticBaseline(search_rows=0),
         lambda: IsolationForestBaseline(n_trees=0),
     ):
         with pytest.raises(ConfigError, match="must be"):
@@ -218,4 +225,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
 def test_a_missing_extra_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"needs the extra: pip install turncoat\[baselines\]"):
-        XGBoost(n_trials=1).fit(*rows(400), 0)
+        XGBoostBaseline(n_trials=1).fit(*rows(400), 0)

@@ -15,9 +15,9 @@ from turncoat.evaluation.bootstrap import (
     drawn_transactions,
     wilcoxon_p,
 )
-from turncoat.evaluation.metrics import ROW_METRICS, Judged, brier_losses, measure
+from turncoat.evaluation.metrics import ROW_METRICS, ScoredLabels, brier_losses, measure
 
-Columns = dict[str, list[Judged]]
+Columns = dict[str, list[ScoredLabels]]
 
 
 def columns_of(sizes: tuple[int, ...], n_levels: int | None, seed: int = 0) -> Columns:
@@ -38,8 +38,8 @@ def columns_of(sizes: tuple[int, ...], n_levels: int | None, seed: int = 0) -> C
     }
 
 
-def with_scores(judged: Judged, scores: np.ndarray) -> Judged:
-    return Judged(scores, judged.labels, judged.customers, judged.days)
+def with_scores(judged: ScoredLabels, scores: np.ndarray) -> ScoredLabels:
+    return ScoredLabels(scores, judged.labels, judged.customers, judged.days)
 
 
 def plain(columns: Columns, unit: str, n_resamples: int, seed: int) -> np.ndarray:
@@ -149,12 +149,12 @@ def test_the_seed_decides_and_the_threads_do_not(unit: str) -> None:
     assert not np.array_equal(one, other, equal_nan=True)
 
 
-def clustered(seed: int, n_customers: int = 60, n_rows: int = 20) -> Judged:
+def clustered(seed: int, n_customers: int = 60, n_rows: int = 20) -> ScoredLabels:
     """Customers whose fraud, if any, is all they do."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(rng.random(n_customers) < 0.2, n_rows)
     scores = np.clip(0.2 + 0.3 * labels + np.repeat(rng.normal(0, 0.15, n_customers), n_rows), 0, 1)
-    return Judged(
+    return ScoredLabels(
         scores, labels, np.repeat(np.arange(n_customers), n_rows), np.zeros(len(labels), int)
     )
 
@@ -172,7 +172,7 @@ def test_customers_that_are_all_alike_make_wider_intervals() -> None:
         assert width > 2.5 * widths["transaction"][metric], (
             metric
         )  # the square root of 20 rows each is 4.5
-    shuffled = Judged(
+    shuffled = ScoredLabels(
         judged.scores,
         judged.labels,
         np.random.default_rng(0).permutation(judged.customers),

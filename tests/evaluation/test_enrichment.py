@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from turncoat.evaluation.enrichment import tier_row
-from turncoat.evaluation.metrics import Judged
+from turncoat.evaluation.metrics import ScoredLabels
 
 
-def judged(n_customers: int = 300, seed: int = 0, frauds: bool = True) -> Judged:
+def judged(n_customers: int = 300, seed: int = 0, frauds: bool = True) -> ScoredLabels:
     rng = np.random.default_rng(seed)
     customers = np.repeat(np.arange(n_customers), 5)
     risky = np.repeat(rng.random(n_customers) < 0.2, 5)
     labels = (rng.random(len(customers)) < np.where(risky, 0.3, 0.02)) * frauds
     scores = np.clip(0.7 * labels + 0.2 * rng.random(len(customers)), 0, 1)
-    return Judged(scores, labels.astype(int), customers, np.zeros(len(customers), int))
+    return ScoredLabels(scores, labels.astype(int), customers, np.zeros(len(customers), int))
 
 
-def row_of(*folds: Judged, **settings: Any) -> Any:
+def row_of(*folds: ScoredLabels, **settings: Any) -> Any:
     return tier_row("a", "b", 3, None, [list(folds)], **{"n_resamples": 400, "seed": 1, **settings})
 
 

@@ -62,7 +62,7 @@ def test_a_curve_cut_into_segments_is_what_the_paper_says():
     assert all(
         axis.monotone > 0.9 and axis.gradual > 0.5 and axis.valley < 0.5 for axis in found.axes
     )
-    assert (found.contestant, found.measured, found.fraud_regime) == (
+    assert (found.candidate, found.measured, found.fraud_regime) == (
         "neural",
         "test part; 600 of 600 rows",
         4,

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from turncoat.evaluation.manifold import (
-    Line,
+    Direction,
     adjacent,
     gradual,
     monotone,
@@ -24,7 +24,7 @@ def drawn(shares, seed=0):
 
 def along(labels, regimes=SIXTHS, fraud_regime=5):
     latents = PLACES[:, None] * [1.0, 2.0]
-    walked = walk(Line("line", np.arange(N_ROWS), PLACES), latents, regimes, labels, 6)
+    walked = walk(Direction("line", np.arange(N_ROWS), PLACES), latents, regimes, labels, 6)
     return walked.axis, verdict([walked], PLACES < 0.97, labels, fraud_regime, 0)
 
 
@@ -131,7 +131,7 @@ def test_a_walk_goes_where_fraud_rises_in_bins_of_equal_mass():
 
 def test_few_rows_have_fewer_bins():
     walked = walk(
-        Line("line", np.arange(35), PLACES[:35]),
+        Direction("line", np.arange(35), PLACES[:35]),
         PLACES[:35, None],
         SIXTHS[:35],
         np.zeros(35, int),
@@ -188,17 +188,21 @@ def test_segments_that_overlap_hold_in_part():
 
 def test_the_line_that_is_kinder_to_the_claim_is_judged():
     labels, latents = drawn(PLACES), PLACES[:, None]
-    folded = walk(Line("folded", np.arange(N_ROWS), abs(PLACES - 0.5)), latents, SIXTHS, labels, 6)
-    straight = walk(Line("straight", np.arange(N_ROWS), PLACES), latents, SIXTHS, labels, 6)
+    folded = walk(
+        Direction("folded", np.arange(N_ROWS), abs(PLACES - 0.5)), latents, SIXTHS, labels, 6
+    )
+    straight = walk(Direction("straight", np.arange(N_ROWS), PLACES), latents, SIXTHS, labels, 6)
     told = verdict([folded, straight], PLACES < 1.0, labels, 5, 0)
-    assert told[0].startswith("Judged along the straight, ")
+    assert told[0].startswith("ScoredLabels along the straight, ")
     assert f"({folded.axis.segmented:.2f} along the folded)" in told[0]
 
 
 def test_a_piece_too_small_or_a_valley_too_deep_is_told():
-    flat = walk(Line("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, drawn(PLACES), 6)
+    flat = walk(
+        Direction("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, drawn(PLACES), 6
+    )
     gap = walk(
-        Line("line", np.arange(N_ROWS), PLACES + 5.0 * (PLACES > 0.5)),
+        Direction("line", np.arange(N_ROWS), PLACES + 5.0 * (PLACES > 0.5)),
         PLACES[:, None],
         SIXTHS,
         drawn(PLACES),
@@ -221,7 +225,7 @@ def test_a_piece_too_small_or_a_valley_too_deep_is_told():
 
 def test_an_island_of_frauds_is_another_piece():
     labels = (PLACES > 0.96).astype(int)
-    walked = walk(Line("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, labels, 6)
+    walked = walk(Direction("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, labels, 6)
     told = verdict([walked], labels == 0, labels, 5, 0)
     assert told[1].startswith("One continuous piece: holds in part.")
     assert "96.0% of rows and 0.0% of frauds" in told[1]
@@ -231,14 +235,16 @@ def test_an_island_of_frauds_is_another_piece():
 def test_whether_the_line_is_the_heads_own_score_is_told(noise, is_the_heads):
     labels = drawn(1 - PLACES)  # the walk goes the other way
     head = np.exp(-PLACES) + noise * np.random.default_rng(1).normal(size=N_ROWS)
-    walked = walk(Line("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, labels, 6, head)
+    walked = walk(
+        Direction("line", np.arange(N_ROWS), PLACES), PLACES[:, None], SIXTHS, labels, 6, head
+    )
     assert walked.axis.head == pytest.approx(spearmanr(-PLACES, head).statistic)
     told = verdict([walked], PLACES < 0.97, labels, 0, 0)
     assert f"rank correlation of {walked.axis.head:.2f}" in told[-1]
     assert ("the line is that score" in told[-1]) == is_the_heads
     assert (
         walk(
-            Line("line", np.arange(N_ROWS), PLACES),
+            Direction("line", np.arange(N_ROWS), PLACES),
             PLACES[:, None],
             SIXTHS,
             labels,

@@ -21,7 +21,7 @@ from turncoat.evaluation.metrics import (
     BUDGETS,
     METRICS,
     ROW_METRICS,
-    Judged,
+    ScoredLabels,
     brier_losses,
     card_precision,
     curves,
@@ -41,19 +41,19 @@ def case(
     n_levels: int | None = None,
     n_customers: int = 40,
     n_days: int = 5,
-) -> Judged:
+) -> ScoredLabels:
     """Scores that know something of the labels; with `n_levels`, many are equal."""
     rng = np.random.default_rng(seed)
     labels = (rng.random(n_rows) < rate).astype(np.int64)
     scores = 1 / (1 + np.exp(-rng.normal(size=n_rows) - 2 * labels + 3))
     if n_levels is not None:
         scores = np.round(scores * n_levels) / n_levels
-    return Judged(
+    return ScoredLabels(
         scores, labels, rng.integers(0, n_customers, n_rows), rng.integers(10, 10 + n_days, n_rows)
     )
 
 
-def of(judged: Judged, name: str, weights: np.ndarray | None = None) -> float:
+def of(judged: ScoredLabels, name: str, weights: np.ndarray | None = None) -> float:
     return measure(judged, [name], weights)[name]
 
 
@@ -81,7 +81,7 @@ def test_ranking_and_losses_are_those_of_scikit_learn_and_scipy(
         assert of(judged, "brier", weights) == pytest.approx(
             brier_score_loss(y, s, sample_weight=weights), abs=1e-12
         )
-        inside = Judged(np.clip(s, 0.001, 0.999), y, judged.customers, judged.days)
+        inside = ScoredLabels(np.clip(s, 0.001, 0.999), y, judged.customers, judged.days)
         assert of(inside, "log_loss", weights) == pytest.approx(
             log_loss(y, inside.scores, sample_weight=weights), abs=1e-12
         )
@@ -92,7 +92,9 @@ def test_ranking_and_losses_are_those_of_scikit_learn_and_scipy(
 
 
 def test_log_loss_of_a_sure_mistake_is_finite() -> None:
-    judged = Judged(np.array([0.0, 1.0]), np.array([1, 0]), np.zeros(2, int), np.zeros(2, int))
+    judged = ScoredLabels(
+        np.array([0.0, 1.0]), np.array([1, 0]), np.zeros(2, int), np.zeros(2, int)
+    )
     assert of(judged, "log_loss") == pytest.approx(-np.log(1e-12), rel=1e-4)
 
 
@@ -141,7 +143,7 @@ def test_rows_on_a_cut_are_shared_out() -> None:
 
 def test_a_constant_score_is_off_by_its_distance_to_the_fraud_share() -> None:
     labels = np.arange(1000) < 100  # sorted by label, which must not matter
-    judged = Judged(np.full(1000, 0.3), labels, np.arange(1000), np.zeros(1000, int))
+    judged = ScoredLabels(np.full(1000, 0.3), labels, np.arange(1000), np.zeros(1000, int))
     assert of(judged, "ece_mass") == pytest.approx(0.2)
     assert of(judged, "ece_width") == pytest.approx(0.2)
     assert of(judged, "auroc") == 0.5
@@ -183,7 +185,7 @@ def test_the_order_of_rows_and_the_scale_of_weights_do_not_matter(
 @settings(deadline=None, max_examples=30)
 def test_ranking_only_sees_the_order_of_scores(seed: int) -> None:
     judged = case(seed, 80, rate=0.2, n_levels=20)
-    stretched = Judged(100 * judged.scores - 7, judged.labels, judged.customers, judged.days)
+    stretched = ScoredLabels(100 * judged.scores - 7, judged.labels, judged.customers, judged.days)
     names = [name for name, metric in METRICS.items() if not metric.needs_probability]
     same(measure(judged, names), measure(stretched, names))
 
@@ -237,7 +239,7 @@ def test_card_precision_is_the_handbook_s(n_levels: int | None, k: int) -> None:
 
 def test_a_customer_found_once_is_not_looked_at_again() -> None:
     scores, labels = np.array([0.9, 0.1, 0.9, 0.8]), np.array([1, 0, 1, 1])
-    judged = Judged(scores, labels, np.array([1, 2, 1, 2]), np.array([0, 0, 1, 1]))
+    judged = ScoredLabels(scores, labels, np.array([1, 2, 1, 2]), np.array([0, 0, 1, 1]))
     assert card_precision(judged, 1) == 1.0  # customer 1 on the first day, then customer 2
     assert (
         card_precision(judged.take(np.array([0, 2])), 1) == 0.5
@@ -277,7 +279,7 @@ def test_scores_beyond_0_and_1_have_no_calibration(outlier: float) -> None:
     judged = case(9)
     scores = judged.scores.copy()
     scores[7] = outlier
-    other = Judged(scores, judged.labels, judged.customers, judged.days)
+    other = ScoredLabels(scores, judged.labels, judged.customers, judged.days)
     for weights in (None, np.arange(len(judged)) != 7):
         figures = measure(other, weights=weights)
         assert {name for name, figure in figures.items() if np.isnan(figure)} == {
@@ -323,7 +325,7 @@ def test_reliability_shows_the_bins_of_equal_mass() -> None:
 
 
 def test_curves_of_no_fraud_and_of_no_rows_are_empty() -> None:
-    genuine = Judged(np.linspace(0, 1, 30), np.zeros(30, int), np.arange(30), np.arange(30))
+    genuine = ScoredLabels(np.linspace(0, 1, 30), np.zeros(30, int), np.arange(30), np.arange(30))
     assert curves(genuine).recall == curves(genuine).precision == ()
     assert curves(genuine).fraud_share == (0.0,) * 15
     assert curves(genuine.take(np.empty(0, int))).bin_rows == ()
@@ -337,11 +339,11 @@ def test_the_mean_is_of_the_figures_that_exist() -> None:
 
 def test_parts_are_put_together() -> None:
     judged = case(13, n_rows=100)
-    both = Judged.together([judged.take(np.arange(30)), judged.take(np.arange(100) >= 30)])
+    both = ScoredLabels.together([judged.take(np.arange(30)), judged.take(np.arange(100) >= 30)])
     assert measure(both) == measure(judged)
     assert (len(both), both.n_frauds) == (100, judged.labels.sum())
     with pytest.raises(DataError, match="at least one"):
-        Judged.together([])
+        ScoredLabels.together([])
 
 
 @pytest.mark.parametrize(
@@ -366,7 +368,7 @@ def test_what_cannot_be_judged_is_refused(changed: dict[str, list[object]], mess
         "days": [0, 0, 1],
     }
     with pytest.raises(DataError, match=message):
-        Judged(**{name: np.array(values) for name, values in (fields | changed).items()})
+        ScoredLabels(**{name: np.array(values) for name, values in (fields | changed).items()})
 
 
 def test_unknown_metrics_and_impossible_weights_are_refused() -> None:

@@ -15,7 +15,7 @@ def test_history_is_cut_at_the_2nd_5th_and_20th_transaction() -> None:
     judged = case(0)
     seen = np.random.default_rng(0).integers(0, 30, len(judged))
     table = by_history(judged, seen, "variational")
-    assert (table.title, table.contestant) == ("by length of history", "variational")
+    assert (table.title, table.candidate) == ("by length of history", "variational")
     nth = seen + 1
     masks = {
         "first": nth == 1,

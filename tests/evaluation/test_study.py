@@ -22,16 +22,16 @@ from turncoat import BundleError, ConfigError, DataError, load
 from turncoat.data import Transactions, read
 from turncoat.data.splits import DAY, prequential
 from turncoat.evaluation import study
+from turncoat.evaluation.evaluator import Evaluator, evaluate
 from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN
-from turncoat.evaluation.judging import Judgement, judge
-from turncoat.evaluation.protocols import Protocol
-from turncoat.evaluation.results import Contestant, Results, load_results, save_results
-from turncoat.evaluation.settings import Settings, plain_settings, settings_from
-from turncoat.evaluation.study import Studied, run
+from turncoat.evaluation.protocols import SplitProtocol
+from turncoat.evaluation.results import CandidateResult, Results, load_results, save_results
+from turncoat.evaluation.settings import StudySettings, plain_settings, settings_from
+from turncoat.evaluation.study import Study, run_study
 from turncoat.selection import choose_width
 
 QUIET = Console(quiet=True)
-QUICK = Settings(
+QUICK = StudySettings(
     states=3,
     n_restarts=1,
     max_iter=10,
@@ -58,18 +58,18 @@ def shuffled(seed: int, planted: bool = False) -> Transactions:
 
 
 @pytest.fixture(scope="module")
-def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Studied, Results, Path]:
+def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Results, Path]:
     folder = tmp_path_factory.mktemp("run") / "study"
-    found = run(read(portfolio(), SCHEMA), QUICK, folder, QUIET)
-    return found, judge(found), folder
+    found = run_study(read(portfolio(), SCHEMA), QUICK, folder, QUIET)
+    return found, evaluate(found), folder
 
 
-def of(results: Results, name: str) -> Contestant:
-    return next(one for one in results.contestants if one.name == name)
+def of(results: Results, name: str) -> CandidateResult:
+    return next(one for one in results.candidates if one.name == name)
 
 
-def test_every_contestant_is_there_once(studied: tuple[Studied, Results, Path]) -> None:
-    names = [one.name for one in studied[1].contestants]
+def test_every_candidate_is_there_once(studied: tuple[Study, Results, Path]) -> None:
+    names = [one.name for one in studied[1].candidates]
     assert len(set(names)) == len(names)
     expected = {
         "XGBoost",
@@ -90,7 +90,7 @@ def test_every_contestant_is_there_once(studied: tuple[Studied, Results, Path]) 
     assert set(studied[1].scoring) <= set(names)
 
 
-def test_the_figures_are_those_of_the_scores(studied: tuple[Studied, Results, Path]) -> None:
+def test_the_figures_are_those_of_the_scores(studied: tuple[Study, Results, Path]) -> None:
     found, results, _ = studied
     labels = found.folds[0].labels(TEST)
     for name in (
@@ -118,7 +118,7 @@ def test_the_figures_are_those_of_the_scores(studied: tuple[Studied, Results, Pa
     )
 
 
-def test_differences_are_between_the_figures(studied: tuple[Studied, Results, Path]) -> None:
+def test_differences_are_between_the_figures(studied: tuple[Study, Results, Path]) -> None:
     results = studied[1]
     assert {(one.first, one.second) for one in results.comparisons} >= {
         ("hybrid", "XGBoost"),
@@ -143,7 +143,7 @@ def test_differences_are_between_the_figures(studied: tuple[Studied, Results, Pa
     assert one.wilcoxon_p == pytest.approx(wilcoxon(losses[0] - losses[1]).pvalue)
 
 
-def test_a_detector_scores_as_in_the_study(studied: tuple[Studied, Results, Path]) -> None:
+def test_a_detector_scores_as_in_the_study(studied: tuple[Study, Results, Path]) -> None:
     found, _, folder = studied
     detector = load(folder / "fits" / "fold-1-seed-1" / "anchored" / "detector")
     fold = found.folds[0]
@@ -155,7 +155,7 @@ def test_a_detector_scores_as_in_the_study(studied: tuple[Studied, Results, Path
     )
 
 
-def test_slices_are_parts_of_the_whole(studied: tuple[Studied, Results, Path]) -> None:
+def test_slices_are_parts_of_the_whole(studied: tuple[Study, Results, Path]) -> None:
     found, results, _ = studied
     n_rows, frauds = len(found.folds[0].rows(TEST)), int(found.folds[0].labels(TEST).sum())
     by_length = [table for table in results.slices if table.title == "by length of history"]
@@ -166,20 +166,20 @@ def test_slices_are_parts_of_the_whole(studied: tuple[Studied, Results, Path]) -
     assert found.folds[0].seen.min() == 0
 
 
-def test_scenarios_have_tables_of_their_own(studied: tuple[Studied, Results, Path]) -> None:
+def test_scenarios_have_tables_of_their_own(studied: tuple[Study, Results, Path]) -> None:
     found, _, _ = studied
     kinds = np.where(
         np.asarray(found.transactions.labels) == 1,
         1 + found.transactions.customer_codes // 4 % 2,
         0,
     )
-    tables = [table for table in judge(found, kinds).slices if table.title == "by scenario"]
+    tables = [table for table in evaluate(found, kinds).slices if table.title == "by scenario"]
     assert [row.label for row in tables[0].rows] == ["scenario 1", "scenario 2"]
     assert sum(row.frauds for row in tables[0].rows) == int(found.folds[0].labels(TEST).sum())
 
 
 def test_baselines_have_the_rows_and_facts_of_the_detectors(
-    studied: tuple[Studied, Results, Path],
+    studied: tuple[Study, Results, Path],
 ) -> None:
     """And a fit row's facts hold nothing of held-out customers."""
     found, _, _ = studied
@@ -201,7 +201,7 @@ def test_baselines_have_the_rows_and_facts_of_the_detectors(
 
 
 def test_calibration_afterwards_sees_the_calibration_rows_alone(
-    studied: tuple[Studied, Results, Path],
+    studied: tuple[Study, Results, Path],
 ) -> None:
     found, _, _ = studied
     fold = found.folds[0]
@@ -213,7 +213,7 @@ def test_calibration_afterwards_sees_the_calibration_rows_alone(
             .predict(scores[TEST])
         )
         np.testing.assert_allclose(
-            Judgement(found).judged(f"{name}, isotonic", 1)[0].scores, expected, atol=1e-9
+            Evaluator(found).judged(f"{name}, isotonic", 1)[0].scores, expected, atol=1e-9
         )
 
 
@@ -232,22 +232,22 @@ def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("n_fits", [1, 4])
 def test_a_stopped_study_goes_on_to_the_same_results(
     n_fits: int,
-    studied: tuple[Studied, Results, Path],
+    studied: tuple[Study, Results, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = replace(QUICK, seeds=(1,), baselines=("xgboost",), tiers=("variational",))
     transactions = read(portfolio(), SCHEMA)
-    whole = judge(run(transactions, settings, tmp_path / "whole", QUIET))
+    whole = evaluate(run_study(transactions, settings, tmp_path / "whole", QUIET))
     with monkeypatch.context() as patch:
         stop_after(n_fits, patch)
         with pytest.raises(KeyboardInterrupt):
-            run(transactions, settings, tmp_path / "stopped", QUIET)
+            run_study(transactions, settings, tmp_path / "stopped", QUIET)
     assert (
         len(list((tmp_path / "stopped" / "fits" / "fold-1-seed-1").glob("*/scores/manifest.json")))
         == n_fits
     )
-    assert judge(run(transactions, settings, tmp_path / "stopped", QUIET)) == whole
+    assert evaluate(run_study(transactions, settings, tmp_path / "stopped", QUIET)) == whole
     shared = of(studied[1], "variational, corrected, filtered")
     assert shared.figures["auroc"].by_fold != ()
 
@@ -262,19 +262,19 @@ def test_a_sweep_and_its_stability_are_part_of_it(tmp_path: Path) -> None:
         baselines=(),
         seeds=(1,),
     )
-    found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
-    results = judge(found)
+    found = run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
+    results = evaluate(found)
     (selection,) = results.selections
     assert [row.n_states for row in selection.orders] == [2, 3]
     assert selection.used == found.states["variational"]
     assert {row["n_states"] for row in selection.stability} >= {2.0, 3.0}
     assert results.regimes[0].rows[0].words
-    assert not [one for one in results.contestants if one.name == "hybrid"]
+    assert not [one for one in results.candidates if one.name == "hybrid"]
 
 
 def aps(results: Results) -> dict[str, tuple[float, float]]:
     found = {}
-    for one in results.contestants:
+    for one in results.candidates:
         interval = one.figures["average_precision"].by_customer
         assert interval is not None
         found[one.name] = interval
@@ -285,21 +285,21 @@ LEAK = replace(QUICK, seeds=(1,), n_resamples=200)
 
 
 def test_with_shuffled_labels_nobody_finds_anything(tmp_path: Path) -> None:
-    """Average precision is at the base rate, within its interval, for every contestant; chance alone lifts it a little."""
+    """Average precision is at the base rate, within its interval, for every candidate; chance alone lifts it a little."""
     transactions = shuffled(5)
-    found = run(transactions, LEAK, tmp_path / "run", QUIET)
+    found = run_study(transactions, LEAK, tmp_path / "run", QUIET)
     rate = found.folds[0].labels(TEST).mean()
-    for name, (low, _) in aps(judge(found)).items():
+    for name, (low, _) in aps(evaluate(found)).items():
         assert low < 1.15 * rate, name
 
 
 def test_a_column_that_knows_the_label_is_noticed(tmp_path: Path) -> None:
     """So the test above can fail."""
-    found = run(
+    found = run_study(
         shuffled(5, planted=True), replace(LEAK, only=("paid", "age")), tmp_path / "run", QUIET
     )
     rate = found.folds[0].labels(TEST).mean()
-    intervals = aps(judge(found))
+    intervals = aps(evaluate(found))
     for name in (
         "XGBoost",
         "hybrid",
@@ -318,19 +318,19 @@ def test_the_paper_s_protocol_does_not_compare_on_the_same_rows(tmp_path: Path) 
     )
     settings = replace(
         QUICK,
-        protocol=Protocol("paper"),
+        protocol=SplitProtocol("paper"),
         seeds=(1,),
         tiers=("variational",),
         baselines=("isolation-forest", "xgboost"),
     )
-    results = judge(run(read(made, SCHEMA), settings, tmp_path / "run", QUIET))
+    results = evaluate(run_study(read(made, SCHEMA), settings, tmp_path / "run", QUIET))
     assert any("same rows" in warning for warning in results.warnings)
     assert not [one for one in results.comparisons if one.second == "Isolation Forest"]
     assert [one for one in results.comparisons if one.second == "XGBoost"]
 
 
 def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
-    protocol = Protocol("handbook", train_days=42, n_folds=2)
+    protocol = SplitProtocol("handbook", train_days=42, n_folds=2)
     transactions = read(portfolio(400), SCHEMA)
     settings = replace(
         QUICK,
@@ -340,8 +340,8 @@ def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
         baselines=("isolation-forest",),
         only=("paid", "device"),
     )
-    found = run(transactions, settings, tmp_path / "run", QUIET)
-    results = judge(found)
+    found = run_study(transactions, settings, tmp_path / "run", QUIET)
+    results = evaluate(found)
     assert results.n_folds == 2
     assert len(of(results, "Isolation Forest").figures["auroc"].by_fold) == 2
     assert [one.name for one in results.published] == [
@@ -376,7 +376,7 @@ def test_cards_compromised_long_ago_are_forgotten() -> None:
 
 
 def test_settings_survive_json() -> None:
-    settings = replace(QUICK, protocol=Protocol("handbook", n_folds=3))
+    settings = replace(QUICK, protocol=SplitProtocol("handbook", n_folds=3))
     assert settings_from(json.loads(json.dumps(plain_settings(settings)))) == settings
     with pytest.raises(ConfigError, match="not settings of a study"):
         settings_from({"states": [1]})
@@ -392,9 +392,9 @@ def test_settings_survive_json() -> None:
         (lambda: replace(QUICK, calibrations=("hope",)), "calibrations has 'hope'"),
         (lambda: replace(QUICK, states="many"), "states is 'many'"),
         (lambda: replace(QUICK, n_resamples=0), "n_resamples is 0"),
-        (lambda: Protocol("bootstrap"), "the protocol is 'bootstrap'"),
-        (lambda: Protocol("handbook", train_days=10), "train_days is 10"),
-        (lambda: Protocol("handbook", n_folds=0), "n_folds is 0"),
+        (lambda: SplitProtocol("bootstrap"), "the protocol is 'bootstrap'"),
+        (lambda: SplitProtocol("handbook", train_days=10), "train_days is 10"),
+        (lambda: SplitProtocol("handbook", n_folds=0), "n_folds is 0"),
     ],
 )
 def test_bad_settings_are_refused(change: Callable[[], Any], message: str) -> None:
@@ -403,18 +403,18 @@ def test_bad_settings_are_refused(change: Callable[[], Any], message: str) -> No
 
 
 def test_a_folder_of_another_study_is_left_alone(
-    studied: tuple[Studied, Results, Path], tmp_path: Path
+    studied: tuple[Study, Results, Path], tmp_path: Path
 ) -> None:
     found, _, folder = studied
     with pytest.raises(ConfigError, match="holds another study: other settings"):
-        run(found.transactions, replace(QUICK, max_iter=11), folder, QUIET)
+        run_study(found.transactions, replace(QUICK, max_iter=11), folder, QUIET)
     with pytest.raises(ConfigError, match="other data"):
-        run(read(portfolio(100), SCHEMA), QUICK, folder, QUIET)
+        run_study(read(portfolio(100), SCHEMA), QUICK, folder, QUIET)
     for n, content in enumerate(("[]", "{")):
         (tmp_path / f"odd{n}").mkdir()
         (tmp_path / f"odd{n}" / "study.json").write_text(content)
         with pytest.raises(BundleError, match="Choose another folder"):
-            run(found.transactions, QUICK, tmp_path / f"odd{n}", QUIET)
+            run_study(found.transactions, QUICK, tmp_path / f"odd{n}", QUIET)
     for wrong in (
         {"only": ("nosuch",)},
         {"seeds": (2**32,)},
@@ -422,14 +422,14 @@ def test_a_folder_of_another_study_is_left_alone(
         {"temperature": float("nan")},
     ):
         with pytest.raises(ConfigError):
-            run(found.transactions, replace(QUICK, **wrong), tmp_path / "wrong", QUIET)
+            run_study(found.transactions, replace(QUICK, **wrong), tmp_path / "wrong", QUIET)
         assert not (tmp_path / "wrong").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(BundleError, match="holds no study"):
-        run(found.transactions, QUICK, tmp_path / "mine", QUIET)
+        run_study(found.transactions, QUICK, tmp_path / "mine", QUIET)
     with pytest.raises(DataError, match="needs labels"):
-        run(read(portfolio(), replace(SCHEMA, label=None)), QUICK, tmp_path / "none", QUIET)
+        run_study(read(portfolio(), replace(SCHEMA, label=None)), QUICK, tmp_path / "none", QUIET)
 
 
 def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
         QUICK, seeds=(1,), tiers=("variational",), baselines=("isolation-forest", "xgboost")
     )
     transactions = read(portfolio(), SCHEMA)
-    whole = judge(run(transactions, settings, tmp_path / "run", QUIET))
+    whole = evaluate(run_study(transactions, settings, tmp_path / "run", QUIET))
     fits = tmp_path / "run" / "fits" / "fold-1-seed-1"
     (scores,) = (fits / "isolation-forest" / "scores").glob("*.safetensors")
     scores.write_bytes(scores.read_bytes()[:-3])
@@ -445,7 +445,7 @@ def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
     shutil.rmtree(fits / "variational" / "detector")
     shutil.rmtree(fits / "anchored" / "scores")
     shutil.copytree(fits / "xgboost" / "scores", fits / "anchored" / "scores")  # of another
-    assert judge(run(transactions, settings, tmp_path / "run", QUIET)) == whole
+    assert evaluate(run_study(transactions, settings, tmp_path / "run", QUIET)) == whole
 
 
 def test_too_short_a_file_for_the_folds_is_refused() -> None:
@@ -454,19 +454,19 @@ def test_too_short_a_file_for_the_folds_is_refused() -> None:
         DataError,
         match=r"12 test weeks after 35 days of training need 126 days of data, and there are \d+\. Use fewer",
     ):
-        Protocol("handbook", n_folds=12).splits(transactions)
+        SplitProtocol("handbook", n_folds=12).splits(transactions)
 
 
 def test_test_weeks_begin_at_midnight() -> None:
     transactions = read(portfolio(400).filter(pl.col("at") < 86.8 * DAY), SCHEMA)
-    for split in Protocol("handbook", train_days=42, n_folds=2, drop_compromised=False).splits(
+    for split in SplitProtocol("handbook", train_days=42, n_folds=2, drop_compromised=False).splits(
         transactions
     ):
         days = np.unique(np.floor(transactions.times[split.test] / DAY))
         assert len(days) == 7
 
 
-def test_results_survive_the_disk(studied: tuple[Studied, Results, Path], tmp_path: Path) -> None:
+def test_results_survive_the_disk(studied: tuple[Study, Results, Path], tmp_path: Path) -> None:
     save_results(studied[1], tmp_path / "results.json")
     assert load_results(tmp_path / "results.json") == studied[1]
 
@@ -475,7 +475,7 @@ TINY_ENCODER: dict[str, Any] = {"hidden_dim": 12, "epochs": 3, "lstm_epochs": 2,
 
 
 @pytest.fixture(scope="module")
-def neural(tmp_path_factory: pytest.TempPathFactory) -> tuple[Studied, Results, Settings, Path]:
+def neural(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Results, StudySettings, Path]:
     folder = tmp_path_factory.mktemp("run") / "neural"
     settings = replace(
         QUICK,
@@ -486,15 +486,15 @@ def neural(tmp_path_factory: pytest.TempPathFactory) -> tuple[Studied, Results, 
         ablations=("joint",),
         **TINY_ENCODER,
     )
-    found = run(read(portfolio(), SCHEMA), settings, folder, QUIET)
-    return found, judge(found), settings, folder
+    found = run_study(read(portfolio(), SCHEMA), settings, folder, QUIET)
+    return found, evaluate(found), settings, folder
 
 
 def test_the_neural_tier_takes_part_with_its_head_beside_it(
-    neural: tuple[Studied, Results, Settings, Path],
+    neural: tuple[Study, Results, StudySettings, Path],
 ) -> None:
     found, results, settings, folder = neural
-    names = {one.name for one in results.contestants}
+    names = {one.name for one in results.candidates}
     expected = {
         "neural, corrected, filtered",
         "neural, anchored, corrected, filtered",
@@ -508,20 +508,20 @@ def test_the_neural_tier_takes_part_with_its_head_beside_it(
         assert of(results, name).figures["auroc"].value == pytest.approx(
             roc_auc_score(labels, scores)
         )
-    table = next(one for one in results.regimes if one.contestant == "neural")
+    table = next(one for one in results.regimes if one.candidate == "neural")
     assert any(row.words for row in table.rows)
-    sliced = {one.contestant for one in results.slices}
+    sliced = {one.candidate for one in results.slices}
     assert {
         "neural, corrected, filtered",
         "neural, encoder's head",
         "LSTM",
         "regime-calibrated head",
     } <= sliced
-    assert judge(run(read(portfolio(), SCHEMA), settings, folder, QUIET)) == results
+    assert evaluate(run_study(read(portfolio(), SCHEMA), settings, folder, QUIET)) == results
 
 
 def test_detectors_of_the_neural_tier_share_an_encoder(
-    neural: tuple[Studied, Results, Settings, Path],
+    neural: tuple[Study, Results, StudySettings, Path],
 ) -> None:
     fitted = neural[0].fits[0, 1]
     one, other, ranked = (
@@ -538,7 +538,7 @@ def test_detectors_of_the_neural_tier_share_an_encoder(
     )
 
 
-def test_what_is_told_of_the_encoder(neural: tuple[Studied, Results, Settings, Path]) -> None:
+def test_what_is_told_of_the_encoder(neural: tuple[Study, Results, StudySettings, Path]) -> None:
     found, results, _, folder = neural
     model = load(found.fits[0, 1]["neural"].folder / "detector").model_
     (training,), (latents,) = results.trainings, results.latents
@@ -562,7 +562,7 @@ def test_what_is_told_of_the_encoder(neural: tuple[Studied, Results, Settings, P
 
 
 def test_the_tiers_table_is_of_test_rows_and_filtered_beliefs(
-    neural: tuple[Studied, Results, Settings, Path],
+    neural: tuple[Study, Results, StudySettings, Path],
 ) -> None:
     found, results, _, _ = neural
     labels = found.folds[0].labels(TEST)
@@ -596,7 +596,7 @@ def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
         latent_dims=(3, 5),
         **TINY_ENCODER,
     )
-    found = run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
+    found = run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
     assert (
         list(found.sweeps) == list(found.stabilities) == ["neural, 3 latents", "neural, 5 latents"]
     )
@@ -604,7 +604,7 @@ def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
         {width: found.sweeps[f"neural, {width} latents"].choice() for width in (3, 5)}
     )
     assert found.latent_dim == (3 if chosen is None else chosen)
-    results = judge(found)
+    results = evaluate(found)
     assert {row.latent_dim for row in results.tiers} == {found.latent_dim}
     assert [one.tier for one in results.selections] == ["neural, 3 latents", "neural, 5 latents"]
     assert {one.criterion for one in results.selections} == {"held_out"}
@@ -624,7 +624,7 @@ def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
 )
 def test_neural_settings_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        replace(Settings(tiers=("neural",)), **changes)
+        replace(StudySettings(tiers=("neural",)), **changes)
 
 
 @pytest.mark.parametrize(
@@ -640,7 +640,7 @@ def test_bad_options_of_the_encoder_are_refused_before_a_folder_is_begun(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        run(
+        run_study(
             read(portfolio(), SCHEMA),
             replace(QUICK, tiers=("variational", "neural"), **changes),
             tmp_path / "run",
@@ -654,16 +654,16 @@ def test_a_fit_part_that_cannot_train_an_encoder_is_refused_before_a_folder_is_b
 ) -> None:
     made = portfolio()
     transactions = read(made, SCHEMA)
-    split = Protocol().splits(transactions)[0]
+    split = SplitProtocol().splits(transactions)[0]
     with_fraud = np.unique(
         transactions.customer_codes[split.fit][np.asarray(transactions.labels)[split.fit] == 1]
     )
     cleared = transactions.keys[with_fraud[1:]]  # one customer with fraud is left in the fit part
     is_cleared = pl.col("who").cast(pl.String).is_in(cleared.astype(str).tolist())
     fewer = made.with_columns(fraud=pl.when(is_cleared).then(0).otherwise(pl.col("fraud")))
-    monkeypatch.setattr(Protocol, "splits", lambda *_: [split])
+    monkeypatch.setattr(SplitProtocol, "splits", lambda *_: [split])
     with pytest.raises(DataError, match="1 have fraud"):
-        run(
+        run_study(
             read(fewer, SCHEMA),
             replace(QUICK, tiers=("variational", "neural")),
             tmp_path / "run",
@@ -673,7 +673,7 @@ def test_a_fit_part_that_cannot_train_an_encoder_is_refused_before_a_folder_is_b
 
 
 def test_a_damaged_fit_is_made_again(
-    neural: tuple[Studied, Results, Settings, Path], tmp_path: Path
+    neural: tuple[Study, Results, StudySettings, Path], tmp_path: Path
 ) -> None:
     _, results, settings, folder = neural
     shutil.copytree(folder, tmp_path / "run")
@@ -681,7 +681,7 @@ def test_a_damaged_fit_is_made_again(
     (fits / "neural" / "detector" / "manifest.json").write_text("{")
     (fits / "lstm" / "scores" / "manifest.json").write_text("nothing")
     (tmp_path / "run" / "joint.json").write_text("[]")
-    again = judge(run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
+    again = evaluate(run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
     assert again == results
 
 
@@ -696,7 +696,7 @@ def test_anchored_states_are_those_of_every_anchored_detector(tmp_path: Path) ->
         n_fraud_states=2,
         **TINY_ENCODER,
     )
-    results = judge(run(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
+    results = evaluate(run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
     assert {row.name: row.n_states for row in results.tiers} == {
         "variational": 3,
         "neural": 3,

@@ -15,7 +15,7 @@ from turncoat import BundleError
 from turncoat.evaluation.tuning import (
     FIXED,
     LEAST_TRAVEL,
-    Settings,
+    XGBoostParams,
     _read_trials,
     boosted,
     customer_folds,
@@ -30,7 +30,11 @@ from turncoat.evaluation.tuning import (
 def test_the_least_rounds_reach_a_rare_base_rate() -> None:
     columns, labels, _ = rows(20_000)
     rare = labels & (np.arange(len(labels)) % 12 == 0)
-    settings: Settings = {**FIXED, "learning_rate": 0.1, "n_estimators": int(LEAST_TRAVEL / 0.1)}
+    settings: XGBoostParams = {
+        **FIXED,
+        "learning_rate": 0.1,
+        "n_estimators": int(LEAST_TRAVEL / 0.1),
+    }
     scores = predicted(boosted(settings, columns, rare, 0, 1), columns)
     assert scores.mean() == pytest.approx(rare.mean(), rel=0.1)
 
@@ -56,7 +60,7 @@ def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None
     np.testing.assert_array_equal(some_customers(labels, customers, 20_000, 1), np.arange(20_000))
 
 
-def judge(settings: Settings) -> float:
+def objective(settings: XGBoostParams) -> float:
     """Stands for the folds where only the order of trials matters."""
     return -abs(float(settings["max_depth"]) - 5) - abs(
         math.log(float(settings["learning_rate"])) + 2
@@ -64,11 +68,11 @@ def judge(settings: Settings) -> float:
 
 
 def test_the_search_covers_the_old_defaults_of_xgboost() -> None:
-    seen: list[Settings] = []
+    seen: list[XGBoostParams] = []
 
-    def watch(settings: Settings) -> float:
+    def watch(settings: XGBoostParams) -> float:
         seen.append(settings)
-        return judge(settings)
+        return objective(settings)
 
     best = search(watch, partial(suggest, methods=tree_methods(1000)), 40, 0)
     assert seen[0] == FIXED
@@ -76,8 +80,8 @@ def test_the_search_covers_the_old_defaults_of_xgboost() -> None:
     assert {s["base_score"] for s in seen} == {0.5, "estimated"}
     assert all(set(s) == set(FIXED) for s in seen)
     assert all(float(s["n_estimators"]) * float(s["learning_rate"]) >= LEAST_TRAVEL for s in seen)
-    assert best.value == max(judge(s) for s in seen)
-    assert best.value > judge(FIXED)
+    assert best.value == max(objective(s) for s in seen)
+    assert best.value > objective(FIXED)
     assert tree_methods(100_000) == ("hist", "approx")
     assert tree_methods(10**6) == ("hist",)
 
@@ -88,14 +92,14 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(
 ) -> None:
     propose = partial(suggest, methods=tree_methods(1000))
     whole, resumed = tmp_path / "whole.json", tmp_path / "resumed.json"
-    best = search(judge, propose, 20, 3, whole)
-    judged: list[Settings] = []
+    best = search(objective, propose, 20, 3, whole)
+    judged: list[XGBoostParams] = []
 
-    def stop(settings: Settings) -> float:
+    def stop(settings: XGBoostParams) -> float:
         if len(judged) == stopped_after:
             raise KeyboardInterrupt
         judged.append(settings)
-        return judge(settings)
+        return objective(settings)
 
     with pytest.raises(KeyboardInterrupt):
         search(stop, propose, 20, 3, resumed)
@@ -103,16 +107,16 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(
     told: list[tuple[int, int, float]] = []
     judged.clear()
 
-    def note(settings: Settings) -> float:
+    def note(settings: XGBoostParams) -> float:
         judged.append(settings)
-        return judge(settings)
+        return objective(settings)
 
     assert search(note, propose, 20, 3, resumed, lambda *news: told.append(news)) == best
     assert len(judged) == 20 - stopped_after
     assert resumed.read_bytes() == whole.read_bytes()
     assert [news[:2] for news in told] == [(i + 1, 20) for i in range(20)]
     assert told[-1][2] == best.value
-    assert search(judge, propose, 5, 3, whole) == max(
+    assert search(objective, propose, 5, 3, whole) == max(
         _read_trials(whole)[:5], key=lambda trial: trial.value or 0.0
     )
     assert len(_read_trials(whole)) == 20
@@ -122,4 +126,4 @@ def test_a_damaged_file_of_trials_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trials.json"
     path.write_text('[{"settings": 3}]')
     with pytest.raises(BundleError, match="Delete it to search anew"):
-        search(judge, partial(suggest, methods=("hist",)), 1, 0, path)
+        search(objective, partial(suggest, methods=("hist",)), 1, 0, path)

@@ -117,7 +117,7 @@ def test_the_demo_ends_with_a_report_and_leaves_a_detector(tmp_path: Path) -> No
     assert "<script" not in report.read_text()
     results = load_results(report.parent / "results.json")
     assert {"XGBoost", "hybrid", "variational, corrected, filtered"} <= {
-        one.name for one in results.contestants
+        one.name for one in results.candidates
     }
     detector = load(tmp_path / re.search(r"a saved detector: ([^;]+);", shown)[1])
     assert detector.supervision == "anchored"

@@ -8,8 +8,8 @@ from typing import Any
 
 from turncoat.evaluation.results import (
     Axis,
+    CandidateResult,
     Comparison,
-    Contestant,
     Curves,
     Figure,
     Interval,
@@ -72,7 +72,7 @@ def rich() -> Results:
         protocol="matched",
         preset="handbook",
         summary=(
-            "Every contestant was fitted on the same rows, with the same features, and judged on the same later rows.",
+            "Every candidate was fitted on the same rows, with the same features, and judged on the same later rows.",
             "XGBoost ranks best alone. A ranker inside the regimes keeps its ranking and gives probabilities that are right.",
             "Corrected scores of the hidden Markov models are calibrated; raw beliefs are not, whichever tier they come from.",
         ),
@@ -94,7 +94,7 @@ def rich() -> Results:
         ),
         n_folds=2,
         seeds=(1, 2),
-        contestants=_contestants(),
+        candidates=_candidates(),
         scoring=tuple(
             f"{tier}, {score}"
             for tier in ("Baum-Welch", "variational")
@@ -154,10 +154,10 @@ def _tier_intervals() -> tuple[Interval, Interval, Interval, Interval]:
 
 
 def minimal() -> Results:
-    """One contestant, no fraud in the test rows, nothing else."""
+    """One candidate, no fraud in the test rows, nothing else."""
     figure = Figure(None, (None,), None, None, None)
     curves = Curves((), (), (), (), ())
-    only = Contestant(
+    only = CandidateResult(
         "forest",
         "baseline",
         None,
@@ -178,7 +178,7 @@ def minimal() -> Results:
         parts=(),
         n_folds=1,
         seeds=(1,),
-        contestants=(only,),
+        candidates=(only,),
         scoring=(),
         comparisons=(),
         slices=(),
@@ -193,7 +193,7 @@ def minimal() -> Results:
 def hostile(name: str) -> Results:
     """Every name that comes from outside is this one."""
     base = rich()
-    contestant = _contestant(name, "baseline", None, None, None, "probability", 0.5, note=name)
+    candidate = _candidate(name, "baseline", None, None, None, "probability", 0.5, note=name)
     return Results(
         title=name,
         protocol=name,
@@ -204,7 +204,7 @@ def hostile(name: str) -> Results:
         parts=(PartRow(name, 1, 1, 1),),
         n_folds=2,
         seeds=(1,),
-        contestants=(contestant,),
+        candidates=(candidate,),
         scoring=(name,),
         comparisons=(Comparison(name, name, name, 0.1, (0.0, 0.2), (0.0, 0.2), None, name),),
         slices=(SliceTable(name, name, (SliceRow(name, 1, 0, {name: None}),)),),
@@ -219,17 +219,15 @@ def hostile(name: str) -> Results:
                 }
             ),
         ),
-        regimes=(
-            RegimeTable(**{**_fields(base.regimes[0]), "contestant": name, "measured": name}),
-        ),
+        regimes=(RegimeTable(**{**_fields(base.regimes[0]), "candidate": name, "measured": name}),),
         published=(Published(name, name, {name: 0.1}),),
         errata=(name,),
         warnings=(name,),
-        trainings=(replace(base.trainings[0], contestant=name),),
+        trainings=(replace(base.trainings[0], candidate=name),),
         latents=tuple(
             replace(
                 one,
-                contestant=name,
+                candidate=name,
                 measured=name,
                 verdict=(name,),
                 axes=tuple(replace(axis, name=name) for axis in one.axes),
@@ -244,15 +242,15 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def _contestants() -> tuple[Contestant, ...]:
+def _candidates() -> tuple[CandidateResult, ...]:
     made = []
     for tier, name, skill in (
         ("baum-welch", "Baum-Welch", 0.30),
         ("variational", "variational", 0.34),
     ):
         made += [
-            _contestant(f"{name}, raw, smoothed", "hmm", tier, "none", "smoothed", "raw", skill),
-            _contestant(
+            _candidate(f"{name}, raw, smoothed", "hmm", tier, "none", "smoothed", "raw", skill),
+            _candidate(
                 f"{name}, corrected, smoothed",
                 "hmm",
                 tier,
@@ -261,7 +259,7 @@ def _contestants() -> tuple[Contestant, ...]:
                 "corrected",
                 skill + 0.018,
             ),
-            _contestant(
+            _candidate(
                 f"{name}, corrected, filtered",
                 "hmm",
                 tier,
@@ -270,7 +268,7 @@ def _contestants() -> tuple[Contestant, ...]:
                 "corrected",
                 skill - 0.003,
             ),
-            _contestant(
+            _candidate(
                 f"{name}, anchored, corrected, filtered",
                 "hmm",
                 tier,
@@ -281,7 +279,7 @@ def _contestants() -> tuple[Contestant, ...]:
             ),
         ]
     made += [
-        _contestant(
+        _candidate(
             "XGBoost",
             "baseline",
             None,
@@ -291,11 +289,11 @@ def _contestants() -> tuple[Contestant, ...]:
             0.7402,
             note="64 trials of Optuna, exact trees",
         ),
-        _contestant("logistic regression", "baseline", None, None, None, "probability", 0.5611),
-        _contestant("random forest", "baseline", None, None, None, "probability", 0.6904),
-        _contestant("isolation forest", "baseline", None, None, None, "anomaly", 0.1873),
-        _contestant("XGBoost, isotonic", "calibrated", None, None, None, "probability", 0.7301),
-        _contestant(
+        _candidate("logistic regression", "baseline", None, None, None, "probability", 0.5611),
+        _candidate("random forest", "baseline", None, None, None, "probability", 0.6904),
+        _candidate("isolation forest", "baseline", None, None, None, "anomaly", 0.1873),
+        _candidate("XGBoost, isotonic", "calibrated", None, None, None, "probability", 0.7301),
+        _candidate(
             "XGBoost on beliefs and features",
             "hybrid",
             "variational",
@@ -304,7 +302,7 @@ def _contestants() -> tuple[Contestant, ...]:
             "probability",
             0.7455,
         ),
-        _contestant(
+        _candidate(
             "XGBoost inside the variational regimes",
             "ranker",
             "variational",
@@ -317,7 +315,7 @@ def _contestants() -> tuple[Contestant, ...]:
     return tuple(made)
 
 
-def _contestant(
+def _candidate(
     name: str,
     family: str,
     tier: str | None,
@@ -326,7 +324,7 @@ def _contestant(
     kind: str,
     skill: float,
     note: str = "",
-) -> Contestant:
+) -> CandidateResult:
     is_probability = kind in ("corrected", "probability")
     gap = 0.0007 + 0.0031 * (1 - skill) if is_probability else 0.1234 + skill / 10
     values = {
@@ -344,7 +342,7 @@ def _contestant(
         metric: _figure(values[metric], _SPREADS.get(metric, values[metric] / 9))
         for metric in _METRICS
     }
-    return Contestant(
+    return CandidateResult(
         name,
         family,
         tier,
@@ -643,7 +641,7 @@ def _latents(name: str, rows: int) -> LatentMap:
     bumpy = tuple(share * (1.4 if at % 2 else 0.6) for at, share in enumerate(ramp))
     mixed = tuple((0.5 - at / 60, 0.3, 0.1 + at / 80, 0.1 + at / 240) for at in range(20))
     return LatentMap(
-        contestant=name,
+        candidate=name,
         measured=f"test part, first fold and seed, filtered; {rows} of 268,540 rows",
         x=x,
         y=y,

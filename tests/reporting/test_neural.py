@@ -123,7 +123,7 @@ def test_losses_of_a_wide_range_have_a_logarithmic_axis() -> None:
 def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
     expected = [
         [
-            one.contestant,
+            one.candidate,
             str(one.latent_dim),
             str(len(one.train_losses)),
             str(one.best_epoch),
@@ -139,7 +139,7 @@ def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
     ]
     written = [
         (
-            row["contestant"],
+            row["candidate"],
             int(row["epoch"]),
             float(row["train_loss"]),
             float(row["validation_loss"]),
@@ -147,7 +147,7 @@ def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
         for row in file_of("losses")
     ]
     assert written == [
-        (one.contestant, epoch, *losses)
+        (one.candidate, epoch, *losses)
         for one in results().trainings
         for epoch, losses in enumerate(
             zip(one.train_losses, one.validation_losses, strict=True), start=1
@@ -514,11 +514,11 @@ def test_names_are_escaped() -> None:
     joint = results().joint
     assert joint is not None
     read = with_changes(
-        trainings=(replace(results().trainings[0], contestant=name),),
+        trainings=(replace(results().trainings[0], candidate=name),),
         latents=(
             replace(
                 latents,
-                contestant=name,
+                candidate=name,
                 axes=tuple(replace(axis, name=name) for axis in latents.axes),
             ),
         ),

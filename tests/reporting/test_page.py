@@ -30,10 +30,10 @@ def results() -> Results:
     return cases.rich()
 
 
-def test_every_contestant_has_its_figures() -> None:
-    rows = page().rows("contestants")
-    said = {row[0][0]: row[0][1] for row in page().tables["contestants"]}
-    for one in results().contestants:
+def test_every_candidate_has_its_figures() -> None:
+    rows = page().rows("candidates")
+    said = {row[0][0]: row[0][1] for row in page().tables["candidates"]}
+    for one in results().candidates:
         assert said[one.name] == [
             line for line in (f"{one.kind}, {one.mode}" if one.mode else one.kind, one.note) if line
         ]
@@ -49,7 +49,7 @@ def test_every_contestant_has_its_figures() -> None:
 
 def test_every_figure_is_in_the_folded_table() -> None:
     expected = []
-    for one in results().contestants:
+    for one in results().candidates:
         expected.append([one.name])
         for metric in show.METRICS:
             if metric in one.figures:
@@ -72,8 +72,8 @@ def test_every_figure_is_in_the_folded_table() -> None:
 
 
 def test_scores_that_are_no_probabilities_are_greyed_only_in_calibration() -> None:
-    table = next(table for table in report().tables if table.name == "contestants")
-    names = {one.name: one for one in results().contestants}
+    table = next(table for table in report().tables if table.name == "candidates")
+    names = {one.name: one for one in results().candidates}
     for group in table.groups:
         for row in group.rows:
             for column, cell in zip(table.columns, row, strict=True):
@@ -115,14 +115,14 @@ def test_tiers_table_has_the_fraud_regime_and_the_scores() -> None:
         ("5.46", ["4.81 to 6.12"]),
     ]
     one = next(
-        one for one in results().contestants if one.name == "variational, corrected, filtered"
+        one for one in results().candidates if one.name == "variational, corrected, filtered"
     )
     assert first[6][0] == f"{one.figures['average_precision'].value:.3f}"
     assert [value for value, _ in rows["neural"]] == ["9", "64", "3.81\xa0%", *[show.DASH] * 6]
 
 
 def test_scoring_table_is_that_of_the_paper() -> None:
-    named = {one.name: one for one in results().contestants}
+    named = {one.name: one for one in results().candidates}
     rows = [row for row in page().tables["scoring"] if len(row) > 1]
     assert [row[0][0] for row in rows] == [
         "raw / smoothed",
@@ -145,7 +145,7 @@ def test_published_figures_stand_above_ours() -> None:
             published.name,
             *(show.as_given(published.figures.get(m)) for m in metrics),
         ]
-    assert len(rows) == len(results().published) + len(results().contestants)
+    assert len(rows) == len(results().published) + len(results().candidates)
 
 
 def test_slices() -> None:
@@ -153,7 +153,7 @@ def test_slices() -> None:
         expected: list[list[str]] = []
         for table in results().slices:
             if table.title == title:
-                expected.append([table.contestant])
+                expected.append([table.candidate])
                 expected += [_slice_row(table, at) for at in range(len(table.rows))]
         assert [[value for value, _ in row] for row in page().tables[f"slices_{place}"]] == expected
 
@@ -290,8 +290,8 @@ def test_figures_follow_the_page_into_the_dark() -> None:
 def test_least_results_have_only_what_they_have() -> None:
     html = make_report(cases.minimal(), {}).html()
     read = read_page(html)
-    assert set(read.tables) == {"contestants", "every_figure"}
-    assert [value for value, _ in read.rows("contestants")["forest"]] == [show.DASH, show.DASH]
+    assert set(read.tables) == {"candidates", "every_figure"}
+    assert [value for value, _ in read.rows("candidates")["forest"]] == [show.DASH, show.DASH]
     for absent in (
         "Headlines",
         "Choosing K",
@@ -307,7 +307,7 @@ def test_least_results_have_only_what_they_have() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"contestants": (), "scoring": ()},
+        {"candidates": (), "scoring": ()},
         {
             "scoring": ("nobody",),
             "slices": (SliceTable("by month", "nobody", ()),),
@@ -321,7 +321,7 @@ def test_least_results_have_only_what_they_have() -> None:
         },
         {"regimes": tuple(replace(one, rows=(), transition=()) for one in cases.rich().regimes)},
         {
-            "contestants": tuple(replace(one, figures={}) for one in cases.rich().contestants[:2]),
+            "candidates": tuple(replace(one, figures={}) for one in cases.rich().candidates[:2]),
             "published": cases.rich().published,
         },
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from tests.reporting import cases
 from turncoat.errors import BundleError
-from turncoat.evaluation.results import Contestant, Results, load_results, save_results
+from turncoat.evaluation.results import CandidateResult, Results, load_results, save_results
 from turncoat.reporting import write_report, writing
 
 
@@ -22,7 +22,7 @@ def _few() -> Results:
         "selections": rich.selections[:1],
         "trainings": rich.trainings[:1],
     }
-    return replace(rich, contestants=rich.contestants[1:3], scoring=(), **few)
+    return replace(rich, candidates=rich.candidates[1:3], scoring=(), **few)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -50,7 +50,7 @@ def test_all_files_are_written_and_always_the_same(written: Path, tmp_path: Path
     assert files == _files(tmp_path)
     assert {
         "report.html",
-        "tables/contestants.csv",
+        "tables/candidates.csv",
         "figures/differences-1.svg",
         "figures/differences-1.png",
     } <= set(files)
@@ -59,7 +59,7 @@ def test_all_files_are_written_and_always_the_same(written: Path, tmp_path: Path
         name[:-4] for name in files if name.endswith(".png")
     }
     for name in (
-        "contestants",
+        "candidates",
         "comparisons",
         "orders_1",
         "transitions_1",
@@ -72,10 +72,10 @@ def test_all_files_are_written_and_always_the_same(written: Path, tmp_path: Path
 
 def test_files_hold_full_precision(written: Path) -> None:
     results = _few()
-    rows = {row["contestant"]: row for row in _table(written, "contestants")}
-    for one in results.contestants:
+    rows = {row["candidate"]: row for row in _table(written, "candidates")}
+    for one in results.candidates:
         row = rows[one.name]
-        assert (row["contestant_mode"], row["contestant_kind"]) == (one.mode, one.kind)
+        assert (row["candidate_mode"], row["candidate_kind"]) == (one.mode, one.kind)
         assert row["family"] == "Hidden Markov models"
         _same_figures(row, one)
     comparison, row = results.comparisons[0], _table(written, "comparisons")[0]
@@ -99,12 +99,12 @@ def test_files_hold_full_precision(written: Path) -> None:
         list(row) for row in results.regimes[0].transition
     ]
     folds = _table(written, "every_figure")[0]
-    assert (float(folds["fold_1"]), float(folds["fold_2"])) == results.contestants[0].figures[
+    assert (float(folds["fold_1"]), float(folds["fold_2"])) == results.candidates[0].figures[
         "average_precision"
     ].by_fold
 
 
-def _same_figures(row: dict[str, str], one: Contestant) -> None:
+def _same_figures(row: dict[str, str], one: CandidateResult) -> None:
     for metric in ("average_precision", "ece_mass", "recall_at_1%"):
         figure = one.figures[metric]
         assert figure.by_customer is not None
@@ -129,7 +129,7 @@ def test_a_failed_run_leaves_the_earlier_report(
     monkeypatch.setattr(writing, "replace_file", full)
     with pytest.raises(BundleError, match="cannot write the report"):
         write_report(replace(cases.minimal(), title="Another"), {}, tmp_path)
-    broken: Any = replace(cases.minimal(), contestants=(None,))
+    broken: Any = replace(cases.minimal(), candidates=(None,))
     with pytest.raises(AttributeError):
         write_report(broken, {}, tmp_path)
     assert _files(tmp_path) == before

@@ -16,8 +16,8 @@ from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from turncoat.data import Transactions
-    from turncoat.evaluation.results import Contestant, Results
-    from turncoat.evaluation.settings import Settings
+    from turncoat.evaluation.results import CandidateResult, Results
+    from turncoat.evaluation.settings import StudySettings
 
 _SHOWN = {
     "average_precision": "AP",
@@ -140,7 +140,7 @@ def compare(
         ),
     ] = "",
     calibrations: Annotated[
-        str, typer.Option(help="Of every contestant afterwards: Platt, isotonic, Venn-Abers.")
+        str, typer.Option(help="Of every candidate afterwards: Platt, isotonic, Venn-Abers.")
     ] = "isotonic",
     trials: Annotated[
         int | None, typer.Option(help="Trials of XGBoost's search; by default as the preset.")
@@ -303,12 +303,12 @@ def demo(
     _show(results, run, as_json=False)
 
 
-def _preset(preset: Preset) -> Settings:
-    from turncoat.evaluation.settings import Settings
+def _preset(preset: Preset) -> StudySettings:
+    from turncoat.evaluation.settings import StudySettings
     from turncoat.selection.widths import WIDTHS
 
     if preset is Preset.QUICK:
-        return Settings(
+        return StudySettings(
             preset="quick",
             orders=tuple(range(2, 7)),
             n_restarts=2,
@@ -323,8 +323,8 @@ def _preset(preset: Preset) -> Settings:
             joint_cycles=15,
         )
     if preset is Preset.PAPER:
-        return Settings(preset="paper", n_trials=100, latent_dims=WIDTHS, class_weighting=True)
-    return Settings()
+        return StudySettings(preset="paper", n_trials=100, latent_dims=WIDTHS, class_weighting=True)
+    return StudySettings()
 
 
 def _baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
@@ -336,28 +336,28 @@ def _baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
 
 def _study(
     transactions: Transactions,
-    settings: Settings,
+    settings: StudySettings,
     out: Path,
     source: str,
     schema: str,
     scenario: str,
 ) -> Results:
-    """Run, judge and write everything."""
+    """Run, evaluate and write everything."""
     from turncoat.evaluation.tuning import check_extra
 
     for module in ("jinja2", "matplotlib"):  # before the long work
         check_extra(module, "the report")
-    from turncoat.evaluation.judging import judge
+    from turncoat.evaluation.evaluator import evaluate
     from turncoat.evaluation.manifest import manifest_of
     from turncoat.evaluation.results import save_results
-    from turncoat.evaluation.study import run
+    from turncoat.evaluation.study import run_study
     from turncoat.reporting import write_report
     from turncoat.storage import replace_file
 
     console = Console(stderr=True)
     scenarios = _scenarios(transactions, source, scenario) if scenario else None
     try:
-        studied = run(transactions, settings, out, console)
+        studied = run_study(transactions, settings, out, console)
     except KeyboardInterrupt:
         console.print(
             f"stopped; what is finished is kept in {out}, and the same command goes on from there",
@@ -366,7 +366,7 @@ def _study(
         )
         raise
     with console.status(f"judging, {settings.n_resamples:,} resamples"):
-        results = judge(studied, scenarios)
+        results = evaluate(studied, scenarios)
     manifest = manifest_of(studied, source, schema, scenario)
     save_results(results, out / "results.json")
     replace_file(out / "manifest.json", json.dumps(manifest, indent=1).encode())
@@ -393,7 +393,7 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
     if as_json:
         figures = {
             one.name: {metric: figure.value for metric, figure in one.figures.items()}
-            for one in results.contestants
+            for one in results.candidates
         }
         typer.echo(
             json.dumps({"report": str(report), "figures": figures, "warnings": results.warnings})
@@ -405,7 +405,7 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
         title=f"{results.title}: test part, out of sample"
         + (f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""),
     )
-    for one in filter(_is_main, results.contestants):
+    for one in filter(_is_main, results.candidates):
         values = [one.figures[metric].value if metric in one.figures else None for metric in _SHOWN]
         digits = [4 if metric in ("ece_mass", "log_loss") else 3 for metric in _SHOWN]
         table.add_row(
@@ -434,8 +434,8 @@ def _show(results: Results, out: Path, as_json: bool) -> None:
     typer.echo(report)
 
 
-def _is_main(one: Contestant) -> bool:
-    """Whether a contestant is what one would use, and not one of its variants, which the report shows."""
+def _is_main(one: CandidateResult) -> bool:
+    """Whether a candidate is what one would use, and not one of its variants, which the report shows."""
     return one.family in ("baseline", "hybrid", "ranker") or (
         one.family,
         one.kind,

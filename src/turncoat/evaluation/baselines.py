@@ -23,12 +23,12 @@ from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.evaluation.tuning import (
     FIXED,
     Announce,
-    Settings,
     Trial,
+    XGBoostParams,
     boosted,
     customer_folds,
-    fold_judge,
     from_extra,
+    make_objective,
     over_folds,
     predicted,
     search,
@@ -52,7 +52,7 @@ class FittedBaseline(Protocol):
 
 
 class Baseline(Protocol):
-    """Settings of a baseline that can be fitted."""
+    """XGBoostParams of a baseline that can be fitted."""
 
     def fit(
         self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
@@ -62,7 +62,7 @@ class Baseline(Protocol):
 
 
 @dataclass(frozen=True)
-class Logistic:
+class LogisticBaseline:
     """Ridge logistic regression on standardised cells and one-hot codes, with a column for what is missing.
 
     The last columns are codes, `n_categories` of each. Of several inverse penalties in `strengths`, the best in average precision over
@@ -153,7 +153,7 @@ class Encoding:
             row, j = wrong[0]
             raise DataError(
                 f"row {row}, categorical column {j}: found code {codes[row, j]}; codes run from 0 to {sizes[j] - 1}. "
-                "Give Logistic the panel's `n_categories`"
+                "Give LogisticBaseline the panel's `n_categories`"
             )
         places = codes + 1 + np.concatenate([[0], np.cumsum(sizes[:-1] + 1)])
         starts = np.arange(len(codes) + 1) * len(sizes)
@@ -237,7 +237,7 @@ class FittedIsolationForest:
 
 
 @dataclass(frozen=True)
-class XGBoost:
+class XGBoostBaseline:
     """Gradient boosted trees, with fixed settings or with the best of `n_trials` that Optuna tries, the fixed ones first.
 
     Trials are judged by average precision over customer-disjoint folds of some customers with about `search_rows` rows in all, drawn
@@ -250,7 +250,7 @@ class XGBoost:
     search_rows: int = 30_000
     folder: Path | None = None
     n_threads: int | None = None
-    settings: Settings | None = None  # in place of a search, as an earlier one found
+    settings: XGBoostParams | None = None  # in place of a search, as an earlier one found
     announce: Announce | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -286,9 +286,9 @@ class XGBoost:
             if self.folder is None
             else trials_file(self.folder, columns, labels, folds, seed, methods)
         )
-        judge = fold_judge(columns, labels, folds, seed)
+        objective = make_objective(columns, labels, folds, seed)
         return search(
-            judge, partial(suggest, methods=methods), self.n_trials, seed, path, self.announce
+            objective, partial(suggest, methods=methods), self.n_trials, seed, path, self.announce
         )
 
     def _threads(self) -> int:

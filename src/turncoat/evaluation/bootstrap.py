@@ -18,7 +18,7 @@ from scipy.stats import wilcoxon
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-from turncoat.evaluation.metrics import ROW_METRICS, Judged, mean_of_known, row_figures
+from turncoat.evaluation.metrics import ROW_METRICS, ScoredLabels, mean_of_known, row_figures
 from turncoat.evaluation.results import Interval
 from turncoat.numerics.engine import available_threads
 
@@ -66,7 +66,7 @@ class Resamples:
 
 
 def bootstrap(
-    columns: Mapping[str, Sequence[Judged]],
+    columns: Mapping[str, Sequence[ScoredLabels]],
     unit: str,
     *,
     n_resamples: int = N_RESAMPLES,
@@ -146,7 +146,7 @@ def wilcoxon_p(first_losses: Array, second_losses: Array) -> float | None:
     return float(wilcoxon(differences).pvalue)
 
 
-def _common_rows(columns: Mapping[str, Sequence[Judged]]) -> Sequence[Judged]:
+def _common_rows(columns: Mapping[str, Sequence[ScoredLabels]]) -> Sequence[ScoredLabels]:
     """The folds of the first column, whose rows are those of all."""
     if not columns or not all(len(folds) for folds in columns.values()):
         raise DataError(

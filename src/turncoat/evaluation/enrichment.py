@@ -8,7 +8,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.evaluation.bootstrap import percentiles
-from turncoat.evaluation.metrics import Judged, mean_of_known, or_none
+from turncoat.evaluation.metrics import ScoredLabels, mean_of_known, or_none
 from turncoat.evaluation.results import TierRow
 
 FIGURES = ("occupancy", "fraud_rate", "captured", "enrichment")
@@ -16,10 +16,10 @@ FIGURES = ("occupancy", "fraud_rate", "captured", "enrichment")
 
 def tier_row(
     name: str,
-    contestant: str,
+    candidate: str,
     n_states: int,
     latent_dim: int | None,
-    memberships: Sequence[Sequence[Judged]],
+    memberships: Sequence[Sequence[ScoredLabels]],
     *,
     n_resamples: int,
     seed: int,
@@ -48,10 +48,10 @@ def tier_row(
         f"{figure}_interval": percentiles(column)
         for figure, column in zip(FIGURES, resampled.T, strict=True)
     }
-    return TierRow(name, contestant, n_states, latent_dim, **figures, **intervals)  # type: ignore[arg-type]
+    return TierRow(name, candidate, n_states, latent_dim, **figures, **intervals)  # type: ignore[arg-type]
 
 
-def _by_customer(judged: Judged) -> Array:
+def _by_customer(judged: ScoredLabels) -> Array:
     """Rows, membership, membership of frauds and frauds of every customer [U, 4]."""
     _, codes = np.unique(judged.customers, return_inverse=True)
     columns = (

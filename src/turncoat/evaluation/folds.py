@@ -1,4 +1,4 @@
-"""One fold of a study: who is fitted on, calibrated with and judged on, and the columns that every contestant gets alike."""
+"""One fold of a study: who is fitted on, calibrated with and judged on, and the columns that every candidate gets alike."""
 
 from __future__ import annotations
 

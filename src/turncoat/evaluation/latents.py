@@ -9,7 +9,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-from turncoat.evaluation.manifold import LEAST_ROWS, Line, smaller_share, verdict, walk
+from turncoat.evaluation.manifold import LEAST_ROWS, Direction, smaller_share, verdict, walk
 from turncoat.evaluation.results import LatentMap
 from turncoat.evaluation.tuning import from_extra
 
@@ -25,7 +25,7 @@ _EXPECTED_WARNINGS = ("Tensorflow not installed", "Spectral initialisation faile
 
 
 def latent_map(
-    contestant: str,
+    candidate: str,
     measured: str,
     latents: Array,
     regimes: Array,
@@ -51,7 +51,7 @@ def latent_map(
     in_piece = np.ones(len(rows), bool)
     lines = []
     if len(distinct) >= LEAST_ROWS:
-        lines.append(Line(PRINCIPAL, np.arange(len(points)), components[:, 0]))
+        lines.append(Direction(PRINCIPAL, np.arange(len(points)), components[:, 0]))
     if len(distinct) > 1:
         graph = _neighbours(distinct)
         in_piece = _in_largest(graph.minimum(graph.T), which)
@@ -70,7 +70,7 @@ def latent_map(
     is_drawn = len(distinct) > NEIGHBOURS
     places = _umap(points, seed) if is_drawn else components
     return LatentMap(
-        contestant,
+        candidate,
         f"{measured}; {len(rows):,} of {len(latents):,} rows",
         tuple(places[:, 0].tolist()),
         tuple(places[:, 1].tolist()),
@@ -166,7 +166,7 @@ def _in_largest(graph: Any, which: Array) -> Array:
     return np.asarray(pieces == np.bincount(pieces).argmax())
 
 
-def _diffusion(graph: Any, which: Array, labels: Array, seed: int) -> list[Line]:
+def _diffusion(graph: Any, which: Array, labels: Array, seed: int) -> list[Direction]:
     """The first diffusion component on the largest piece, if that has 20 points, nine rows in ten and nine frauds in ten.
 
     Neighbours on either side are joined here, so that few rows are left out. Weights are Gaussian, in units of both points' distances
@@ -195,7 +195,7 @@ def _diffusion(graph: Any, which: Array, labels: Array, seed: int) -> list[Line]
         vectors[:, 0] * sums.diagonal()
     )  # of the two highest eigenvalues the lower comes first
     cosine = np.where(component < 0.0, component / -component.min(), component / component.max())
-    return [Line(DIFFUSION, rows, np.arccos(-cosine)[own])]
+    return [Direction(DIFFUSION, rows, np.arccos(-cosine)[own])]
 
 
 def _umap(points: Array, seed: int) -> Array:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from turncoat.errors import BundleError
-from turncoat.evaluation.settings import Settings, plain_settings, settings_from
-from turncoat.evaluation.study import Studied
+from turncoat.evaluation.settings import StudySettings, plain_settings, settings_from
+from turncoat.evaluation.study import Study
 
 PACKAGES = (
     "turncoat",
@@ -27,7 +27,7 @@ PACKAGES = (
 )
 
 
-def manifest_of(studied: Studied, source: str, schema: str, scenario: str) -> dict[str, Any]:
+def manifest_of(studied: Study, source: str, schema: str, scenario: str) -> dict[str, Any]:
     """Versions, data and settings. `source`, `schema` and the column of scenarios are as they were given."""
     return {
         "source": source,
@@ -41,7 +41,7 @@ def manifest_of(studied: Studied, source: str, schema: str, scenario: str) -> di
     }
 
 
-def load_manifest(path: Path) -> tuple[Mapping[str, Any], Settings]:
+def load_manifest(path: Path) -> tuple[Mapping[str, Any], StudySettings]:
     """Read a manifest, and the settings in it."""
     try:
         manifest = json.loads(path.read_bytes())

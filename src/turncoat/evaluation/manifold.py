@@ -33,7 +33,7 @@ _GRID = 512
 _ROUNDING = 1e-12
 
 
-class Line(NamedTuple):
+class Direction(NamedTuple):
     """Some rows, each at a place along one direction."""
 
     name: str
@@ -50,7 +50,7 @@ class Walk(NamedTuple):
 
 
 def walk(
-    line: Line,
+    line: Direction,
     latents: Array,
     regimes: Array,
     labels: Array,
@@ -190,7 +190,7 @@ def verdict(
     rng = np.random.default_rng(seed)
     chance = _highest(lambda: monotone(_turned(rng.permutation(best.labels))) or 0.0)
     return (
-        f"Judged along the {best.axis.name}, which places {len(best.labels):,} of {n_rows:,} rows and on which regimes are "
+        f"ScoredLabels along the {best.axis.name}, which places {len(best.labels):,} of {n_rows:,} rows and on which regimes are "
         f"{best.axis.segmented:.2f} segmented{''.join(f' ({other})' for other in others)}; no figure here comes from UMAP.",
         _on_pieces(best, in_piece, labels),
         _on_segments(best, rng),

@@ -87,7 +87,7 @@ class Ranking(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class ScoredLabels:
     """The scores of N transactions beside what they were. The arrays are not to be changed."""
 
     scores: Array  # [N] higher is more suspicious
@@ -119,7 +119,7 @@ class Judged:
         object.__setattr__(self, "days", _whole("days", self.days, len(scores)))
 
     @classmethod
-    def together(cls, parts: Sequence[Judged]) -> Judged:
+    def together(cls, parts: Sequence[ScoredLabels]) -> ScoredLabels:
         """The rows of several parts, such as folds, as one."""
         if not parts:
             raise DataError("no part was given to put together; give at least one")
@@ -140,9 +140,11 @@ class Judged:
         """Number of frauds."""
         return int(self.labels.sum())
 
-    def take(self, rows: Array) -> Judged:
+    def take(self, rows: Array) -> ScoredLabels:
         """Some rows, named by number or by a mask."""
-        return Judged(self.scores[rows], self.labels[rows], self.customers[rows], self.days[rows])
+        return ScoredLabels(
+            self.scores[rows], self.labels[rows], self.customers[rows], self.days[rows]
+        )
 
 
 def _whole(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) -> Array:
@@ -159,7 +161,7 @@ def _whole(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) ->
 
 
 def measure(
-    judged: Judged, names: Iterable[str] = tuple(METRICS), weights: ArrayLike | None = None
+    judged: ScoredLabels, names: Iterable[str] = tuple(METRICS), weights: ArrayLike | None = None
 ) -> dict[str, float]:
     """Metrics by name, each row counted `weights` [N] times; NaN where a metric does not exist."""
     wanted = list(names)
@@ -206,7 +208,7 @@ def mean_of_known(figures: Array, axis: int = 0) -> Array:
     )
 
 
-def log_losses(judged: Judged) -> Array:
+def log_losses(judged: ScoredLabels) -> Array:
     """Minus the log probability of each row's label [N]; NaN if the scores are no probabilities."""
     if not judged.ranking.is_probability:
         return np.full(len(judged), np.nan)
@@ -214,7 +216,7 @@ def log_losses(judged: Judged) -> Array:
     return np.asarray(-np.log(np.clip(chances, _CLIP, 1.0)))
 
 
-def brier_losses(judged: Judged) -> Array:
+def brier_losses(judged: ScoredLabels) -> Array:
     """Squared distance of score and label [N], the losses whose mean is the Brier score; NaN if the scores are no probabilities."""
     if not judged.ranking.is_probability:
         return np.full(len(judged), np.nan)
@@ -228,7 +230,7 @@ LOSSES = {
 }  # metrics that are a mean over transactions
 
 
-def card_precision(judged: Judged, k: int = DAILY, weights: ArrayLike | None = None) -> float:
+def card_precision(judged: ScoredLabels, k: int = DAILY, weights: ArrayLike | None = None) -> float:
     """Card precision@k of the Fraud Detection Handbook, mean over days.
 
     Every day the k customers with the highest score of that day are looked at; the precision is how many of them had a fraud
@@ -251,7 +253,9 @@ def card_precision(judged: Judged, k: int = DAILY, weights: ArrayLike | None = N
     return float(np.mean(shares)) if shares else math.nan
 
 
-def daily_precision(judged: Judged, k: int = DAILY, weights: ArrayLike | None = None) -> float:
+def daily_precision(
+    judged: ScoredLabels, k: int = DAILY, weights: ArrayLike | None = None
+) -> float:
     """Frauds among the k highest scores of a day, over k, even if the day has fewer; mean over days.
 
     Of equal scores at the edge, the share that fits is as fraudulent as all of them.
@@ -264,7 +268,7 @@ def daily_precision(judged: Judged, k: int = DAILY, weights: ArrayLike | None = 
     return float(np.mean(shares)) if shares else math.nan
 
 
-def _by_day(judged: Judged, rows: Array) -> list[Array]:
+def _by_day(judged: ScoredLabels, rows: Array) -> list[Array]:
     """The rows of each day, oldest first."""
     if len(rows) == 0:
         return []
@@ -272,7 +276,7 @@ def _by_day(judged: Judged, rows: Array) -> list[Array]:
     return np.split(ordered, np.flatnonzero(np.diff(judged.days[ordered])) + 1)
 
 
-def curves(judged: Judged, n_bins: int = N_BINS) -> Curves:
+def curves(judged: ScoredLabels, n_bins: int = N_BINS) -> Curves:
     """Precision over recall at up to 200 evenly spaced recalls, and reliability in bins of equal mass, lowest scores first.
 
     Without fraud there is no recall, and without probabilities no reliability: those are empty.

@@ -36,7 +36,7 @@ def regime_table(name: str, detector: Detector, panel: Panel, saturation: float)
         for k in range(regimes.n_states)
     )
     return RegimeTable(
-        contestant=name,
+        candidate=name,
         measured=f"{regimes.part} part, {regimes.mode}, held out",
         fraud_regime=regimes.fraud_state,
         temperature=float(detector.model_.temperature),

@@ -33,8 +33,8 @@ _BOOK_MEMORY = 7 * DAY  # the book forgets cards that were compromised before it
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """Settings of the split."""
+class SplitProtocol:
+    """StudySettings of the split."""
 
     name: str = "matched"
     seed: int = 42

@@ -21,7 +21,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of one contestant: the mean over folds and seeds, its spread, and 90 % bootstrap intervals of the mean."""
+    """One metric of one candidate: the mean over folds and seeds, its spread, and 90 % bootstrap intervals of the mean."""
 
     value: float | None
     by_fold: tuple[float | None, ...]  # mean over seeds
@@ -44,7 +44,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class CandidateResult:
     """A model whose scores were judged on the test rows, all out of sample."""
 
     name: str  # unique, for people: "variational, anchored, corrected, filtered"
@@ -61,7 +61,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One contestant less another, on the same resamples: positive means that the first is higher."""
+    """One candidate less another, on the same resamples: positive means that the first is higher."""
 
     first: str
     second: str
@@ -87,10 +87,10 @@ class SliceRow:
 
 @dataclass(frozen=True)
 class SliceTable:
-    """One contestant over slices of the test rows."""
+    """One candidate over slices of the test rows."""
 
     title: str  # "by length of history" or "by scenario"
-    contestant: str
+    candidate: str
     rows: tuple[SliceRow, ...]
 
 
@@ -120,7 +120,7 @@ class Selection:
     criterion: str | None
     by_criterion: int | None  # None without a criterion that all orders have
     by_eligibility: int | None
-    used: int  # the K that the contestants have
+    used: int  # the K that the candidates have
     why_used: str
     sensitivity: tuple[dict[str, float | None], ...]  # rows of floor, delta, n_states
     stability: tuple[
@@ -149,7 +149,7 @@ class RegimeRow:
 class RegimeTable:
     """The regimes of one fitted detector."""
 
-    contestant: str  # such as "variational"
+    candidate: str  # such as "variational"
     measured: str  # "calibration part, filtered, held out"
     fraud_regime: int
     temperature: float
@@ -166,7 +166,7 @@ class TierRow:
     """The fraud regime of a detector on the test rows, filtered: means over folds and seeds, 90 % bootstrap intervals by customer."""
 
     name: str  # such as "neural, anchored"
-    contestant: str  # its corrected, filtered scores
+    candidate: str  # its corrected, filtered scores
     n_states: int
     latent_dim: int | None  # None without an encoder
     occupancy: float  # share of the transactions
@@ -183,7 +183,7 @@ class TierRow:
 class Training:
     """How the training of an encoder went, first fold and seed. Validation customers are some of the fit part's, held out."""
 
-    contestant: str  # such as "neural"
+    candidate: str  # such as "neural"
     latent_dim: int
     train_losses: tuple[float, ...]  # after each epoch
     validation_losses: tuple[float, ...]
@@ -220,7 +220,7 @@ class Axis:
 class LatentMap:
     """Latents of some rows in two dimensions, and whether they are one manifold that regimes cut into segments (no UMAP)."""
 
-    contestant: str
+    candidate: str
     measured: str  # "test part, first fold and seed, filtered; 5,000 of 20,000 rows"
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -302,10 +302,10 @@ class Results:
     parts: tuple[PartRow, ...]
     n_folds: int
     seeds: tuple[int, ...]
-    contestants: tuple[Contestant, ...]
+    candidates: tuple[CandidateResult, ...]
     scoring: tuple[
         str, ...
-    ]  # contestants of the scoring table: raw/smoothed, corrected/smoothed, corrected/filtered of each tier
+    ]  # candidates of the scoring table: raw/smoothed, corrected/smoothed, corrected/filtered of each tier
     comparisons: tuple[Comparison, ...]
     slices: tuple[SliceTable, ...]
     selections: tuple[Selection, ...]

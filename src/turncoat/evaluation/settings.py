@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from turncoat.errors import ConfigError
-from turncoat.evaluation.contestants import CALIBRATORS
-from turncoat.evaluation.protocols import Protocol
+from turncoat.evaluation.candidates import CALIBRATORS
+from turncoat.evaluation.protocols import SplitProtocol
 from turncoat.evaluation.tuning import check_extra
 from turncoat.features import Features
 from turncoat.models.baum_welch import BaumWelchHMM
@@ -32,10 +32,10 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Settings:
+class StudySettings:
     """What a study compares, and how hard it tries."""
 
-    protocol: Protocol = field(default_factory=Protocol)
+    protocol: SplitProtocol = field(default_factory=SplitProtocol)
     tiers: tuple[str, ...] = ("baum-welch", "variational")
     baselines: tuple[str, ...] = ("logistic", "isolation-forest", "xgboost")
     states: int | str = AUTO  # or the number of regimes of every detector
@@ -64,7 +64,7 @@ class Settings:
     preset: str = "default"  # "paper" takes the published settings of the models
     calibrations: tuple[str, ...] = (
         "isotonic",
-    )  # of every contestant afterwards; XGBoost has them all
+    )  # of every candidate afterwards; XGBoost has them all
     n_trials: int = 20  # of XGBoost's search
     search_rows: int = (
         30_000  # of XGBoost's search, and of the logistic regression's for its penalty
@@ -180,21 +180,21 @@ class Settings:
         )
 
 
-def plain_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as JSON has them."""
+def plain_settings(settings: StudySettings) -> dict[str, Any]:
+    """StudySettings as JSON has them."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return plain
 
 
-def settings_from(plain: Mapping[str, Any]) -> Settings:
-    """Settings from what `plain_settings` gave."""
+def settings_from(plain: Mapping[str, Any]) -> StudySettings:
+    """StudySettings from what `plain_settings` gave."""
     try:
-        return msgspec.convert(plain, Settings)
+        return msgspec.convert(plain, StudySettings)
     except msgspec.ValidationError as problem:
         raise ConfigError(f"these are not settings of a study ({problem})") from problem
 
 
-def check_settings(settings: Settings) -> None:
+def check_settings(settings: StudySettings) -> None:
     """Refuse, before anything is begun, settings that would be refused later, and packages that are missing."""
     tier, n_states = (
         settings.main_tier,
@@ -220,9 +220,11 @@ def check_settings(settings: Settings) -> None:
             check_extra(module, "a comparison with XGBoost")
 
 
-def with_changes(settings: Settings, **changes: Any) -> Settings:
+def with_changes(settings: StudySettings, **changes: Any) -> StudySettings:
     """The settings with some of them changed, those of the protocol among them."""
     of_protocol = {
-        name: changes.pop(name) for name in list(changes) if name in Protocol.__dataclass_fields__
+        name: changes.pop(name)
+        for name in list(changes)
+        if name in SplitProtocol.__dataclass_fields__
     }
     return replace(settings, protocol=replace(settings.protocol, **of_protocol), **changes)

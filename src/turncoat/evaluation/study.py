@@ -1,4 +1,4 @@
-"""The study: every contestant on every fold and seed, finished ones kept on disk, so that a stopped study goes on where it was.
+"""The study: every candidate on every fold and seed, finished ones kept on disk, so that a stopped study goes on where it was.
 
 A run's folder holds `study.json` (what it is a study of), `sweeps/`, `fits/` (scores and models), and in the end the results.
 """
@@ -23,15 +23,15 @@ from turncoat.arrays import Array
 from turncoat.data.splits import Split, long_enough
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
-from turncoat.evaluation import contestants
+from turncoat.evaluation import candidates
 from turncoat.evaluation.ablation import joint_ablation
-from turncoat.evaluation.contestants import Contender, Description, Outcome
+from turncoat.evaluation.candidates import Candidate, CandidateScores, ScoreColumn
 from turncoat.evaluation.folds import Fold
 from turncoat.evaluation.results import JointAblation, load_ablation, save_results
 from turncoat.evaluation.settings import (
     NEURAL,
     NEURAL_ANCHORED,
-    Settings,
+    StudySettings,
     check_settings,
     plain_settings,
 )
@@ -49,18 +49,18 @@ _TRIALS_TOLD = 10
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A contender's scores on one fold with one seed."""
+    """A candidate's scores on one fold with one seed."""
 
-    contender: Contender
-    outcome: Outcome
+    candidate: Candidate
+    outcome: CandidateScores
     folder: Path
 
 
 @dataclass(frozen=True, eq=False)
-class Studied:
+class Study:
     """All that was fitted: what figures are made of."""
 
-    settings: Settings
+    settings: StudySettings
     transactions: Transactions
     folds: tuple[Fold, ...]
     sweeps: Mapping[
@@ -75,12 +75,12 @@ class Studied:
     fingerprint: str
 
     @property
-    def columns(self) -> tuple[Description, ...]:
-        """Every column of scores that contenders left."""
+    def columns(self) -> tuple[ScoreColumn, ...]:
+        """Every column of scores that candidates left."""
         return tuple(
             column
             for fitted in self.fits[0, self.settings.seeds[0]].values()
-            for column in fitted.contender.columns
+            for column in fitted.candidate.columns
         )
 
     def scores(self, fold: int, seed: int, name: str) -> dict[str, Array]:
@@ -92,9 +92,12 @@ class Studied:
         )
 
 
-def run(
-    transactions: Transactions, settings: Settings, folder: Path, console: Console | None = None
-) -> Studied:
+def run_study(
+    transactions: Transactions,
+    settings: StudySettings,
+    folder: Path,
+    console: Console | None = None,
+) -> Study:
     """Fit everything that is not yet in the folder, which may hold an earlier, unfinished run of the same study."""
     told = Console(stderr=True) if console is None else console
     transactions.needed_labels("a comparison")
@@ -111,42 +114,42 @@ def run(
         transactions, splits[0], settings, folder, told
     )
     settled = settings if latent_dim is None else replace(settings, latent_dims=(latent_dim,))
-    contenders = _contenders(settled, states, told)
-    total = len(splits) * len(settings.seeds) * len(contenders)
+    candidates = _candidates(settled, states, told)
+    total = len(splits) * len(settings.seeds) * len(candidates)
     folds, fits, began, fresh, done = [], {}, time.perf_counter(), 0, 0
     for f, split in enumerate(splits):
         fold = Fold.of(transactions, split, settings.features())
         folds.append(fold)
         for seed in settings.seeds:
             found: dict[str, Fitted] = {}
-            for contender in contenders:
-                place = folder / "fits" / f"fold-{f + 1}-seed-{seed}" / contender.key
-                outcome = _finished(contender, place)
+            for candidate in candidates:
+                place = folder / "fits" / f"fold-{f + 1}-seed-{seed}" / candidate.key
+                outcome = _finished(candidate, place)
                 if outcome is None:
                     with _announced(
                         told,
-                        f"{contender.key}, fold {f + 1} of {len(splits)}, seed {seed}",
+                        f"{candidate.key}, fold {f + 1} of {len(splits)}, seed {seed}",
                         done,
                         total,
                         began,
                         fresh,
                     ):
                         outcome = _fit(
-                            contender,
+                            candidate,
                             fold,
                             seed,
-                            {key: found[key].folder for key in contender.needs},
+                            {key: found[key].folder for key in candidate.needs},
                             place,
                         )
                     fresh += 1
                 done += 1
-                found[contender.key] = Fitted(contender, outcome, place)
+                found[candidate.key] = Fitted(candidate, outcome, place)
             fits[f, seed] = found
     joint = None
     if "joint" in settings.ablations:
         detector = load(fits[0, settings.seeds[0]][NEURAL].folder / "detector")
         joint = _joint(detector, folds[0], settled, folder / _JOINT, told)
-    return Studied(
+    return Study(
         settings,
         transactions,
         tuple(folds),
@@ -185,7 +188,7 @@ def _check_encoder_rows(transactions: Transactions, split: Split) -> None:
     split_rows(bare, TrainingSettings().validation_share, 0)
 
 
-def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
+def _open(folder: Path, settings: StudySettings, fingerprint: str) -> None:
     """Make the run's folder, or check that it is of the same study."""
     identity = {
         "turncoat": turncoat.__version__,
@@ -214,7 +217,11 @@ def _open(folder: Path, settings: Settings, fingerprint: str) -> None:
 
 
 def _chosen(
-    transactions: Transactions, split: Split, settings: Settings, folder: Path, console: Console
+    transactions: Transactions,
+    split: Split,
+    settings: StudySettings,
+    folder: Path,
+    console: Console,
 ) -> tuple[dict[str, Sweep], dict[str, Stability], dict[str, int], dict[str, str], int | None]:
     """The number of states of every tier, and the width of the neural one, on the first fold."""
     sweeps, stabilities, states, why = {}, {}, {}, {}
@@ -266,7 +273,9 @@ def _chosen(
     return sweeps, stabilities, states, why, latent_dim
 
 
-def _contenders(settings: Settings, states: Mapping[str, int], console: Console) -> list[Contender]:
+def _candidates(
+    settings: StudySettings, states: Mapping[str, int], console: Console
+) -> list[Candidate]:
     """Everything that is fitted on a fold, in an order that gives each what it needs."""
 
     def announce(done: int, total: int, best: float) -> None:
@@ -277,14 +286,14 @@ def _contenders(settings: Settings, states: Mapping[str, int], console: Console)
             )
 
     found = [
-        contestants.hmm(tier, tier, tier, settings.detector(tier, states[tier]))
+        candidates.hmm(tier, tier, tier, settings.detector(tier, states[tier]))
         for tier in settings.tiers
     ]
     tier = settings.main_tier
     n_anchored = settings.anchored_states or max(states[tier], settings.n_fraud_states + 1)
     encoder_of = NEURAL if tier == NEURAL else None
     found.append(
-        contestants.hmm(
+        candidates.hmm(
             "anchored",
             f"{tier}, anchored",
             tier,
@@ -295,30 +304,27 @@ def _contenders(settings: Settings, states: Mapping[str, int], console: Console)
     if NEURAL in settings.tiers and tier != NEURAL:
         n_neural = settings.anchored_states or max(states[NEURAL], settings.n_fraud_states + 1)
         title, anchored = f"{NEURAL}, anchored", settings.detector(NEURAL, n_neural, "anchored")
-        found.append(contestants.hmm(NEURAL_ANCHORED, title, NEURAL, anchored, encoder_of=NEURAL))
+        found.append(candidates.hmm(NEURAL_ANCHORED, title, NEURAL, anchored, encoder_of=NEURAL))
     if NEURAL in settings.tiers:
         found.append(
-            contestants.head_ranker(
+            candidates.head_ranker(
                 NEURAL_ANCHORED if tier != NEURAL else "anchored", f"{NEURAL}, anchored"
             )
         )
     baselines = {
-        "logistic": contestants.logistic(settings.search_rows),
-        "isolation-forest": contestants.isolation_forest(),
-        "xgboost": contestants.xgboost(settings.n_trials, settings.search_rows, announce),
-        "lstm": contestants.lstm(settings.lstm_epochs),
+        "logistic": candidates.logistic(settings.search_rows),
+        "isolation-forest": candidates.isolation_forest(),
+        "xgboost": candidates.xgboost(settings.n_trials, settings.search_rows, announce),
+        "lstm": candidates.lstm(settings.lstm_epochs),
     }
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
-        found += [
-            contestants.hybrid(tier, tier),
-            contestants.ranker("anchored", f"{tier}, anchored"),
-        ]
+        found += [candidates.hybrid(tier, tier), candidates.ranker("anchored", f"{tier}, anchored")]
     return found
 
 
 def _joint(
-    detector: Detector, fold: Fold, settings: Settings, path: Path, console: Console
+    detector: Detector, fold: Fold, settings: StudySettings, path: Path, console: Console
 ) -> JointAblation:
     """Joint training on the rows that the neural detector was fitted to, from disk where it is finished.
 
@@ -354,12 +360,12 @@ def _joint(
 
 
 def _fit(
-    contender: Contender, fold: Fold, seed: int, folders: Mapping[str, Path], place: Path
-) -> Outcome:
+    candidate: Candidate, fold: Fold, seed: int, folders: Mapping[str, Path], place: Path
+) -> CandidateScores:
     place.mkdir(parents=True, exist_ok=True)
     for name in ("scores", "detector"):  # of a fit that is not finished or damaged
         shutil.rmtree(place / name, ignore_errors=True)
-    outcome = contender.fit(fold, seed, folders, place)
+    outcome = candidate.fit(fold, seed, folders, place)
     arrays = {
         f"{part}/{name}": scores
         for name, parts in outcome.scores.items()
@@ -369,19 +375,19 @@ def _fit(
     return outcome
 
 
-def _finished(contender: Contender, place: Path) -> Outcome | None:
-    """What a finished contender left; None if it is not finished or damaged."""
+def _finished(candidate: Candidate, place: Path) -> CandidateScores | None:
+    """What a finished candidate left; None if it is not finished or damaged."""
     try:
         content, arrays = FIT.load(place / "scores")
-        contender.check(place)
+        candidate.check(place)
     except BundleError:
         return None
     scores: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
         part, column = name.split("/", 1)
         scores.setdefault(column, {})[part] = array
-    whole = set(scores) == {column.name for column in contender.columns}
-    return Outcome(scores, content["figures"]) if whole else None
+    whole = set(scores) == {column.name for column in candidate.columns}
+    return CandidateScores(scores, content["figures"]) if whole else None
 
 
 @contextmanager

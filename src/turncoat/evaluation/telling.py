@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from turncoat.evaluation.folds import CALIBRATION, TEST
 from turncoat.evaluation.metrics import METRICS
-from turncoat.evaluation.results import Comparison, Contestant, RegimeTable, Selection
-from turncoat.evaluation.study import Studied
+from turncoat.evaluation.results import CandidateResult, Comparison, RegimeTable, Selection
+from turncoat.evaluation.study import Study
 
 _FEW_FRAUDS = 100
 _LOOSE = 0.25  # of the fraud rate: an equal-mass ECE above this share of it is worth a warning,
@@ -18,21 +18,21 @@ _STEADY = 0.5
 _NO_SEQUENCE = 0.01
 
 
-def summary(studied: Studied, contestants: Sequence[Contestant]) -> tuple[str, ...]:
+def summary(studied: Study, candidates: Sequence[CandidateResult]) -> tuple[str, ...]:
     """What was done and what came out."""
-    settings, by_name = studied.settings, {one.name: one for one in contestants}
+    settings, by_name = studied.settings, {one.name: one for one in candidates}
     is_paper = settings.protocol.name == "paper"
     frauds, rows = (
         sum(f.split.summaries["test"].frauds or 0 for f in studied.folds),
         sum(len(f.rows(TEST)) for f in studied.folds),
     )
     told = [
-        f"{len(contestants)} columns of scores were judged on {rows:,} transactions ({frauds:,} frauds) that nothing was fitted on, split "
+        f"{len(candidates)} columns of scores were judged on {rows:,} transactions ({frauds:,} frauds) that nothing was fitted on, split "
         f"{settings.protocol.in_words}.",
         (
             "Baselines were judged on all of them, hidden Markov models on customers with 5 transactions or more"
             if is_paper
-            else "All contestants were judged on the same rows"
+            else "All candidates were judged on the same rows"
         )
         + ", with features that use nothing of the row's own label or of the future"
         + (
@@ -62,7 +62,7 @@ def headline(one: Comparison) -> str:
     return f"{one.headline}: {one.difference:+.4f} of {metric} (90 % interval by customer {low:+.4f} to {high:+.4f}, {sure})."
 
 
-def _figures(one: Contestant) -> str:
+def _figures(one: CandidateResult) -> str:
     shown = {
         "average_precision": ("average precision", 3),
         "auroc": ("AUROC", 3),
@@ -79,10 +79,10 @@ def _figures(one: Contestant) -> str:
 
 
 def errata(
-    studied: Studied, contestants: Sequence[Contestant], tables: Sequence[RegimeTable]
+    studied: Study, candidates: Sequence[CandidateResult], tables: Sequence[RegimeTable]
 ) -> tuple[str, ...]:
     """What the corrections to the paper change here."""
-    by_name = {one.name: one for one in contestants}
+    by_name = {one.name: one for one in candidates}
     told = []
     for tier in studied.settings.tiers:
         own, held_out = (
@@ -104,7 +104,7 @@ def errata(
                 "decimals, the emissions have drowned the transitions."
             )
         raw = by_name.get(f"{tier}, raw, filtered")
-        table = next((one for one in tables if one.contestant == tier), None)
+        table = next((one for one in tables if one.candidate == tier), None)
         if raw is not None and table is not None:
             told.append(
                 f"E7, {tier}: the fraud regime holds {table.misread_share:.2%} of all traffic as genuine transactions (MRIE, calibration "
@@ -114,8 +114,8 @@ def errata(
 
 
 def warnings(
-    studied: Studied,
-    contestants: Sequence[Contestant],
+    studied: Study,
+    candidates: Sequence[CandidateResult],
     tables: Sequence[RegimeTable],
     selections: Sequence[Selection],
 ) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def warnings(
     rate = sum(fold.labels(TEST).mean() for fold in studied.folds) / len(studied.folds)
     loose = [
         one
-        for one in contestants
+        for one in candidates
         if one.is_probability and _ece(one) > max(_LOOSE * rate, _CHANCE * _ece_by_chance(one))
     ]
     if loose:
@@ -139,12 +139,12 @@ def warnings(
     for table in tables:
         if table.saturation > _SATURATED:
             told.append(
-                f"{table.contestant}: {table.saturation:.0%} of test beliefs are above 0.999. The posteriors are saturated; try fewer "
+                f"{table.candidate}: {table.saturation:.0%} of test beliefs are above 0.999. The posteriors are saturated; try fewer "
                 "features or temperature auto."
             )
         if table.temporal_share < _NO_SEQUENCE:
             told.append(
-                f"{table.contestant}: temporal share {table.temporal_share:.2%}. The sequence adds next to nothing; claim nothing about it."
+                f"{table.candidate}: temporal share {table.temporal_share:.2%}. The sequence adds next to nothing; claim nothing about it."
             )
     for selection in (one for one in selections if one.is_used):
         steady = next(
@@ -171,12 +171,12 @@ def warnings(
     return tuple(told)
 
 
-def _ece(one: Contestant) -> float:
+def _ece(one: CandidateResult) -> float:
     figure = one.figures.get("ece_mass")
     return 0.0 if figure is None or figure.value is None else figure.value
 
 
-def _ece_by_chance(one: Contestant) -> float:
+def _ece_by_chance(one: CandidateResult) -> float:
     """The equal-mass ECE that a perfect score would have on as many independent rows: the mean size of binomial noise."""
     bins = zip(one.curves.mean_score, one.curves.bin_rows, strict=True)
     noise = [
@@ -187,7 +187,7 @@ def _ece_by_chance(one: Contestant) -> float:
     return sum(noise) / max(sum(one.curves.bin_rows), 1)
 
 
-def _value(by_name: Mapping[str, Contestant], name: str, metric: str) -> float | None:
+def _value(by_name: Mapping[str, CandidateResult], name: str, metric: str) -> float | None:
     one = by_name.get(name)
     figure = None if one is None else one.figures.get(metric)
     return None if figure is None else figure.value

@@ -1,4 +1,4 @@
-"""How XGBoost is tuned: its settings, the search for better ones, and the folds of whole customers that judge a trial.
+"""How XGBoost is tuned: its settings, the search for better ones, and the customer-disjoint folds that evaluate a trial.
 
 Trials that are finished are kept in a file, from which an interrupted search goes on.
 """
@@ -21,7 +21,7 @@ from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.storage import digest, replace_file
 
-Settings = dict[str, int | float | str]
+XGBoostParams = dict[str, int | float | str]
 Announce = Callable[
     [int, int, float], None
 ]  # trials done, trials in all, best average precision so far
@@ -33,7 +33,7 @@ MOST_ROUNDS = 400
 ESTIMATED = "estimated"
 _NEEDED = "{} needs the extra: pip install turncoat[baselines]"
 _SEARCH_THREADS = 1  # on so few rows more of them gain little, and lose ninefold where other work shares the processors
-FIXED: Settings = {
+FIXED: XGBoostParams = {
     "tree_method": "hist",
     "base_score": 0.5,  # from an estimated one, rare fraud's small Hessians leave `min_child_weight` little to split
     "max_depth": 6,
@@ -49,13 +49,13 @@ FIXED: Settings = {
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings of XGBoost and the average precision they reached over the folds; None without a search."""
+    """XGBoostParams of XGBoost and the average precision they reached over the folds; None without a search."""
 
-    settings: Settings
+    settings: XGBoostParams
     value: float | None = None
 
 
-def suggest(trial: Any, methods: tuple[str, ...]) -> Settings:
+def suggest(trial: Any, methods: tuple[str, ...]) -> XGBoostParams:
     """The settings that an Optuna trial proposes."""
     rate = trial.suggest_float("learning_rate", 0.025, 0.3, log=True)
     return {
@@ -81,8 +81,8 @@ def tree_methods(n_rows: int) -> tuple[str, ...]:
 
 
 def search(
-    judge: Callable[[Settings], float],
-    propose: Callable[[Any], Settings],
+    objective: Callable[[XGBoostParams], float],
+    propose: Callable[[Any], XGBoostParams],
     n_trials: int,
     seed: int,
     path: Path | None = None,
@@ -106,7 +106,7 @@ def search(
         if (
             number >= len(trials) or trials[number].settings != settings
         ):  # another Optuna may propose otherwise
-            trials = [*trials[:number], Trial(settings, judge(settings))]
+            trials = [*trials[:number], Trial(settings, objective(settings))]
             if path is not None:
                 replace_file(path, msgspec.json.format(msgspec.json.encode(trials), indent=1))
         study.tell(asked, trials[number].value)
@@ -117,12 +117,12 @@ def search(
     )
 
 
-def fold_judge(
+def make_objective(
     columns: Array, labels: Array, folds: Array, seed: int
-) -> Callable[[Settings], float]:
+) -> Callable[[XGBoostParams], float]:
     """What tells the average precision of settings over the folds."""
 
-    def judge(settings: Settings) -> float:
+    def objective(settings: XGBoostParams) -> float:
         def scores(fit: Array, test: Array) -> Array:
             return predicted(
                 boosted(settings, columns[fit], labels[fit], seed, _SEARCH_THREADS), columns[test]
@@ -130,7 +130,7 @@ def fold_judge(
 
         return over_folds(folds, labels, scores)
 
-    return judge
+    return objective
 
 
 def trials_file(
@@ -142,7 +142,9 @@ def trials_file(
     return folder / f"trials-{digest([seed, len(methods)], arrays)[:16]}.json"
 
 
-def boosted(settings: Settings, columns: Array, labels: Array, seed: int, n_threads: int) -> Any:
+def boosted(
+    settings: XGBoostParams, columns: Array, labels: Array, seed: int, n_threads: int
+) -> Any:
     """A booster fitted with these settings."""
     xgboost = from_extra("xgboost", "the XGBoost baseline")
     own = {

@@ -147,7 +147,7 @@ def regimes_table(results: Results, place: int) -> Table:
         for row in table.rows
     ]
     caption = (
-        f"Regimes of {table.contestant}. Split: {results.protocol}. Measured on: {table.measured}."
+        f"Regimes of {table.candidate}. Split: {results.protocol}. Measured on: {table.measured}."
     )
     return Table(f"regimes_{place + 1}", caption, columns, one_group(rows))
 
@@ -171,7 +171,7 @@ def transition_table(results: Results, place: int) -> Table:
 
 def transition_caption(results: Results, table: RegimeTable) -> str:
     """What the heat map shows."""
-    what = f"Chance of the regime of a customer's next transaction (columns), given that of this one (rows), {table.contestant}."
+    what = f"Chance of the regime of a customer's next transaction (columns), given that of this one (rows), {table.candidate}."
     return f"{what} Split: {results.protocol}; fitted on the fit part, so in sample; no inference."
 
 

@@ -20,7 +20,7 @@ from turncoat.reporting.formatting import (
     round_percent,
     tick,
 )
-from turncoat.reporting.tables import Cell, Column, Group, Table, words
+from turncoat.reporting.tables import Cell, Column, RowGroup, Table, words
 
 _PLOT, _GAP, _TOP, _BELOW = 0.95, 0.5, 0.3, 0.62  # inches
 _Panel = tuple[str, Callable[[JointCycle], float | None], Callable[[float], str]]
@@ -109,7 +109,7 @@ def counts_figure(results: Results, joint: JointAblation) -> Drawn | None:
 def joint_table(results: Results, joint: JointAblation) -> Table:
     """The first cycle of every run, the one with fewest states, and the last."""
     groups = [
-        Group(
+        RowGroup(
             plain(run.start), tuple((words(name), *_cells(cycle)) for name, cycle in _telling(run))
         )
         for run in joint.runs
@@ -135,7 +135,7 @@ def cycles_table(results: Results, joint: JointAblation) -> Table:
         *(Column(f"count_{place + 1}", f"Count of state {place + 1}") for place in states),
     )
     groups = [
-        Group(
+        RowGroup(
             plain(run.start),
             tuple((*_cells(cycle), *_counts(cycle, len(states))) for cycle in run.cycles),
         )

@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from turncoat.evaluation.results import Contestant, Results
-from turncoat.reporting.contests import by_family, provenance
+from turncoat.evaluation.results import CandidateResult, Results
+from turncoat.reporting.comparisons import by_family, provenance
 from turncoat.reporting.drawing import FAINT, MUTED, PAPER, Canvas, Drawn, slug, style
 from turncoat.reporting.formatting import family_text, metric_of, number, tier_text
 
@@ -19,32 +19,34 @@ _PLOT, _TOP, _BELOW = 2.45, 0.15, 0.58  # inches
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Contestants that are drawn together."""
+class FigurePanel:
+    """Candidates that are drawn together."""
 
     name: str  # ends the files' names
     title: str
-    members: tuple[Contestant, ...]
+    members: tuple[CandidateResult, ...]
 
 
-def curve_panels(results: Results) -> list[Panel]:
+def curve_panels(results: Results) -> list[FigurePanel]:
     """A panel per family; hidden Markov models have one per tier."""
-    panels: list[Panel] = []
-    for family, members in by_family(results.contestants):
+    panels: list[FigurePanel] = []
+    for family, members in by_family(results.candidates):
         for tier in dict.fromkeys(_tier(one) for one in members):
             name = slug(f"{len(panels) + 1} {family} {tier}")
             title = f"{family_text(family)}, {tier_text(tier)}" if tier else family_text(family)
-            panels.append(Panel(name, title, tuple(one for one in members if _tier(one) == tier)))
+            panels.append(
+                FigurePanel(name, title, tuple(one for one in members if _tier(one) == tier))
+            )
     return panels
 
 
-def precision_recall(results: Results, panel: Panel) -> Drawn | None:
+def precision_recall(results: Results, panel: FigurePanel) -> Drawn | None:
     """Precision against recall; None without a curve."""
     drawn = [one for one in panel.members if one.curves.recall]
     if not drawn:
         return None
     canvas, axes = _canvas([_with_figure(one, "average_precision", "AP") for one in drawn])
-    for one in results.contestants:
+    for one in results.candidates:
         if one not in drawn:
             axes.plot(
                 one.curves.recall,
@@ -74,7 +76,7 @@ def precision_recall(results: Results, panel: Panel) -> Drawn | None:
     )
 
 
-def reliability(results: Results, panel: Panel) -> Drawn | None:
+def reliability(results: Results, panel: FigurePanel) -> Drawn | None:
     """Fraud share against mean score, in bins of equal mass; None where no score is a probability."""
     drawn = [one for one in panel.members if one.is_probability and one.curves.mean_score]
     if not drawn:
@@ -120,7 +122,7 @@ def reliability(results: Results, panel: Panel) -> Drawn | None:
     )
 
 
-def _tier(one: Contestant) -> str:
+def _tier(one: CandidateResult) -> str:
     return one.tier or "" if one.family == "hmm" else ""
 
 
@@ -130,7 +132,7 @@ def _canvas(names: Sequence[str]) -> tuple[Canvas, Any]:
     return canvas, canvas.axes(_TOP, _PLOT)
 
 
-def _with_figure(one: Contestant, metric: str, label: str) -> str:
+def _with_figure(one: CandidateResult, metric: str, label: str) -> str:
     figure = one.figures.get(metric)
     return (
         one.name

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from turncoat.evaluation.results import Contestant, Interval
+from turncoat.evaluation.results import CandidateResult, Interval
 
 DASH = "\N{EN DASH}"
 _PERCENT = "\N{NO-BREAK SPACE}%"
@@ -15,7 +15,7 @@ _SMALLEST_DECIMAL = 1e-6
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricText:
     """A metric as people read it."""
 
     label: str
@@ -26,50 +26,54 @@ class Metric:
 
 
 METRICS = {
-    "average_precision": Metric(
+    "average_precision": MetricText(
         "AP", "average precision, the area under the precision-recall curve (AUPRC)"
     ),
-    "auroc": Metric("AUROC", "chance that a fraud scores above a genuine transaction"),
-    "ks": Metric("KS", "largest distance between the score distributions of fraud and of the rest"),
-    "ece_mass": Metric(
+    "auroc": MetricText("AUROC", "chance that a fraud scores above a genuine transaction"),
+    "ks": MetricText(
+        "KS", "largest distance between the score distributions of fraud and of the rest"
+    ),
+    "ece_mass": MetricText(
         "ECE, equal mass",
         "mean gap between score and fraud share over bins with equally many rows",
         4,
         "lower",
         True,
     ),
-    "ece_width": Metric(
+    "ece_width": MetricText(
         "ECE, equal width",
         "the same over 15 bins of equal width, as in the paper",
         4,
         "lower",
         True,
     ),
-    "brier": Metric("Brier", "mean squared error of the score as a probability", 4, "lower", True),
-    "log_loss": Metric(
+    "brier": MetricText(
+        "Brier", "mean squared error of the score as a probability", 4, "lower", True
+    ),
+    "log_loss": MetricText(
         "Log loss", "mean negative log likelihood of the labels, in nats", 4, "lower", True
     ),
-    "card_precision_100": Metric(
+    "card_precision_100": MetricText(
         "Card precision @100",
         "share of defrauded among the 100 customers with the highest scores of a day",
     ),
-    "precision_100_daily": Metric(
+    "precision_100_daily": MetricText(
         "Precision @100",
         "share of fraud among the 100 transactions with the highest scores of a day",
     ),
-    "recall_at_0.1%": Metric(
+    "recall_at_0.1%": MetricText(
         f"Recall at 0.1{_PERCENT}",
         "share of fraud found if one transaction in a thousand is looked at",
     ),
-    "recall_at_0.5%": Metric(
+    "recall_at_0.5%": MetricText(
         f"Recall at 0.5{_PERCENT}",
         "share of fraud found if five transactions in a thousand are looked at",
     ),
-    "recall_at_1%": Metric(
+    "recall_at_1%": MetricText(
         f"Recall at 1{_PERCENT}",
         "share of fraud found if one transaction in a hundred is looked at",
     ),
-    "recall_at_5%": Metric(
+    "recall_at_5%": MetricText(
         f"Recall at 5{_PERCENT}",
         "share of fraud found if five transactions in a hundred are looked at",
     ),
@@ -95,9 +99,9 @@ CRITERIA = {"bic": "BIC", "elbo": "ELBO", "held_out": "Held-out log density per 
 TIERS = {"baum-welch": "Baum-Welch", "variational": "Variational"}
 
 
-def metric_of(name: str) -> Metric:
+def metric_of(name: str) -> MetricText:
     """How a metric is shown; one that is not known here keeps its name."""
-    return METRICS.get(name) or Metric(plain(name), "")
+    return METRICS.get(name) or MetricText(plain(name), "")
 
 
 def plain(name: str) -> str:
@@ -201,9 +205,9 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
-def inference_of(contestants: Iterable[Contestant]) -> str:
-    """Which inference the scores of some contestants come from."""
-    return "inference: " + listed(contestant.mode or "none (no HMM)" for contestant in contestants)
+def inference_of(candidates: Iterable[CandidateResult]) -> str:
+    """Which inference the scores of some candidates come from."""
+    return "inference: " + listed(candidate.mode or "none (no HMM)" for candidate in candidates)
 
 
 def _significant(value: float) -> str:

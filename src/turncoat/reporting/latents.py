@@ -90,7 +90,7 @@ def regime_map(results: Results, place: int) -> Drawn | None:
     for regime in upwards:
         _number(axes, dots[regimes == regime], regime, fraud_regime)
     regime_key(canvas, _TOP + _PLOT + _BELOW, present, fraud_regime, _SIDE)
-    alt = f"Map of {count(len(dots))} latents of {latents.contestant}: regimes {listed(map(str, present))}; fraud regime {fraud_regime}"
+    alt = f"Map of {count(len(dots))} latents of {latents.candidate}: regimes {listed(map(str, present))}; fraud regime {fraud_regime}"
     return canvas.drawn(
         f"latents-{place + 1}-regimes", "By regime", _map_caption(results, latents), alt
     )
@@ -113,7 +113,7 @@ def label_map(results: Results, place: int) -> Drawn | None:
     _draw(axes, dots[~is_fraud], 2.1, FAINT)
     _draw(axes, dots[is_fraud], 4.2, PAPER)  # a rim, so that frauds stand apart from each other
     _draw(axes, dots[is_fraud], 3.0, FRAUD)
-    alt = f"The same map of latents of {latents.contestant} by label: {told}"
+    alt = f"The same map of latents of {latents.candidate} by label: {told}"
     return canvas.drawn(
         f"latents-{place + 1}-labels", "By label", _map_caption(results, latents), alt
     )
@@ -143,7 +143,7 @@ def where(results: Results, latents: LatentMap) -> str:
 
 
 def _map_caption(results: Results, latents: LatentMap) -> str:
-    return f"Latents in two dimensions ({latents.drawn_by}), {latents.contestant}. {where(results, latents)}"
+    return f"Latents in two dimensions ({latents.drawn_by}), {latents.candidate}. {where(results, latents)}"
 
 
 def _places(latents: LatentMap) -> Array:

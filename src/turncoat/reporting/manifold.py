@@ -8,7 +8,7 @@ from turncoat.evaluation.results import Axis, LatentMap, Results
 from turncoat.reporting.drawing import INK, PAPER, Canvas, Drawn
 from turncoat.reporting.formatting import count, number, percent, plain, round_percent
 from turncoat.reporting.latents import FRAUD, key_height, regime_key, regime_looks, where
-from turncoat.reporting.tables import Cell, Column, Group, Table, one_group, words
+from turncoat.reporting.tables import Cell, Column, RowGroup, Table, one_group, words
 
 _UPPER, _LOWER, _GAP, _TOP, _BELOW = 0.95, 1.45, 0.45, 0.3, 0.6  # inches
 
@@ -72,7 +72,7 @@ def axes_table(results: Results, place: int) -> Table:
         for axis in latents.axes
     ]
     caption = (
-        f"Latents along single directions, {latents.contestant}; no UMAP. {where(results, latents)}"
+        f"Latents along single directions, {latents.candidate}; no UMAP. {where(results, latents)}"
     )
     return Table(f"manifold_{place + 1}", caption, columns, one_group(rows))
 
@@ -89,7 +89,7 @@ def bins_table(results: Results, place: int) -> Table:
         *(Column(f"regime_{k}", f"Regime {k}") for k in regimes),
     )
     groups = [
-        Group(
+        RowGroup(
             axis.name,
             tuple(
                 (Cell(count(at), at), *(Cell(percent(share), share) for share in (fraud, *shares)))
@@ -100,7 +100,9 @@ def bins_table(results: Results, place: int) -> Table:
         )
         for axis in latents.axes
     ]
-    caption = f"Bins of equally many rows along each axis, {latents.contestant}. {where(results, latents)}"
+    caption = (
+        f"Bins of equally many rows along each axis, {latents.candidate}. {where(results, latents)}"
+    )
     return Table(f"bins_{place + 1}", caption, columns, tuple(groups), group_name="axis")
 
 
@@ -152,7 +154,7 @@ def _axis_figure(results: Results, place: int, at: int) -> Drawn:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(visible=axes is above, axis="y")
     regime_key(canvas, plots + _BELOW - 0.1, present, latents.fraud_regime, left=0.7)
-    what = f"Fraud and regimes along the {axis.name} of the latents, {latents.contestant}; no UMAP. k* is the fraud regime."
+    what = f"Fraud and regimes along the {axis.name} of the latents, {latents.candidate}; no UMAP. k* is the fraud regime."
     highest = max(axis.fraud_share)
     alt = (
         f"Fraud share along the {axis.name}: {percent(axis.fraud_share[0])} in the first bin, {percent(axis.fraud_share[-1])} in the last, "

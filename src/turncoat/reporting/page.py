@@ -27,10 +27,10 @@ from turncoat.reporting.collapse import (
     occupancy_figure,
     separation_figure,
 )
-from turncoat.reporting.contests import (
+from turncoat.reporting.comparisons import (
+    candidates_table,
     compared,
     comparisons_table,
-    contestants_table,
     every_figure_table,
     provenance,
     published_table,
@@ -40,8 +40,7 @@ from turncoat.reporting.contests import (
 )
 from turncoat.reporting.curves import curve_panels, precision_recall, reliability
 from turncoat.reporting.drawing import Drawn, drawing_style
-from turncoat.reporting.encoders import losses_figure, losses_table, trainings_table
-from turncoat.reporting.forests import differences, overview
+from turncoat.reporting.forest_plots import differences, overview
 from turncoat.reporting.formatting import (
     METRICS,
     criterion_text,
@@ -60,9 +59,10 @@ from turncoat.reporting.states import (
     transitions_figure,
 )
 from turncoat.reporting.tables import Table
+from turncoat.reporting.training import losses_figure, losses_table, trainings_table
 
 _PRECISION_RECALL = (
-    "Contestants of one kind in colour, all others in grey. Curves are of all folds together, first seed.",
+    "Candidates of one kind in colour, all others in grey. Curves are of all folds together, first seed.",
 )
 _RELIABILITY = (
     "What was said against what happened, in bins of equally many rows: on the dotted line both agree. Only scores that are "
@@ -130,7 +130,7 @@ class Report:
             metrics=[
                 metric_of(name)
                 for name in METRICS
-                if any(name in one.figures for one in self.results.contestants)
+                if any(name in one.figures for one in self.results.candidates)
             ],
             manifest=manifest if self.manifest else "",
         )
@@ -140,7 +140,7 @@ def make_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     """Everything drawn and laid out, nothing written yet."""
     with drawing_style():
         sections = [
-            Section("contestants", "Contestants", _contestants(results)),
+            Section("candidates", "Models", _candidates(results)),
             Section(
                 "tiers",
                 "Tier by tier",
@@ -184,10 +184,10 @@ def make_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     return Report(results, manifest, tuple(section for section in sections if section.blocks))
 
 
-def _contestants(results: Results) -> tuple[Block, ...]:
-    if not results.contestants:
+def _candidates(results: Results) -> tuple[Block, ...]:
+    if not results.candidates:
         return ()
-    tables = Block(tables=(contestants_table(results),), folded=(every_figure_table(results),))
+    tables = Block(tables=(candidates_table(results),), folded=(every_figure_table(results),))
     return (
         tables,
         Block(
@@ -241,7 +241,7 @@ def _regimes(results: Results, place: int) -> Block:
     figures = _present(fraud_shares_figure(results, place), transitions_figure(results, place))
     tables = (regimes_table(results, place),)
     return Block(
-        table.contestant,
+        table.candidate,
         (),
         tuple(regime_facts(table)),
         figures,
@@ -273,7 +273,7 @@ def _latents(results: Results, place: int) -> tuple[Block, ...]:
     latents = results.latents[place]
     maps = _present(regime_map(results, place), label_map(results, place))
     shown = Block(
-        f"Map of the latents, {latents.contestant}",
+        f"Map of the latents, {latents.candidate}",
         (DISTRUST,),
         figures=maps,
         files=(points_table(results, place),),
@@ -283,7 +283,7 @@ def _latents(results: Results, place: int) -> tuple[Block, ...]:
     )
     facts, figures = manifold_facts(latents), tuple(axis_figures(results, place))
     tested = Block(
-        f"One manifold or not, {latents.contestant}",
+        f"One manifold or not, {latents.candidate}",
         latents.verdict,
         facts,
         figures,

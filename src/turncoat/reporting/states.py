@@ -97,7 +97,7 @@ def fraud_shares_figure(results: Results, place: int) -> Drawn | None:
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: round_percent(value)))
     axes.grid(visible=True, axis="x")
-    caption = f"Fraud share of each regime with its interval, {table.contestant}. Split: {results.protocol}. Measured on: {table.measured}."
+    caption = f"Fraud share of each regime with its interval, {table.candidate}. Split: {results.protocol}. Measured on: {table.measured}."
     alt = "Fraud share: " + "; ".join(
         f"regime {row.number} {percent(row.fraud_rate)}" for row in table.rows
     )

@@ -38,7 +38,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows under one heading."""
 
     heading: str
@@ -52,7 +52,7 @@ class Table:
     name: str  # of the file, without ending
     caption: str
     columns: tuple[Column, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     group_name: str | None = None  # of the file's column with the groups' headings
 
     def csv(self) -> bytes:
@@ -79,9 +79,9 @@ class Table:
         return text.getvalue().encode()
 
 
-def one_group(rows: Sequence[tuple[Cell, ...]]) -> tuple[Group, ...]:
+def one_group(rows: Sequence[tuple[Cell, ...]]) -> tuple[RowGroup, ...]:
     """Rows without headings between them."""
-    return (Group("", tuple(rows)),)
+    return (RowGroup("", tuple(rows)),)
 
 
 def words(text: str, *small: str) -> Cell:

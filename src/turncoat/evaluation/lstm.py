@@ -39,7 +39,7 @@ _ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class LSTMBaseline:
     """An LSTM trained with plain cross-entropy, so that its scores are probabilities; the epoch with the best validation loss is kept."""
 
     hidden_dim: int = 64
@@ -62,7 +62,7 @@ class Recurrent:
         seed: int,
         announce: Callable[[int, float], None] | None = None,
         n_threads: int | None = None,
-    ) -> FittedRecurrent:
+    ) -> FittedLSTM:
         """Learn the known labels of the rows at `places`; all other rows are history. `announce` hears (epoch, validation loss)."""
         judged, held_out = _split(panel, places, self.validation_share, seed)
         device = chosen_device(self.device)
@@ -95,11 +95,11 @@ class Recurrent:
                 if waited == self.patience:
                     break
         network.load_state_dict(best)
-        return FittedRecurrent(layout, network.double())
+        return FittedLSTM(layout, network.double())
 
 
 @dataclass(frozen=True, eq=False)
-class FittedRecurrent:
+class FittedLSTM:
     """A trained LSTM, in float64: what else is scored at the same time then cannot be seen in a score."""
 
     layout: EncoderLayout

@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from turncoat.evaluation.results import Results, Training
 from turncoat.reporting.drawing import MUTED, SERIES, Canvas, Drawn
 from turncoat.reporting.formatting import count, number, tick
-from turncoat.reporting.tables import Cell, Column, Group, Table, one_group, words
+from turncoat.reporting.tables import Cell, Column, RowGroup, Table, one_group, words
 
 _PLOT, _TOP, _BELOW = 2.0, 0.15, 0.6  # inches
 _WIDE = 20  # a range of losses that needs a logarithmic axis
@@ -47,18 +47,18 @@ def losses_figure(results: Results, place: int) -> Drawn | None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlim=(0.5, len(training.train_losses) + 0.5), xlabel="Epoch", ylabel="Loss")
     axes.grid(visible=True, axis="y")
-    what = f"Cross-entropy after each epoch, {training.contestant}; a fraud row weighs {number(training.class_weight, 2)}."
+    what = f"Cross-entropy after each epoch, {training.candidate}; a fraud row weighs {number(training.class_weight, 2)}."
     scale = " Logarithmic axis." if is_wide else ""
-    alt = f"Training and validation loss of {training.contestant} over {len(training.train_losses)} epochs; {kept}"
+    alt = f"Training and validation loss of {training.candidate} over {len(training.train_losses)} epochs; {kept}"
     return canvas.drawn(
-        f"losses-{place + 1}", training.contestant, f"{what}{scale} {_where(results)}", alt
+        f"losses-{place + 1}", training.candidate, f"{what}{scale} {_where(results)}", alt
     )
 
 
 def trainings_table(results: Results) -> Table:
     """How each training ended."""
     columns = (
-        Column("contestant", "Encoder of", is_number=False),
+        Column("candidate", "Encoder of", is_number=False),
         Column("latent_dim", "Latents", meaning="dimensions of the latent space"),
         Column("epochs", "Epochs"),
         Column("best_epoch", "Kept epoch", meaning="the one with the lowest validation loss"),
@@ -70,7 +70,7 @@ def trainings_table(results: Results) -> Table:
     )
     rows = [
         (
-            words(one.contestant),
+            words(one.candidate),
             Cell(count(one.latent_dim), one.latent_dim),
             Cell(count(len(one.train_losses)), len(one.train_losses)),
             Cell(count(one.best_epoch), one.best_epoch),
@@ -96,8 +96,8 @@ def losses_table(results: Results) -> Table:
         Column("validation_loss", "Validation loss"),
     )
     groups = [
-        Group(
-            one.contestant,
+        RowGroup(
+            one.candidate,
             tuple(
                 (
                     Cell(count(epoch), epoch),
@@ -116,7 +116,7 @@ def losses_table(results: Results) -> Table:
         f"Losses after each epoch. {_where(results)}",
         columns,
         tuple(groups),
-        group_name="contestant",
+        group_name="candidate",
     )
 
 

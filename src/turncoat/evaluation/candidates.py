@@ -1,6 +1,6 @@
-"""The contestants of a study: each is fitted on a fold and leaves its scores of the calibration and the test rows.
+"""The candidates of a study: each is fitted on a fold and leaves its scores of the calibration and the test rows.
 
-What one contestant needs of another (the hybrid needs a detector, the ranker a detector and XGBoost) is kept on disk beside its scores.
+What one candidate needs of another (the hybrid needs a detector, the ranker a detector and XGBoost) is kept on disk beside its scores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from scipy.special import logit
 from sklearn.base import clone
 
 from turncoat.arrays import Array
-from turncoat.evaluation.baselines import FittedXGBoost, IsolationForestBaseline, Logistic, XGBoost
+from turncoat.evaluation.baselines import (
+    FittedXGBoost,
+    IsolationForestBaseline,
+    LogisticBaseline,
+    XGBoostBaseline,
+)
 from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
 from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.evaluation.hybrid import hybrid_columns
@@ -39,7 +44,7 @@ _MAIN = ("corrected", "filtered")
 
 
 @dataclass(frozen=True)
-class Description:
+class ScoreColumn:
     """What a column of scores is."""
 
     name: str
@@ -54,8 +59,8 @@ class Description:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What fitting a contestant gave: columns of scores by name, and figures about the fit."""
+class CandidateScores:
+    """What fitting a candidate gave: columns of scores by name, and figures about the fit."""
 
     scores: Mapping[str, Scores]
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -66,14 +71,14 @@ def _nothing_kept(_: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """One fit of a study, of which one or several columns of scores come."""
 
     key: str  # names its folder
-    columns: tuple[Description, ...]
-    needs: tuple[str, ...]  # contenders that must be finished before
+    columns: tuple[ScoreColumn, ...]
+    needs: tuple[str, ...]  # candidates that must be finished before
     fit: Callable[
-        [Fold, int, Mapping[str, Path], Path], Outcome
+        [Fold, int, Mapping[str, Path], Path], CandidateScores
     ]  # (fold, seed, folders of what it needs, own folder)
     check: Callable[[Path], object] = (
         _nothing_kept  # raises BundleError if the model in its folder is damaged
@@ -82,14 +87,14 @@ class Contender:
 
 def hmm(
     key: str, title: str, tier: str, detector: Detector, encoder_of: str | None = None
-) -> Contender:
+) -> Candidate:
     """A detector: corrected and raw scores, filtered and smoothed, and the corrected score with rates measured in sample (E8).
 
-    A neural one trains an encoder, whose head is judged too, or takes that of the contender `encoder_of`.
+    A neural one trains an encoder, whose head is judged too, or takes that of the candidate `encoder_of`.
     """
     how = (tier, detector.supervision)
     columns = [
-        Description(
+        ScoreColumn(
             f"{title}, {kind}, {mode}",
             "hmm",
             kind,
@@ -103,7 +108,7 @@ def hmm(
     ]
     note = "fraud shares measured on the rows the model was fitted on (E8)"
     columns.append(
-        Description(
+        ScoreColumn(
             f"{title}, in-sample rates",
             "hmm",
             "corrected",
@@ -114,7 +119,7 @@ def hmm(
             is_main=False,
         )
     )
-    head = Description(
+    head = ScoreColumn(
         f"{title}, encoder's head",
         "baseline",
         "probability",
@@ -124,7 +129,7 @@ def hmm(
     has_head = isinstance(detector.model, NeuralVariationalHMM) and encoder_of is None
     every = (*columns, *([head] if has_head else []))
 
-    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> Outcome:
+    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
         made = clone(detector).set_params(model__random_state=seed)
         if encoder_of is not None:
             made.set_params(model__encoder=load(folders[encoder_of] / "detector").model_.encoder_)
@@ -144,23 +149,23 @@ def hmm(
                     sure = float((found.belief[places].max(axis=1) > _SURE).mean())
             if has_head:
                 scores[head.name][part] = made.model_.head_scores(panel)[places]
-        return Outcome(scores, {"saturation": sure})
+        return CandidateScores(scores, {"saturation": sure})
 
     needs = () if encoder_of is None else (encoder_of,)
-    return Contender(key, every, needs, fit, lambda folder: load(folder / "detector"))
+    return Candidate(key, every, needs, fit, lambda folder: load(folder / "detector"))
 
 
-def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Contender:
+def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Candidate:
     """A model on the same rows and columns, without states."""
-    column = Description(title, "baseline", kind, kind == "probability")
+    column = ScoreColumn(title, "baseline", kind, kind == "probability")
 
-    def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> Outcome:
+    def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> CandidateScores:
         fitted = make(fold, folder).fit(
             fold.columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed
         )
         if isinstance(fitted, FittedXGBoost):
             fitted.save(folder / "model.json")
-        return Outcome(
+        return CandidateScores(
             {title: {part: fitted.score(fold.columns[part]) for part in (CALIBRATION, TEST)}}
         )
 
@@ -169,39 +174,39 @@ def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any])
         if key == "xgboost"
         else _nothing_kept
     )
-    return Contender(key, (column,), (), fit, check)
+    return Candidate(key, (column,), (), fit, check)
 
 
-def logistic(search_rows: int) -> Contender:
-    """Logistic regression."""
+def logistic(search_rows: int) -> Candidate:
+    """LogisticBaseline regression."""
 
-    def make(fold: Fold, _: Path) -> Logistic:
-        return Logistic(fold.features.fitted().n_categories, search_rows=search_rows)
+    def make(fold: Fold, _: Path) -> LogisticBaseline:
+        return LogisticBaseline(fold.features.fitted().n_categories, search_rows=search_rows)
 
     return baseline("logistic", "logistic regression", "probability", make)
 
 
-def isolation_forest() -> Contender:
+def isolation_forest() -> Candidate:
     """Isolation Forest, which sees no label."""
     return baseline(
         "isolation-forest", "Isolation Forest", "anomaly", lambda *_: IsolationForestBaseline()
     )
 
 
-def xgboost(n_trials: int, search_rows: int, announce: Announce) -> Contender:
+def xgboost(n_trials: int, search_rows: int, announce: Announce) -> Candidate:
     """XGBoost with all engineered columns, tuned; `announce` hears of every trial."""
 
-    def make(_: Fold, folder: Path) -> XGBoost:
-        return XGBoost(
+    def make(_: Fold, folder: Path) -> XGBoostBaseline:
+        return XGBoostBaseline(
             n_trials, search_rows=search_rows, folder=folder / "trials", announce=announce
         )
 
     return baseline("xgboost", "XGBoost", "probability", make)
 
 
-def lstm(epochs: int) -> Contender:
+def lstm(epochs: int) -> Candidate:
     """A recurrent classifier over the same sequences and columns."""
-    column = Description(
+    column = ScoreColumn(
         "LSTM",
         "baseline",
         "probability",
@@ -209,24 +214,24 @@ def lstm(epochs: int) -> Contender:
         note="reads each customer's transactions in order, none after the one scored",
     )
 
-    def fit(fold: Fold, seed: int, _: Mapping[str, Path], __: Path) -> Outcome:
-        from turncoat.evaluation.recurrent import Recurrent
+    def fit(fold: Fold, seed: int, _: Mapping[str, Path], __: Path) -> CandidateScores:
+        from turncoat.evaluation.lstm import LSTMBaseline
 
-        fitted = Recurrent(epochs=epochs).fit(
+        fitted = LSTMBaseline(epochs=epochs).fit(
             *fold.panel(TRAIN, fold.features), seed, n_threads=_LSTM_THREADS
         )
         scores = {}
         for part in (CALIBRATION, TEST):
             panel, places = fold.panel(part, fold.features)
             scores[part] = fitted.score(panel)[places]
-        return Outcome({column.name: scores})
+        return CandidateScores({column.name: scores})
 
-    return Contender("lstm", (column,), (), fit)
+    return Candidate("lstm", (column,), (), fit)
 
 
-def hybrid(needs: str, of: str) -> Contender:
+def hybrid(needs: str, of: str) -> Candidate:
     """XGBoost with the same columns and a detector's beliefs; its settings are those found for XGBoost alone."""
-    column = Description(
+    column = ScoreColumn(
         "hybrid",
         "hybrid",
         "probability",
@@ -234,34 +239,34 @@ def hybrid(needs: str, of: str) -> Contender:
         note=f"XGBoost with the same columns and the beliefs of {of}",
     )
 
-    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], _: Path) -> Outcome:
+    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], _: Path) -> CandidateScores:
         detector = load(folders[needs] / "detector")
         columns = {}
         for part, own in fold.columns.items():
             panel, places = fold.panel(part, detector.features_)
             columns[part] = np.hstack([hybrid_columns(detector, panel)[places], own])
         alone = FittedXGBoost.load(folders["xgboost"] / "model.json")
-        fitted = XGBoost(settings=alone.trial.settings).fit(
+        fitted = XGBoostBaseline(settings=alone.trial.settings).fit(
             columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed
         )
-        return Outcome(
+        return CandidateScores(
             {"hybrid": {part: fitted.score(columns[part]) for part in (CALIBRATION, TEST)}}
         )
 
-    return Contender("hybrid", (column,), (needs, "xgboost"), fit)
+    return Candidate("hybrid", (column,), (needs, "xgboost"), fit)
 
 
-def ranker(needs: str, of: str) -> Contender:
+def ranker(needs: str, of: str) -> Candidate:
     """XGBoost's score inside the regimes of a detector (method, section 7b).
 
     Not by `Detector.with_ranker`, which scores with one set of features: XGBoost has columns here that the detector has not.
     """
     note = f"XGBoost inside the regimes of {of}, fitted on the calibration part"
-    column = Description(
+    column = ScoreColumn(
         "regime-calibrated XGBoost", "ranker", "probability", True, mode="filtered", note=note
     )
 
-    def fit(fold: Fold, _: int, folders: Mapping[str, Path], __: Path) -> Outcome:
+    def fit(fold: Fold, _: int, folders: Mapping[str, Path], __: Path) -> CandidateScores:
         detector = load(folders[needs] / "detector")
         booster = FittedXGBoost.load(folders["xgboost"] / "model.json")
         margins = {
@@ -276,7 +281,7 @@ def ranker(needs: str, of: str) -> Contender:
         ranked = RegimeRanker.fit(
             margins[CALIBRATION], beliefs[CALIBRATION], fold.labels(CALIBRATION), offsets
         )
-        return Outcome(
+        return CandidateScores(
             {
                 column.name: {
                     part: ranked.predict(margins[part], beliefs[part])[0]
@@ -285,17 +290,17 @@ def ranker(needs: str, of: str) -> Contender:
             }
         )
 
-    return Contender("ranker", (column,), (needs, "xgboost"), fit)
+    return Candidate("ranker", (column,), (needs, "xgboost"), fit)
 
 
-def head_ranker(needs: str, of: str) -> Contender:
+def head_ranker(needs: str, of: str) -> Candidate:
     """The head of a neural detector's own encoder inside its regimes."""
     note = f"the encoder's head inside the regimes of {of}, fitted on the calibration part"
-    column = Description(
+    column = ScoreColumn(
         "regime-calibrated head", "ranker", "probability", True, mode="filtered", note=note
     )
 
-    def fit(fold: Fold, _: int, folders: Mapping[str, Path], folder: Path) -> Outcome:
+    def fit(fold: Fold, _: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
         detector = load(folders[needs] / "detector")
         ranked = detector.with_ranker(detector.model_.encoder_, fold.transactions, fold.split)
         ranked.save(folder / "detector")
@@ -304,18 +309,18 @@ def head_ranker(needs: str, of: str) -> Contender:
             panel, places = fold.panel(part, detector.features_)
             external = detector.model_.encoder_.head_score(panel.continuous, panel.categorical)
             scores[part] = ranked.score_panel(panel, external=external).probability[places]
-        return Outcome({column.name: scores})
+        return CandidateScores({column.name: scores})
 
-    return Contender(
+    return Candidate(
         "head-ranker", (column,), (needs,), fit, lambda folder: load(folder / "detector")
     )
 
 
-def calibrated(of: Description, how: str, fold: Fold, scores: Scores) -> tuple[Description, Scores]:
+def calibrated(of: ScoreColumn, how: str, fold: Fold, scores: Scores) -> tuple[ScoreColumn, Scores]:
     """Another's scores, calibrated afterwards on the calibration part."""
     made = CALIBRATORS[how].fit(scores[CALIBRATION], fold.labels(CALIBRATION))
     note = f"{of.name}, calibrated on the calibration part"
-    column = Description(
+    column = ScoreColumn(
         f"{of.name}, {how}",
         "calibrated",
         "probability",

@@ -1,4 +1,4 @@
-"""Tables of who did how well: the contestants, the scoring table, published figures beside ours, differences, slices."""
+"""Tables of who did how well: the candidates, the scoring table, published figures beside ours, differences, slices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
-from turncoat.evaluation.results import Comparison, Contestant, Interval, Results, SliceTable
+from turncoat.evaluation.results import CandidateResult, Comparison, Interval, Results, SliceTable
 from turncoat.reporting.formatting import (
     DASH,
     FAMILIES,
@@ -29,7 +29,7 @@ from turncoat.reporting.formatting import (
 from turncoat.reporting.tables import (
     Cell,
     Column,
-    Group,
+    RowGroup,
     Table,
     bounds,
     figure_cell,
@@ -44,7 +44,7 @@ _GREYED = "Calibration figures of scores that are no probabilities are greyed ou
 
 
 def provenance(
-    results: Results, contestants: Iterable[Contestant], first_seed: bool = False
+    results: Results, candidates: Iterable[CandidateResult], first_seed: bool = False
 ) -> str:
     """Where figures on test rows come from."""
     folds = "1 fold" if results.n_folds == 1 else f"{results.n_folds} folds"
@@ -56,14 +56,14 @@ def provenance(
         if first_seed
         else f"{len(results.seeds)} seeds"
     )
-    return f"Split: {results.protocol}, test rows of {folds}, {seeds}; {inference_of(contestants)}; out of sample."
+    return f"Split: {results.protocol}, test rows of {folds}, {seeds}; {inference_of(candidates)}; out of sample."
 
 
-def by_family(contestants: Sequence[Contestant]) -> list[tuple[str, list[Contestant]]]:
-    """Contestants of one family together, families in the order of the page."""
+def by_family(candidates: Sequence[CandidateResult]) -> list[tuple[str, list[CandidateResult]]]:
+    """Candidates of one family together, families in the order of the page."""
     known = list(FAMILIES)
     order = sorted(
-        contestants,
+        candidates,
         key=lambda one: (
             known.index(one.family) if one.family in known else len(known),
             one.family,
@@ -74,13 +74,13 @@ def by_family(contestants: Sequence[Contestant]) -> list[tuple[str, list[Contest
     ]
 
 
-def contestants_table(results: Results) -> Table:
-    """The metrics that matter most, a row per contestant."""
-    present = _metrics(results.contestants)
+def candidates_table(results: Results) -> Table:
+    """The metrics that matter most, a row per candidate."""
+    present = _metrics(results.candidates)
     shown = [metric for metric in MAIN if metric in present] or present
-    columns = (Column("contestant", "Contestant", is_number=False), *map(_column, shown))
+    columns = (Column("candidate", "Model", is_number=False), *map(_column, shown))
     groups = [
-        Group(
+        RowGroup(
             family_text(family),
             tuple(
                 (
@@ -93,20 +93,20 @@ def contestants_table(results: Results) -> Table:
                 for one in members
             ),
         )
-        for family, members in by_family(results.contestants)
+        for family, members in by_family(results.candidates)
     ]
     small = "Small type: 90 % bootstrap interval over customers, and ± the standard deviation over seeds where there are several."
     same = (
         "Not all on the same rows, see the warnings."
         if results.protocol == "paper"
-        else "All contestants on the same rows."
+        else "All candidates on the same rows."
     )
-    caption = f"{same} {small} {_GREYED} {provenance(results, results.contestants)}"
-    return Table("contestants", caption, columns, tuple(groups), group_name="family")
+    caption = f"{same} {small} {_GREYED} {provenance(results, results.candidates)}"
+    return Table("candidates", caption, columns, tuple(groups), group_name="family")
 
 
 def every_figure_table(results: Results) -> Table:
-    """Every metric of every contestant, a row for each."""
+    """Every metric of every candidate, a row for each."""
     columns = (
         Column("metric", "Metric", is_number=False),
         Column("value", "Mean"),
@@ -116,16 +116,16 @@ def every_figure_table(results: Results) -> Table:
         Column("fold", "By fold", is_interval=True),
     )
     groups = [
-        Group(one.name, tuple(_every_figure(one, metric) for metric in _metrics([one])))
-        for one in results.contestants
+        RowGroup(one.name, tuple(_every_figure(one, metric) for metric in _metrics([one])))
+        for one in results.candidates
     ]
-    caption = f"Every figure. Intervals are 90 % bootstrap intervals of the mean. {_GREYED} {provenance(results, results.contestants)}"
-    return Table("every_figure", caption, columns, tuple(groups), group_name="contestant")
+    caption = f"Every figure. Intervals are 90 % bootstrap intervals of the mean. {_GREYED} {provenance(results, results.candidates)}"
+    return Table("every_figure", caption, columns, tuple(groups), group_name="candidate")
 
 
 def tiers_table(results: Results) -> Table:
     """The tiers side by side: what their fraud regimes hold on test rows, and how well their scores rank."""
-    named = {one.name: one for one in results.contestants}
+    named = {one.name: one for one in results.candidates}
     columns = (
         Column("tier", "Tier", is_number=False),
         Column("n_states", "K"),
@@ -142,7 +142,7 @@ def tiers_table(results: Results) -> Table:
     )
     rows = []
     for row in results.tiers:
-        one = named.get(row.contestant)
+        one = named.get(row.candidate)
         figures = {} if one is None else one.figures
         shares = (
             (row.occupancy, row.occupancy_interval),
@@ -170,7 +170,7 @@ def tiers_table(results: Results) -> Table:
     what = "The fraud regime of each tier, by filtered beliefs, and its corrected, filtered scores. Small type: 90 % bootstrap interval."
     return Table(
         "tiers",
-        f"{what} {provenance(results, [named[row.contestant] for row in results.tiers if row.contestant in named])}",
+        f"{what} {provenance(results, [named[row.candidate] for row in results.tiers if row.candidate in named])}",
         columns,
         one_group(rows),
     )
@@ -182,7 +182,7 @@ def _between(pair: Interval | None, shown: Callable[[float], str]) -> tuple[str,
 
 def scoring_table(results: Results) -> Table:
     """The scores that can be read from one model, as the paper's table has them."""
-    named = {one.name: one for one in results.contestants}
+    named = {one.name: one for one in results.candidates}
     members = [named[name] for name in results.scoring if name in named]
     shown = [metric for metric in _AS_IN_THE_PAPER if any(metric in one.figures for one in members)]
     columns = (Column("score", "Score", is_number=False), *map(_column, shown))
@@ -196,7 +196,7 @@ def scoring_table(results: Results) -> Table:
             for one in members
             if one.tier == tier
         )
-        groups.append(Group(tier_text(tier) if tier else "No HMM", rows))
+        groups.append(RowGroup(tier_text(tier) if tier else "No HMM", rows))
     what = "What the correction and the inference change. Raw is the belief in the fraud regime; corrected weighs regimes by fraud share."
     return Table(
         "scoring",
@@ -221,8 +221,8 @@ def published_table(results: Results) -> Table:
             )
             for row in theirs
         ]
-        groups.append(Group(f"Published: {source}", tuple(rows)))
-    ours = [one for one in results.contestants if any(metric in one.figures for metric in shown)]
+        groups.append(RowGroup(f"Published: {source}", tuple(rows)))
+    ours = [one for one in results.candidates if any(metric in one.figures for metric in shown)]
     if ours:
         rows = [
             (
@@ -234,7 +234,7 @@ def published_table(results: Results) -> Table:
             )
             for one in ours
         ]
-        groups.append(Group("This run", tuple(rows)))
+        groups.append(RowGroup("This run", tuple(rows)))
     where = f"This run: {provenance(results, ours)}" if ours else ""
     caption = f"Published figures are their authors', with their splits and inference, and were not run again. {_GREYED} {where}"
     return Table("published", caption, columns, tuple(groups), group_name="source")
@@ -266,14 +266,14 @@ def comparisons_table(results: Results) -> Table:
     return Table("comparisons", caption, columns, one_group(rows))
 
 
-def compared(results: Results, comparisons: Iterable[Comparison]) -> list[Contestant]:
-    """The contestants that are in some of the comparisons, or all."""
+def compared(results: Results, comparisons: Iterable[Comparison]) -> list[CandidateResult]:
+    """The candidates that are in some of the comparisons, or all."""
     names = {name for one in comparisons for name in (one.first, one.second)}
-    return [one for one in results.contestants if one.name in names] or list(results.contestants)
+    return [one for one in results.candidates if one.name in names] or list(results.candidates)
 
 
 def slice_tables(results: Results) -> list[Table]:
-    """A table per way of slicing, contestants below each other."""
+    """A table per way of slicing, candidates below each other."""
     tables = []
     for place, title in enumerate(dict.fromkeys(table.title for table in results.slices), start=1):
         tables.append(
@@ -295,10 +295,10 @@ def _slices(results: Results, name: str, title: str, slices: Sequence[SliceTable
         Column("frauds", "Frauds"),
         *map(_column, shown),
     )
-    named = {one.name: one for one in results.contestants}
+    named = {one.name: one for one in results.candidates}
     groups = []
     for table in slices:
-        sure = table.contestant not in named or named[table.contestant].is_probability
+        sure = table.candidate not in named or named[table.candidate].is_probability
         rows = []
         for row in table.rows:
             cells = [
@@ -317,21 +317,21 @@ def _slices(results: Results, name: str, title: str, slices: Sequence[SliceTable
                     *cells,
                 )
             )
-        groups.append(Group(table.contestant, tuple(rows)))
+        groups.append(RowGroup(table.candidate, tuple(rows)))
     members = [
-        named[table.contestant] for table in slices if table.contestant in named
-    ] or results.contestants
+        named[table.candidate] for table in slices if table.candidate in named
+    ] or results.candidates
     return Table(
         name,
         f"Test rows {title}. {provenance(results, members, first_seed=True)}",
         columns,
         tuple(groups),
-        group_name="contestant",
+        group_name="candidate",
     )
 
 
-def _named(one: Contestant) -> Cell:
-    """A contestant, with what its scores are."""
+def _named(one: CandidateResult) -> Cell:
+    """A candidate, with what its scores are."""
     small = f"{one.kind}, {one.mode}" if one.mode else one.kind
     names = ("tier", "supervision", "mode", "kind", "is_probability", "note")
     return Cell(
@@ -342,7 +342,7 @@ def _named(one: Contestant) -> Cell:
     )
 
 
-def _every_figure(one: Contestant, metric: str) -> tuple[Cell, ...]:
+def _every_figure(one: CandidateResult, metric: str) -> tuple[Cell, ...]:
     figure, shown = one.figures[metric], metric_of(metric)
     digits = shown.decimals
     muted = shown.is_calibration and not one.is_probability
@@ -367,8 +367,8 @@ def _column(metric: str) -> Column:
     return Column(metric, shown.label, meaning=shown.meaning)
 
 
-def _metrics(contestants: Sequence[Contestant]) -> list[str]:
-    return _ordered({metric for one in contestants for metric in one.figures})
+def _metrics(candidates: Sequence[CandidateResult]) -> list[str]:
+    return _ordered({metric for one in candidates for metric in one.figures})
 
 
 def _ordered(metrics: set[str]) -> list[str]:

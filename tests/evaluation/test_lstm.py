@@ -13,10 +13,10 @@ from turncoat import ConfigError, DataError, Panel
 
 torch = pytest.importorskip("torch")
 
-from turncoat.evaluation import recurrent  # noqa: E402
-from turncoat.evaluation.recurrent import FittedRecurrent, Recurrent  # noqa: E402
+from turncoat.evaluation import lstm  # noqa: E402
+from turncoat.evaluation.lstm import FittedLSTM, LSTMBaseline  # noqa: E402
 
-QUICK = Recurrent(
+QUICK = LSTMBaseline(
     hidden_dim=8, epochs=3, learning_rate=1e-2, longest=8, batch_rows=128, device="cpu"
 )
 NEIGHBOURS = 1e-9  # how much a score may owe to what else is scored
@@ -53,12 +53,12 @@ PLACES = np.flatnonzero(np.random.default_rng(5).random(PANEL.n_rows) < 0.7)
 
 
 @pytest.fixture(scope="module")
-def fitted() -> FittedRecurrent:
+def fitted() -> FittedLSTM:
     return QUICK.fit(PANEL, np.arange(PANEL.n_rows), 0, n_threads=1)
 
 
 def fit_and_losses(
-    panel: Panel, places: Any, settings: Recurrent = QUICK, seed: int = 0
+    panel: Panel, places: Any, settings: LSTMBaseline = QUICK, seed: int = 0
 ) -> tuple[Any, list[float]]:
     heard: list[tuple[int, float]] = []
     made = settings.fit(
@@ -90,7 +90,7 @@ def test_it_learns_from_the_row_before(rule: str) -> None:
     assert scores.mean() == pytest.approx(held_out.labels.mean(), abs=0.05)
 
 
-def test_later_rows_change_no_earlier_score(fitted: FittedRecurrent) -> None:
+def test_later_rows_change_no_earlier_score(fitted: FittedLSTM) -> None:
     sequence = PANEL[int(np.argmax(PANEL.lengths))]
     scores = fitted.score(sequence)
     for at in (1, 9, sequence.n_rows - 1):
@@ -103,7 +103,7 @@ def test_later_rows_change_no_earlier_score(fitted: FittedRecurrent) -> None:
         np.testing.assert_allclose(fitted.score(begun), scores[:at], rtol=0, atol=NEIGHBOURS)
 
 
-def test_other_sequences_change_no_score(fitted: FittedRecurrent) -> None:
+def test_other_sequences_change_no_score(fitted: FittedLSTM) -> None:
     together = fitted.score(PANEL)
     for u in (0, 1, 30, PANEL.n_sequences - 1):
         own = together[PANEL.offsets[u] : PANEL.offsets[u + 1]]
@@ -111,7 +111,7 @@ def test_other_sequences_change_no_score(fitted: FittedRecurrent) -> None:
 
 
 def test_scores_are_those_of_each_sequence_read_row_by_row(
-    fitted: FittedRecurrent, monkeypatch: pytest.MonkeyPatch
+    fitted: FittedLSTM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many sequences and rows are read at once, none of a sequence's history is forgotten."""
     network = fitted.network
@@ -133,15 +133,15 @@ def test_scores_are_those_of_each_sequence_read_row_by_row(
                 read, state = network.memory(network.row_layer(row[None]), state)
                 expected.append(float(torch.sigmoid(network.head(read))))
     for sequences, rows in ((1024, 8192), (7, 20), (1, 1)):
-        monkeypatch.setattr(recurrent, "_SEQUENCES_AT_ONCE", sequences)
-        monkeypatch.setattr(recurrent, "_ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(lstm, "_SEQUENCES_AT_ONCE", sequences)
+        monkeypatch.setattr(lstm, "_ROWS_AT_ONCE", rows)
         np.testing.assert_allclose(fitted.score(PANEL), expected, rtol=0, atol=NEIGHBOURS)
 
 
 @pytest.mark.parametrize("longest", [1, 4, 100])
 def test_windows_judge_every_row_once_after_its_own_history(longest: int) -> None:
     judged = np.isin(np.arange(PANEL.n_rows), PLACES)
-    windows = recurrent._Windows.of(PANEL, judged, longest)
+    windows = lstm._Windows.of(PANEL, judged, longest)
     starts = np.repeat(PANEL.offsets[:-1], PANEL.lengths)
     times = np.zeros(PANEL.n_rows, int)
     for first, own, length in zip(windows.first, windows.own, windows.lengths, strict=True):
@@ -154,9 +154,9 @@ def test_windows_judge_every_row_once_after_its_own_history(longest: int) -> Non
     assert times.max() == 1
 
 
-def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedRecurrent) -> None:
+def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedLSTM) -> None:
     judged = np.isin(np.arange(PANEL.n_rows), PLACES)
-    windows = recurrent._Windows.of(PANEL, judged, 100)
+    windows = lstm._Windows.of(PANEL, judged, 100)
     batches = list(windows.batches(128, np.random.default_rng(0)))
     assert sorted(np.concatenate(batches)) == list(range(len(windows.lengths)))
     assert all(windows.lengths[batch].sum() < 128 + windows.lengths.max() for batch in batches)
@@ -170,17 +170,15 @@ def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedRecurr
             assert float(windows.loss(fitted.network, batch)) == pytest.approx(
                 entropy[read][judged[read]].mean()
             )
-    assert recurrent._Validation.of(PANEL, judged).loss(fitted.network) == pytest.approx(
+    assert lstm._Validation.of(PANEL, judged).loss(fitted.network) == pytest.approx(
         entropy[judged].mean()
     )
 
 
-def test_a_window_reads_what_came_before_it_but_is_not_judged_on_it(
-    fitted: FittedRecurrent,
-) -> None:
+def test_a_window_reads_what_came_before_it_but_is_not_judged_on_it(fitted: FittedLSTM) -> None:
     """With windows of one row, each row is judged after reading one row before it."""
     sequence = PANEL[int(np.argmax(PANEL.lengths))]
-    windows = recurrent._Windows.of(sequence, np.ones(sequence.n_rows, bool), 1)
+    windows = lstm._Windows.of(sequence, np.ones(sequence.n_rows, bool), 1)
     pairs = [
         Panel.from_arrays(sequence.continuous[i - 1 : i + 1], sequence.categorical[i - 1 : i + 1])
         for i in (5, 6, 7)
@@ -216,7 +214,7 @@ def test_history_is_read() -> None:
 
 
 def test_held_out_customers_teach_nothing_but_when_to_stop() -> None:
-    train, held_out = recurrent._split(PANEL, np.arange(PANEL.n_rows), QUICK.validation_share, 0)
+    train, held_out = lstm._split(PANEL, np.arange(PANEL.n_rows), QUICK.validation_share, 0)
     by_customer = [np.logical_or.reduceat(part, PANEL.offsets[:-1]) for part in (train, held_out)]
     np.testing.assert_array_equal(by_customer[0], ~by_customer[1])
     one_epoch = replace(QUICK, epochs=1)
@@ -246,9 +244,7 @@ def test_the_best_epoch_is_kept_and_patience_ends() -> None:
 def test_long_gradients_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = fit_and_losses(PANEL, PLACES)[1][::2]
     assert last < first - 0.02
-    monkeypatch.setattr(
-        recurrent, "_LONGEST_GRADIENT", 1e-14
-    )  # far below what Adam takes for nothing
+    monkeypatch.setattr(lstm, "_LONGEST_GRADIENT", 1e-14)  # far below what Adam takes for nothing
     first, last = fit_and_losses(PANEL, PLACES)[1][::2]
     assert last == pytest.approx(first, abs=1e-3)
 
@@ -321,7 +317,7 @@ def test_it_refuses_what_it_cannot_learn_from() -> None:
         QUICK.fit(PANEL.continuous, every_row, 0)  # type: ignore[arg-type]
 
 
-def test_it_refuses_to_score_what_it_does_not_know(fitted: FittedRecurrent) -> None:
+def test_it_refuses_to_score_what_it_does_not_know(fitted: FittedLSTM) -> None:
     with pytest.raises(DataError, match="row 1, column 0: code 3 is unknown"):
         fitted.score(Panel.from_arrays(np.zeros((2, 2)), np.array([[0], [3]])))
     with pytest.raises(DataError, match="2 continuous and 1 categorical columns"):
@@ -347,5 +343,5 @@ def test_a_loss_that_is_no_number_is_named() -> None:
     ],
 )
 def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"Recurrent: {next(iter(wrong))} must be"):
-        Recurrent(**wrong)
+    with pytest.raises(ConfigError, match=f"LSTMBaseline: {next(iter(wrong))} must be"):
+        LSTMBaseline(**wrong)

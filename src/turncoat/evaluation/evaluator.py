@@ -1,4 +1,4 @@
-"""From scores to results: every contestant on the same test rows, with intervals, slices, curves and what they amount to in words."""
+"""From scores to results: every candidate on the same test rows, with intervals, slices, curves and what they amount to in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, PARTS, long_enough
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
-from turncoat.evaluation.contestants import CALIBRATORS, Description, calibrated
+from turncoat.evaluation.candidates import CALIBRATORS, ScoreColumn, calibrated
 from turncoat.evaluation.enrichment import tier_row
 from turncoat.evaluation.folds import CALIBRATION, TEST
 from turncoat.evaluation.latents import latent_map
@@ -20,7 +20,7 @@ from turncoat.evaluation.metrics import (
     LOSSES,
     METRICS,
     ROW_METRICS,
-    Judged,
+    ScoredLabels,
     curves,
     mean_of_known,
     measure,
@@ -29,8 +29,8 @@ from turncoat.evaluation.metrics import (
 from turncoat.evaluation.profiles import regime_table
 from turncoat.evaluation.protocols import PUBLISHED
 from turncoat.evaluation.results import (
+    CandidateResult,
     Comparison,
-    Contestant,
     Figure,
     LatentMap,
     OrderRow,
@@ -44,30 +44,30 @@ from turncoat.evaluation.results import (
 )
 from turncoat.evaluation.settings import NEURAL, NEURAL_ANCHORED
 from turncoat.evaluation.slices import by_history, by_scenario
-from turncoat.evaluation.study import Studied
+from turncoat.evaluation.study import Study
 from turncoat.evaluation.telling import errata, summary, warnings
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import load
 
 _LEAST_CARDS = (
-    200  # a day, for the share of frauds among a hundred of them to tell contestants apart
+    200  # a day, for the share of frauds among a hundred of them to tell candidates apart
 )
 _PAPER_LEAST_ROWS = 5  # the paper judges its models on customers with so many transactions, and its baselines on all
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class Evaluator:
     """All columns of scores on the test rows of all folds, and what was drawn from them."""
 
-    studied: Studied
+    studied: Study
 
     @cached_property
-    def columns(self) -> dict[str, Description]:
+    def columns(self) -> dict[str, ScoreColumn]:
         """Every column, those calibrated afterwards among them."""
         return {column.name: column for column, _ in self._all.values()}
 
     @cached_property
-    def _all(self) -> dict[str, tuple[Description, dict[tuple[int, int], Array]]]:
+    def _all(self) -> dict[str, tuple[ScoreColumn, dict[tuple[int, int], Array]]]:
         studied, seeds = self.studied, self.studied.settings.seeds
         runs = [(f, seed) for f in range(len(studied.folds)) for seed in seeds]
         found = {
@@ -89,13 +89,13 @@ class Judgement:
                 )
         return found
 
-    def _calibrations(self, column: Description) -> tuple[str, ...]:
+    def _calibrations(self, column: ScoreColumn) -> tuple[str, ...]:
         """How a column is calibrated afterwards."""
         if column.name == "XGBoost":
             return tuple(CALIBRATORS)
         return self.studied.settings.calibrations if column.is_main else ()
 
-    def rows(self, fold: int, column: Description) -> Array:
+    def rows(self, fold: int, column: ScoreColumn) -> Array:
         """Places among the test rows that a column is judged on: all, except as the paper did."""
         here = self.studied.folds[fold]
         every = np.arange(len(here.rows(TEST)))
@@ -108,7 +108,7 @@ class Judgement:
             ),
         )
 
-    def judged(self, name: str, seed: int) -> list[Judged]:
+    def judged(self, name: str, seed: int) -> list[ScoredLabels]:
         """A column of scores with the truth beside it, fold by fold."""
         column, scores = self._all[name]
         found = []
@@ -117,7 +117,7 @@ class Judgement:
             test = fold.rows(TEST)[rows]
             days = np.floor(self.studied.transactions.times[test] / DAY).astype(np.int64)
             found.append(
-                Judged(
+                ScoredLabels(
                     scores[f, seed][rows],
                     fold.labels(TEST)[rows],
                     self.studied.transactions.customer_codes[test],
@@ -162,11 +162,11 @@ class Judgement:
         return tuple(f"{name}@{seed}" for seed in self.studied.settings.seeds)
 
     @cached_property
-    def contestants(self) -> tuple[Contestant, ...]:
+    def candidates(self) -> tuple[CandidateResult, ...]:
         """Every column with its figures."""
-        return tuple(self._contestant(name, column) for name, column in self.columns.items())
+        return tuple(self._candidate(name, column) for name, column in self.columns.items())
 
-    def _contestant(self, name: str, column: Description) -> Contestant:
+    def _candidate(self, name: str, column: ScoreColumn) -> CandidateResult:
         seeds = self.studied.settings.seeds
         by_seed = [[measure(judged) for judged in self.judged(name, seed)] for seed in seeds]
         units = self._resamples(name) or {}
@@ -192,8 +192,8 @@ class Judgement:
                 if resampled
                 else None,
             )
-        drawn = curves(Judged.together(self.judged(name, seeds[0])))
-        return Contestant(
+        drawn = curves(ScoredLabels.together(self.judged(name, seeds[0])))
+        return CandidateResult(
             name,
             column.family,
             column.tier,
@@ -228,7 +228,7 @@ class Judgement:
         if units is None:
             return None
         values = {
-            c.name: c.figures[metric].value for c in self.contestants if c.name in (first, second)
+            c.name: c.figures[metric].value for c in self.candidates if c.name in (first, second)
         }
         both = [
             unit.difference(self._all_seeds(first), self._all_seeds(second), metric)
@@ -249,11 +249,11 @@ class Judgement:
         return Comparison(first, second, metric, difference, both[0], both[1], p, headline)
 
 
-def judge(studied: Studied, scenarios: Array | None = None) -> Results:
+def evaluate(studied: Study, scenarios: Array | None = None) -> Results:
     """Everything that a report shows. `scenarios` [N] names the kind of fraud of each transaction, for a table of its own."""
-    whole = Judgement(studied)
+    whole = Evaluator(studied)
     settings, transactions = studied.settings, studied.transactions
-    contestants = whole.contestants
+    candidates = whole.candidates
     tables = _regimes(studied)
     selections = _selections(studied)
     comparisons = _comparisons(whole)
@@ -263,7 +263,7 @@ def judge(studied: Studied, scenarios: Array | None = None) -> Results:
         title=f"{transactions.schema.name}: {settings.protocol.name} comparison",
         protocol=settings.protocol.name,
         preset=settings.preset,
-        summary=summary(studied, contestants),
+        summary=summary(studied, candidates),
         data={
             "source": transactions.source,
             "schema": transactions.schema.name,
@@ -276,15 +276,15 @@ def judge(studied: Studied, scenarios: Array | None = None) -> Results:
         parts=_parts(studied),
         n_folds=len(studied.folds),
         seeds=settings.seeds,
-        contestants=contestants,
+        candidates=candidates,
         scoring=tuple(scoring),
         comparisons=comparisons,
         slices=_slices(whole, scenarios),
         selections=selections,
         regimes=tables,
         published=PUBLISHED.get(settings.protocol.name, ()),
-        errata=errata(studied, contestants, tables),
-        warnings=warnings(studied, contestants, tables, selections),
+        errata=errata(studied, candidates, tables),
+        warnings=warnings(studied, candidates, tables, selections),
         tiers=_tiers(whole),
         trainings=_trainings(studied),
         latents=_latents(studied),
@@ -296,7 +296,7 @@ _HEAD, _RANKED_HEAD = f"{NEURAL}, encoder's head", "regime-calibrated head"
 _SCORING = (("raw", "smoothed"), ("corrected", "smoothed"), ("corrected", "filtered"))
 
 
-def _detectors(studied: Studied) -> dict[str, str]:
+def _detectors(studied: Study) -> dict[str, str]:
     """Titles of the detectors by key."""
     settings = studied.settings
     found = {tier: tier for tier in settings.tiers} | {
@@ -307,7 +307,7 @@ def _detectors(studied: Studied) -> dict[str, str]:
     return found
 
 
-def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
+def _comparisons(whole: Evaluator) -> tuple[Comparison, ...]:
     tier = whole.studied.settings.main_tier
     ranked, plain = "regime-calibrated XGBoost", f"{tier}, corrected, filtered"
     wanted = [
@@ -373,7 +373,7 @@ def _comparisons(whole: Judgement) -> tuple[Comparison, ...]:
     return tuple(found for one in wanted if (found := whole.comparison(*one)) is not None)
 
 
-def _slices(whole: Judgement, scenarios: Array | None) -> tuple[SliceTable, ...]:
+def _slices(whole: Evaluator, scenarios: Array | None) -> tuple[SliceTable, ...]:
     studied, seed = whole.studied, whole.studied.settings.seeds[0]
     tier = studied.settings.main_tier
     regimes = (
@@ -394,7 +394,7 @@ def _slices(whole: Judgement, scenarios: Array | None) -> tuple[SliceTable, ...]
     for name in names:
         if name in whole.columns:
             places = [whole.rows(f, whole.columns[name]) for f in range(len(studied.folds))]
-            judged = Judged.together(whole.judged(name, seed))
+            judged = ScoredLabels.together(whole.judged(name, seed))
             seen = np.concatenate(
                 [fold.seen[rows] for fold, rows in zip(studied.folds, places, strict=True)]
             )
@@ -414,7 +414,7 @@ def _slices(whole: Judgement, scenarios: Array | None) -> tuple[SliceTable, ...]
     return tuple(found)
 
 
-def _selections(studied: Studied) -> tuple[Selection, ...]:
+def _selections(studied: Study) -> tuple[Selection, ...]:
     found = []
     for title, sweep in studied.sweeps.items():
         tier = title.partition(",")[0]
@@ -460,7 +460,7 @@ def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float | No
     )
 
 
-def _regimes(studied: Studied) -> tuple[RegimeTable, ...]:
+def _regimes(studied: Study) -> tuple[RegimeTable, ...]:
     """Of the first fold and seed."""
     first = studied.fits[0, studied.settings.seeds[0]]
     found = []
@@ -471,7 +471,7 @@ def _regimes(studied: Studied) -> tuple[RegimeTable, ...]:
     return tuple(found)
 
 
-def _tiers(whole: Judgement) -> tuple[TierRow, ...]:
+def _tiers(whole: Evaluator) -> tuple[TierRow, ...]:
     studied, settings = whole.studied, whole.studied.settings
     found = []
     for key, name in _detectors(studied).items():
@@ -489,7 +489,7 @@ def _tiers(whole: Judgement) -> tuple[TierRow, ...]:
     return tuple(found)
 
 
-def _trainings(studied: Studied) -> tuple[Training, ...]:
+def _trainings(studied: Study) -> tuple[Training, ...]:
     """Of the first fold and seed."""
     if NEURAL not in studied.settings.tiers:
         return ()
@@ -508,7 +508,7 @@ def _trainings(studied: Studied) -> tuple[Training, ...]:
     )
 
 
-def _latents(studied: Studied) -> tuple[LatentMap, ...]:
+def _latents(studied: Study) -> tuple[LatentMap, ...]:
     """Of the first fold and seed, test rows."""
     if NEURAL not in studied.settings.tiers:
         return ()
@@ -531,7 +531,7 @@ def _latents(studied: Studied) -> tuple[LatentMap, ...]:
     )
 
 
-def _parts(studied: Studied) -> tuple[PartRow, ...]:
+def _parts(studied: Study) -> tuple[PartRow, ...]:
     found = []
     for part in (*PARTS, "left out"):
         every = [fold.split.summaries[part] for fold in studied.folds]

@@ -1,4 +1,4 @@
-"""Points with their intervals, one row below the other: contestants by average precision, and differences by metric."""
+"""Points with their intervals, one row below the other: candidates by average precision, and differences by metric."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turncoat.evaluation.results import Comparison, Interval, Results
-from turncoat.reporting.contests import by_family, compared, provenance
+from turncoat.reporting.comparisons import by_family, compared, provenance
 from turncoat.reporting.drawing import INK, MUTED, PAPER, SERIES, Canvas, Drawn, slug, wrapped
 from turncoat.reporting.formatting import exists, metric_of, number, signed
 
@@ -27,10 +27,10 @@ class _Row:
 
 
 def overview(results: Results, metric: str) -> Drawn | None:
-    """A metric of all contestants for whom it means something, with both intervals; None where nobody has it."""
+    """A metric of all candidates for whom it means something, with both intervals; None where nobody has it."""
     rows = []
     members = []
-    for place, (_, family) in enumerate(by_family(results.contestants)):
+    for place, (_, family) in enumerate(by_family(results.candidates)):
         for one in family:
             figure = (
                 one.figures.get(metric)
