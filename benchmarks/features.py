@@ -21,8 +21,8 @@ from rich.console import Console
 
 from benchmarks.engine import timing
 from turncoat.data import Transactions, read
-from turncoat.data.simulators import simulate
-from turncoat.features import Features, State
+from turncoat.data.simulators import simulate_files
+from turncoat.features import Features, FeatureState
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -75,7 +75,7 @@ def live(data: Path, schema: str, kind: str) -> dict[str, float]:
     transactions = read(data, schema)
     features = Features(kind).fit(transactions)
     rows = row_dictionaries(transactions)
-    states = [features.step(State(), row)[0] for row in rows]
+    states = [features.step(FeatureState(), row)[0] for row in rows]
     best = float("inf")
     for _ in range(LIVE_ROUNDS):
         began = time.perf_counter()
@@ -97,9 +97,9 @@ def row_dictionaries(transactions: Transactions) -> list[dict[str, Any]]:
         range(0, transactions.n_rows, max(transactions.n_rows // LIVE_ROWS, 1))
     )
     schema = part.schema
-    columns = {name: part.column(name).tolist() for name in (*schema.continuous, *schema.texts)} | {
-        schema.time: part.times.tolist()
-    }
+    columns = {
+        name: part.column(name).tolist() for name in (*schema.continuous, *schema.text_columns)
+    } | {schema.time: part.times.tolist()}
     rows = ({name: values[i] for name, values in columns.items()} for i in range(part.n_rows))
     return [
         {name: value for name, value in row.items() if value is not None and value == value}
@@ -238,7 +238,7 @@ def main() -> int:
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         with console.status(f"simulating {rows:,} transactions"):
-            simulate("ieee-cis", rows, 0, out=folder)
+            simulate_files("ieee-cis", rows, 0, out=folder)
         results[f"IEEE-CIS shape, {rows:,} rows of 435 columns, CSV"] = compare(
             Path(folder), "ieee-cis", console
         )

@@ -23,7 +23,7 @@ from turncoat.data.simulators.handbook import (
     DAY_SECONDS,
     TERMINAL_DAYS,
     World,
-    published_process,
+    simulate_published_process,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,7 +180,7 @@ def _distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
 
 def simulate(seed: int, n_days: int) -> Run:
     """The first days of one simulated run of the published size."""
-    made = published_process(
+    made = simulate_published_process(
         seed, replace(WORLD, n_days=n_days + 1)
     )  # nothing is drawn on the last day of a run
     rows = made["transactions"].hstack([made["truth"]["TX_FRAUD_SCENARIO"]])

@@ -21,7 +21,7 @@ from benchmarks.engine import ours, peers, timing
 from benchmarks.engine.workloads import Start, Workload
 from turncoat import NeuralVariationalHMM, Panel, VariationalHMM
 from turncoat.data import read
-from turncoat.data.simulators import tables
+from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
 from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.folded import FoldedEncoder
@@ -38,7 +38,7 @@ AIM_ROW_MS, MUST_RATIO = 0.5, 300.0
 
 
 def measure(n_rows: int, device: str) -> dict[str, float]:
-    made = tables("ieee-cis", n_rows, 0)
+    made = simulate_tables("ieee-cis", n_rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
     panel = Features().fit(transactions).transform(transactions)
     found: dict[str, float] = {

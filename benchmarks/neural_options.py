@@ -21,11 +21,11 @@ from sklearn.metrics import average_precision_score, log_loss
 
 from turncoat import Detector, NeuralVariationalHMM
 from turncoat.data import Transactions, read
-from turncoat.data.simulators import tables
-from turncoat.data.splits import Split, by_customer
+from turncoat.data.simulators import simulate_tables
+from turncoat.data.splits import Split, split_by_customer
 from turncoat.evaluation.calibrators import Isotonic, Platt
 from turncoat.features import Features
-from turncoat.features.parts import part_panel
+from turncoat.features.split_panels import build_split_panel
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.panel import Panel
 
@@ -64,7 +64,7 @@ class Data:
 
     def part(self, name: str) -> tuple[Panel, Array, Array]:
         """A part's panel, the places of its own rows, and their labels."""
-        panel, places = part_panel(self.features, self.transactions, self.split, name)
+        panel, places = build_split_panel(self.features, self.transactions, self.split, name)
         return panel, places, np.asarray(panel.labels)[places]
 
 
@@ -79,7 +79,7 @@ def options(
     """Train an encoder, then everything that can be made of it."""
     base = NeuralVariationalHMM(states, **model, **settings)
     encoder = FoldedEncoder.of(
-        base.trained(part_panel(data.features, data.transactions, data.split, "fit")[0])
+        base.trained(build_split_panel(data.features, data.transactions, data.split, "fit")[0])
     )
     (calibration, own, known), (test, places, labels) = data.part("calibration"), data.part("test")
 
@@ -196,9 +196,9 @@ def main() -> None:
         whole = read(MONTHS, "handbook")
         transactions = whole.take(np.sort(np.argsort(whole.times, kind="stable")[: told.rows]))
     else:
-        made = tables("ieee-cis", told.rows, told.seed)
+        made = simulate_tables("ieee-cis", told.rows, told.seed)
         transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
-    split = by_customer(
+    split = split_by_customer(
         transactions.customer_codes, transactions.times, transactions.labels, seed=told.seed
     )
     data = Data(transactions, split, Features().fit(transactions.take(split.fit)))

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from turncoat.data import read
-from turncoat.data.simulators import tables
+from turncoat.data.simulators import simulate_tables
 from turncoat.evaluation.evaluator import evaluate
 from turncoat.evaluation.manifest import manifest_of
 from turncoat.evaluation.metrics import METRICS
@@ -49,7 +49,7 @@ def main() -> None:
         help="where fits and the report are kept",
     )
     folder = parser.parse_args().folder
-    made = tables("ieee-cis", ROWS, SEED)
+    made = simulate_tables("ieee-cis", ROWS, SEED)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
     studied = run_study(transactions, SETTINGS, folder, Console(stderr=True))
     results = evaluate(studied)

@@ -36,7 +36,7 @@ WHOLE = StudySettings(
     states=16,
     anchored_states=20,
     n_fraud_states=10,
-    only=FEATURES,
+    include=FEATURES,
     n_trials=6,
     seeds=(1,),
 )

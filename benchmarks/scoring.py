@@ -20,7 +20,7 @@ from benchmarks.engine import timing
 from benchmarks.features import row_dictionaries
 from turncoat import Detector, VariationalHMM
 from turncoat.data import read
-from turncoat.data.simulators import tables
+from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
 from turncoat.scoring import DetectorState
 
@@ -32,7 +32,7 @@ MUST_ROWS_PER_SECOND = 100_000
 
 def measure(n_rows: int) -> dict[str, float]:
     """Fit a small detector on simulated data, then score."""
-    made = tables("ieee-cis", n_rows, 0)
+    made = simulate_tables("ieee-cis", n_rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
     detector = Detector(
         Features(), VariationalHMM(STATES, n_restarts=1, max_iter=10, progress=False)

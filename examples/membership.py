@@ -12,7 +12,7 @@ import numpy as np
 
 from turncoat import Detector, VariationalHMM
 from turncoat.data import read, splits
-from turncoat.data.simulators import tables
+from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
 
 SIZE, MARGIN = 420, 56
@@ -73,9 +73,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--rows", type=int, default=60_000)
     asked = parser.parse_args()
-    made = tables("ieee-cis", asked.rows, 0)
+    made = simulate_tables("ieee-cis", asked.rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
-    split = splits.by_customer(
+    split = splits.split_by_customer(
         transactions.customer_codes,
         transactions.times,
         transactions.labels,

@@ -31,7 +31,7 @@ from rich.console import Console
 from benchmarks.engine import timing
 from turncoat import Detector, NeuralVariationalHMM, VariationalHMM
 from turncoat.data import read
-from turncoat.data.simulators import tables
+from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import FORMAT, RecentScore, Record, pack_record
@@ -59,7 +59,7 @@ class Place:
 
 def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[str, int]:
     """Detectors and requests, made before anything is timed."""
-    made = tables("ieee-cis", n_rows, 0)
+    made = simulate_tables("ieee-cis", n_rows, 0)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
     quick: dict[str, Any] = {"n_restarts": 1, "max_iter": 10, "progress": False}
     detector = Detector(Features(), VariationalHMM(STATES, **quick), supervision="anchored").fit(
@@ -84,7 +84,7 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
     (folder / "requests").write_bytes(
         msgspec.msgpack.encode([head.format(len(body)).encode() + body for body in bodies])
     )
-    plan = detector.features_.fitted()
+    plan = detector.features_.plan
     columns = {
         "continuous": len(plan.continuous),
         "categorical": len(plan.categorical),

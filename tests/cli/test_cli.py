@@ -127,7 +127,7 @@ def test_init_then_fit_on_a_file_nobody_has_seen(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert "60 customers" in fitted.stdout
-    plan = load(tmp_path / "out").features_.fitted()
+    plan = load(tmp_path / "out").features_.plan
     assert (plan.schema.time, plan.schema.time_unit, plan.schema.amount) == ("ts_ms", "ms", "Value")
     assert (plan.schema.label, plan.schema.counterparty, plan.schema.id) == (
         "IsFraud",
@@ -302,7 +302,7 @@ def test_a_comparison_and_the_same_again_from_its_manifest(tmp_path: Path) -> No
         "2",
     ]
     chosen = [
-        "--only",
+        "--include",
         "TX_AMOUNT,amount_to_mean,counterparty_risk_day",
         "--scenario",
         "KIND",

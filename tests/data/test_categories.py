@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turncoat.data.categories import Named, category_text, key_text
+from turncoat.data.categories import CategoryColumn, join_key, normalize_category
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ from turncoat.data.categories import Named, category_text, key_text
     ],
 )
 def test_one_spelling(value, text):
-    assert category_text(value) == text
+    assert normalize_category(value) == text
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_one_spelling(value, text):
     ids=lambda column: str(column.dtype),
 )
 def test_columns_of_every_type_are_coded_alike(column):
-    named = Named.of(column)
+    named = CategoryColumn.of(column)
     np.testing.assert_array_equal(named.codes, [0, -1, 1, 0])
     assert named.codes.dtype == np.int32
     assert named.values == ("404", "7")
@@ -84,14 +84,14 @@ def test_truths_are_coded_alike():
         pl.Series(["True", None, "FALSE"]),
         pl.Series(["true", "", "false"]),
     ):
-        named = Named.of(column)
+        named = CategoryColumn.of(column)
         assert (named.codes.tolist(), named.values) == ([0, -1, 1], ("true", "false"))
 
 
 def test_empty_columns():
-    assert Named.of(pl.Series([None, None])).codes.tolist() == [-1, -1]
-    assert Named.of(pl.Series([None, None], dtype=pl.String)).values == ()
-    assert len(Named.of(pl.Series([], dtype=pl.Int64)).codes) == 0
+    assert CategoryColumn.of(pl.Series([None, None])).codes.tolist() == [-1, -1]
+    assert CategoryColumn.of(pl.Series([None, None], dtype=pl.String)).values == ()
+    assert len(CategoryColumn.of(pl.Series([], dtype=pl.Int64)).codes) == 0
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_empty_columns():
 )
 def test_what_has_no_spelling_is_refused(column):
     with pytest.raises(TypeError, match="no spelling"):
-        Named.of(column)
+        CategoryColumn.of(column)
 
 
 parts = st.lists(
@@ -110,8 +110,8 @@ parts = st.lists(
 
 @given(parts, parts)
 def test_different_names_give_different_keys(left, right):
-    assert (key_text(left) == key_text(right)) == (left == right)
+    assert (join_key(left) == join_key(right)) == (left == right)
 
 
 def test_plain_keys_are_joined_plainly():
-    assert key_text(["9500", "315", None]) == "9500|315|"
+    assert join_key(["9500", "315", None]) == "9500|315|"

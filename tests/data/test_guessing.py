@@ -81,7 +81,7 @@ def test_plain_file(tmp_path):
         amount="amount",
         continuous=("amount",),
         categorical=("city",),
-        habits=("city",),
+        tracked=("city",),
         time_format=None,
     )
     assert found.warnings == ()
@@ -126,7 +126,7 @@ def test_other_styles_of_names(tmp_path):
         counterparty="MerchantNo",
         label="Chargeback",
         categorical=("merchantCategory", "EntryMode"),
-        habits=("MerchantNo", "merchantCategory"),
+        tracked=("MerchantNo", "merchantCategory"),
     )
 
 
@@ -349,7 +349,7 @@ def test_kinds_of_columns():
         frame,
         continuous=("amount", "n_logins"),
         categorical=("flag", "mcc", "grade", "postcode", "online"),
-        habits=("mcc", "ip"),
+        tracked=("mcc", "ip"),
     )
     assert "too many names" in found.reasons["ip"]
 
@@ -573,10 +573,10 @@ def test_a_second_file_is_joined_by_its_key(tmp_path):
         first,
         id="tx_id",
         join=Join("{prefix}devices", "tx_id", ("device",)),
-        habits=("device",),
+        tracked=("device",),
     )
     assert guess([second, first]).schema == found.schema
-    assert np.count_nonzero(read(first, found.schema).names["device"].codes >= 0) == N // 2
+    assert np.count_nonzero(read(first, found.schema).categories["device"].codes >= 0) == N // 2
     devices.write_csv(tmp_path / "gadgets.csv")
     assert guess([first, tmp_path / "gadgets.csv"]).schema.join == Join(
         "gadgets", "tx_id", ("device",)
@@ -661,7 +661,7 @@ def test_any_names_come_back(tmp_path_factory, columns, reason, form):
         continuous=(others[0],),
         categorical=tuple(others[1:]),
         amount=others[0],
-        habits=tuple(others[1:2]),
+        tracked=tuple(others[1:2]),
         time_format=form,
         join=Join("x" + form.replace("/", "-").replace("\\", "-"), key, tuple(others)),
     )

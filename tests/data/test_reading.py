@@ -29,7 +29,7 @@ SCHEMA = Schema(
     label="fraud",
     id="number",
     counterparty="shop",
-    habits=("shop",),
+    tracked=("shop",),
 )
 FRAME = pl.DataFrame(
     {
@@ -54,7 +54,7 @@ FRAME = pl.DataFrame(
 
 def content(transactions):
     """Everything that transactions say, as plain values."""
-    columns = (*transactions.numbers, *transactions.names)
+    columns = (*transactions.numbers, *transactions.categories)
     return {
         "keys": transactions.keys.tolist(),
         "offsets": transactions.offsets.tolist(),
@@ -228,7 +228,7 @@ def test_only_columns_in_use_are_read(tmp_path):
         header="card,when,amount,kind,fraud,number,junk",
     )
     transactions = read(stored(tmp_path, raw), CSV_SCHEMA)
-    assert set(transactions.names) | set(transactions.numbers) == {"card", "kind", "amount"}
+    assert set(transactions.categories) | set(transactions.numbers) == {"card", "kind", "amount"}
     with pytest.raises(DataError, match="column 'junk' was not read"):
         transactions.column("junk")
     mixed = pd.DataFrame({"card": [1, 2], "when": [1, 2], "amount": [1.0, 2.0], "junk": [1, "a"]})
@@ -279,7 +279,7 @@ def test_columns_without_any_value(tmp_path):
 def test_schemas_without_numbers_or_without_names():
     assert read(FRAME, replace(SCHEMA, continuous=(), amount=None)).numbers == {}
     assert set(
-        read(FRAME, replace(SCHEMA, categorical=(), habits=(), counterparty=None)).names
+        read(FRAME, replace(SCHEMA, categorical=(), tracked=(), counterparty=None)).categories
     ) == {"card"}
 
 
@@ -486,14 +486,14 @@ def test_a_second_table_about_customers():
     by_shop = replace(
         SCHEMA,
         counterparty=None,
-        habits=(),
+        tracked=(),
         categorical=("region",),
         join=Join("shops", "shop", ("region",)),
     )
     shops = pl.DataFrame({"shop": [404], "region": ["west"]})
     found = read(FRAME, by_shop, joined=shops)
     assert found.column("region").tolist() == [None, "west", "west", "west", None, None]
-    assert "shop" not in found.names
+    assert "shop" not in found.categories
 
 
 # Refusals
@@ -714,12 +714,12 @@ def test_labels_of_one_kind_are_refused_where_both_are_needed():
         DataError,
         match=r"the frame, column 'fraud': all 6 labels are 0, and calibration needs both 0 and 1\. Choose rows",
     ):
-        genuine.needed_labels("calibration")
+        genuine.require_labels("calibration")
     with pytest.raises(
         DataError, match=r"calibration needs labels, and the schema names none\. Set `label`"
     ):
-        read(FRAME, replace(SCHEMA, label=None)).needed_labels("calibration")
-    assert read(FRAME, SCHEMA).needed_labels("calibration").tolist() == EXPECTED["labels"]
+        read(FRAME, replace(SCHEMA, label=None)).require_labels("calibration")
+    assert read(FRAME, SCHEMA).require_labels("calibration").tolist() == EXPECTED["labels"]
 
 
 def test_a_line_for_people(tmp_path):
@@ -758,7 +758,7 @@ def test_a_file_to_be_scored_may_have_some_labels(tmp_path: Path, cells: tuple[s
     assert found.labels is not None
     assert found.labels.tolist() == expected
     with pytest.raises(DataError, match="some are missing"):
-        found.needed_labels("this test")
+        found.require_labels("this test")
     path.write_text("who,when,paid,shop,fraud\na,1,2.5,s,maybe\na,2,2.5,s,\n")
     with pytest.raises(DataError, match="'maybe'"):
         read_for_scoring(path, schema)

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from turncoat.data import Schema, read
-from turncoat.data.rows import row_numbers, row_time
+from turncoat.data.parsing import parse_numbers, parse_time
 from turncoat.errors import DataError
 
 NOON = 1_704_110_400.0  # 2024-01-01 12:00 UTC
@@ -42,14 +42,14 @@ def schema(**settings: Any) -> Schema:
     ],
 )
 def test_times_live_are_times_in_a_file(value: Any, settings: dict[str, str]) -> None:
-    assert row_time(schema(**settings), {"when": value}) == NOON
+    assert parse_time(schema(**settings), {"when": value}) == NOON
     when = np.array([value]) if isinstance(value, np.datetime64) else [value]
     in_file = read(pl.DataFrame({"who": ["a"], "when": when, "paid": [1.0]}), schema(**settings))
     assert in_file.times[0] == NOON
 
 
 def test_a_day_is_its_midnight() -> None:
-    assert row_time(schema(), {"when": date(2024, 1, 1)}) == NOON - 43_200
+    assert parse_time(schema(), {"when": date(2024, 1, 1)}) == NOON - 43_200
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_a_day_is_its_midnight() -> None:
 )
 def test_what_is_no_time_is_refused(value: Any) -> None:
     with pytest.raises(DataError, match="'when'"):
-        row_time(schema(), {"when": value})
+        parse_time(schema(), {"when": value})
 
 
 def test_a_time_that_overflows_in_its_unit_is_refused() -> None:
     with pytest.raises(DataError, match="not a time"):
-        row_time(schema(time_unit="d"), {"when": 1e308})
+        parse_time(schema(time_unit="d"), {"when": 1e308})
 
 
 @pytest.mark.parametrize(
@@ -101,27 +101,27 @@ def test_a_time_that_overflows_in_its_unit_is_refused() -> None:
 @pytest.mark.parametrize("others", [(), ("other",)])
 def test_what_is_no_number_is_refused(value: Any, others: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="'paid'"):
-        row_numbers(("paid", *others), {"paid": value, "other": 3.0})
+        parse_numbers(("paid", *others), {"paid": value, "other": 3.0})
 
 
 def test_numbers_are_taken_and_absent_ones_are_missing() -> None:
-    found = row_numbers(
+    found = parse_numbers(
         ("a", "b", "c", "d"), {"a": 1, "b": None, "c": np.float32(2.5), "e": "unused"}
     )
     np.testing.assert_array_equal(found, [1, np.nan, 2.5, np.nan])
     with pytest.raises(DataError, match="finite"):
-        row_numbers(("a",), {"a": float("inf")})
+        parse_numbers(("a",), {"a": float("inf")})
 
 
 def test_text_that_a_file_reads_as_missing_is_missing() -> None:
     np.testing.assert_array_equal(
-        row_numbers(("a", "b", "c"), {"a": "", "b": "NA", "c": "1.5e3"}), [np.nan, np.nan, 1500]
+        parse_numbers(("a", "b", "c"), {"a": "", "b": "NA", "c": "1.5e3"}), [np.nan, np.nan, 1500]
     )
 
 
 def test_dates_far_from_now_have_the_bits_of_a_file() -> None:
     far = datetime(2789, 3, 30, 0, 9, 32, 777217)
     assert (
-        row_time(schema(), {"when": far})
+        parse_time(schema(), {"when": far})
         == read(pl.DataFrame({"who": ["a"], "when": [far], "paid": [1.0]}), schema()).times[0]
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from turncoat.data.presets import PRESETS, preset
-from turncoat.data.reading import resolve
+from turncoat.data.reading import resolve_schema
 from turncoat.data.schema import Join, Schema
 from turncoat.data.settings import load_schema, write_schema
 from turncoat.errors import ConfigError
@@ -22,7 +22,7 @@ FULL = Schema(
     label="fraud",
     id="number",
     counterparty="shop",
-    habits=("device", "shop"),
+    tracked=("device", "shop"),
     time_unit="ms",
     time_format="%d/%m/%Y",
     customer_age="age",
@@ -37,17 +37,17 @@ PLAIN = Schema(customer=("card",), time="when", continuous=("amount",))
     ids=lambda schema: schema.name,
 )
 def test_tables_come_back(schema):
-    again = Schema.from_table(schema.as_table())
+    again = Schema.from_dict(schema.to_dict())
     assert again == schema
     assert again.name == schema.name
 
 
 def test_a_table_leaves_out_what_is_default():
-    assert PLAIN.as_table() == {"customer": ["card"], "time": "when", "continuous": ["amount"]}
+    assert PLAIN.to_dict() == {"customer": ["card"], "time": "when", "continuous": ["amount"]}
 
 
 def test_one_name_may_stand_for_a_list():
-    assert Schema.from_table({"customer": "card", "time": "when", "continuous": "amount"}) == PLAIN
+    assert Schema.from_dict({"customer": "card", "time": "when", "continuous": "amount"}) == PLAIN
     assert Schema(customer="card", time="when", continuous=["amount"]) == PLAIN
 
 
@@ -64,7 +64,7 @@ def test_columns_and_texts():
         "kind",
         "device",
     )
-    assert FULL.texts == ("card", "region", "shop", "kind", "device")
+    assert FULL.text_columns == ("card", "region", "shop", "kind", "device")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_columns_and_texts():
         ({"continuous": ("amount", "amount")}, "continuous names a column twice: amount"),
         ({"customer": ("fraud",)}, "'fraud' is label; it cannot be customer too"),
         ({"customer": ("when",)}, "'when' is time; it cannot be customer too"),
-        ({"habits": ("number",)}, "'number' is id; it cannot be habits too"),
-        ({"habits": ("age",)}, "'age' is continuous; it cannot be habits too"),
+        ({"tracked": ("number",)}, "'number' is id; it cannot be tracked too"),
+        ({"tracked": ("age",)}, "'age' is continuous; it cannot be tracked too"),
         ({"counterparty": "amount"}, "'amount' is continuous; it cannot be counterparty too"),
         ({"customer_age": "kind"}, "'kind' is categorical; it cannot be customer_age too"),
         ({"customer_age": "when"}, "'when' is time; it cannot be customer_age too"),
@@ -106,7 +106,7 @@ def test_contradictions_are_refused(change, told):
         ({"time": 5}, "time must be text, found 5"),
         ({"label": ["fraud"]}, "label must be text"),
         ({"customer": [1]}, r"customer must be a list of column names, found \[1\]"),
-        ({"habits": ["kind", "kind"]}, "habits names a column twice: kind"),
+        ({"tracked": ["kind", "kind"]}, "tracked names a column twice: kind"),
         ({"join": "identity"}, "join must have columns, file, on"),
         ({"join": {"file": "a", "on": "b"}}, "join must have columns, file, on"),
         ({"join": {"file": "a", "on": 5, "columns": []}}, r"join\.on must be text, found 5"),
@@ -115,16 +115,16 @@ def test_contradictions_are_refused(change, told):
 )
 def test_wrong_tables_are_refused(change, told):
     with pytest.raises(ConfigError, match=told) as caught:
-        Schema.from_table({**FULL.as_table(), **change}, source="my.toml")
+        Schema.from_dict({**FULL.to_dict(), **change}, source="my.toml")
     assert "my.toml" in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["customer", "time"])
 def test_what_every_schema_needs(key):
-    table = PLAIN.as_table()
+    table = PLAIN.to_dict()
     del table[key]
     with pytest.raises(ConfigError, match=f"{key} is missing. Add a line `{key} = "):
-        Schema.from_table(table)
+        Schema.from_dict(table)
 
 
 @pytest.mark.parametrize(
@@ -160,14 +160,14 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_schemas_by_name(tmp_path):
     write_schema(FULL, tmp_path / "mine.toml")
     write_schema(PLAIN, tmp_path / "plain.toml")
-    assert resolve(str(tmp_path / "mine.toml")) == FULL
-    assert resolve(str(tmp_path / "plain.toml")).name == "plain"
-    assert resolve("handbook") == preset("handbook")
-    assert resolve(PLAIN) is PLAIN
-    assert resolve("ieee-cis:card1") == resolve("ieee-cis")
+    assert resolve_schema(str(tmp_path / "mine.toml")) == FULL
+    assert resolve_schema(str(tmp_path / "plain.toml")).name == "plain"
+    assert resolve_schema("handbook") == preset("handbook")
+    assert resolve_schema(PLAIN) is PLAIN
+    assert resolve_schema("ieee-cis:card1") == resolve_schema("ieee-cis")
     for wrong in ("kaggle", "handbook:card1", "ieee-cis:card2"):
         with pytest.raises(ConfigError, match=f"no schema preset '{wrong}'; there are ieee-cis"):
-            resolve(wrong)
+            resolve_schema(wrong)
 
 
 @pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "a/b", "..\\x", ".", "..", ""])

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from turncoat.data import simulators
-from turncoat.data.simulators import simulate, tables
+from turncoat.data.simulators import simulate_files, simulate_tables
 from turncoat.errors import ConfigError
 
 EARLIER = {"transactions.csv": b"earlier transactions", "truth.csv": b"earlier truth"}
@@ -28,8 +28,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_files_hold_the_tables(tmp_path, file_format):
     out = tmp_path / "new" / "folder"
-    paths = simulate("handbook", 500, 3, out=str(out), file_format=file_format)
-    made = tables("handbook", 500, 3)
+    paths = simulate_files("handbook", 500, 3, out=str(out), file_format=file_format)
+    made = simulate_tables("handbook", 500, 3)
     assert paths == {name: out / f"{name}.{file_format}" for name in ("transactions", "truth")}
     assert set(out.iterdir()) == set(paths.values()), "nothing temporary is left"
     for name, table in made.items():
@@ -40,16 +40,16 @@ def test_files_hold_the_tables(tmp_path, file_format):
 
 
 def test_times_in_csv_are_plain(tmp_path):
-    paths = simulate("handbook", 3, out=tmp_path)
+    paths = simulate_files("handbook", 3, out=tmp_path)
     first = paths["transactions"].read_text().splitlines()[1].split(",")[1]
-    assert first == tables("handbook", 3)["transactions"]["TX_DATETIME"][0].strftime(
+    assert first == simulate_tables("handbook", 3)["transactions"]["TX_DATETIME"][0].strftime(
         "%Y-%m-%d %H:%M:%S"
     )
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
     one, same, other = (
-        simulate("handbook", 200, seed, out=tmp_path / name)
+        simulate_files("handbook", 200, seed, out=tmp_path / name)
         for seed, name in ((1, "a"), (1, "b"), (2, "c"))
     )
     assert (
@@ -61,12 +61,12 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
 
 def test_existing_files_are_kept_unless_asked(filled):
     with pytest.raises(ConfigError, match=r"transactions\.csv exists already.*--overwrite"):
-        simulate("handbook", 50, out=filled)
+        simulate_files("handbook", 50, out=filled)
     assert contents(filled) == EARLIER
     (filled / "transactions.csv").unlink()
     with pytest.raises(ConfigError, match=r"truth\.csv exists already"):
-        simulate("handbook", 50, out=filled)
-    simulate("handbook", 50, out=filled, overwrite=True)
+        simulate_files("handbook", 50, out=filled)
+    simulate_files("handbook", 50, out=filled, overwrite=True)
     assert set(contents(filled)) == set(EARLIER)
     assert pl.read_csv(filled / "truth.csv").height == 50
 
@@ -81,7 +81,7 @@ def test_a_full_disk_leaves_earlier_files_and_nothing_else(filled, monkeypatch):
 
     monkeypatch.setattr(pl.DataFrame, "write_csv", fails_on_the_truth)
     with pytest.raises(OSError, match="No space left"):
-        simulate("handbook", 50, out=filled, overwrite=True)
+        simulate_files("handbook", 50, out=filled, overwrite=True)
     assert contents(filled) == EARLIER
 
 
@@ -99,7 +99,7 @@ def test_a_move_that_fails_is_undone(filled, monkeypatch, failing_move, failure)
 
     monkeypatch.setattr(Path, "replace", fails_once)
     with pytest.raises(failure):
-        simulate("handbook", 50, out=filled, overwrite=True)
+        simulate_files("handbook", 50, out=filled, overwrite=True)
     assert contents(filled) == EARLIER
 
 
@@ -113,7 +113,7 @@ def test_a_move_that_fails_in_a_new_folder_leaves_no_file(tmp_path, monkeypatch)
 
     monkeypatch.setattr(Path, "replace", fails_on_the_truth)
     with pytest.raises(OSError):  # noqa: PT011 - only the kind is known
-        simulate("handbook", 50, out=tmp_path)
+        simulate_files("handbook", 50, out=tmp_path)
     assert contents(tmp_path) == {}
 
 
@@ -122,8 +122,8 @@ def test_every_table_is_written_under_its_name(tmp_path, monkeypatch):
         name: pl.DataFrame({"a": [1, 2]})
         for name in ("train_transaction", "train_identity", "truth")
     }
-    monkeypatch.setattr(simulators, "tables", lambda preset, n_rows, seed: made)
-    paths = simulate("ieee-cis", 2, out=tmp_path)
+    monkeypatch.setattr(simulators, "simulate_tables", lambda preset, n_rows, seed: made)
+    paths = simulate_files("ieee-cis", 2, out=tmp_path)
     assert (
         {path.name for path in tmp_path.iterdir()}
         == {f"{name}.csv" for name in made}
@@ -132,21 +132,21 @@ def test_every_table_is_written_under_its_name(tmp_path, monkeypatch):
 
 
 def test_wrong_requests_are_refused_before_anything_is_made(filled):
-    for call in (simulate, lambda preset, n_rows, **_: tables(preset, n_rows)):
+    for call in (simulate_files, lambda preset, n_rows, **_: simulate_tables(preset, n_rows)):
         with pytest.raises(
             ConfigError, match="preset must be one of handbook, ieee-cis; found 'paysim'"
         ):
             call("paysim", 10, out=filled)
     with pytest.raises(ConfigError, match="file_format must be one of csv, parquet; found 'xlsx'"):
-        simulate("handbook", 10, out=filled, file_format="xlsx")
+        simulate_files("handbook", 10, out=filled, file_format="xlsx")
     with pytest.raises(ConfigError, match=r"out must be a folder; found the file .*truth\.csv"):
-        simulate("handbook", 10, out=filled / "truth.csv")
+        simulate_files("handbook", 10, out=filled / "truth.csv")
     with pytest.raises(ConfigError, match="n_rows must be"):
-        simulate("handbook", 0, out=filled, overwrite=True)
+        simulate_files("handbook", 0, out=filled, overwrite=True)
     assert contents(filled) == EARLIER
 
 
 def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path):
     (tmp_path / "truth.csv").mkdir()
     with pytest.raises(ConfigError, match=r"truth\.csv is a folder"):
-        simulate("handbook", 10, out=tmp_path, overwrite=True)
+        simulate_files("handbook", 10, out=tmp_path, overwrite=True)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from turncoat.data.simulators import handbook as module
-from turncoat.data.simulators.handbook import World, handbook, published_process
+from turncoat.data.simulators.handbook import World, handbook, simulate_published_process
 from turncoat.errors import ConfigError
 
 COLUMNS = [
@@ -177,7 +177,7 @@ def test_seeds_repeat_and_differ():
 
 def test_rows_left_to_chance_are_as_many_as_the_rates_make():
     world = World(n_customers=1_000, n_terminals=2_000, n_days=30)
-    totals = [published_process(seed, world)["transactions"].height for seed in range(20)]
+    totals = [simulate_published_process(seed, world)["transactions"].height for seed in range(20)]
     expected = 1_000 * 30 * 2 * (module.LATEST - module.EARLIEST)
     assert np.mean(totals) == pytest.approx(expected, abs=4 * 0.0185 * expected / np.sqrt(20))
     assert len(set(totals)) > 15

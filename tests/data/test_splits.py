@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turncoat.data.splits import DAY, PARTS, Split, by_customer, by_time, long_enough, prequential
+from turncoat.data.splits import (
+    DAY,
+    PARTS,
+    Split,
+    drop_short_sequences,
+    split_by_customer,
+    split_by_time,
+    split_prequential,
+)
 from turncoat.errors import ConfigError, DataError
 
 SEEDS = st.integers(0, 10_000)
@@ -36,29 +44,29 @@ def payments(seed, n_customers=40, n_days=90, per_customer=12, whole_hours=False
 def every_kind(customers, times, labels=None, seed=42):
     """One split of each kind."""
     windows = {
-        "train": 28 * DAY,
-        "gap": 3 * DAY,
-        "test": 14 * DAY,
-        "selection": 5 * DAY,
-        "calibration": 5 * DAY,
+        "train_s": 28 * DAY,
+        "gap_s": 3 * DAY,
+        "test_s": 14 * DAY,
+        "selection_s": 5 * DAY,
+        "calibration_s": 5 * DAY,
     }
     return [
-        by_customer(customers, times, labels, seed=seed),
-        by_time(customers, times, labels, gap=DAY),
-        *prequential(customers, times, labels, **windows),
+        split_by_customer(customers, times, labels, seed=seed),
+        split_by_time(customers, times, labels, gap_s=DAY),
+        *split_prequential(customers, times, labels, **windows),
     ]
 
 
 def assert_accounts_for_all(split: Split, n_rows):
-    everything = np.concatenate([*split.parts.values(), split.left_out])
+    everything = np.concatenate([*split.parts.values(), split.excluded])
     assert np.array_equal(np.sort(everything), np.arange(n_rows))
-    for rows in (*split.parts.values(), split.left_out):
+    for rows in (*split.parts.values(), split.excluded):
         assert rows.dtype == np.int64
         assert np.all(np.diff(rows) > 0)
 
 
 def membership(split: Split, n_rows):
-    found = np.full(n_rows, "left out", dtype="<U11")
+    found = np.full(n_rows, "excluded", dtype="<U11")
     for part, rows in split.parts.items():
         found[rows] = part
     return found
@@ -77,12 +85,12 @@ def test_every_row_is_in_exactly_one_place(seed, whole_hours):
 @settings(deadline=None, max_examples=60)
 def test_no_customer_is_in_two_parts(seed, test, selection, calibration):
     customers, times, labels = payments(seed)
-    split = by_customer(
+    split = split_by_customer(
         customers, times, labels, test=test, selection=selection, calibration=calibration, seed=seed
     )
     owners = [set(customers[rows]) for rows in split.parts.values()]
     assert sum(map(len, owners)) == len(set(customers)) == len(set.union(*owners))
-    assert split.left_out.size == 0
+    assert split.excluded.size == 0
     for wanted, found in zip((selection, calibration, test), owners[1:], strict=True):
         assert abs(len(found) - wanted * 40) <= max(0.5, 1 - wanted * 40)
         assert bool(found) == (wanted > 0)
@@ -92,15 +100,15 @@ def test_no_customer_is_in_two_parts(seed, test, selection, calibration):
 @settings(deadline=None, max_examples=60)
 def test_by_time_each_part_is_strictly_later_by_the_gap(seed, whole_hours, gap):
     customers, times, labels = payments(seed, whole_hours=whole_hours)
-    split = by_time(customers, times, labels, gap=gap)
+    split = split_by_time(customers, times, labels, gap_s=gap)
     parts = list(split.parts.values())
     for earlier, later in pairwise(parts):
         assert times[later].min() > times[earlier].max()
         assert times[later].min() - times[earlier].max() >= gap
-    assert np.array_equal(split.test, by_time(customers, times).test), (
+    assert np.array_equal(split.test, split_by_time(customers, times).test), (
         "the gap must not move the test"
     )
-    assert gap or not split.left_out.size
+    assert gap or not split.excluded.size
 
 
 @given(SEEDS, st.integers(1, 20), st.integers(0, 10), st.booleans(), st.floats(-1e6, 1e6))
@@ -111,13 +119,13 @@ def test_prequential_windows_roll_forward_without_overlap(
     customers, times, labels = payments(seed, n_customers=100, n_days=80)
     times = times + origin
     windows = {
-        "train": 20 * DAY,
-        "gap": gap_days * DAY * with_gap,
-        "test": test_days * DAY,
-        "selection": 4 * DAY,
-        "calibration": 4 * DAY,
+        "train_s": 20 * DAY,
+        "gap_s": gap_days * DAY * with_gap,
+        "test_s": test_days * DAY,
+        "selection_s": 4 * DAY,
+        "calibration_s": 4 * DAY,
     }
-    splits = prequential(customers, times, labels, start=origin, **windows)
+    splits = split_prequential(customers, times, labels, start_s=origin, **windows)
     tested = np.concatenate([split.test for split in splits])
     assert np.array_equal(np.sort(tested), np.unique(tested)), "a row is tested once"
     after_first = times >= times[splits[0].test].min()
@@ -127,13 +135,13 @@ def test_prequential_windows_roll_forward_without_overlap(
     )
     for i, split in enumerate(splits):
         assert_accounts_for_all(split, customers.size)
-        edges = origin + i * windows["test"] + np.array([0, 12, 16, 20]) * DAY
+        edges = origin + i * windows["test_s"] + np.array([0, 12, 16, 20]) * DAY
         for part, begin, end in zip(
             (split.fit, split.selection, split.calibration), edges, edges[1:], strict=False
         ):
             assert np.array_equal(part, np.flatnonzero((times >= begin) & (times < end)))
-        assert times[split.test].min() >= edges[-1] + windows["gap"]
-        assert times[split.test].max() < edges[-1] + windows["gap"] + windows["test"]
+        assert times[split.test].min() >= edges[-1] + windows["gap_s"]
+        assert times[split.test].max() < edges[-1] + windows["gap_s"] + windows["test_s"]
 
 
 @given(SEEDS)
@@ -150,7 +158,7 @@ def test_fitted_things_cannot_see_what_judges_them(seed):
         )
         again = every_kind(customers, times, poisoned_labels)[number]
         fitted, refitted = (
-            (values[rows].mean(), marks[rows].sum(), long_enough(customers, rows).tolist())
+            (values[rows].mean(), marks[rows].sum(), drop_short_sequences(customers, rows).tolist())
             for values, marks, rows in (
                 (amounts, labels, split.fit),
                 (poisoned_amounts, poisoned_labels, again.fit),
@@ -180,15 +188,15 @@ def test_row_order_and_labels_do_not_matter(seed):
 def test_dropped_cards_are_exactly_those_known_by_then(seed):
     customers, times, labels = payments(seed, n_customers=150)
     windows = {
-        "train": 30 * DAY,
-        "gap": 4 * DAY,
-        "test": 12 * DAY,
-        "selection": 0,
-        "calibration": 0,
-        "start": 0.0,
+        "train_s": 30 * DAY,
+        "gap_s": 4 * DAY,
+        "test_s": 12 * DAY,
+        "selection_s": 0,
+        "calibration_s": 0,
+        "start_s": 0.0,
     }
-    kept = prequential(customers, times, labels, drop_compromised=True, **windows)
-    full = prequential(customers, times, labels, **windows)
+    kept = split_prequential(customers, times, labels, drop_compromised=True, **windows)
+    full = split_prequential(customers, times, labels, **windows)
     for i, (without, everyone) in enumerate(zip(kept, full, strict=True)):
         expected = [
             row
@@ -210,7 +218,7 @@ def test_dropped_cards_are_exactly_those_known_by_then(seed):
 
 def test_the_same_seed_gives_the_same_split_and_another_seed_another():
     data = payments(0)
-    one, same, other = (by_customer(*data, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (split_by_customer(*data, seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(one.test, same.test)
     assert np.array_equal(one.fit, same.fit)
     assert not np.array_equal(one.test, other.test)
@@ -218,7 +226,7 @@ def test_the_same_seed_gives_the_same_split_and_another_seed_another():
 
 def test_seed_42_is_stable():
     customers = np.repeat(np.arange(1000), 3)
-    split = by_customer(customers, np.arange(3000.0))
+    split = split_by_customer(customers, np.arange(3000.0))
     tested = np.unique(customers[split.test])
     assert [np.unique(customers[rows]).size for rows in split.parts.values()] == [
         650,
@@ -233,13 +241,13 @@ def test_seed_42_is_stable():
 def test_the_tested_customers_do_not_depend_on_the_other_shares():
     data = payments(3)
     assert np.array_equal(
-        by_customer(*data).test, by_customer(*data, selection=0.3, calibration=0).test
+        split_by_customer(*data).test, split_by_customer(*data, selection=0.3, calibration=0).test
     )
 
 
 def test_rows_of_equal_time_stay_together():
     times = np.array([0, 1, 1, 1, 1, 1, 1, 1, 2, 3], float)
-    split = by_time(np.arange(10) % 3, times, test=0.5, selection=0, calibration=0)
+    split = split_by_time(np.arange(10) % 3, times, test=0.5, selection=0, calibration=0)
     assert split.fit.tolist() == [0]
     assert split.test.tolist() == list(range(1, 10))
     assert split.selection.size == split.calibration.size == 0
@@ -247,31 +255,31 @@ def test_rows_of_equal_time_stay_together():
 
 def test_a_last_window_of_whole_days_is_used_though_the_data_end_before_midnight():
     times = np.arange(0, 42 * DAY - 100, 3600.0)
-    windows = {"train": 28 * DAY, "gap": 7 * DAY, "test": 7 * DAY}
-    assert len(prequential(np.arange(times.size) % 9, times, **windows)) == 1
+    windows = {"train_s": 28 * DAY, "gap_s": 7 * DAY, "test_s": 7 * DAY}
+    assert len(split_prequential(np.arange(times.size) % 9, times, **windows)) == 1
     short = times < 41 * DAY
     with pytest.raises(DataError, match="more data or shorter windows"):
-        prequential(np.arange(times.size)[short] % 9, times[short], **windows)
+        split_prequential(np.arange(times.size)[short] % 9, times[short], **windows)
 
 
 def test_long_enough_counts_within_the_part():
     customers = np.array([1, 1, 1, 2, 2, 2, 1])
-    assert long_enough(customers, [0, 1, 3, 4, 5], minimum=3).tolist() == [3, 4, 5]
-    assert long_enough(customers, [0, 1, 6], minimum=3).tolist() == [0, 1, 6]
-    assert long_enough(customers, np.arange(7)).size == 0
-    with pytest.raises(ConfigError, match="minimum must be a whole number of at least 1; found 0"):
-        long_enough(customers, [0], minimum=0)
+    assert drop_short_sequences(customers, [0, 1, 3, 4, 5], min_rows=3).tolist() == [3, 4, 5]
+    assert drop_short_sequences(customers, [0, 1, 6], min_rows=3).tolist() == [0, 1, 6]
+    assert drop_short_sequences(customers, np.arange(7)).size == 0
+    with pytest.raises(ConfigError, match="min_rows must be a whole number of at least 1; found 0"):
+        drop_short_sequences(customers, [0], min_rows=0)
 
 
 def test_describe_tells_who_is_where():
     customers, times, labels = payments(5)
-    split = by_time(customers, times, labels, gap=2 * DAY)
+    split = split_by_time(customers, times, labels, gap_s=2 * DAY)
     lines = str(split).splitlines()
     assert len({len(line) for line in lines[1:]}) == 1, "columns are aligned"
     assert lines[1].split() == ["rows", "customers", "frauds", "first", "last"]
     table = {line[:12].strip(): line[12:].replace(",", "").split() for line in lines[2:]}
-    assert list(table) == [*PARTS, "left out"]
-    for part, rows in (*split.parts.items(), ("left out", split.left_out)):
+    assert list(table) == [*PARTS, "excluded"]
+    for part, rows in (*split.parts.items(), ("excluded", split.excluded)):
         found = [
             rows.size,
             np.unique(customers[rows]).size,
@@ -280,7 +288,7 @@ def test_describe_tells_who_is_where():
             times[rows].max(),
         ]
         assert table[part] == [f"{value:.0f}" for value in found]
-    without = by_customer(customers, times, selection=0)
+    without = split_by_customer(customers, times, selection=0)
     assert "seed 42" in without.describe()
     assert "frauds" not in without.describe()
     assert without.describe().splitlines()[3].split() == ["selection", "0", "0", "-", "-"]
@@ -289,7 +297,7 @@ def test_describe_tells_who_is_where():
 CUSTOMERS, TIMES = np.arange(60) % 20, np.arange(60.0) * DAY
 
 
-@pytest.mark.parametrize("split", [by_customer, by_time, prequential])
+@pytest.mark.parametrize("split", [split_by_customer, split_by_time, split_prequential])
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -310,7 +318,7 @@ def test_broken_data_are_refused(split, data, message):
         split(*data)
 
 
-@pytest.mark.parametrize("split", [by_customer, by_time])
+@pytest.mark.parametrize("split", [split_by_customer, split_by_time])
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
@@ -329,18 +337,18 @@ def test_impossible_shares_are_refused(split, shares, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train": 0}, "train must be a number of seconds above 0"),
-        ({"test": -DAY}, "test must be a number of seconds above 0"),
-        ({"gap": np.inf}, "gap must be a number of seconds of at least 0"),
-        ({"start": np.nan}, "start must be a number of seconds that is finite"),
-        ({"selection": 20 * DAY, "calibration": 8 * DAY}, "shorter than train together"),
+        ({"train_s": 0}, "train_s must be a number of seconds above 0"),
+        ({"test_s": -DAY}, "test_s must be a number of seconds above 0"),
+        ({"gap_s": np.inf}, "gap_s must be a number of seconds of at least 0"),
+        ({"start_s": np.nan}, "start_s must be a number of seconds that is finite"),
+        ({"selection_s": 20 * DAY, "calibration_s": 8 * DAY}, "shorter than train_s together"),
         ({"drop_compromised": True}, "drop_compromised needs labels"),
-        ({"needs_fraud": True}, "needs_fraud needs labels"),
+        ({"require_fraud": True}, "require_fraud needs labels"),
     ],
 )
 def test_impossible_windows_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        prequential(CUSTOMERS, TIMES, **settings)
+        split_prequential(CUSTOMERS, TIMES, **settings)
 
 
 def test_too_little_data_for_the_parts_is_refused():
@@ -348,25 +356,30 @@ def test_too_little_data_for_the_parts_is_refused():
         DataError,
         match="customers: found 1, too few for selection, calibration, test and at least one to fit on",
     ):
-        by_customer(np.zeros(50, int), np.arange(50.0))
+        split_by_customer(np.zeros(50, int), np.arange(50.0))
     with pytest.raises(DataError, match="found 3, too few"):
-        by_customer(np.arange(3), np.arange(3.0))
-    assert by_customer(np.arange(3), np.arange(3.0), calibration=0).fit.size == 1
+        split_by_customer(np.arange(3), np.arange(3.0))
+    assert split_by_customer(np.arange(3), np.arange(3.0), calibration=0).fit.size == 1
     with pytest.raises(DataError, match="by time: fit has no rows"):
-        by_time(CUSTOMERS, np.zeros(60))
+        split_by_time(CUSTOMERS, np.zeros(60))
     with pytest.raises(DataError, match="by time: selection has no rows"):
-        by_time(CUSTOMERS, TIMES, gap=30 * DAY)
+        split_by_time(CUSTOMERS, TIMES, gap_s=30 * DAY)
     with pytest.raises(DataError, match="prequential 1 of 1: selection has no rows"):
-        prequential(
-            CUSTOMERS, np.where((TIMES >= 14 * DAY) & (TIMES < 21 * DAY), 0.0, TIMES), test=20 * DAY
+        split_prequential(
+            CUSTOMERS,
+            np.where((TIMES >= 14 * DAY) & (TIMES < 21 * DAY), 0.0, TIMES),
+            test_s=20 * DAY,
         )
     with pytest.raises(ConfigError, match="seed must be a whole number of at least 0; found -1"):
-        by_customer(CUSTOMERS, TIMES, seed=-1)
+        split_by_customer(CUSTOMERS, TIMES, seed=-1)
 
 
 def test_parts_without_fraud_are_refused_only_if_asked():
     labels = (TIMES < 5 * DAY).astype(int)
-    assert by_time(CUSTOMERS, TIMES, labels).summaries["test"].frauds == 0
+    assert split_by_time(CUSTOMERS, TIMES, labels).summaries["test"].frauds == 0
     with pytest.raises(DataError, match="selection has no fraud among 6 rows"):
-        by_time(CUSTOMERS, TIMES, labels, needs_fraud=True)
-    assert by_time(CUSTOMERS, TIMES, np.ones(60), needs_fraud=True).summaries["test"].frauds == 9
+        split_by_time(CUSTOMERS, TIMES, labels, require_fraud=True)
+    assert (
+        split_by_time(CUSTOMERS, TIMES, np.ones(60), require_fraud=True).summaries["test"].frauds
+        == 9
+    )

@@ -20,7 +20,7 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 from tests.selection.cases import SCHEMA, frame
 from turncoat import BundleError, ConfigError, DataError, load
 from turncoat.data import Transactions, read
-from turncoat.data.splits import DAY, prequential
+from turncoat.data.splits import DAY, split_prequential
 from turncoat.evaluation import study
 from turncoat.evaluation.evaluator import Evaluator, evaluate
 from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN
@@ -38,7 +38,7 @@ QUICK = StudySettings(
     n_trials=0,
     n_resamples=60,
     seeds=(1, 2),
-    only=("paid", "amount_to_mean", "count_hour", "device"),
+    include=("paid", "amount_to_mean", "count_hour", "device"),
 )
 
 
@@ -296,7 +296,7 @@ def test_with_shuffled_labels_nobody_finds_anything(tmp_path: Path) -> None:
 def test_a_column_that_knows_the_label_is_noticed(tmp_path: Path) -> None:
     """So the test above can fail."""
     found = run_study(
-        shuffled(5, planted=True), replace(LEAK, only=("paid", "age")), tmp_path / "run", QUIET
+        shuffled(5, planted=True), replace(LEAK, include=("paid", "age")), tmp_path / "run", QUIET
     )
     rate = found.folds[0].labels(TEST).mean()
     intervals = aps(evaluate(found))
@@ -338,7 +338,7 @@ def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
         seeds=(1,),
         tiers=("variational",),
         baselines=("isolation-forest",),
-        only=("paid", "device"),
+        include=("paid", "device"),
     )
     found = run_study(transactions, settings, tmp_path / "run", QUIET)
     results = evaluate(found)
@@ -360,19 +360,21 @@ def test_cards_compromised_long_ago_are_forgotten() -> None:
     times = np.array([0.0, 9.0, 30.0, 31.0]) * DAY
     customers, labels = np.array([0, 1, 0, 1]), np.array([1, 1, 0, 0])
     windows = {
-        "train": 20 * DAY,
-        "gap": 2 * DAY,
-        "test": 10 * DAY,
-        "selection": 0.0,
-        "calibration": 0.0,
+        "train_s": 20 * DAY,
+        "gap_s": 2 * DAY,
+        "test_s": 10 * DAY,
+        "selection_s": 0.0,
+        "calibration_s": 0.0,
         "drop_compromised": True,
     }
-    (everyone,) = prequential(customers, times, labels, **{**windows, "drop_compromised": False})
+    (everyone,) = split_prequential(
+        customers, times, labels, **{**windows, "drop_compromised": False}
+    )
     assert everyone.test.tolist() == [2, 3]
-    (recent,) = prequential(customers, times, labels, memory=12 * DAY, **windows)
+    (recent,) = split_prequential(customers, times, labels, memory_s=12 * DAY, **windows)
     assert recent.test.tolist() == [2]
     with pytest.raises(DataError, match="test has no rows"):
-        prequential(customers, times, labels, **windows)
+        split_prequential(customers, times, labels, **windows)
 
 
 def test_settings_survive_json() -> None:
@@ -416,7 +418,7 @@ def test_a_folder_of_another_study_is_left_alone(
         with pytest.raises(BundleError, match="Choose another folder"):
             run_study(found.transactions, QUICK, tmp_path / f"odd{n}", QUIET)
     for wrong in (
-        {"only": ("nosuch",)},
+        {"include": ("nosuch",)},
         {"seeds": (2**32,)},
         {"anchored_states": 1},
         {"temperature": float("nan")},

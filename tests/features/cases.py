@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from turncoat.data.categories import category_text
+from turncoat.data.categories import normalize_category
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
-from turncoat.data.simulators import tables
+from turncoat.data.simulators import simulate_tables
 from turncoat.data.transactions import Transactions
-from turncoat.features import FeatureRow, Features, State
+from turncoat.features import FeatureRow, Features, FeatureState
 from turncoat.panel import Panel
 
 DAY = 86_400.0
-Row = dict[str, Any]
+TransactionRow = dict[str, Any]
 Due = Callable[[float], float]  # when a fraud at this time is reported
 
 
@@ -29,7 +29,7 @@ class Data:
     """A file, read, and its rows as a live service gets them."""
 
     transactions: Transactions
-    rows: list[Row]  # in file order
+    rows: list[TransactionRow]  # in file order
 
     @property
     def live_order(self) -> np.ndarray:
@@ -40,7 +40,7 @@ class Data:
 
 @cache
 def ieee(n_rows: int = 1200, seed: int = 1) -> Data:
-    made = tables("ieee-cis", n_rows, seed)
+    made = simulate_tables("ieee-cis", n_rows, seed)
     frame = made["train_transaction"].join(made["train_identity"], on="TransactionID", how="left")
     return Data(
         read(made["train_transaction"], "ieee-cis", joined=made["train_identity"]), frame.to_dicts()
@@ -49,7 +49,7 @@ def ieee(n_rows: int = 1200, seed: int = 1) -> Data:
 
 @cache
 def handbook(n_rows: int = 1500, seed: int = 3) -> Data:
-    frame = tables("handbook", n_rows, seed)["transactions"]
+    frame = simulate_tables("handbook", n_rows, seed)["transactions"]
     return Data(read(frame, "handbook"), frame.to_dicts())
 
 
@@ -62,7 +62,7 @@ SHOP = Schema(
     label="fraud",
     id="id",
     counterparty="shop",
-    habits=("device", "town"),
+    tracked=("device", "town"),
 )
 
 
@@ -141,11 +141,13 @@ class Service:
             self.waiting.remove(report)
             _, counterparty, then = report
             self.counterparties[counterparty] = self.features.report_fraud(
-                State(None, self.counterparties[counterparty]), then
+                FeatureState(None, self.counterparties[counterparty]), then
             ).counterparty
-        counterparty = category_text(row.get(schema.counterparty)) if schema.counterparty else None
+        counterparty = (
+            normalize_category(row.get(schema.counterparty)) if schema.counterparty else None
+        )
         state, found = self.features.step(
-            State(
+            FeatureState(
                 self.customers.get(customer),
                 self.counterparties.get(counterparty) if counterparty else None,
             ),
@@ -160,14 +162,17 @@ class Service:
 
 
 def replayed(
-    features: Features, data: Data, due: Due = at_once, change: Callable[[Row], Row] = dict
+    features: Features,
+    data: Data,
+    due: Due = at_once,
+    change: Callable[[TransactionRow], TransactionRow] = dict,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The features of every transaction as a live service finds them, one row after the other."""
     transactions, service = data.transactions, Service(features, due)
     found: list[Any] = [None] * transactions.n_rows
     for i in data.live_order:
         is_fraud = transactions.labels is not None and transactions.labels[i] == 1
-        row = change(data.rows[transactions.places[i]])
+        row = change(data.rows[transactions.file_rows[i]])
         found[i] = service.take(
             transactions.customer_codes[i], row, transactions.times[i], is_fraud
         )
@@ -187,4 +192,4 @@ def raw_facts(features: Features, transactions: Transactions) -> dict[str, np.nd
     from turncoat.features.batch import all_facts, count_missing
 
     facts, _ = all_facts(features.plan_, transactions, count_missing(transactions))
-    return dict(zip(features.plan_.continuous_facts, facts, strict=True))
+    return dict(zip(features.plan_.engineered_continuous, facts, strict=True))

@@ -24,7 +24,7 @@ from tests.features.cases import (
     shop_frame,
 )
 from turncoat.data import splits
-from turncoat.data.categories import Named
+from turncoat.data.categories import CategoryColumn
 from turncoat.data.reading import read
 from turncoat.data.transactions import Transactions
 from turncoat.errors import DataError
@@ -69,7 +69,7 @@ def spoiled(frame: pl.DataFrame, which: np.ndarray, seed: int) -> pl.DataFrame:
 @given(st.floats(-2 * DAY, 50 * DAY), st.integers(0, 10**6), st.sampled_from([0.0, 0.4, 7.0]))
 def test_later_rows_do_not_matter(moment: float, seed: int, delay: float) -> None:
     frame = shop_frame()
-    features = Features(least_rows=2, label_delay_days=delay).fit(read(frame, SHOP))
+    features = Features(min_count=2, label_delay_days=delay).fit(read(frame, SHOP))
     before = by_id(features.transform(read(frame, SHOP)))
     later = frame["at"].to_numpy() > moment
     earlier = frame.filter(pl.Series(~later))["id"].to_list()
@@ -99,7 +99,7 @@ def test_the_history_of_a_row_includes_ties_with_smaller_ids_and_no_others() -> 
 @pytest.mark.parametrize("delay", [0.0, 0.5, 7.0])
 def test_a_rows_own_label_never_matters(delay: float) -> None:
     frame = shop_frame()
-    features = Features(least_rows=2, label_delay_days=delay).fit(read(frame, SHOP))
+    features = Features(min_count=2, label_delay_days=delay).fit(read(frame, SHOP))
     before = by_id(features.transform(read(frame, SHOP)))
     for row in range(0, frame.height, 40):
         flipped = frame.with_columns(
@@ -193,7 +193,7 @@ def test_labels_only_matter_through_the_risk_of_the_counterparty() -> None:
     before = features.transform(data.transactions)
     after = features.transform(with_labels(data.transactions, 1 - labels))
     differs = ((before.continuous != after.continuous) & ~np.isnan(before.continuous)).any(axis=0)
-    assert [name for name, d in zip(features.names[0], differs, strict=True) if d] == RISKS
+    assert [name for name, d in zip(features.feature_names[0], differs, strict=True) if d] == RISKS
     np.testing.assert_array_equal(before.categorical, after.categorical)
     without = Features().fit(ieee().transactions)
     np.testing.assert_array_equal(
@@ -251,7 +251,7 @@ def test_rows_in_any_form_that_names_them() -> None:
 def poisoned(transactions: Transactions, kept: np.ndarray) -> Transactions:
     """The same transactions, every cell, name and label outside `kept` changed."""
     outside = np.setdiff1d(np.arange(transactions.n_rows), kept)
-    places = transactions.places[outside]
+    places = transactions.file_rows[outside]
     rng = np.random.default_rng(0)
     numbers = {}
     for column, values in transactions.numbers.items():
@@ -260,16 +260,16 @@ def poisoned(transactions: Transactions, kept: np.ndarray) -> Transactions:
             np.isnan(values[places]) | (rng.random(len(places)) < 0.3), rng.normal(1e6, 1e9), np.nan
         )
     names = {}
-    for column, named in transactions.names.items():
+    for column, named in transactions.categories.items():
         codes = named.codes.copy()
         codes[places] = np.where(
             codes[places] < 0, 0, rng.integers(-1, 2, len(places)) + len(named.values)
         )
-        names[column] = Named(codes, (*named.values, "poison", "venom"))
+        names[column] = CategoryColumn(codes, (*named.values, "poison", "venom"))
     labels = None if transactions.labels is None else transactions.labels.copy()
     if labels is not None:
         labels[outside] = 1 - labels[outside]
-    return replace(transactions, numbers=numbers, names=names, labels=labels)
+    return replace(transactions, numbers=numbers, categories=names, labels=labels)
 
 
 def fitted_plan(features: Features) -> str:
@@ -294,13 +294,13 @@ def test_fitting_sees_the_fit_rows_and_no_others(data: Callable[[], Data], split
     transactions = data().transactions
     who, at = transactions.customer_codes, transactions.times
     if split == "customer":
-        parts = splits.by_customer(who, at, transactions.labels, seed=1)
+        parts = splits.split_by_customer(who, at, transactions.labels, seed=1)
     elif split == "time":
-        parts = splits.by_time(who, at, transactions.labels, gap=DAY)
+        parts = splits.split_by_time(who, at, transactions.labels, gap_s=DAY)
     else:
-        parts = splits.prequential(who, at, transactions.labels)[0]
+        parts = splits.split_prequential(who, at, transactions.labels)[0]
     assert 0 < len(parts.fit) < transactions.n_rows
-    features = Features(least_rows=3)
+    features = Features(min_count=3)
     clean = fitted_plan(features.fit(transactions.take(parts.fit)))
     poison = poisoned(transactions, parts.fit)
     assert fitted_plan(features.fit(poison.take(parts.fit))) == clean
@@ -311,8 +311,8 @@ def test_fitting_sees_the_fit_rows_and_no_others(data: Callable[[], Data], split
 def test_earlier_rows_of_the_judged_parts_do_not_change_when_later_ones_do() -> None:
     """A test row of a split by time has the fit rows as its history, and never a later test row."""
     transactions = shop().transactions
-    parts = splits.by_time(transactions.customer_codes, transactions.times)
-    features = Features(least_rows=3).fit(transactions.take(parts.fit))
+    parts = splits.split_by_time(transactions.customer_codes, transactions.times)
+    features = Features(min_count=3).fit(transactions.take(parts.fit))
     until = np.median(transactions.times[parts.test])
     early = parts.test[transactions.times[parts.test] < until]
     assert 0 < len(early) < len(parts.test)
@@ -335,12 +335,12 @@ def test_customers_apart_from_each_other_do_not_meet_without_a_counterparty() ->
     np.testing.assert_array_equal(
         features.transform(transactions.take(rows)).continuous, one.continuous
     )
-    shared = Features(least_rows=3).fit(data.transactions)
+    shared = Features(min_count=3).fit(data.transactions)
     alone = np.arange(data.transactions.offsets[1])
     with_others = shared.transform(data.transactions)[0].continuous
     by_itself = shared.transform(data.transactions.take(alone)).continuous
     differs = ((with_others != by_itself) & ~np.isnan(with_others)).any(axis=0)
-    assert {name for name, d in zip(shared.names[0], differs, strict=True) if d} <= {
+    assert {name for name, d in zip(shared.feature_names[0], differs, strict=True) if d} <= {
         *counterparties.CONTINUOUS
     }
     assert differs.any()
@@ -356,7 +356,7 @@ def test_a_row_whose_label_is_not_known_says_nothing_about_risk() -> None:
     some = features.transform(
         with_labels(data.transactions, np.where(unknown, -1, labels).astype(np.int8))
     )
-    known = features.names[0].index("counterparty_known_month")
+    known = features.feature_names[0].index("counterparty_known_month")
     whole = features.transform(data.transactions)
     assert (some.continuous[:, known] < whole.continuous[:, known]).any()
     assert not (some.continuous[:, known] > whole.continuous[:, known]).any()

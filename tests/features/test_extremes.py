@@ -21,7 +21,7 @@ from tests.features.cases import (
     shop_frame,
 )
 from turncoat.errors import DataError
-from turncoat.features import FeatureRow, Features, State, history
+from turncoat.features import FeatureRow, Features, FeatureState, history
 
 GOOD = {
     "at": 1000.0,
@@ -36,11 +36,11 @@ GOOD = {
 
 @pytest.fixture
 def features() -> Features:
-    return Features(least_rows=3).fit(shop().transactions)
+    return Features(min_count=3).fit(shop().transactions)
 
 
-def stepped(features: Features, *changes: dict[str, Any]) -> tuple[State, FeatureRow]:
-    state, found = State(), None
+def stepped(features: Features, *changes: dict[str, Any]) -> tuple[FeatureState, FeatureRow]:
+    state, found = FeatureState(), None
     for change in changes:
         state, found = features.step(state, GOOD | change)
     assert found is not None
@@ -48,21 +48,21 @@ def stepped(features: Features, *changes: dict[str, Any]) -> tuple[State, Featur
 
 
 def of_name(features: Features, found: FeatureRow, name: str) -> float:
-    return float(found.continuous[features.names[0].index(name)])
+    return float(found.continuous[features.feature_names[0].index(name)])
 
 
 def code_of(features: Features, found: FeatureRow, name: str) -> int:
-    return int(found.categorical[features.names[1].index(name)])
+    return int(found.categorical[features.feature_names[1].index(name)])
 
 
 @pytest.mark.parametrize("stretch", [1e-6, 1.0, 500.0], ids=str)
 @pytest.mark.parametrize("shift", [0.0, -1e9, 1e9])
 def test_times_close_together_far_apart_and_before_zero(stretch: float, shift: float) -> None:
     data = of_frame(shop_frame(120).with_columns(pl.col("at") * stretch + shift))
-    features = Features(least_rows=3).fit(data.transactions)
+    features = Features(min_count=3).fit(data.transactions)
     panel = features.transform(data.transactions)
     assert_same_bits(replayed(features, data), panel)
-    weekdays = panel.categorical[:, features.names[1].index("weekday")]
+    weekdays = panel.categorical[:, features.feature_names[1].index("weekday")]
     assert weekdays.min() >= 0
     assert weekdays.max() <= 6
 
@@ -89,7 +89,7 @@ def test_times_that_can_only_be_a_wrong_unit_are_refused(features: Features) -> 
     with pytest.raises(DataError, match="'at': 1704110400000"):
         stepped(features, {"at": 1_704_110_400_000.0})
     _, found = stepped(features, {"at": -1e11}, {"at": 1e11})
-    assert np.isfinite(found.continuous[features.names[0].index("counterparty_risk_month")])
+    assert np.isfinite(found.continuous[features.feature_names[0].index("counterparty_risk_month")])
 
 
 def test_after_a_lifetime_habits_are_forgotten_and_the_count_is_not(features: Features) -> None:
@@ -110,7 +110,7 @@ def test_after_a_lifetime_habits_are_forgotten_and_the_count_is_not(features: Fe
 def test_one_enormous_amount_does_not_spoil_a_record(features: Features, amount: float) -> None:
     enormous = [{"paid": amount, "at": at} for at in range(3)]
     _, soon = stepped(features, *enormous, {"at": 10.0})
-    facts = [k for k, name in enumerate(features.names[0]) if name not in ("paid", "age")]
+    facts = [k for k, name in enumerate(features.feature_names[0]) if name not in ("paid", "age")]
     assert np.isfinite(soon.continuous[facts]).all()
     state, later = stepped(features, *enormous, {"at": 10_000 * DAY}, {"at": 30_000 * DAY})
     clean, expected = stepped(features, {"at": 20_000 * DAY}, {"at": 30_000 * DAY})
@@ -124,7 +124,7 @@ def test_negative_amounts_are_nothing_paid(features: Features) -> None:
     negative, found = stepped(features, {"paid": -7.0}, {"paid": -1e300, "at": 2000.0})
     nothing, expected = stepped(features, {"paid": 0.0}, {"paid": 0.0, "at": 2000.0})
     assert negative == nothing
-    own = features.names[0].index("paid")
+    own = features.feature_names[0].index("paid")
     np.testing.assert_array_equal(
         np.delete(found.continuous, own), np.delete(expected.continuous, own)
     )
@@ -198,6 +198,6 @@ def test_names_in_any_script_and_of_any_length() -> None:
         device=pl.Series(names * 10), town=pl.Series(names[::-1] * 10)
     )
     data = of_frame(frame, SHOP)
-    features = Features(least_rows=2).fit(data.transactions)
+    features = Features(min_count=2).fit(data.transactions)
     assert len(features.plan_.vocabularies[1].frequent) == len(names)
     assert_same_bits(replayed(features, data), features.transform(data.transactions))

@@ -23,11 +23,18 @@ from tests.features.cases import (
     shop,
     shop_frame,
 )
-from turncoat.data.categories import category_text
+from turncoat.data.categories import normalize_category
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.errors import ConfigError
-from turncoat.features import Features, State, counterparties, history, load_features, moments
+from turncoat.features import (
+    Features,
+    FeatureState,
+    counterparties,
+    history,
+    load_features,
+    time_features,
+)
 
 HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
@@ -40,10 +47,12 @@ class Told:
     def __init__(self, row: dict[str, Any], schema: Schema, time: float, label: int) -> None:
         self.time, self.label = time, label
         self.cells = [row[column] for column in schema.continuous]
-        self.names = [category_text(row[column]) for column in schema.categorical]
-        self.habits = [category_text(row[column]) for column in schema.habits]
+        self.names = [normalize_category(row[column]) for column in schema.categorical]
+        self.habits = [normalize_category(row[column]) for column in schema.tracked]
         self.amount = row[schema.amount] if schema.amount else None
-        self.counterparty = category_text(row[schema.counterparty]) if schema.counterparty else None
+        self.counterparty = (
+            normalize_category(row[schema.counterparty]) if schema.counterparty else None
+        )
 
     @property
     def size(self) -> float | None:
@@ -60,7 +69,7 @@ def told(data: Data) -> list[Told]:
     labels = np.zeros(t.n_rows) if t.labels is None else t.labels
     return [
         Told(data.rows[place], t.schema, time, int(label))
-        for place, time, label in zip(t.places, t.times, labels, strict=True)
+        for place, time, label in zip(t.file_rows, t.times, labels, strict=True)
     ]
 
 
@@ -154,7 +163,7 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
         mine, theirs = (past.setdefault(key, []) for key in whose)
         found[i] = party_facts(rows[i], mine) | own_facts(rows[i])
         if plan.has_counterparty:
-            found[i] |= counterparty_facts(rows[i], theirs, plan.label_delay, plan.base_rate)
+            found[i] |= counterparty_facts(rows[i], theirs, plan.label_delay_s, plan.base_rate)
         mine.append(rows[i])
         theirs.append(rows[i])
     for i in range(len(rows)):
@@ -180,7 +189,7 @@ def test_every_continuous_fact(data: Data, delay: float) -> None:
     assert (
         set(found)
         == set(expected)
-        == {*history.CONTINUOUS, *moments.CONTINUOUS, *counterparties.CONTINUOUS}
+        == {*history.CONTINUOUS, *time_features.CONTINUOUS, *counterparties.CONTINUOUS}
     )
     for name, values in expected.items():
         assert np.isfinite(values).any()
@@ -191,7 +200,7 @@ def test_the_panel_holds_the_facts_on_their_scale() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     panel, scales = features.transform(data.transactions), features.plan_.scales
-    names = (*data.transactions.schema.continuous, *features.plan_.continuous_facts)
+    names = (*data.transactions.schema.continuous, *features.plan_.engineered_continuous)
     expected = oracle(data, features)
     checked = 0
     for name, unit, centre, spread in zip(
@@ -200,7 +209,7 @@ def test_the_panel_holds_the_facts_on_their_scale() -> None:
         if name in expected and spread > 0:
             values = expected[name]
             values = np.sign(values) * np.log1p(np.abs(values) / unit) if unit > 0 else values
-            column = panel.continuous[:, features.names[0].index(name)]
+            column = panel.continuous[:, features.feature_names[0].index(name)]
             np.testing.assert_allclose(
                 column, (values - centre) / spread, rtol=1e-5, atol=1e-5, err_msg=name
             )
@@ -213,12 +222,12 @@ def test_without_amounts_counterparty_habits_or_labels() -> None:
     data = of_frame(shop_frame(150), schema)
     features = Features().fit(data.transactions)
     found, expected = raw_facts(features, data.transactions), oracle(data, features)
-    assert list(found) == [*history.CONTINUOUS, *moments.CONTINUOUS]
+    assert list(found) == [*history.CONTINUOUS, *time_features.CONTINUOUS]
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
     for name in ("amount_z", "amount_to_max", "amount_to_last", "amount_to_mean"):
         assert np.isnan(found[name]).all()
-        assert name not in features.names[0]
+        assert name not in features.feature_names[0]
 
 
 def test_without_labels_there_is_no_risk() -> None:
@@ -227,8 +236,8 @@ def test_without_labels_there_is_no_risk() -> None:
     found = raw_facts(features, data.transactions)
     assert np.isnan(found["counterparty_risk_month"]).all()
     assert np.isnan(found["counterparty_known_month"]).all()
-    assert not [name for name in features.names[0] if "risk" in name or "known" in name]
-    assert "counterparty_count_day" in features.names[0]
+    assert not [name for name in features.feature_names[0] if "risk" in name or "known" in name]
+    assert "counterparty_count_day" in features.feature_names[0]
 
 
 def expected_codes(now: Told, earlier: list[Told], habits: tuple[str, ...]) -> dict[str, int]:
@@ -244,9 +253,9 @@ def expected_codes(now: Told, earlier: list[Told], habits: tuple[str, ...]) -> d
 def test_first_weekday_new_and_changed() -> None:
     data = shop()
     features = Features().fit(data.transactions)
-    panel, names = features.transform(data.transactions), features.names[1]
+    panel, names = features.transform(data.transactions), features.feature_names[1]
     rows, codes = told(data), data.transactions.customer_codes
-    habits = data.transactions.schema.habits
+    habits = data.transactions.schema.tracked
     checked: dict[str, set[int]] = {}
     past: dict[Any, list[Told]] = {}
     for i in data.live_order:
@@ -277,10 +286,10 @@ def test_first_weekday_new_and_changed() -> None:
 
 
 def test_the_counterparty_has_every_fact_of_the_customer_but_its_own_name() -> None:
-    data = of_frame(shop_frame(150), replace(SHOP, habits=("device", "shop", "town")))
+    data = of_frame(shop_frame(150), replace(SHOP, tracked=("device", "shop", "town")))
     plan = Features().fit(data.transactions).plan_
     own = {*history.CONTINUOUS, *history.categorical(("device", "shop", "town"))}
-    facts = {*plan.continuous_facts, *plan.categorical_facts}
+    facts = {*plan.engineered_continuous, *plan.engineered_categorical}
     assert own <= facts
     lacking = own - {
         name.removeprefix("counterparty_") for name in facts if name.startswith("counterparty_")
@@ -288,7 +297,7 @@ def test_the_counterparty_has_every_fact_of_the_customer_but_its_own_name() -> N
     assert lacking == {"new_shop", "changed_shop"}
 
 
-HABIT = Schema(customer="who", time="at", categorical=("town",), habits=("town",))
+HABIT = Schema(customer="who", time="at", categorical=("town",), tracked=("town",))
 
 
 @pytest.mark.parametrize(
@@ -300,10 +309,10 @@ def test_how_often_a_new_name_is_taken_for_an_old_one(
 ) -> None:
     frame = pl.DataFrame({"who": [1, 1], "at": [0, 1], "town": ["a", "b"]})
     features = Features().fit(read(frame, HABIT))
-    new = features.names[1].index("new_town")
+    new = features.feature_names[1].index("new_town")
     taken_for_old = probed = 0
     for customer in range(40):
-        state = State()
+        state = FeatureState()
         used = [f"{customer}/{k * 7919 % 10_007}" for k in range(n_names)]
         for name in used:
             state, _ = features.step(state, {"at": 0.0, "town": name})
@@ -326,7 +335,7 @@ def test_a_row_that_arrives_late_counts_as_now() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     row = {"at": 50 * DAY, "paid": 10.0, "shop": "s1", "device": "phone"}
-    state = State()
+    state = FeatureState()
     for at in (10 * DAY, 40 * DAY, 50 * DAY):
         state, _ = features.step(state, row | {"at": at})
     numbers = np.frombuffer(state.customer[8:], np.float64, len(history.NUMBERS))
@@ -336,7 +345,7 @@ def test_a_row_that_arrives_late_counts_as_now() -> None:
     assert after[place("n")] == 4
     assert after[place("last_time")] == 50 * DAY
     assert after[place("count_hour")] == numbers[place("count_hour")] + 1
-    assert np.isfinite(found.continuous[features.names[0].index("since_last")])
+    assert np.isfinite(found.continuous[features.feature_names[0].index("since_last")])
     _, on_time = features.step(state, row | {"at": 50 * DAY})
     for name in (
         "since_last",
@@ -348,7 +357,7 @@ def test_a_row_that_arrives_late_counts_as_now() -> None:
         "counterparty_risk_month",
         "counterparty_known_month",
     ):
-        column = features.names[0].index(name)
+        column = features.feature_names[0].index(name)
         assert found.continuous[column] == on_time.continuous[column], name
 
 
@@ -358,10 +367,10 @@ def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_wou
 ) -> None:
     data = shop()
     features = Features(label_delay_days=1.0).fit(data.transactions)
-    risk = features.names[0].index("counterparty_risk_month")
+    risk = features.feature_names[0].index("counterparty_risk_month")
 
     def risk_at(report_before: float) -> np.float32:
-        state, found, reported = State(), None, False
+        state, found, reported = FeatureState(), None, False
         for at in np.array(days) * DAY:
             if at >= report_before and not reported:
                 state, reported = features.report_fraud(state, days[0] * DAY), True
@@ -384,26 +393,28 @@ FEW = (
 
 
 @pytest.mark.parametrize(
-    "only",
+    "include",
     [FEW, ("device",), ("paid",), FEW[::-1]],
     ids=["mixed", "a name", "a number", "in another order"],
 )
-def test_only_some_features(only: tuple[str, ...], tmp_path: Path) -> None:
+def test_only_some_features(include: tuple[str, ...], tmp_path: Path) -> None:
     data = shop()
     every, some = (
-        Features(least_rows=3, only=names).fit(data.transactions) for names in (None, only)
+        Features(min_count=3, include=names).fit(data.transactions) for names in (None, include)
     )
-    assert [set(names) for names in some.names] == [set(names) & set(only) for names in every.names]
+    assert [set(names) for names in some.feature_names] == [
+        set(names) & set(include) for names in every.feature_names
+    ]
     whole, part = (features.transform(data.transactions) for features in (every, some))
-    for name in some.names[0]:
+    for name in some.feature_names[0]:
         np.testing.assert_array_equal(
-            part.continuous[:, some.names[0].index(name)],
-            whole.continuous[:, every.names[0].index(name)],
+            part.continuous[:, some.feature_names[0].index(name)],
+            whole.continuous[:, every.feature_names[0].index(name)],
         )
-    for name in some.names[1]:
+    for name in some.feature_names[1]:
         np.testing.assert_array_equal(
-            part.categorical[:, some.names[1].index(name)],
-            whole.categorical[:, every.names[1].index(name)],
+            part.categorical[:, some.feature_names[1].index(name)],
+            whole.categorical[:, every.feature_names[1].index(name)],
         )
     assert_same_bits(replayed(some, data), part)
     some.save(tmp_path / "features")
@@ -411,7 +422,7 @@ def test_only_some_features(only: tuple[str, ...], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("only", "message"),
+    ("include", "message"),
     [
         (
             ("amount_to_meen",),
@@ -422,6 +433,6 @@ def test_only_some_features(only: tuple[str, ...], tmp_path: Path) -> None:
         ((3,), "must be a list"),
     ],
 )
-def test_features_that_are_not_there_are_refused(only: object, message: str) -> None:
+def test_features_that_are_not_there_are_refused(include: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Features(only=only).fit(shop().transactions)
+        Features(include=include).fit(shop().transactions)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.features.cases import (
     DAY,
     Due,
-    Row,
     Service,
+    TransactionRow,
     assert_same_bits,
     at_once,
     handbook,
@@ -25,7 +25,7 @@ from tests.features.cases import (
     shop,
 )
 from turncoat.data.schema import Schema
-from turncoat.features import Features, State
+from turncoat.features import Features, FeatureState
 
 
 @pytest.mark.parametrize("kind", ["engineered", "processed"])
@@ -40,7 +40,7 @@ def test_ieee_with_all_its_columns(kind: str) -> None:
 
 def test_ieee_rows_that_were_not_fitted_on() -> None:
     fitted, data = ieee(300, seed=5), ieee(500, seed=6)
-    features = Features(missing_flags="all", least_rows=3).fit(fitted.transactions)
+    features = Features(missing_flags="all", min_count=3).fit(fitted.transactions)
     assert_same_bits(replayed(features, data), features.transform(data.transactions))
 
 
@@ -54,7 +54,7 @@ def test_handbook_with_frauds_reported_before_they_count(due: Due) -> None:
     data = handbook()
     features = Features().fit(data.transactions)
     panel = features.transform(data.transactions)
-    risk = panel.continuous[:, features.names[0].index("counterparty_risk_month")]
+    risk = panel.continuous[:, features.feature_names[0].index("counterparty_risk_month")]
     assert len(np.unique(risk)) > 50
     assert_same_bits(replayed(features, data, due), panel)
 
@@ -64,7 +64,7 @@ def test_a_fraud_never_reported_does_matter() -> None:
     features = Features().fit(data.transactions)
     continuous, _ = replayed(features, data, lambda time: np.inf)
     panel = features.transform(data.transactions)
-    wrong = np.array(features.names[0])[
+    wrong = np.array(features.feature_names[0])[
         (continuous != panel.continuous).any(axis=0) & ~np.isnan(continuous).any(axis=0)
     ]
     assert list(wrong) == [
@@ -78,14 +78,14 @@ def test_a_fraud_never_reported_does_matter() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_any_label_delay(delay: float, late: bool) -> None:
     data = shop()
-    features = Features(label_delay_days=delay, least_rows=2).fit(data.transactions)
+    features = Features(label_delay_days=delay, min_count=2).fit(data.transactions)
     due = just_before_it_counts(delay) if late else at_once
     assert_same_bits(replayed(features, data, due), features.transform(data.transactions))
 
 
 def test_numbers_as_names_however_they_are_spelled_live() -> None:
     data = shop()
-    features = Features(least_rows=2).fit(data.transactions)
+    features = Features(min_count=2).fit(data.transactions)
     spellings = [
         float,
         str,
@@ -95,7 +95,7 @@ def test_numbers_as_names_however_they_are_spelled_live() -> None:
         lambda kind: np.str_(kind),
     ]
 
-    def respelled(row: Row) -> Row:
+    def respelled(row: TransactionRow) -> TransactionRow:
         kind = row["kind"]
         missing = [None, float("nan"), "", np.nan][row["id"] % 4]
         return row | {
@@ -109,9 +109,9 @@ def test_numbers_as_names_however_they_are_spelled_live() -> None:
 
 def test_absent_keys_are_missing_values_and_others_do_not_matter() -> None:
     data = shop()
-    features = Features(least_rows=2).fit(data.transactions)
+    features = Features(min_count=2).fit(data.transactions)
 
-    def sparse(row: Row) -> Row:
+    def sparse(row: TransactionRow) -> TransactionRow:
         return {column: value for column, value in row.items() if value is not None} | {
             "weather": ["wet"],
             "fraud": "?",
@@ -206,21 +206,21 @@ def odd_files(draw: st.DrawFn) -> tuple[pl.DataFrame, Schema, dict[str, Any]]:
         label=draw(st.sampled_from([None, "fraud"])),
         id=draw(st.sampled_from([None, "id"])),
         counterparty=draw(st.sampled_from([None, "place"])),
-        habits=draw(st.sampled_from([(), ("town",), ("town", "place"), tuple(categorical)])),
+        tracked=draw(st.sampled_from([(), ("town",), ("town", "place"), tuple(categorical)])),
         time_unit=draw(st.sampled_from(["s", "ms"])),
     )
     arguments = {
         "kind": draw(st.sampled_from(["engineered", "engineered", "processed"])),
         "missing_flags": draw(st.sampled_from(["distinct", "all", "none"])),
-        "least_rows": draw(st.integers(1, 3)),
-        "most_names": draw(st.sampled_from([1, 2, 100])),
+        "min_count": draw(st.integers(1, 3)),
+        "max_categories": draw(st.sampled_from([1, 2, 100])),
         "label_delay_days": draw(st.sampled_from([0, 0.25, 1, 7.0, 3650])),
     }
     return pl.DataFrame(columns), schema, arguments
 
 
 def has_columns(features: Features) -> bool:
-    return bool(features.names[0]) or bool(features.names[1])
+    return bool(features.feature_names[0]) or bool(features.feature_names[1])
 
 
 @settings(
@@ -249,7 +249,7 @@ def test_records_are_bytes_of_one_size_whatever_the_history() -> None:
         transactions = data.transactions
         service.take(
             transactions.customer_codes[i],
-            data.rows[transactions.places[i]],
+            data.rows[transactions.file_rows[i]],
             transactions.times[i],
             transactions.labels[i] == 1,
         )
@@ -264,13 +264,13 @@ def test_records_are_bytes_of_one_size_whatever_the_history() -> None:
 def test_records_that_went_through_a_store_are_as_good() -> None:
     data = shop()
     features = Features().fit(data.transactions)
-    rows = [data.rows[i] for i in data.transactions.places[:30]]
-    kept = stored = State()
+    rows = [data.rows[i] for i in data.transactions.file_rows[:30]]
+    kept = stored = FeatureState()
     for row in rows:
         kept, expected = features.step(kept, row)
         written = (stored.customer or b"").hex(), (stored.counterparty or b"").hex()
         stored, found = features.step(
-            State(*(bytes.fromhex(text) or None for text in written)), row
+            FeatureState(*(bytes.fromhex(text) or None for text in written)), row
         )
         np.testing.assert_array_equal(found.continuous, expected.continuous)
         np.testing.assert_array_equal(found.categorical, expected.categorical)
@@ -290,8 +290,10 @@ def test_a_step_leaves_the_record_it_was_given_as_it_was() -> None:
 def test_processed_features_keep_no_record() -> None:
     data = shop()
     features = Features("processed").fit(data.transactions)
-    assert features.step(None, data.rows[0])[0] == State()
-    assert features.step(State(b"kept", None), data.rows[0])[0] == State(b"kept", None)
+    assert features.step(None, data.rows[0])[0] == FeatureState()
+    assert features.step(FeatureState(b"kept", None), data.rows[0])[0] == FeatureState(
+        b"kept", None
+    )
 
 
 def test_a_row_without_a_counterparty_leaves_that_record_alone() -> None:
@@ -302,5 +304,5 @@ def test_a_row_without_a_counterparty_leaves_that_record_alone() -> None:
     later, found = features.step(state, row | {"shop": None})
     assert later.counterparty == state.counterparty
     assert later.customer != state.customer
-    risk = features.names[0].index("counterparty_risk_month")
+    risk = features.feature_names[0].index("counterparty_risk_month")
     assert np.isnan(found.continuous[risk])

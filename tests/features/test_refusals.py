@@ -13,14 +13,14 @@ import pytest
 from sklearn.base import clone
 
 from tests.features.cases import SHOP, handbook, ieee, of_frame, shop, shop_frame
-from turncoat.data.categories import Named
+from turncoat.data.categories import CategoryColumn
 from turncoat.errors import ConfigError, DataError, NotFittedError
-from turncoat.features import Features, State
+from turncoat.features import Features, FeatureState
 
 
 @pytest.fixture
 def features() -> Features:
-    return Features(least_rows=3).fit(shop().transactions)
+    return Features(min_count=3).fit(shop().transactions)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def features() -> Features:
     [
         lambda f: f.transform(shop().transactions),
         lambda f: f.step(None, shop().rows[0]),
-        lambda f: f.report_fraud(State(), 0.0),
-        lambda f: f.names,
+        lambda f: f.report_fraud(FeatureState(), 0.0),
+        lambda f: f.feature_names,
         lambda f: f.state_bytes,
-        lambda f: f.fitted(),
+        lambda f: f.plan,
     ],
 )
 def test_not_fitted(use: Any) -> None:
@@ -45,11 +45,11 @@ def test_not_fitted(use: Any) -> None:
         ({"kind": "raw"}, "kind is 'raw'; it must be one of processed, engineered"),
         ({"kind": None}, "kind"),
         ({"missing_flags": True}, "missing_flags is True; it must be one of distinct, all, none"),
-        ({"least_rows": 0}, "least_rows is 0; it must be a whole number of at least 1"),
-        ({"least_rows": 2.5}, "least_rows"),
-        ({"least_rows": True}, "least_rows"),
-        ({"most_names": -1}, "most_names"),
-        ({"most_names": None}, "most_names"),
+        ({"min_count": 0}, "min_count is 0; it must be a whole number of at least 1"),
+        ({"min_count": 2.5}, "min_count"),
+        ({"min_count": True}, "min_count"),
+        ({"max_categories": -1}, "max_categories"),
+        ({"max_categories": None}, "max_categories"),
         ({"label_delay_days": -0.1}, "label_delay_days is -0.1; it must be between 0 and 3650"),
         ({"label_delay_days": 3650.5}, "label_delay_days"),
         ({"label_delay_days": float("nan")}, "label_delay_days"),
@@ -66,9 +66,9 @@ def test_wrong_settings(arguments: dict[str, Any], message: str) -> None:
 
 def test_numbers_of_numpy_are_fine_as_settings() -> None:
     features = Features(
-        least_rows=np.int64(3), most_names=np.int32(5), label_delay_days=np.float32(2.5)
+        min_count=np.int64(3), max_categories=np.int32(5), label_delay_days=np.float32(2.5)
     ).fit(shop().transactions)
-    assert features.plan_.label_delay == 2.5 * 86400
+    assert features.plan_.label_delay_s == 2.5 * 86400
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_numbers_of_numpy_are_fine_as_settings() -> None:
     [
         {"continuous": ("age", "paid")},
         {"categorical": ("kind",)},
-        {"habits": ()},
+        {"tracked": ()},
         {"counterparty": None},
         {"time_unit": "ms"},
         {"amount": "age"},
@@ -145,11 +145,11 @@ def test_a_row_without_a_time_is_refused(features: Features) -> None:
 
 def test_a_row_of_nothing_but_a_time_is_all_missing(features: Features) -> None:
     _, found = features.step(None, {"at": 5})
-    named = dict(zip(features.names[0], found.continuous, strict=True))
+    named = dict(zip(features.feature_names[0], found.continuous, strict=True))
     assert np.isnan(
         [named["paid"], named["age"], named["amount_z"], named["counterparty_count_day"]]
     ).all()
-    codes = dict(zip(features.names[1], found.categorical.tolist(), strict=True))
+    codes = dict(zip(features.feature_names[1], found.categorical.tolist(), strict=True))
     assert (codes["kind"], codes["device"], codes["new_town"], codes["is_first"]) == (-1, -1, -1, 1)
     assert codes["no_paid"] == codes["no_kind"] == 1
 
@@ -166,7 +166,7 @@ def test_columns_of_no_use_are_ignored(features: Features) -> None:
 
 @pytest.mark.parametrize("value", [["phone"], {"a": 1}, ("phone",), {1, 2}], ids=str)
 def test_a_thing_that_is_no_name_is_a_name_never_seen(features: Features, value: Any) -> None:
-    place = features.names[1].index("device")
+    place = features.feature_names[1].index("device")
     _, found = features.step(None, GOOD | {"device": value})
     assert found.categorical[place] == features.plan_.vocabularies[1].size - 1
 
@@ -197,36 +197,36 @@ def test_fraud_is_reported_of_transactions_that_were(features: Features, time: f
 
 def test_fraud_cannot_be_reported_to_nobody(features: Features) -> None:
     with pytest.raises(DataError, match="nothing to report fraud to"):
-        features.report_fraud(State(), 0.0)
+        features.report_fraud(FeatureState(), 0.0)
     for others in (
         Features("processed").fit(shop().transactions),
         Features().fit(ieee().transactions),
     ):
         with pytest.raises(DataError, match="nothing to report fraud to"):
-            others.report_fraud(State(b"", b""), 0.0)
+            others.report_fraud(FeatureState(b"", b""), 0.0)
 
 
 def test_clones_are_not_fitted(features: Features) -> None:
     assert features.get_params() == {
         "kind": "engineered",
         "missing_flags": "distinct",
-        "least_rows": 3,
-        "most_names": 100,
+        "min_count": 3,
+        "max_categories": 100,
         "label_delay_days": 7.0,
-        "only": None,
+        "include": None,
     }
     other = clone(features)
     assert other.get_params() == features.get_params()
     assert not hasattr(other, "plan_")
     assert other.set_params(kind="processed").kind == "processed"
     assert features.kind == "engineered"
-    assert "least_rows=3" in repr(features)
+    assert "min_count=3" in repr(features)
 
 
 def test_fitting_again_forgets(features: Features) -> None:
     again = features.fit(shop(200, seed=9).transactions)
     assert again is features
-    fresh = Features(least_rows=3).fit(shop(200, seed=9).transactions)
+    fresh = Features(min_count=3).fit(shop(200, seed=9).transactions)
     expected, found = fresh.transform(shop().transactions), again.transform(shop().transactions)
     np.testing.assert_array_equal(found.continuous, expected.continuous)
 
@@ -236,7 +236,7 @@ def test_what_is_given_is_left_as_it_was() -> None:
     transactions = data.transactions
     arrays = [
         *transactions.numbers.values(),
-        *(named.codes for named in transactions.names.values()),
+        *(named.codes for named in transactions.categories.values()),
         *(
             value
             for field in fields(transactions)
@@ -283,7 +283,7 @@ def test_a_file_in_which_nothing_varies_has_no_features() -> None:
         frame, Schema(customer="who", time="at", continuous=("paid",))
     ).transactions
     features = Features("processed").fit(transactions)
-    assert features.names == ((), ())
+    assert features.feature_names == ((), ())
     with pytest.raises(DataError, match="no columns"):
         features.transform(transactions)
 
@@ -291,9 +291,12 @@ def test_a_file_in_which_nothing_varies_has_no_features() -> None:
 def test_names_without_a_row_are_no_names() -> None:
     """Names of a file that none of these transactions has."""
     transactions = shop().transactions
-    named = transactions.names["device"]
+    named = transactions.categories["device"]
     more = replace(
         transactions,
-        names={**transactions.names, "device": Named(named.codes, (*named.values, "never"))},
+        categories={
+            **transactions.categories,
+            "device": CategoryColumn(named.codes, (*named.values, "never")),
+        },
     )
-    assert "never" not in Features(least_rows=1).fit(more).plan_.vocabularies[1].known
+    assert "never" not in Features(min_count=1).fit(more).plan_.vocabularies[1].known

@@ -123,8 +123,8 @@ def test_columns_that_say_nothing_are_left_out() -> None:
         holes=np.where(np.arange(n) % 3, 2.0, np.nan),
     )
     features = Features("processed").fit(transactions)
-    assert features.names[0] == ("varied",)
-    assert features.names[1] == ("no_lone", "no_holes")
+    assert features.feature_names[0] == ("varied",)
+    assert features.feature_names[1] == ("no_lone", "no_holes")
     assert features.transform(transactions).n_continuous == 1
 
 
@@ -156,7 +156,7 @@ def test_cells_near_the_largest_number_do_not_spoil_what_is_saved(tmp_path) -> N
     ):
         assert np.isfinite(array).all()
     features.save(tmp_path / "features")
-    assert load_features(tmp_path / "features").names == features.names
+    assert load_features(tmp_path / "features").feature_names == features.feature_names
 
 
 def test_absence_stays_absent() -> None:
@@ -164,9 +164,9 @@ def test_absence_stays_absent() -> None:
     transactions = file_of(a=column)
     panel = Features("processed").fit(transactions).transform(transactions)
     np.testing.assert_array_equal(
-        np.isnan(panel.continuous[:, 0]), np.isnan(column)[transactions.places]
+        np.isnan(panel.continuous[:, 0]), np.isnan(column)[transactions.file_rows]
     )
-    np.testing.assert_array_equal(panel.categorical[:, 0], np.isnan(column)[transactions.places])
+    np.testing.assert_array_equal(panel.categorical[:, 0], np.isnan(column)[transactions.file_rows])
 
 
 @pytest.fixture
@@ -206,17 +206,19 @@ def with_holes() -> Transactions:
 def test_missing_flags(with_holes: Transactions, which: str, flags: list[str]) -> None:
     features = Features("processed", missing_flags=which).fit(with_holes)
     panel = features.transform(with_holes)
-    assert list(features.names[1]) == ["g", "h", "k", *flags]
+    assert list(features.feature_names[1]) == ["g", "h", "k", *flags]
     every = {"no_a": 3, "no_b": 3, "no_c": 4, "no_g": 3, "no_h": 5}
     for flag in flags:
-        column = panel.categorical[:, features.names[1].index(flag)]
-        np.testing.assert_array_equal(column, with_holes.places % every[flag] == 0)
+        column = panel.categorical[:, features.feature_names[1].index(flag)]
+        np.testing.assert_array_equal(column, with_holes.file_rows % every[flag] == 0)
     row = {"at": 0, "a": 1.0, "c": None, "h": "x"}
     found = dict(
-        zip(features.names[1], features.step(None, row)[1].categorical.tolist(), strict=True)
+        zip(
+            features.feature_names[1], features.step(None, row)[1].categorical.tolist(), strict=True
+        )
     )
     expected = {"g": -1, "h": 0, "k": -1, "no_a": 0, "no_b": 1, "no_c": 1, "no_g": 1, "no_h": 0}
-    assert found == {name: expected[name] for name in features.names[1]}
+    assert found == {name: expected[name] for name in features.feature_names[1]}
 
 
 def test_large_fits_take_scales_from_rows_spread_over_the_whole_file(

@@ -15,16 +15,14 @@ from safetensors.numpy import load_file, save
 from tests.features.cases import DAY, Data, assert_same_bits, handbook, ieee, replayed, shop
 from turncoat import BaumWelchHMM, BundleError, HMMParams, load_model, storage
 from turncoat.errors import DataError, NotFittedError
-from turncoat.features import Features, State, load_features
+from turncoat.features import Features, FeatureState, load_features
 
 N_SCALES = 2 + 18 + 3 + 24  # columns, facts of the customer, of the transaction itself, of the shop
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    Features(least_rows=3, label_delay_days=2.5).fit(shop().transactions).save(
-        tmp_path / "features"
-    )
+    Features(min_count=3, label_delay_days=2.5).fit(shop().transactions).save(tmp_path / "features")
     return tmp_path / "features"
 
 
@@ -55,11 +53,11 @@ def rewrite_arrays(folder: Path, **changes: np.ndarray) -> None:
 @pytest.mark.parametrize("kind", ["engineered", "processed"])
 @pytest.mark.parametrize("data", [shop(), handbook(), ieee()], ids=["shop", "handbook", "ieee"])
 def test_a_round_trip_changes_no_bit(tmp_path: Path, data: Data, kind: str) -> None:
-    features = Features(kind, least_rows=3, most_names=40).fit(data.transactions)
+    features = Features(kind, min_count=3, max_categories=40).fit(data.transactions)
     features.save(str(tmp_path / "deep" / "features"))
     loaded = load_features(tmp_path / "deep" / "features")
     assert loaded.get_params() == features.get_params()
-    assert loaded.names == features.names
+    assert loaded.feature_names == features.feature_names
     assert loaded.state_bytes == features.state_bytes
     panel = features.transform(data.transactions)
     again = loaded.transform(data.transactions)
@@ -75,9 +73,9 @@ def test_holds_only_safetensors_and_json(saved: Path) -> None:
 
 def test_records_live_on_when_features_are_loaded(saved: Path) -> None:
     data = shop()
-    features = Features(least_rows=3, label_delay_days=2.5).fit(data.transactions)
+    features = Features(min_count=3, label_delay_days=2.5).fit(data.transactions)
     loaded = load_features(saved)
-    state = other = State()
+    state = other = FeatureState()
     for k, row in enumerate(data.rows[:40]):
         state, expected = features.step(state, row | {"at": k * DAY / 4})
         other, found = (loaded if k % 2 else features).step(other, row | {"at": k * DAY / 4})
@@ -88,7 +86,7 @@ def test_records_live_on_when_features_are_loaded(saved: Path) -> None:
 
 def test_settings_changed_after_fitting_do_not_change_what_is_saved(tmp_path: Path) -> None:
     data = shop()
-    features = Features(least_rows=3, label_delay_days=2.5).fit(data.transactions)
+    features = Features(min_count=3, label_delay_days=2.5).fit(data.transactions)
     panel = features.transform(data.transactions)
     for changes in ({"label_delay_days": 9.0}, {"kind": "processed"}):
         features.set_params(**changes)
@@ -104,7 +102,7 @@ def test_a_refit_with_the_same_columns_keeps_the_records() -> None:
     rows = shop().rows
     state, _ = Features().fit(shop(200, seed=9).transactions).step(None, rows[0])
     again, _ = (
-        Features(least_rows=1, missing_flags="none").fit(shop().transactions).step(state, rows[1])
+        Features(min_count=1, missing_flags="none").fit(shop().transactions).step(state, rows[1])
     )
     assert again.customer is not None
 
@@ -117,20 +115,20 @@ def test_records_of_other_features_are_refused() -> None:
     assert state.customer is not None
     assert state.counterparty is not None
     broken = [
-        State(state.customer[:-1], None),
-        State(state.customer + b"\0", None),
-        State(b"", None),
-        State(b"\1" + state.customer[1:], None),
-        State(state.counterparty, None),
-        State(None, state.customer),
-        State(None, state.counterparty[:-8]),
-        State(state.customer, b"\1" + state.counterparty[1:]),
+        FeatureState(state.customer[:-1], None),
+        FeatureState(state.customer + b"\0", None),
+        FeatureState(b"", None),
+        FeatureState(b"\1" + state.customer[1:], None),
+        FeatureState(state.counterparty, None),
+        FeatureState(None, state.customer),
+        FeatureState(None, state.counterparty[:-8]),
+        FeatureState(state.customer, b"\1" + state.counterparty[1:]),
     ]
     for wrong in broken:
         with pytest.raises(DataError, match=r"made by other features.*replaying"):
             features.step(wrong, row)
     with pytest.raises(DataError, match="made by other features"):
-        features.report_fraud(State(None, state.customer), 0.0)
+        features.report_fraud(FeatureState(None, state.customer), 0.0)
     delayed = Features(label_delay_days=7.5).fit(
         data.transactions
     )  # whose counterparties' records have another size
@@ -138,7 +136,7 @@ def test_records_of_other_features_are_refused() -> None:
     assert same_size.state_bytes == features.state_bytes
     for others in (delayed, same_size, Features().fit(handbook().transactions)):
         with pytest.raises(DataError, match="made by other features"):
-            others.step(State(state.customer, None), {**row, "TX_DATETIME": 0})
+            others.step(FeatureState(state.customer, None), {**row, "TX_DATETIME": 0})
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_records_of_other_features_are_refused() -> None:
     [
         {"amount": "age"},
         {"amount": None},
-        {"habits": ("town", "device")},
+        {"tracked": ("town", "device")},
         {"counterparty": "kind"},
         {"customer": ("who", "shop")},
     ],
@@ -260,9 +258,9 @@ def test_a_newer_format_says_so(saved: Path) -> None:
         {"schema": {"customer": ["who"], "time": "at", "continuous": ["paid", "paid"]}},
         {"schema": {"customer": ["who"], "time": "at", "continuous": ["paid"], "speed": "3"}},
         {"engineered": False},
-        {"label_delay": -1.0},
-        {"label_delay": "soon"},
-        {"label_delay": float("nan")},
+        {"label_delay_s": -1.0},
+        {"label_delay_s": "soon"},
+        {"label_delay_s": float("nan")},
         {"base_rate": "often"},
         {"base_rate": None},
         {"base_rate": 1.5},
@@ -283,7 +281,7 @@ def test_a_manifest_that_makes_no_sense_is_refused(saved: Path, changes: dict[st
 
 @pytest.mark.parametrize(
     "left_out",
-    ["settings", "schema", "engineered", "label_delay", "base_rate", "flagged", "vocabularies"],
+    ["settings", "schema", "engineered", "label_delay_s", "base_rate", "flagged", "vocabularies"],
 )
 def test_a_manifest_with_something_left_out_is_refused(saved: Path, left_out: str) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())

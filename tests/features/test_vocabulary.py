@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turncoat.data.categories import Named, category_text
+from turncoat.data.categories import CategoryColumn, normalize_category
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.features import Features
@@ -21,9 +21,9 @@ from turncoat.features.vocabulary import Vocabulary, codes_of
 SCHEMA = Schema(customer="who", time="at", categorical=("g",))
 
 
-def fitted(values: list[Any], least_rows: int = 1, most_names: int = 100) -> Vocabulary:
+def fitted(values: list[Any], min_count: int = 1, max_categories: int = 100) -> Vocabulary:
     return Vocabulary.of(
-        Named.of(pl.Series(values)), np.arange(len(values)), least_rows, most_names
+        CategoryColumn.of(pl.Series(values)), np.arange(len(values)), min_count, max_categories
     )
 
 
@@ -36,7 +36,7 @@ def file_of(values: Any) -> pl.DataFrame:
 
 def test_frequent_rare_unseen_and_missing() -> None:
     vocabulary = fitted(
-        ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"] + [None] * 9, least_rows=2, most_names=2
+        ["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"] + [None] * 9, min_count=2, max_categories=2
     )
     assert vocabulary == Vocabulary(frequent=("a", "b"), rare=("c", "d"))
     assert vocabulary.size == 4
@@ -47,11 +47,11 @@ def test_frequent_rare_unseen_and_missing() -> None:
 
 def test_the_least_rows_and_the_most_names() -> None:
     values = ["a"] * 3 + ["b"] * 2 + ["c"] * 2 + ["d"]
-    assert fitted(values, least_rows=2).frequent == ("a", "b", "c")
-    assert fitted(values, least_rows=3).frequent == ("a",)
-    assert fitted(values, least_rows=4).frequent == ()
-    assert fitted(values, most_names=1).frequent == ("a",)
-    assert fitted(values, most_names=2) == Vocabulary(("a", "b"), ("c", "d"))
+    assert fitted(values, min_count=2).frequent == ("a", "b", "c")
+    assert fitted(values, min_count=3).frequent == ("a",)
+    assert fitted(values, min_count=4).frequent == ()
+    assert fitted(values, max_categories=1).frequent == ("a",)
+    assert fitted(values, max_categories=2) == Vocabulary(("a", "b"), ("c", "d"))
 
 
 @settings(max_examples=100, deadline=None)
@@ -61,20 +61,20 @@ def test_the_least_rows_and_the_most_names() -> None:
     st.integers(1, 3),
 )
 def test_by_number_and_then_by_name_whatever_the_order_of_rows(
-    values: list[str | None], random: Any, most_names: int
+    values: list[str | None], random: Any, max_categories: int
 ) -> None:
     counts = Counter(value for value in values if value is not None)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
-    frequent = [name for name in ranked if counts[name] >= 2][:most_names]
+    frequent = [name for name in ranked if counts[name] >= 2][:max_categories]
     expected = Vocabulary(tuple(frequent), tuple(sorted(set(counts) - set(frequent))))
     shuffled = random.sample(values, len(values))
     for column in (values, shuffled):
-        named = Named.of(pl.Series(column, dtype=pl.String))
-        assert Vocabulary.of(named, np.arange(len(column)), 2, most_names) == expected
+        named = CategoryColumn.of(pl.Series(column, dtype=pl.String))
+        assert Vocabulary.of(named, np.arange(len(column)), 2, max_categories) == expected
 
 
 def test_only_rows_in_the_fit_count() -> None:
-    named = Named.of(pl.Series(["a", "b", "b", "c"]))
+    named = CategoryColumn.of(pl.Series(["a", "b", "b", "c"]))
     assert Vocabulary.of(named, np.array([0, 3]), 1, 10) == Vocabulary(("a", "c"), ())
 
 
@@ -145,7 +145,7 @@ def test_names_that_almost_are_numbers() -> None:
     vocabulary = fitted(ODD_NAMES)
     assert len(vocabulary.frequent) == len(ODD_NAMES)
     for name in ODD_NAMES:
-        assert vocabulary.frequent[vocabulary.code(name)] == category_text(name)
+        assert vocabulary.frequent[vocabulary.code(name)] == normalize_category(name)
     assert codes_of([vocabulary] * len(ODD_NAMES), [ODD_NAMES])[0] == [
         vocabulary.code(name) for name in ODD_NAMES
     ]
@@ -183,13 +183,13 @@ values = st.one_of(
 @given(st.lists(values, min_size=1, max_size=6), st.lists(values, min_size=0, max_size=8))
 def test_the_fast_way_to_codes_is_the_plain_way(asked: list[Any], seen: list[Any]) -> None:
     names = tuple(
-        dict.fromkeys(text for value in seen if (text := category_text(value)) is not None)
+        dict.fromkeys(text for value in seen if (text := normalize_category(value)) is not None)
     )
     vocabulary = Vocabulary(names[::2], names[1::2])
     every = [*names[::2]]
 
     def plain(value: Any) -> int:
-        text = category_text(value)
+        text = normalize_category(value)
         if text is None:
             return -1
         return every.index(text) if text in every else len(every) + (text not in names)
@@ -197,14 +197,14 @@ def test_the_fast_way_to_codes_is_the_plain_way(asked: list[Any], seen: list[Any
     assert codes_of([vocabulary] * len(asked), [asked])[0] == [plain(value) for value in asked]
 
 
-@pytest.mark.parametrize("most_names", [1, 126, 127, 128, 1000])
-def test_the_panel_knows_the_number_of_codes(most_names: int) -> None:
+@pytest.mark.parametrize("max_categories", [1, 126, 127, 128, 1000])
+def test_the_panel_knows_the_number_of_codes(max_categories: int) -> None:
     many = [f"n{k}" for k in range(300)]
     frame = file_of(many * 2)
     transactions = read(frame, SCHEMA)
-    features = Features("processed", least_rows=2, most_names=most_names).fit(transactions)
+    features = Features("processed", min_count=2, max_categories=max_categories).fit(transactions)
     panel = features.transform(transactions)
-    n_frequent = min(most_names, 300)
+    n_frequent = min(max_categories, 300)
     assert panel.n_categories == (n_frequent + 2,)
     assert panel.categorical.dtype == (np.int8 if n_frequent + 2 <= 128 else np.int16)
     assert panel.categorical.max() == (n_frequent if n_frequent < 300 else 299)
@@ -222,7 +222,7 @@ def test_very_many_names() -> None:
     n = 40_000
     frame = file_of([f"näme {k}" for k in range(n)])
     transactions = read(frame, SCHEMA)
-    features = Features("processed", least_rows=1, most_names=35_000).fit(transactions)
+    features = Features("processed", min_count=1, max_categories=35_000).fit(transactions)
     panel = features.transform(transactions)
     assert panel.n_categories == (35_002,)
     assert panel.categorical.dtype == np.int32

@@ -14,8 +14,8 @@ from tests.features.cases import Data, Due, at_once, handbook, ieee, shop
 from tests.reference.bridge import factors_of
 from tests.reference.enumeration import Array, log, log_emissions
 from turncoat import BaumWelchHMM, Detector, VariationalHMM
-from turncoat.data.categories import category_text
-from turncoat.data.splits import Split, by_customer, by_time
+from turncoat.data.categories import normalize_category
+from turncoat.data.splits import Split, split_by_customer, split_by_time
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.scoring import DetectorState, Score
@@ -45,14 +45,16 @@ def data_of(name: str) -> Data:
 
 def customers_split(transactions: Transactions, seed: int = 1) -> Split:
     shares = {"test": 0.2, "selection": 0.2, "calibration": 0.25}
-    return by_customer(
+    return split_by_customer(
         transactions.customer_codes, transactions.times, transactions.labels, seed=seed, **shares
     )
 
 
 def time_split(transactions: Transactions) -> Split:
     shares = {"test": 0.15, "selection": 0.15, "calibration": 0.25}
-    return by_time(transactions.customer_codes, transactions.times, transactions.labels, **shares)
+    return split_by_time(
+        transactions.customer_codes, transactions.times, transactions.labels, **shares
+    )
 
 
 @cache
@@ -66,7 +68,7 @@ def detector(
         FEW if features == "engineered" and data == "shop" else None
     )  # with more, regimes are the age of shops and beliefs 0 or 1
     made = Detector(
-        Features(features, least_rows=4, only=few), model_of(kind, **of_model), **settings
+        Features(features, min_count=4, include=few), model_of(kind, **of_model), **settings
     )
     return made.fit(transactions, time_split(transactions))
 
@@ -86,7 +88,7 @@ class Service:
         self, customer: Any, row: dict[str, Any], time: float, is_fraud: bool = False
     ) -> Score:
         """One transaction; the frauds due by now are reported first."""
-        plan = self.detector.features_.fitted()
+        plan = self.detector.features_.plan
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
             _, counterparty, then = report
@@ -94,7 +96,9 @@ class Service:
                 DetectorState(None, self.counterparties[counterparty]), then
             ).counterparty
         counterparty = (
-            category_text(row.get(plan.schema.counterparty)) if plan.schema.counterparty else None
+            normalize_category(row.get(plan.schema.counterparty))
+            if plan.schema.counterparty
+            else None
         )
         state = DetectorState(
             self.customers.get(customer),
@@ -117,7 +121,7 @@ def replayed(
     found: list[Any] = [None] * transactions.n_rows
     for i in data.live_order:
         is_fraud = transactions.labels is not None and transactions.labels[i] == 1
-        row = change(data.rows[transactions.places[i]])
+        row = change(data.rows[transactions.file_rows[i]])
         found[i] = service.take(
             transactions.customer_codes[i], row, transactions.times[i], is_fraud
         )

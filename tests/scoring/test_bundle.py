@@ -117,7 +117,7 @@ from turncoat.data.reading import read
 from turncoat.scoring import DetectorState
 made = load(sys.argv[1])
 frame = pl.read_parquet(sys.argv[2])
-scores = made.score(read(frame, made.features_.fitted().schema))
+scores = made.score(read(frame, made.features_.plan.schema))
 digest = hashlib.sha256(scores.belief.tobytes() + scores.probability.tobytes() + scores.variance.tobytes())
 state = DetectorState()
 for row in frame.to_dicts()[:20]:

@@ -15,8 +15,8 @@ from tests.features.cases import DAY, SHOP, Data, of_frame, shop_frame
 from turncoat import BaumWelchHMM, ConfigError, DataError, Detector, NotFittedError, VariationalHMM
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
-from turncoat.data.splits import Split, by_customer
-from turncoat.features import Features, State
+from turncoat.data.splits import Split, split_by_customer
+from turncoat.features import Features, FeatureState
 from turncoat.scoring import DetectorState
 from turncoat.scoring.temperature import TEMPERATURES
 
@@ -192,7 +192,7 @@ def test_first_transactions_are_scored_from_the_start_of_the_chain() -> None:
     whole = made.score(file.transactions)
     first = file.transactions.offsets[:-1]
     for i in first:
-        _, score = made.score_one(None, file.rows[file.transactions.places[i]] | {"shop": None})
+        _, score = made.score_one(None, file.rows[file.transactions.file_rows[i]] | {"shop": None})
         assert score.seen == 1
         assert np.isfinite(score.probability)
     assert (whole.seen[first] == 1).all()
@@ -200,11 +200,13 @@ def test_first_transactions_are_scored_from_the_start_of_the_chain() -> None:
 
 def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> None:
     made, row = detector("shop", "point"), {**data_of("shop").rows[0], "shop": "s1"}
-    known = made.features_.names[0].index("counterparty_known_month")
+    known = made.features_.feature_names[0].index("counterparty_known_month")
 
     def known_later(**settings: bool) -> np.float32:
         state, _ = made.score_one(None, row | {"at": 0.0}, **settings)
-        _, found = made.features_.step(State(None, state.counterparty), row | {"at": 60 * DAY})
+        _, found = made.features_.step(
+            FeatureState(None, state.counterparty), row | {"at": 60 * DAY}
+        )
         return found.continuous[known]
 
     assert known_later(label_follows=False) < known_later() == known_later(label_follows=True)
@@ -230,7 +232,7 @@ def test_a_file_without_labels_is_scored(features: str) -> None:
 
 def poisoned(data: Data, rows: np.ndarray, labels_only: bool = False) -> Any:
     """The file with some transactions otherwise: amounts, names, counterparties and labels, but not customers and times."""
-    places = data.transactions.places[rows]
+    places = data.transactions.file_rows[rows]
     frame = shop_frame(700, 3)
     hit = pl.Series(np.isin(np.arange(frame.height), places))
     changes = {"fraud": pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))}
@@ -250,7 +252,7 @@ every_supervision = pytest.mark.parametrize(
 
 
 def fitted(transactions: Any, split: Split, settings: dict[str, Any]) -> Detector:
-    return Detector(Features(least_rows=4), model_of("expected-log"), **settings).fit(
+    return Detector(Features(min_count=4), model_of("expected-log"), **settings).fit(
         transactions, split
     )
 
@@ -315,7 +317,7 @@ def test_fit_labels_matter_to_an_anchored_fit_only() -> None:
     schema = replace(SHOP, counterparty=None)
     data = of_frame(frame, schema)
     split = time_split(data.transactions)
-    hit = pl.Series(np.isin(np.arange(frame.height), data.transactions.places[split.fit]))
+    hit = pl.Series(np.isin(np.arange(frame.height), data.transactions.file_rows[split.fit]))
     other = of_frame(
         frame.with_columns(fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))),
         schema,
@@ -332,12 +334,12 @@ def test_rows_left_out_before_a_part_are_history_to_it() -> None:
     transactions = data_of("shop").transactions
     whole = time_split(transactions)
     first = whole.fit[np.argsort(transactions.times[whole.fit], kind="stable")[:60]]
-    split = replace(whole, fit=np.setdiff1d(whole.fit, first), left_out=np.sort(first))
+    split = replace(whole, fit=np.setdiff1d(whole.fit, first), excluded=np.sort(first))
     made = fitted(transactions, split, {})
     without = np.setdiff1d(np.arange(transactions.n_rows), first)
     renumbered = {name: np.searchsorted(without, rows) for name, rows in split.parts.items()}
     blank = fitted(
-        transactions.take(without), replace(split, **renumbered, left_out=np.empty(0, np.int64)), {}
+        transactions.take(without), replace(split, **renumbered, excluded=np.empty(0, np.int64)), {}
     )
     assert any(name.startswith("model") for name in differing(made, blank))
 
@@ -417,7 +419,7 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
     fit = split.fit
 
     def attempt(transactions: Any, split: Split | None, **settings: Any) -> None:
-        Detector(Features(least_rows=4), model_of("point"), **settings).fit(transactions, split)
+        Detector(Features(min_count=4), model_of("point"), **settings).fit(transactions, split)
 
     with pytest.raises(DataError, match="customers: found 1, too few"):
         attempt(read(frame.with_columns(who=pl.lit("me")), SHOP), None)
@@ -459,7 +461,7 @@ def test_a_fit_part_of_one_kind_is_enough_without_supervision(label: int) -> Non
     transactions = data_of("shop").transactions
     split = time_split(transactions)
     kept = split.fit[transactions.labels[split.fit] == label]
-    made = Detector(Features(least_rows=4), model_of("point", 2)).fit(
+    made = Detector(Features(min_count=4), model_of("point", 2)).fit(
         transactions, replace(split, fit=kept)
     )
     assert np.isfinite(made.score(transactions).probability).all()
@@ -471,7 +473,7 @@ def test_a_fit_part_of_one_kind_is_enough_without_supervision(label: int) -> Non
 def test_one_state_and_far_too_many(n_states: int) -> None:
     transactions = data_of("shop").transactions
     split = time_split(transactions)
-    made = Detector(Features(least_rows=4), model_of("point", n_states)).fit(transactions, split)
+    made = Detector(Features(min_count=4), model_of("point", n_states)).fit(transactions, split)
     scores = made.score(transactions)
     assert ((scores.probability > 0) & (scores.probability < 1)).all()
     low, high = scores.interval()
@@ -490,7 +492,7 @@ def test_without_a_split_features_or_model_there_are_defaults() -> None:
     made = Detector().fit(data.transactions)
     assert isinstance(made.model_, VariationalHMM)
     assert made.model_.n_states == 4
-    split = by_customer(data.transactions.customer_codes, data.transactions.times)
+    split = split_by_customer(data.transactions.customer_codes, data.transactions.times)
     assert made.regimes.n_rows == pytest.approx(len(split.calibration))
 
 

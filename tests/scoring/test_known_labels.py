@@ -67,7 +67,7 @@ def tiny_detector(
         else VariationalHMM(3, emission=kind, **settings)
     )
     made = Detector(
-        Features("processed", least_rows=2),
+        Features("processed", min_count=2),
         model,
         supervision=supervision,
         n_fraud_states=1,
@@ -147,7 +147,7 @@ def test_live_conditioning_is_the_sum_over_all_paths_too(supervision: str, kind:
     for u in range(12):
         state = DetectorState()
         for i in range(transactions.offsets[u], transactions.offsets[u + 1]):
-            state, score = made.score_one(state, rows[transactions.places[i]])
+            state, score = made.score_one(state, rows[transactions.file_rows[i]])
             np.testing.assert_allclose(score.belief, whole.belief[i], atol=1e-9)
             assert score.probability == pytest.approx(whole.probability[i], abs=1e-9)
             if known[i] >= 0:

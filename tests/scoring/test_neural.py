@@ -34,7 +34,7 @@ TINY = {
 def neural(supervision: str = "none", temperature: float | str = 2.0) -> tuple[Detector, Data]:
     data = data_of("shop")
     made = Detector(
-        Features(least_rows=4),
+        Features(min_count=4),
         NeuralVariationalHMM(3, **TINY),
         supervision=supervision,
         temperature=temperature,
@@ -115,7 +115,7 @@ def test_another_models_encoder_is_no_ranker() -> None:
 def test_uncertain_latents_in_a_detector(tmp_path: Path) -> None:
     data = data_of("shop")
     model = NeuralVariationalHMM(3, **TINY, dropout_draws=4)
-    made = Detector(Features(least_rows=4), model, temperature="auto").fit(
+    made = Detector(Features(min_count=4), model, temperature="auto").fit(
         data.transactions, time_split(data.transactions)
     )
     whole = made.score(data.transactions)
@@ -136,7 +136,7 @@ def test_a_temperature_is_chosen_over_latents() -> None:
 def test_orders_share_an_encoder_and_none_has_a_proxy(tmp_path: Path) -> None:
     data = data_of("shop")
     settings = {
-        "features": Features(least_rows=4),
+        "features": Features(min_count=4),
         "orders": (2, 3),
         "anchoring": Anchoring(),
         "progress": False,

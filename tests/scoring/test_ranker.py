@@ -247,7 +247,7 @@ def scored_shop() -> Data:
 @cache
 def plain_detector(precision: str = "float64") -> Detector:
     transactions = scored_shop().transactions
-    return Detector(Features(least_rows=4), model_of("expected-log", precision=precision)).fit(
+    return Detector(Features(min_count=4), model_of("expected-log", precision=precision)).fit(
         transactions, time_split(transactions)
     )
 
@@ -423,7 +423,7 @@ def test_the_ranker_does_not_see_the_test_part() -> None:
     data = scored_shop()
     split = time_split(data.transactions)
     frame = pl.DataFrame(data.rows)
-    hit = pl.Series(np.isin(np.arange(700), data.transactions.places[split.test]))
+    hit = pl.Series(np.isin(np.arange(700), data.transactions.file_rows[split.test]))
     other = of_frame(frame.with_columns(mine=pl.when(hit).then(99.0).otherwise(pl.col("mine")),
                                         fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))), SCORED)  # fmt: skip
     one, two = (

@@ -94,7 +94,7 @@ def test_reasons_of_hundreds_of_columns_add_up_too() -> None:
     star = made.regimes.fraud_state
     state = DetectorState()
     for i, belief in zip(own, beliefs, strict=True):
-        state, score = made.score_one(state, data.rows[transactions.places[i]], n_reasons=EVERY)
+        state, score = made.score_one(state, data.rows[transactions.file_rows[i]], n_reasons=EVERY)
         assert total(score) == pytest.approx(belief[star] - np.delete(belief, star).max(), rel=1e-8)
         assert len(score.reasons) == len({reason.source for reason in score.reasons}) > 300
 
@@ -128,8 +128,8 @@ def test_a_ranker_or_many_regimes_do_not_change_what_reasons_mean() -> None:
 
 
 PLANS = {
-    "shop": lambda: Features(least_rows=4).fit(shop(700, 3).transactions),
-    "shop, every flag": lambda: Features(missing_flags="all", least_rows=4).fit(
+    "shop": lambda: Features(min_count=4).fit(shop(700, 3).transactions),
+    "shop, every flag": lambda: Features(missing_flags="all", min_count=4).fit(
         shop(700, 3).transactions
     ),
     "shop, processed": lambda: Features("processed").fit(shop(700, 3).transactions),
@@ -314,7 +314,7 @@ def story_file() -> Any:
 @pytest.fixture(scope="module")
 def story() -> tuple[Detector, DetectorState]:
     data = of_frame(story_file())
-    made = Detector(Features(missing_flags="all", least_rows=20), model_of("expected-log")).fit(
+    made = Detector(Features(missing_flags="all", min_count=20), model_of("expected-log")).fit(
         data.transactions, time_split(data.transactions)
     )
     state = DetectorState()
@@ -416,8 +416,8 @@ def test_a_column_that_never_varied_is_only_called_missing_where_it_is() -> None
     )
     data = of_frame(frame)
     features = Features(missing_flags="all").fit(data.transactions)
-    assert "age" not in features.names[0]
-    wording = Wording(features.fitted())
+    assert "age" not in features.feature_names[0]
+    wording = Wording(features.plan)
     for value, text in ((40.0, "age"), (None, "age missing")):
         _, row = features.step(None, data.rows[0] | {"age": value})
         assert dict(zip(wording.sources.names, wording.words, strict=True))["age"](row) == text
@@ -508,7 +508,7 @@ def test_columns_named_like_facts_keep_their_terms() -> None:
     )
     schema = Schema(
         customer="who", time="at", continuous=("paid", "hour"), categorical=("pace", "amount"), amount="paid", label="fraud",
-        id="id", counterparty="shop", habits=("amount", "history"),
+        id="id", counterparty="shop", tracked=("amount", "history"),
     )  # fmt: skip
     data = of_frame(frame, schema)
     made = Detector(Features(), model_of("point"), temperature=20.0).fit(
@@ -543,7 +543,9 @@ def test_schemas_without_amount_label_time_of_day_or_names() -> None:
     frame = story_file()
     for schema in (
         Schema(customer="who", time="at", continuous=("age",), label="fraud"),
-        Schema(customer="who", time="at", categorical=("device",), label="fraud", habits=("town",)),
+        Schema(
+            customer="who", time="at", categorical=("device",), label="fraud", tracked=("town",)
+        ),
         Schema(
             customer="who",
             time="at",

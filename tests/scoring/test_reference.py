@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from turncoat import BundleError, load
-from turncoat.features.parts import part_panel
+from turncoat.features.split_panels import build_split_panel
 from turncoat.scoring.reference import Reference, score_bins
 
 from .cases import data_of, detector, time_split
@@ -127,7 +127,7 @@ def test_rounding_takes_no_score_into_another_bin(seed: int) -> None:
 
 
 def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray]:
-    panel, places = part_panel(
+    panel, places = build_split_panel(
         made.features_, transactions, time_split(transactions), "calibration"
     )
     return panel.continuous[places], made._probs(panel, "filtered")[places]

@@ -82,10 +82,10 @@ def test_whatever_beliefs_depend_on_changes_it() -> None:
     location[1, 2] = np.nextafter(location[1, 2], np.inf)
     moved.model_.params_ = replace(made.model_.params_, location=location)
     versions.append(model_version(moved))
-    plan = made.features_.fitted()
+    plan = made.features_.plan
     later = other_like(made)
     later.features_ = copy.copy(made.features_)
-    later.features_.plan_ = replace(plan, label_delay=plan.label_delay + 1)
+    later.features_.plan_ = replace(plan, label_delay_s=plan.label_delay_s + 1)
     versions.append(model_version(later))
     versions.append(model_version(other_like(made, label_noise=0.1)))
     assert len(set(versions)) == len(versions)

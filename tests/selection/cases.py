@@ -10,7 +10,7 @@ import polars as pl
 
 from turncoat import BaumWelchHMM, VariationalHMM
 from turncoat.data import Schema, Transactions, read
-from turncoat.data.splits import DAY, Split, by_customer
+from turncoat.data.splits import DAY, Split, split_by_customer
 from turncoat.features import Features
 from turncoat.selection import Sweep, sweep
 
@@ -65,7 +65,7 @@ def portfolio() -> tuple[Transactions, Split]:
 
 
 def customer_split(transactions: Transactions) -> Split:
-    return by_customer(
+    return split_by_customer(
         transactions.customer_codes, transactions.times, transactions.labels, selection=0.3
     )
 
@@ -86,7 +86,7 @@ def swept(
         transactions, split = portfolio()
     chosen = {
         "model": baum_welch(),
-        "features": Features(least_rows=5),
+        "features": Features(min_count=5),
         "orders": ORDERS,
         **settings,
     }

@@ -131,9 +131,9 @@ def test_other_test_rows_do_not_make_another_sweep(folder, fits):
             {"model": variational()},
             "model was 'BaumWelchHMM' and is 'VariationalHMM', .*model variance_floor was",
         ),
-        ({"features": Features(least_rows=6)}, "features least_rows was 5 and is 6"),
+        ({"features": Features(min_count=6)}, "features min_count was 5 and is 6"),
         (
-            {"features": Features("processed", least_rows=5)},
+            {"features": Features("processed", min_count=5)},
             "other fit rows, other selection rows, features kind was 'engineered'",
         ),
         ({"anchoring": Anchoring()}, "anchoring was None and is {'n_fraud_states': 1"),

@@ -24,7 +24,13 @@ from tests.selection.cases import (
 )
 from turncoat import BaumWelchHMM, ConfigError, DataError, Detector, VariationalHMM
 from turncoat.data import read
-from turncoat.data.splits import DAY, by_customer, by_time, long_enough, prequential
+from turncoat.data.splits import (
+    DAY,
+    drop_short_sequences,
+    split_by_customer,
+    split_by_time,
+    split_prequential,
+)
 from turncoat.features import Features
 from turncoat.scoring import Anchoring
 from turncoat.selection import Stability, Sweep, choose, sensitivity, sweep_both
@@ -35,7 +41,7 @@ def fit_panel(found: Sweep):
     transactions, split = portfolio()
     part = transactions.take(split.fit)
     return found.features.transform(
-        part, rows=long_enough(part.customer_codes, np.arange(part.n_rows))
+        part, rows=drop_short_sequences(part.customer_codes, np.arange(part.n_rows))
     )
 
 
@@ -49,7 +55,7 @@ def selection_panel(found: Sweep):
 def test_the_figures_are_what_they_are_called(tier):
     found = reference(tier)
     fit, held_out = fit_panel(found), selection_panel(found)
-    amount = found.features.names[0].index("paid")
+    amount = found.features.feature_names[0].index("paid")
     for k, model in found.models.items():
         order, regimes, inside = (
             found.fits[k].order,
@@ -98,9 +104,9 @@ def test_a_planted_regime_is_found_and_both_answers_are_given():
 
 def test_features_are_fitted_on_the_fit_part_alone():
     transactions, split = portfolio()
-    alone = Features(least_rows=5).fit(transactions.take(split.fit))
+    alone = Features(min_count=5).fit(transactions.take(split.fit))
     np.testing.assert_array_equal(
-        reference().features.fitted().scales.centres, alone.fitted().scales.centres
+        reference().features.plan.scales.centres, alone.plan.scales.centres
     )
 
 
@@ -203,7 +209,7 @@ def test_short_customers_are_judged_but_not_fitted_on():
         for rows in (split.fit, split.selection)
     ]
     part = replace(split, fit=np.union1d(rest[0], few[:3]), selection=np.union1d(rest[1], few[3:]))
-    parts = Parts.of(transactions, part, Features(least_rows=5).fit(transactions.take(part.fit)))
+    parts = Parts.of(transactions, part, Features(min_count=5).fit(transactions.take(part.fit)))
     assert parts.fit.n_rows == len(rest[0])
     assert parts.held_out.n_rows == len(rest[1]) + 3
 
@@ -212,14 +218,14 @@ def windows():
     transactions, _ = portfolio()
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     return [
-        by_time(*who, gap=3 * DAY, selection=0.25),
-        prequential(
+        split_by_time(*who, gap_s=3 * DAY, selection=0.25),
+        split_prequential(
             *who,
-            train=40 * DAY,
-            gap=5 * DAY,
-            test=10 * DAY,
-            selection=15 * DAY,
-            calibration=5 * DAY,
+            train_s=40 * DAY,
+            gap_s=5 * DAY,
+            test_s=10 * DAY,
+            selection_s=15 * DAY,
+            calibration_s=5 * DAY,
         )[-1],
     ]
 
@@ -227,7 +233,7 @@ def windows():
 @pytest.mark.parametrize("split", windows(), ids=["by time", "prequential"])
 def test_later_rows_of_a_customer_are_judged_after_their_history(split):
     transactions, _ = portfolio()
-    features = Features(least_rows=5).fit(transactions.take(split.fit))
+    features = Features(min_count=5).fit(transactions.take(split.fit))
     panel = Parts.of(transactions, split, features).held_out
     rows = np.flatnonzero(panel.labels != HISTORY)
     np.testing.assert_array_equal(panel.ids[rows], transactions.ids[split.selection])
@@ -305,7 +311,7 @@ def test_choice_and_sensitivity_are_the_rule_on_the_held_out_orders():
 
 def test_another_proxy_and_none():
     found = swept(orders=(2,), proxy="amount_z")
-    column = found.features.names[0].index("amount_z")
+    column = found.features.feature_names[0].index("amount_z")
     assert found.fits[2].proxy_state == int(np.argmax(found.models[2].params_.means[:, column]))
     with pytest.raises(
         ConfigError,
@@ -325,13 +331,13 @@ def test_both_feature_sets(tmp_path):
         transactions,
         split,
         model=baum_welch(),
-        features=Features(least_rows=5),
+        features=Features(min_count=5),
         orders=iter((2, 3)),
         folder=tmp_path,
     )
     assert list(both) == ["processed", "engineered"]
     assert_same(both["engineered"], swept(orders=(2, 3)))
-    assert both["processed"].features.names == (("paid", "age"), ("device", "no_age"))
+    assert both["processed"].features.feature_names == (("paid", "age"), ("device", "no_age"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engineered", "processed"]
     assert (tmp_path / "processed" / "order-03" / "model").is_dir()
 
@@ -351,7 +357,7 @@ def test_an_anchored_sweep_fits_what_an_anchored_detector_fits():
     found = swept(anchoring=Anchoring(label_noise=0.02))
     for k, fit in found.fits.items():
         made = Detector(
-            Features(least_rows=5),
+            Features(min_count=5),
             baum_welch().set_params(n_states=k),
             supervision="anchored",
             label_noise=0.02,
@@ -390,7 +396,7 @@ def test_a_split_without_selection_and_data_without_labels_are_refused():
     transactions, split = portfolio()
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     with pytest.raises(ConfigError, match="has no selection part"):
-        swept(transactions, by_customer(*who, selection=0))
+        swept(transactions, split_by_customer(*who, selection=0))
     with pytest.raises(DataError, match="choosing K needs labels"):
         swept(read(frame(), replace(SCHEMA, label=None)), split)
     genuine = changed(split.selection, fraud=pl.lit(0))

@@ -26,7 +26,7 @@ def rows_of(name: str = "shop") -> list[dict[str, Any]]:
     """What clients would have sent, in the order it happened: no labels, and nulls left out."""
     data: Data = data_of(name)
     schema = data.transactions.schema
-    ordered = [data.rows[place] for place in data.transactions.places[data.live_order]]
+    ordered = [data.rows[place] for place in data.transactions.file_rows[data.live_order]]
     return [
         _json_row(
             {

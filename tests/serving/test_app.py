@@ -599,7 +599,7 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
     from turncoat.serving.service import Service
 
     turned = of_frame(shop_frame(700, 3), replace(SHOP, continuous=("age", "paid"))).transactions
-    other = Detector(Features(least_rows=4, only=FEW), model_of("expected-log")).fit(
+    other = Detector(Features(min_count=4, include=FEW), model_of("expected-log")).fit(
         turned, time_split(turned)
     )
     other.save(tmp_path / "other")

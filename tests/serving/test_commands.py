@@ -131,7 +131,7 @@ def test_files_without_ids_do_not_take_each_others_rows_for_duplicates(tmp_path:
     frame = shop_frame(400, 3).drop("id").sort("at")
     schema = replace(SHOP, id=None)
     whole = of_frame(frame, schema).transactions
-    made = Detector(Features(least_rows=4, only=FEW), model_of("point")).fit(
+    made = Detector(Features(min_count=4, include=FEW), model_of("point")).fit(
         whole, time_split(whole)
     )
     made.save(tmp_path / "detector")

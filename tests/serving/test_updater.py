@@ -166,13 +166,13 @@ def test_a_stopped_replay_goes_on_where_it_was_and_a_whole_one_does_nothing() ->
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "min", "h", "d"])
 def test_times_come_back_as_they_were_whatever_their_unit(unit: str) -> None:
-    from turncoat.data.rows import row_time
+    from turncoat.data.parsing import parse_time
     from turncoat.data.schema import Schema
 
     schema = Schema(customer=("who",), time="at", continuous=("paid",), time_unit=unit)
     for number in np.random.default_rng(0).integers(0, 10**6, 300).tolist():
-        seconds = row_time(schema, {"at": number})
-        assert row_time(schema, {"at": raw_time(schema, seconds)}) == seconds
+        seconds = parse_time(schema, {"at": number})
+        assert parse_time(schema, {"at": raw_time(schema, seconds)}) == seconds
 
 
 # ------------------------------------------------------------------------------------------------ duplicates

@@ -87,7 +87,7 @@ def compare(
         int, typer.Option(help="Regimes of the anchored detector; 0 for as many as the others.")
     ] = 0,
     fraud_states: Annotated[int, typer.Option(help="Of which so many are for fraud.")] = 1,
-    only: Annotated[
+    include: Annotated[
         str,
         typer.Option(
             help="Features of the hidden Markov models, separated by commas; baselines have all."
@@ -178,7 +178,7 @@ def compare(
 
     `turncoat compare --config turncoat.toml --out run/`
 
-    `turncoat compare --config handbook --data months.parquet --protocol handbook --states 16 --only TX_AMOUNT,amount_to_mean --out run/`
+    `turncoat compare --config handbook --data months.parquet --protocol handbook --states 16 --include TX_AMOUNT,amount_to_mean --out run/`
 
     `turncoat compare --config turncoat.toml --tiers variational,neural --latent-dim 32,64,128 --ablation joint --out run/`
 
@@ -221,7 +221,7 @@ def compare(
             states=states if states == AUTO else _whole("--states", states),
             anchored_states=anchored_states or None,
             n_fraud_states=fraud_states,
-            only=_words(only) or None,
+            include=_words(include) or None,
             activation="none" if linear else "gelu",
             dropout_draws=dropout_draws,
             ablations=_words(ablation),
@@ -284,7 +284,7 @@ def demo(
             replaced_folder(data, overwrite=False) as aside,
             Console(stderr=True).status(f"simulating {rows:,} transactions"),
         ):
-            simulators.simulate(
+            simulators.simulate_files(
                 "ieee-cis", rows, seed, out=aside, file_format="parquet", overwrite=True
             )
     with Console(stderr=True).status("reading"):
@@ -379,10 +379,10 @@ def _scenarios(transactions: Transactions, source: str, column: str) -> Any:
     from turncoat.data.sources import open_source
 
     found = open_source(source)
-    if found.spelled(column) is None:
+    if found.find_column(column) is None:
         raise ConfigError(f"--scenario is {column!r}, and {found.name} has no such column")
-    values = found.frame.select(str(found.spelled(column))).collect().to_series()
-    return values.fill_null(0).to_numpy()[transactions.places]
+    values = found.frame.select(str(found.find_column(column))).collect().to_series()
+    return values.fill_null(0).to_numpy()[transactions.file_rows]
 
 
 def _show(results: Results, out: Path, as_json: bool) -> None:

@@ -150,7 +150,7 @@ def fit(
         int, typer.Option(help="Fits from different starts; the best is kept.")
     ] = 5,
     iterations: Annotated[int, typer.Option(help="At most so many iterations per start.")] = 100,
-    only: Annotated[
+    include: Annotated[
         str,
         typer.Option(
             help="Keep these features only, as `amount_to_mean,counterparty_risk_day`: a few good ones often beat many."
@@ -185,7 +185,9 @@ def fit(
         Tier.NEURAL: NeuralVariationalHMM,
     }[tier]
     maker = Features(
-        features.value, label_delay_days=label_delay_days, only=only.split(",") if only else None
+        features.value,
+        label_delay_days=label_delay_days,
+        include=include.split(",") if include else None,
     )
     model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
     if emission is not Emission.EXPECTED_LOG and tier is Tier.BAUM_WELCH:
@@ -233,9 +235,9 @@ def fit(
         )
     who = (transactions.customer_codes, transactions.times, transactions.labels)
     parts = (
-        splits.by_customer(*who, seed=seed)
+        splits.split_by_customer(*who, seed=seed)
         if split is SplitKind.CUSTOMER
-        else splits.by_time(*who, gap=label_delay_days * splits.DAY)
+        else splits.split_by_time(*who, gap_s=label_delay_days * splits.DAY)
     )
     say(parts)
     choice = None

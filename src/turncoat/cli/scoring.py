@@ -63,7 +63,7 @@ def score(
         )
     detector = load(model)
     with Console(stderr=True).status(escape(f"scoring {data}")):
-        transactions = read_for_scoring(data, detector.features_.fitted().schema)
+        transactions = read_for_scoring(data, detector.features_.plan.schema)
         scores = detector.score(transactions, mode.value, kind.value)
         write_table(scores.frame(), out)
     summary = {
@@ -105,7 +105,7 @@ def explain(
     from turncoat.data import read_for_scoring
 
     detector = load(model)
-    transactions = read_for_scoring(data, detector.features_.fitted().schema)
+    transactions = read_for_scoring(data, detector.features_.plan.schema)
     shown = last if last and transaction is None and not as_json else None
     path = detector.explain(transactions, customer, transaction, shown)
     if as_json:

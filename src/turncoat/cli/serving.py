@@ -191,7 +191,7 @@ def replay(
 
     pseudonyms = Pseudonymiser.from_environment() if pseudonymise else None
     detector = load(model)
-    transactions = read_for_scoring(data, detector.features_.fitted().schema)
+    transactions = read_for_scoring(data, detector.features_.plan.schema)
     url = store or default_store_url(model)
     if url.startswith("memory:"):
         raise ConfigError(
@@ -321,7 +321,7 @@ def recalibrate(
     elif not show:
         detector = load(model, calibration=0)
         delay = (
-            detector.features_.fitted().label_delay if delay_days is None else delay_days * 86400.0
+            detector.features_.plan.label_delay_s if delay_days is None else delay_days * 86400.0
         )
         known = asyncio.run(
             _known(detector, store or default_store_url(model), delay, not reported_only)

@@ -28,7 +28,7 @@ def simulate(
     from turncoat.data import simulators
 
     with Console(stderr=True).status(f"simulating {rows:,} transactions"):
-        files = simulators.simulate(
+        files = simulators.simulate_files(
             preset, rows, seed, out=out, file_format=file_format, overwrite=overwrite
         )
     for path in files.values():

@@ -20,7 +20,7 @@ _WHOLE = re.compile(r"[+-]?\d+\.0+")
 _SPELLINGS = {"-0": "0", "True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 
 
-def category_text(value: Any) -> str | None:
+def normalize_category(value: Any) -> str | None:
     """The one spelling of a name: 404, 404.0 and "404.0" are all "404"; None, NaN and "" are missing. "007" stays.
 
     Truths are "true" and "false", however the file spells them.
@@ -54,20 +54,20 @@ def _one_spelling(text: str) -> str | None:
     return _SPELLINGS.get(text, text) or None
 
 
-def key_text(parts: Iterable[str | None]) -> str:
+def join_key(parts: Iterable[str | None]) -> str:
     """One key of several names, some of which may be missing. Different names give different keys."""
     return "|".join((part or "").replace("\\", "\\\\").replace("|", "\\|") for part in parts)
 
 
 @dataclass(frozen=True, eq=False)
-class Named:
+class CategoryColumn:
     """A column of names: a code for every row, and the name of every code."""
 
     codes: Array  # [rows] int32; -1 is missing
     values: tuple[str, ...]
 
     @classmethod
-    def of(cls, column: pl.Series) -> Named:
+    def of(cls, column: pl.Series) -> CategoryColumn:
         """Code a column of any type by the spelling of its values, in order of first appearance."""
         kind = column.dtype
         if kind.is_nested() or kind in (pl.Binary, pl.Object):
@@ -81,7 +81,7 @@ class Named:
         places: dict[str, int] = {}
         spelled = np.full(len(encoded.dictionary) + 1, -1, np.int32)  # the last serves code -1
         for code, value in enumerate(encoded.dictionary.to_pylist()):
-            text = category_text(value)
+            text = normalize_category(value)
             if text is not None:
                 spelled[code] = places.setdefault(text, len(places))
         return cls(spelled[raw], tuple(places))

@@ -190,7 +190,7 @@ class _Guesser:
             label=None if label is None else label.name,
             id=None if id is None else id.name,
             counterparty=None if counterparty is None else counterparty.name,
-            habits=tuple(habits),
+            tracked=tuple(habits),
             time_unit=moment.unit,
             time_format=moment.form,
             join=Join(self._second_file(), self.key, second) if second else None,

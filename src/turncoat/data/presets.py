@@ -35,7 +35,7 @@ def _handbook() -> Schema:
         amount="TX_AMOUNT",
         continuous=("TX_AMOUNT",),
         counterparty="TERMINAL_ID",
-        habits=("TERMINAL_ID",),
+        tracked=("TERMINAL_ID",),
     )
 
 
@@ -54,6 +54,6 @@ def _ieee() -> Schema:
         amount="TransactionAmt",
         continuous=("TransactionAmt", *(c.name for c in of_kind["continuous"])),
         categorical=tuple(c.name for c in of_kind["categorical"] if c.name != "card1"),
-        habits=("ProductCD", "addr1", "P_emaildomain", "R_emaildomain", "DeviceInfo", "id_31"),
+        tracked=("ProductCD", "addr1", "P_emaildomain", "R_emaildomain", "DeviceInfo", "id_31"),
         join=Join("{prefix}identity", "TransactionID", identity),
     )

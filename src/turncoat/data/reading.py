@@ -12,12 +12,12 @@ import numpy as np
 import polars as pl
 
 from turncoat.arrays import Array
-from turncoat.data.categories import Named, key_text
+from turncoat.data.categories import CategoryColumn, join_key
+from turncoat.data.parsing import MAX_TIME_S, to_seconds
 from turncoat.data.presets import preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.settings import load_schema
 from turncoat.data.sources import NOT_A_NUMBER, Source, beside, first_line, open_source, stem
-from turncoat.data.times import LATEST, seconds
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 
@@ -39,7 +39,7 @@ def read(
     the first, or takes it from `joined`. Unsorted rows are sorted; ties in time go by transaction id. `labels` says which
     rows must have one: `all`, `some` (the others are -1), or `none` (the column is not read).
     """
-    schema = resolve(schema)
+    schema = resolve_schema(schema)
     source = open_source(origin)
     table = _Table(
         source,
@@ -57,9 +57,9 @@ def read(
         schema=schema,
         source=source.name,
         numbers=numbers,
-        names=names,
+        categories=names,
         customers=customers,
-        places=places,
+        file_rows=places,
         customer_codes=codes[places],
         times=times[places],
         ids=ids[places],
@@ -69,13 +69,13 @@ def read(
 
 def read_for_scoring(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
     """Read a file whose labels may not all be known yet: with its label column where it has one, without where it has none."""
-    schema = resolve(schema)
+    schema = resolve_schema(schema)
     source = open_source(origin)
-    has_labels = schema.label is not None and source.spelled(schema.label) is not None
+    has_labels = schema.label is not None and source.find_column(schema.label) is not None
     return read(origin, schema, joined=joined, labels="some" if has_labels else "none")
 
 
-def resolve(schema: Schema | str) -> Schema:
+def resolve_schema(schema: Schema | str) -> Schema:
     """A schema as given, by preset name, or from a `turncoat.toml`."""
     if isinstance(schema, Schema):
         return schema
@@ -92,7 +92,7 @@ def second_source(source: Source, schema: Schema, joined: Any) -> Source | None:
         return None
     if joined is not None:
         return open_source(joined)
-    if all(source.spelled(column) is not None for column in schema.join.columns):
+    if all(source.find_column(column) is not None for column in schema.join.columns):
         return None
     if source.path is None:
         raise DataError(
@@ -131,7 +131,7 @@ class _Table:
             self._join(second, join.on, theirs)
 
     def _read(self, source: Source, columns: list[str]) -> dict[str, pl.Series]:
-        spelled = {column: source.spelled(column) for column in columns}
+        spelled = {column: source.find_column(column) for column in columns}
         missing = [
             column
             for column, found in spelled.items()
@@ -228,14 +228,14 @@ class _Table:
         """The first row that a flag is set for."""
         return int(np.flatnonzero(np.asarray(flags))[0])
 
-    def named(self) -> dict[str, Named]:
+    def named(self) -> dict[str, CategoryColumn]:
         """The columns of names, coded."""
-        return _in_parallel(self._name, self.schema.texts)
+        return _in_parallel(self._name, self.schema.text_columns)
 
-    def _name(self, column: str) -> Named:
+    def _name(self, column: str) -> CategoryColumn:
         values = self.columns[column]
         try:
-            named = Named.of(values)
+            named = CategoryColumn.of(values)
         except (TypeError, ValueError, NotImplementedError, pl.exceptions.PolarsError) as problem:
             name = self.owner[column].name
             raise DataError(
@@ -282,7 +282,7 @@ class _Table:
         """Seconds, one for every row."""
         column, written = self.schema.time, self.schema.time_format
         values = _plain(self.columns[column])
-        times = seconds(values, self.schema)
+        times = to_seconds(values, self.schema)
         if times is None:
             raise DataError(
                 f"{self.owner[column].name}, column {column!r}: {values.dtype} values are not times. Name another column as `time`"
@@ -309,8 +309,8 @@ class _Table:
                 "Correct it, or set `time_format` in the schema",
             )
         found = times.to_numpy()
-        if np.abs(found).max() > LATEST:
-            row = self.first(np.abs(found) > LATEST)
+        if np.abs(found).max() > MAX_TIME_S:
+            row = self.first(np.abs(found) > MAX_TIME_S)
             reading = f"{values[row]!r}, in units of {self.schema.time_unit!r}, is {found[row] / _YEAR:,.0f} years from zero"
             raise self.error(
                 column,
@@ -429,12 +429,12 @@ def _key(values: pl.Series) -> pl.Series:
 
 
 def _customers(
-    table: _Table, names: dict[str, Named], numbers: dict[str, Array], times: Array
+    table: _Table, names: dict[str, CategoryColumn], numbers: dict[str, Array], times: Array
 ) -> tuple[Array, Array]:
     """A code for every row's customer, and the customers' keys, sorted."""
     schema = table.schema
     parts = [
-        names[column] if column in names else Named.of(pl.Series(numbers[column]))
+        names[column] if column in names else CategoryColumn.of(pl.Series(numbers[column]))
         for column in schema.customer
     ]
     unnamed = np.all([part.codes < 0 for part in parts], axis=0)
@@ -447,7 +447,7 @@ def _customers(
         )
     if schema.customer_age is not None:
         began = np.floor(times / 86400) - np.floor(numbers[schema.customer_age])
-        parts.append(Named.of(pl.Series(began)))
+        parts.append(CategoryColumn.of(pl.Series(began)))
     if len(parts) == 1:
         return _ranked(parts[0].codes, parts[0].values)
     codes: Array = np.zeros(len(times), np.int64)
@@ -456,7 +456,7 @@ def _customers(
             codes * (len(part.values) + 1) + part.codes, return_index=True, return_inverse=True
         )
     spelled = [np.array([*part.values, ""], dtype=object)[part.codes[first]] for part in parts]
-    return _ranked(codes, [key_text(key) for key in zip(*spelled, strict=True)])
+    return _ranked(codes, [join_key(key) for key in zip(*spelled, strict=True)])
 
 
 def _ranked(codes: Array, keys: Any) -> tuple[Array, Array]:

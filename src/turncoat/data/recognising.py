@@ -54,11 +54,11 @@ def _less_what_is_absent(schema: Schema, sources: list[Source]) -> Guess:
     have = [
         column
         for column in schema.columns
-        if any(table.spelled(column) is not None for table in tables)
+        if any(table.find_column(column) is not None for table in tables)
     ]
     kept: dict[str, Any] = {
         role: tuple(c for c in getattr(schema, role) if c in have)
-        for role in ("continuous", "categorical", "habits")
+        for role in ("continuous", "categorical", "tracked")
     }
     join = schema.join
     if join is not None:
@@ -78,7 +78,7 @@ def _less_what_is_absent(schema: Schema, sources: list[Source]) -> Guess:
         name: TELLTALES.get(name, f"it is not part of the {schema.name} schema")
         for table in tables
         for name in table.columns
-        if all(table.spelled(column) != name for column in have)
+        if all(table.find_column(column) != name for column in have)
     }
     reasons = dict.fromkeys(have, f"a column of {schema.name}, whose schema is known")
     return Guess(

@@ -39,7 +39,7 @@ class Schema:
     label: str | None = None  # 1 for fraud, 0 for genuine
     id: str | None = None  # unique per transaction; by default the row's place in the file
     counterparty: str | None = None  # a counterparty with a history of its own: terminal, merchant
-    habits: tuple[
+    tracked: tuple[
         str, ...
     ] = ()  # columns whose first-time values and changes matter: device, e-mail, address
     time_unit: str = "s"  # of numeric times
@@ -52,7 +52,7 @@ class Schema:
 
     def __post_init__(self) -> None:
         """Check that roles do not contradict each other."""
-        for role in ("customer", "continuous", "categorical", "habits"):
+        for role in ("customer", "continuous", "categorical", "tracked"):
             object.__setattr__(
                 self, role, _names(getattr(self, role), f"schema {self.name!r}: {role}")
             )
@@ -83,7 +83,7 @@ class Schema:
         names = ("time", "label", "id", "continuous")
         forbidden = {
             "customer": names,
-            "habits": names,
+            "tracked": names,
             "counterparty": names,
             "customer_age": (*names[:3], "categorical"),
         }
@@ -95,7 +95,7 @@ class Schema:
                     )
         if self.customer_age is not None and self.customer_age in (
             *self.customer,
-            *self.habits,
+            *self.tracked,
             self.counterparty,
         ):
             raise ConfigError(
@@ -119,7 +119,7 @@ class Schema:
             "counterparty",
             "continuous",
             "categorical",
-            "habits",
+            "tracked",
         )
         return tuple(role for role in every if column in self._columns_of(role))
 
@@ -132,18 +132,18 @@ class Schema:
             *(c for c in single if c is not None),
             *self.continuous,
             *self.categorical,
-            *self.habits,
+            *self.tracked,
         )
         return tuple(dict.fromkeys(every))
 
     @property
-    def texts(self) -> tuple[str, ...]:
+    def text_columns(self) -> tuple[str, ...]:
         """Columns read as names, not as numbers."""
         named = (
             *self.customer,
             *((self.counterparty,) if self.counterparty else ()),
             *self.categorical,
-            *self.habits,
+            *self.tracked,
         )
         return tuple(
             c
@@ -151,7 +151,7 @@ class Schema:
             if c not in self.continuous and c not in (self.time, self.customer_age)
         )
 
-    def as_table(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The schema as a TOML table: what is absent or default is left out."""
         table = {
             f.name: getattr(self, f.name)
@@ -166,8 +166,8 @@ class Schema:
         }
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], source: str = "schema") -> Schema:
-        """Read the table that `as_table` writes; `source` is named in what goes wrong."""
+    def from_dict(cls, table: Mapping[str, Any], source: str = "schema") -> Schema:
+        """Read the table that `to_dict` writes; `source` is named in what goes wrong."""
         values = dict(table)
         known = {f.name: f for f in fields(cls)}
         for key, value in values.items():
@@ -175,7 +175,7 @@ class Schema:
                 raise ConfigError(
                     f"{source}: unknown setting {key!r}; a schema has {', '.join(known)}"
                 )
-            if key in ("customer", "continuous", "categorical", "habits"):
+            if key in ("customer", "continuous", "categorical", "tracked"):
                 values[key] = _names(value, f"{source}: {key}")
             elif key == "join":
                 values[key] = _join(value, source)

@@ -27,7 +27,7 @@ _MEANINGS = {
     "label": "1 for fraud, 0 for genuine",
     "id": "unique per transaction",
     "counterparty": "a counterparty with a history of its own",
-    "habits": "names whose first use and change matter",
+    "tracked": "names whose first use and change matter",
     "time_unit": "of numeric times",
     "time_format": "of times that are text",
     "customer_age": "days since the customer's first use",
@@ -44,7 +44,7 @@ _ORDER = (
     "counterparty",
     "customer_age",
 )
-_LISTS = ("continuous", "categorical", "habits")
+_LISTS = ("continuous", "categorical", "tracked")
 
 
 def load_schema(path: str | os.PathLike[str]) -> Schema:
@@ -52,7 +52,7 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
     table = _read(Path(path)).get("schema")
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: has no [schema] table. `turncoat init FILE` writes one")
-    return Schema.from_table({"name": Path(path).stem, **table}, source=str(path))
+    return Schema.from_dict({"name": Path(path).stem, **table}, source=str(path))
 
 
 def load_data_path(path: str | os.PathLike[str]) -> Path | None:
@@ -121,7 +121,7 @@ def _document(source: Schema | Guess) -> str:
     schema = source if isinstance(source, Schema) else source.schema
     reasons = {} if isinstance(source, Schema) else source.reasons
     left_out = {} if isinstance(source, Schema) else source.left_out
-    table = schema.as_table()
+    table = schema.to_dict()
     lines = [
         "# What each column means. Correct what is wrong; columns not named here are not read."
     ]

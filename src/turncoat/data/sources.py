@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from turncoat.data.categories import category_text
+from turncoat.data.categories import normalize_category
 from turncoat.errors import ConfigError, DataError
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -52,7 +52,7 @@ class Source:
             pl.col(columns).fill_null(math.nan)
         )  # here, where all processors do it
 
-    def spelled(self, column: str) -> str | None:
+    def find_column(self, column: str) -> str | None:
         """How the table spells a column: as asked, or with `-` for `_` (as one genuine IEEE-CIS file has it)."""
         if column in self.columns:
             return column
@@ -170,7 +170,7 @@ def _foreign_column(name: str, column: Any) -> pl.Series:
         return pl.Series(name, column)
     except Exception:  # whatever the other library raises on mixed types
         texts = [
-            None if missing else category_text(value)
+            None if missing else normalize_category(value)
             for value, missing in zip(column, column.isna(), strict=True)
         ]
         return pl.Series(name, texts, dtype=pl.String)

@@ -16,7 +16,7 @@ from turncoat.errors import ConfigError, DataError
 
 DAY = 86_400.0  # seconds
 PARTS = ("fit", "selection", "calibration", "test")
-_FIT, _SELECTION, _CALIBRATION, _TEST, _LEFT_OUT = range(5)
+_FIT, _SELECTION, _CALIBRATION, _TEST, _EXCLUDED = range(5)
 _MAY_LACK = 0.1  # of the last test window: data seldom reach the very end of their last day
 
 
@@ -33,7 +33,7 @@ class Summary:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows of each part, as sorted row numbers. Made by `by_customer`, `by_time` and `prequential`."""
+    """Rows of each part, as sorted row numbers. Made by `split_by_customer`, `split_by_time` and `split_prequential`."""
 
     name: str
     seed: int | None
@@ -41,18 +41,18 @@ class Split:
     selection: Array
     calibration: Array
     test: Array
-    left_out: Array
-    summaries: dict[str, Summary]  # of the parts and of "left out"
+    excluded: Array
+    summaries: dict[str, Summary]  # of the parts and of "excluded"
 
     @property
     def parts(self) -> dict[str, Array]:
         """The four parts by name, in the order of their use."""
         return {part: getattr(self, part) for part in PARTS}
 
-    def known(self, part: str, times: Array) -> Array:
+    def visible_rows(self, part: str, times: Array) -> Array:
         """Rows that may be looked at when a part is used: it, the parts before it and, as history, rows of no part that are not later."""
-        outside = self.left_out[
-            times[self.left_out] <= times[self.parts[part]].max(initial=-np.inf)
+        outside = self.excluded[
+            times[self.excluded] <= times[self.parts[part]].max(initial=-np.inf)
         ]
         return np.unique(
             np.concatenate(
@@ -90,7 +90,7 @@ class Split:
         return self.describe()
 
 
-def by_customer(
+def split_by_customer(
     customers: ArrayLike,
     times: ArrayLike,
     labels: ArrayLike | None = None,
@@ -99,12 +99,12 @@ def by_customer(
     selection: float = 0.1,
     calibration: float = 0.1,
     seed: int = 42,
-    needs_fraud: bool = False,
+    require_fraud: bool = False,
 ) -> Split:
     """Give every customer, with all their rows, to one part at random.
 
     Shares are of all customers; what remains is fitted on. A share of 0 leaves selection or calibration out. Who is tested
-    depends on `test` and `seed` only. With `needs_fraud`, a part without a fraud is refused.
+    depends on `test` and `seed` only. With `require_fraud`, a part without a fraud is refused.
     """
     rows = _Rows.checked(customers, times, labels)
     shares = _shares(selection, calibration, test)
@@ -124,10 +124,12 @@ def by_customer(
         end = begin + sizes.get(part, 0)
         part_of[shuffled[begin:end]] = PARTS.index(part)
         begin = end
-    return _split("by customer", int(seed), rows, part_of[rows.codes], ["fit", *sizes], needs_fraud)
+    return _split(
+        "by customer", int(seed), rows, part_of[rows.codes], ["fit", *sizes], require_fraud
+    )
 
 
-def by_time(
+def split_by_time(
     customers: ArrayLike,
     times: ArrayLike,
     labels: ArrayLike | None = None,
@@ -135,17 +137,17 @@ def by_time(
     test: float = 0.15,
     selection: float = 0.1,
     calibration: float = 0.1,
-    gap: float = 0.0,
-    needs_fraud: bool = False,
+    gap_s: float = 0.0,
+    require_fraud: bool = False,
 ) -> Split:
     """Fit on the past, then select, calibrate and test, each on strictly later rows than the part before.
 
     Shares are of all rows; rows of equal time stay together. A share of 0 leaves selection or calibration out. The rows
-    of the last `gap` seconds before the next part begins are left out, as their labels would not be known by then.
+    of the last `gap_s` seconds before the next part begins are left out, as their labels would not be known by then.
     """
     rows = _Rows.checked(customers, times, labels)
     shares = _shares(selection, calibration, test)
-    _seconds("gap", gap, at_least=0.0)
+    _seconds("gap_s", gap_s, at_least=0.0)
     ordered = np.sort(rows.times)
     membership = np.full(rows.times.size, _FIT, np.int8)
     remaining = 1.0
@@ -159,77 +161,81 @@ def by_time(
         remaining -= shares[part]
         begin = ordered[min(round(remaining * ordered.size), ordered.size - 1)]
         membership[(rows.times >= begin) & (membership == _FIT)] = PARTS.index(part)
-        membership[(rows.times >= begin - gap) & (membership == _FIT)] = _LEFT_OUT
+        membership[(rows.times >= begin - gap_s) & (membership == _FIT)] = _EXCLUDED
     wanted = ["fit", *(part for part, share in shares.items() if share)]
-    return _split("by time", None, rows, membership, wanted, needs_fraud)
+    return _split("by time", None, rows, membership, wanted, require_fraud)
 
 
-def prequential(
+def split_prequential(
     customers: ArrayLike,
     times: ArrayLike,
     labels: ArrayLike | None = None,
     *,
-    train: float = 28 * DAY,
-    gap: float = 7 * DAY,
-    test: float = 7 * DAY,
-    selection: float = 7 * DAY,
-    calibration: float = 7 * DAY,
-    start: float | None = None,
+    train_s: float = 28 * DAY,
+    gap_s: float = 7 * DAY,
+    test_s: float = 7 * DAY,
+    selection_s: float = 7 * DAY,
+    calibration_s: float = 7 * DAY,
+    start_s: float | None = None,
     drop_compromised: bool = False,
-    memory: float | None = None,
-    needs_fraud: bool = False,
+    memory_s: float | None = None,
+    require_fraud: bool = False,
 ) -> list[Split]:
     """Train on a window, wait a gap for its labels, test on the window after; then move on by the length of the test.
 
     All lengths are in seconds. Calibration takes the last seconds of the training window, selection those before, the fit
-    what remains; 0 leaves one out. Windows begin at `start`, by default the first time, and a last test window that the data
+    what remains; 0 leaves one out. Windows begin at `start_s`, by default the first time, and a last test window that the data
     cover to less than nine tenths is not used. With `drop_compromised`, a card's rows leave the test as soon as a fraud on it
-    since the training window began, or with `memory` since so many seconds before its end, is known, which is `gap` seconds after the
+    since the training window began, or with `memory_s` since so many seconds before its end, is known, which is `gap_s` seconds after the
     fraud.
     """
     rows = _Rows.checked(customers, times, labels)
-    for name, seconds in (("train", train), ("test", test)):
+    for name, seconds in (("train_s", train_s), ("test_s", test_s)):
         _seconds(name, seconds, above=0.0)
-    for name, seconds in (("gap", gap), ("selection", selection), ("calibration", calibration)):
+    for name, seconds in (
+        ("gap_s", gap_s),
+        ("selection_s", selection_s),
+        ("calibration_s", calibration_s),
+    ):
         _seconds(name, seconds, at_least=0.0)
-    if selection + calibration >= train:
+    if selection_s + calibration_s >= train_s:
         raise ConfigError(
-            f"selection and calibration must be shorter than train together; found {selection:g} and {calibration:g} of {train:g} seconds"
+            f"selection_s and calibration_s must be shorter than train_s together; found {selection_s:g} and {calibration_s:g} of {train_s:g} seconds"
         )
-    if memory is not None:
-        _seconds("memory", memory, above=0.0)
+    if memory_s is not None:
+        _seconds("memory_s", memory_s, above=0.0)
     if drop_compromised and rows.labels is None:
         raise ConfigError(
             "drop_compromised needs labels to know which cards are compromised; give labels"
         )
-    origin = float(rows.times.min()) if start is None else start
-    _seconds("start", origin)
-    covered = float(rows.times.max()) - origin - train - gap
-    n_splits = int(covered / test + _MAY_LACK)
+    origin = float(rows.times.min()) if start_s is None else start_s
+    _seconds("start_s", origin)
+    covered = float(rows.times.max()) - origin - train_s - gap_s
+    n_splits = int(covered / test_s + _MAY_LACK)
     if n_splits < 1:
         raise DataError(
-            f"times: from {origin:,.0f} on they span {covered + train + gap:,.0f} seconds, but train, gap and test take "
-            f"{train + gap + test:,.0f}. Give more data or shorter windows"
+            f"times: from {origin:,.0f} on they span {covered + train_s + gap_s:,.0f} seconds, but train_s, gap_s and test_s take "
+            f"{train_s + gap_s + test_s:,.0f}. Give more data or shorter windows"
         )
     wanted = [
         "fit",
         *(
             part
-            for part, length in (("selection", selection), ("calibration", calibration))
+            for part, length in (("selection", selection_s), ("calibration", calibration_s))
             if length
         ),
         "test",
     ]
     splits = []
     for i in range(n_splits):
-        begin = origin + i * test
+        begin = origin + i * test_s
         # An end is computed exactly as the next split's beginning, so that test windows neither overlap nor leave a row between them.
-        tested_from, tested_until = (origin + train + gap + j * test for j in (i, i + 1))
-        known_until = tested_from - gap
-        calibrated_from = known_until - calibration
+        tested_from, tested_until = (origin + train_s + gap_s + j * test_s for j in (i, i + 1))
+        known_until = tested_from - gap_s
+        calibrated_from = known_until - calibration_s
         edges = [
             begin,
-            calibrated_from - selection,
+            calibrated_from - selection_s,
             calibrated_from,
             known_until,
             tested_from,
@@ -237,30 +243,30 @@ def prequential(
         ]
         window = np.searchsorted(edges, rows.times, side="right")
         membership = np.array(
-            [_LEFT_OUT, _FIT, _SELECTION, _CALIBRATION, _LEFT_OUT, _TEST, _LEFT_OUT], np.int8
+            [_EXCLUDED, _FIT, _SELECTION, _CALIBRATION, _EXCLUDED, _TEST, _EXCLUDED], np.int8
         )[window]
         if drop_compromised:
-            since = begin if memory is None else known_until - memory
+            since = begin if memory_s is None else known_until - memory_s
             membership[
-                (membership == _TEST) & (rows.times > rows.known_compromised(since, gap))
-            ] = _LEFT_OUT
+                (membership == _TEST) & (rows.times > rows.known_compromised(since, gap_s))
+            ] = _EXCLUDED
         splits.append(
             _split(
-                f"prequential {i + 1} of {n_splits}", None, rows, membership, wanted, needs_fraud
+                f"prequential {i + 1} of {n_splits}", None, rows, membership, wanted, require_fraud
             )
         )
     return splits
 
 
-def long_enough(customers: ArrayLike, rows: ArrayLike, minimum: int = 5) -> Array:
-    """Those of a part's `rows` whose customer has at least `minimum` rows in the part. For fitting only; score all rows."""
-    if isinstance(minimum, bool) or not isinstance(minimum, int | np.integer) or minimum < 1:
-        raise ConfigError(f"minimum must be a whole number of at least 1; found {minimum!r}")
+def drop_short_sequences(customers: ArrayLike, rows: ArrayLike, min_rows: int = 5) -> Array:
+    """Those of a part's `rows` whose customer has at least `min_rows` rows in the part. For fitting only; score all rows."""
+    if isinstance(min_rows, bool) or not isinstance(min_rows, int | np.integer) or min_rows < 1:
+        raise ConfigError(f"min_rows must be a whole number of at least 1; found {min_rows!r}")
     part = np.asarray(rows, np.int64)
     _, codes, lengths = np.unique(
         np.asarray(customers)[part], return_inverse=True, return_counts=True
     )
-    kept: Array = part[lengths[codes] >= minimum]
+    kept: Array = part[lengths[codes] >= min_rows]
     return kept
 
 
@@ -329,16 +335,16 @@ def _split(
     rows: _Rows,
     membership: Array,
     wanted: Sequence[str],
-    needs_fraud: bool,
+    require_fraud: bool,
 ) -> Split:
     """The split that a part number per row says; every wanted part must have rows, and frauds if they are needed."""
-    if needs_fraud and rows.labels is None:
-        raise ConfigError("needs_fraud needs labels to count frauds; give labels")
-    fit, selection, calibration, test, left_out = (
+    if require_fraud and rows.labels is None:
+        raise ConfigError("require_fraud needs labels to count frauds; give labels")
+    fit, selection, calibration, test, excluded = (
         np.flatnonzero(membership == part) for part in range(5)
     )
     named = dict(
-        zip([*PARTS, "left out"], (fit, selection, calibration, test, left_out), strict=True)
+        zip([*PARTS, "excluded"], (fit, selection, calibration, test, excluded), strict=True)
     )
     summaries = {part: rows.summary(members) for part, members in named.items()}
     for part in wanted:
@@ -346,11 +352,11 @@ def _split(
             raise DataError(
                 f"{name}: {part} has no rows, as too few times differ or windows are too short. Make {part} larger or the gap shorter"
             )
-        if needs_fraud and not summaries[part].frauds:
+        if require_fraud and not summaries[part].frauds:
             raise DataError(
                 f"{name}: {part} has no fraud among {summaries[part].rows:,} rows. Give more data, a larger {part} part, or another split"
             )
-    return Split(name, seed, fit, selection, calibration, test, left_out, summaries)
+    return Split(name, seed, fit, selection, calibration, test, excluded, summaries)
 
 
 def _shares(selection: float, calibration: float, test: float) -> dict[str, float]:

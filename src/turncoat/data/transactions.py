@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
-from turncoat.data.categories import Named
+from turncoat.data.categories import CategoryColumn
 from turncoat.data.schema import Schema
 from turncoat.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
 class Transactions:
-    """N transactions of U customers. Columns stay in file order; `places` says which of their rows each transaction is."""
+    """N transactions of U customers. Columns stay in file order; `file_rows` gives each transaction's row."""
 
     schema: Schema
     source: str  # the file, for messages
     numbers: Mapping[str, Array]  # float64 columns in file order; NaN is missing
-    names: Mapping[str, Named]  # the columns of names, in file order
+    categories: Mapping[str, CategoryColumn]  # the categorical columns, in file order
     customers: Array  # [all customers of the file] their keys
-    places: Array  # [N] int64
+    file_rows: Array  # [N] int64: each transaction's row in the file
     customer_codes: Array  # [N] places in `customers`, rising
     times: Array  # [N] float64 seconds
     ids: Array  # [N]
@@ -33,13 +33,13 @@ class Transactions:
     @property
     def n_rows(self) -> int:
         """Number of transactions N."""
-        return len(self.places)
+        return len(self.file_rows)
 
     @property
     def n_file_rows(self) -> int:
         """Rows of the file, of which these transactions may be some."""
         first = next(iter(self.numbers.values()), None)
-        return len(next(iter(self.names.values())).codes if first is None else first)
+        return len(next(iter(self.categories.values())).codes if first is None else first)
 
     @cached_property
     def offsets(self) -> Array:
@@ -58,7 +58,7 @@ class Transactions:
         keys: Array = self.customers[self.customer_codes[self.offsets[:-1]]]
         return keys
 
-    def row_numbers(self, rows: ArrayLike) -> Array:
+    def row_indices(self, rows: ArrayLike) -> Array:
         """Transactions named by their places 0..N-1 or by a mask, as places in order."""
         chosen = np.asarray(rows)
         if chosen.dtype == bool and chosen.shape == (self.n_rows,):
@@ -79,18 +79,18 @@ class Transactions:
         return chosen
 
     def take(self, rows: ArrayLike) -> Transactions:
-        """Some transactions, named as in `row_numbers`, still in order; the columns are shared, not copied."""
-        chosen = self.row_numbers(rows)
+        """Some transactions, named as in `row_indices`, still in order; the columns are shared, not copied."""
+        chosen = self.row_indices(rows)
         return replace(
             self,
-            places=self.places[chosen],
+            file_rows=self.file_rows[chosen],
             customer_codes=self.customer_codes[chosen],
             times=self.times[chosen],
             ids=self.ids[chosen],
             labels=None if self.labels is None else self.labels[chosen],
         )
 
-    def needed_labels(self, purpose: str) -> Array:
+    def require_labels(self, purpose: str) -> Array:
         """The labels, for a purpose that cannot do without both kinds."""
         if self.labels is None:
             raise DataError(
@@ -110,12 +110,14 @@ class Transactions:
 
     def column(self, name: str) -> Array:
         """One column's values in order: float64 with NaN, or text with None."""
-        if name in self.names:
-            named = self.names[name]
-            values: Array = np.array([*named.values, None], dtype=object)[named.codes[self.places]]
+        if name in self.categories:
+            named = self.categories[name]
+            values: Array = np.array([*named.values, None], dtype=object)[
+                named.codes[self.file_rows]
+            ]
             return values
         if name in self.numbers:
-            column: Array = self.numbers[name][self.places]
+            column: Array = self.numbers[name][self.file_rows]
             return column
         raise DataError(
             f"{self.source}: column {name!r} was not read; the schema has {', '.join(self.schema.columns[:20])}..."

@@ -181,7 +181,7 @@ def logistic(search_rows: int) -> Candidate:
     """LogisticBaseline regression."""
 
     def make(fold: Fold, _: Path) -> LogisticBaseline:
-        return LogisticBaseline(fold.features.fitted().n_categories, search_rows=search_rows)
+        return LogisticBaseline(fold.features.plan.n_categories, search_rows=search_rows)
 
     return baseline("logistic", "logistic regression", "probability", make)
 

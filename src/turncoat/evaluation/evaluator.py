@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.splits import DAY, PARTS, long_enough
+from turncoat.data.splits import DAY, PARTS, drop_short_sequences
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
 from turncoat.evaluation.candidates import CALIBRATORS, ScoreColumn, calibrated
 from turncoat.evaluation.enrichment import tier_row
@@ -103,7 +103,7 @@ class Evaluator:
             return every
         return np.searchsorted(
             here.rows(TEST),
-            long_enough(
+            drop_short_sequences(
                 self.studied.transactions.customer_codes, here.rows(TEST), _PAPER_LEAST_ROWS
             ),
         )

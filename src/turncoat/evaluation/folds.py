@@ -11,7 +11,7 @@ from turncoat.arrays import Array
 from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
-from turncoat.features.parts import part_panel
+from turncoat.features.split_panels import build_split_panel
 from turncoat.panel import Panel
 from turncoat.scoring.rankers import ranker_columns
 
@@ -52,7 +52,7 @@ class Fold:
 
     def panel(self, part: str, features: Features) -> tuple[Panel, Array]:
         """A panel in which a part's rows have their customers' earlier rows before them, and the rows' places in it."""
-        return part_panel(
+        return build_split_panel(
             features, self.transactions, self.split, _LAST_PART[part], self.rows(part)
         )
 

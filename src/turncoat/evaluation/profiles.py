@@ -85,7 +85,7 @@ def _looks(detector: Detector, panel: Panel) -> tuple[Array, list[Array]]:
 
 def _words(detector: Detector, means: Array, category_shares: list[Array]) -> list[tuple[str, ...]]:
     """For each regime, the features that set it apart, the strongest first."""
-    plan, shares = detector.features_.fitted(), detector.regimes.occupancy
+    plan, shares = detector.features_.plan, detector.regimes.occupancy
     told: list[list[tuple[float, str]]] = [[] for _ in shares]
     for d, name in enumerate(plan.continuous):
         for k, mean in enumerate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from turncoat.data.splits import DAY, Split, by_customer, by_time, prequential
+from turncoat.data.splits import DAY, Split, split_by_customer, split_by_time, split_prequential
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.results import Published
@@ -64,10 +64,10 @@ class SplitProtocol:
         """One split, or one for each fold."""
         who = (transactions.customer_codes, transactions.times, transactions.labels)
         if self.name in ("matched", "paper"):
-            return [by_customer(*who, seed=self.seed, needs_fraud=True)]
+            return [split_by_customer(*who, seed=self.seed, require_fraud=True)]
         delay = self.label_delay_days * DAY
         if self.name == "chronological":
-            return [by_time(*who, gap=delay, needs_fraud=True)]
+            return [split_by_time(*who, gap_s=delay, require_fraud=True)]
         end = (
             math.floor(float(transactions.times.max()) / DAY + _NEARLY) * DAY
         )  # midnight: metrics count whole days
@@ -78,14 +78,14 @@ class SplitProtocol:
                 f"{transactions.source}: {self.n_folds} test weeks after {self.train_days:g} days of training need {days:g} days of data, "
                 f"and there are {(end - float(transactions.times.min())) / DAY:.0f}. Use fewer weeks (--folds), or more data"
             )
-        return prequential(
+        return split_prequential(
             *who,
-            train=self.train_days * DAY,
-            gap=delay,
-            start=first,
+            train_s=self.train_days * DAY,
+            gap_s=delay,
+            start_s=first,
             drop_compromised=self.drop_compromised,
-            memory=_BOOK_MEMORY,
-            needs_fraud=True,
+            memory_s=_BOOK_MEMORY,
+            require_fraud=True,
         )[-self.n_folds :]
 
     @property

@@ -43,7 +43,7 @@ class StudySettings:
     fallback_states: int = 4  # where no order is eligible
     anchored_states: int | None = None  # of the anchored detector; None for as many as the others
     n_fraud_states: int = 1
-    only: tuple[str, ...] | None = (
+    include: tuple[str, ...] | None = (
         None  # features of the hidden Markov models; baselines and the neural tier's encoder have all
     )
     latent_dims: tuple[int, ...] = (
@@ -136,17 +136,17 @@ class StudySettings:
         """The tier that anchored detectors, hybrid and ranker are of: the last without an encoder, which has seen the fit part's labels."""
         return next((tier for tier in reversed(self.tiers) if tier != NEURAL), NEURAL)
 
-    def features(self, only: tuple[str, ...] | None = None) -> Features:
+    def features(self, include: tuple[str, ...] | None = None) -> Features:
         """All engineered features, or some."""
         return Features(
             label_delay_days=self.protocol.label_delay_days,
             missing_flags=self.missing_flags,
-            only=only,
+            include=include,
         )
 
     def features_of(self, tier: str) -> Features:
         """The features of a tier."""
-        return self.features(None if tier == NEURAL else self.only)
+        return self.features(None if tier == NEURAL else self.include)
 
     def model(self, tier: str, n_states: int) -> BaumWelchHMM | VariationalHMM:
         """An unfitted model."""

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import turncoat
 from turncoat.arrays import Array
-from turncoat.data.splits import Split, long_enough
+from turncoat.data.splits import Split, drop_short_sequences
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
 from turncoat.evaluation import candidates
@@ -100,10 +100,10 @@ def run_study(
 ) -> Study:
     """Fit everything that is not yet in the folder, which may hold an earlier, unfinished run of the same study."""
     told = Console(stderr=True) if console is None else console
-    transactions.needed_labels("a comparison")
+    transactions.require_labels("a comparison")
     check_settings(settings)
     splits = settings.protocol.splits(transactions)
-    settings.features(settings.only).fit(
+    settings.features(settings.include).fit(
         transactions.take(splits[0].fit)
     )  # refused now rather than in a folder begun
     for split in splits if NEURAL in settings.tiers else ():
@@ -166,21 +166,23 @@ def run_study(
 
 def data_fingerprint(transactions: Transactions) -> str:
     """A digest of everything that is read of the data."""
-    names = {name: list(map(str, named.values)) for name, named in transactions.names.items()}
+    names = {name: list(map(str, named.values)) for name, named in transactions.categories.items()}
     arrays = {
-        "places": transactions.places,
+        "places": transactions.file_rows,
         "customers": transactions.customer_codes,
         "times": transactions.times,
         "labels": np.asarray(transactions.labels),
         **{f"number {name}": values for name, values in transactions.numbers.items()},
-        **{f"name {name}": named.codes for name, named in transactions.names.items()},
+        **{f"name {name}": named.codes for name, named in transactions.categories.items()},
     }
-    return digest([transactions.schema.as_table(), names], arrays)
+    return digest([transactions.schema.to_dict(), names], arrays)
 
 
 def _check_encoder_rows(transactions: Transactions, split: Split) -> None:
     """Refuse a fit part whose customers cannot both train an encoder and tell it when to stop."""
-    rows = split.fit[long_enough(transactions.customer_codes[split.fit], np.arange(len(split.fit)))]
+    rows = split.fit[
+        drop_short_sequences(transactions.customer_codes[split.fit], np.arange(len(split.fit)))
+    ]
     kept = transactions.take(rows)
     bare = Panel.from_arrays(
         np.zeros((kept.n_rows, 1), np.float32), lengths=np.diff(kept.offsets), labels=kept.labels

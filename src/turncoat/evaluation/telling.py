@@ -36,8 +36,8 @@ def summary(studied: Study, candidates: Sequence[CandidateResult]) -> tuple[str,
         )
         + ", with features that use nothing of the row's own label or of the future"
         + (
-            "; the hidden Markov models had " + ", ".join(settings.only) + " of them."
-            if settings.only
+            "; the hidden Markov models had " + ", ".join(settings.include) + " of them."
+            if settings.include
             else "."
         ),
     ]

@@ -12,10 +12,10 @@ from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.features import counterparties, history
-from turncoat.features.moments import take_moments
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import fill_columns
 from turncoat.features.state import name_hash
+from turncoat.features.time_features import take_moments
 from turncoat.numerics.engine import available_threads
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def raw_cells(transactions: Transactions, columns: slice, places: Array) -> Arra
 
 def count_missing(transactions: Transactions) -> Array:
     """Number of missing cells and names of each transaction [N]."""
-    numbers, names, schema = transactions.numbers, transactions.names, transactions.schema
+    numbers, names, schema = transactions.numbers, transactions.categories, transactions.schema
 
     def count(columns: slice) -> Array:
         total = np.zeros(transactions.n_file_rows, np.int32)
@@ -62,7 +62,7 @@ def count_missing(transactions: Transactions) -> Array:
         *(names[column].codes < 0 for column in schema.categorical),
     ):
         total += absent
-    counts: Array = total[transactions.places]
+    counts: Array = total[transactions.file_rows]
     return counts
 
 
@@ -78,7 +78,7 @@ def fill_raw(
     def fill(columns: slice) -> Array:
         n_missing = np.zeros(transactions.n_rows, np.int32)
         fill_columns(
-            raw_cells(transactions, columns, transactions.places),
+            raw_cells(transactions, columns, transactions.file_rows),
             targets,
             *plan.raw_columns.part(columns),
             continuous,
@@ -97,28 +97,28 @@ def all_facts(
     plan: FeaturePlan, transactions: Transactions, n_missing: Array
 ) -> tuple[Array, Array]:
     """Continuous facts [F, N] and categorical ones [C, N] of every transaction, from empty records."""
-    schema, places, times = transactions.schema, transactions.places, transactions.times
+    schema, places, times = transactions.schema, transactions.file_rows, transactions.times
     if schema.amount is not None:
         amounts = transactions.numbers[schema.amount][places]
     else:
         amounts = np.full(transactions.n_rows, np.nan)
-    names = np.zeros((transactions.n_rows, len(schema.habits)), np.uint32)
-    for h, column in enumerate(schema.habits):
-        named = transactions.names[column]
+    names = np.zeros((transactions.n_rows, len(schema.tracked)), np.uint32)
+    for h, column in enumerate(schema.tracked):
+        named = transactions.categories[column]
         names[:, h] = np.array([*map(name_hash, named.values), 0], dtype=np.uint32)[
             named.codes[places]
         ]
-    facts = np.empty((len(plan.continuous_facts), transactions.n_rows))
-    codes = np.empty((len(plan.categorical_facts), transactions.n_rows), np.int8)
+    facts = np.empty((len(plan.engineered_continuous), transactions.n_rows))
+    codes = np.empty((len(plan.engineered_categorical), transactions.n_rows), np.int8)
     own, moment, second = plan.parts(facts, codes)
     history.replay(transactions.offsets, times, amounts, n_missing, names, *own)
     take_moments(times, n_missing, *moment)
     if plan.has_counterparty:
-        who = transactions.names[str(schema.counterparty)].codes[places]
+        who = transactions.categories[str(schema.counterparty)].codes[places]
         labels = np.empty(0, np.int8) if transactions.labels is None else transactions.labels
         order = np.lexsort((_rank(transactions.ids), times, who))
         of_counterparty = np.ascontiguousarray(names[:, plan.counterparty_names])
-        rules = plan.label_delay, plan.base_rate, counterparties.risk_numbers(plan.label_delay)
+        rules = plan.label_delay_s, plan.base_rate, counterparties.risk_numbers(plan.label_delay_s)
         counterparties.replay_counterparties(
             order, who, times, amounts, n_missing, of_counterparty, labels, *rules, *second
         )

@@ -35,7 +35,7 @@ CONTINUOUS = (
     "hour_habit", "weekday_habit", "n_missing_change",
 )  # fmt: skip
 N_FACTS = len(CONTINUOUS)
-AGES = ("since_first", "n_before")  # facts that only grow
+GROWING = ("since_first", "n_before")  # facts that only grow
 
 # Which names a party has used is kept as 256 marks per habit column, two for each name. With few names it is exact; with 30
 # in use, one new name in 23 is taken for one seen before; with 80, one in 5.

@@ -11,10 +11,10 @@ from turncoat.arrays import Array
 from turncoat.features import history
 from turncoat.features.counterparties import advance_counterparty
 from turncoat.features.history import advance
-from turncoat.features.moments import CONTINUOUS as MOMENT_FACTS
-from turncoat.features.moments import take_moment
 from turncoat.features.plan import LiveLayout
 from turncoat.features.scaling import fill_row, flag_names
+from turncoat.features.time_features import CONTINUOUS as MOMENT_FACTS
+from turncoat.features.time_features import take_moment
 from turncoat.numerics.compiled import compiled_exactly
 
 _OWN, _MOMENT = history.N_FACTS, len(MOMENT_FACTS)

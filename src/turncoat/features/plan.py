@@ -11,11 +11,11 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.schema import Schema
-from turncoat.features import counterparties, history, moments
+from turncoat.features import counterparties, history, time_features
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
 
-MOST_DELAY_DAYS = 3650
+MAX_DELAY_DAYS = 3650
 
 
 class Treatment(NamedTuple):
@@ -56,18 +56,18 @@ class FeaturePlan:
 
     schema: Schema
     engineered: bool
-    label_delay: float  # seconds
+    label_delay_s: float
     base_rate: float  # fraud share among the fit rows; 0 when unknown
     scales: Scales  # of the raw continuous columns and then of the facts
     flagged: tuple[
         str, ...
     ]  # columns whose absence is a feature; each stands for all that are absent on the same rows
     vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
-    only: tuple[str, ...] | None = None  # the features asked for; None for all
+    include: tuple[str, ...] | None = None  # the features asked for; None for all
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit each other."""
-        facts = len(self.continuous_facts)
+        facts = len(self.engineered_continuous)
         for array in (self.scales.units, self.scales.centres, self.scales.spreads):
             if (
                 array.shape != (self.n_raw + facts,)
@@ -96,15 +96,17 @@ class FeaturePlan:
             raise ValueError(
                 f"missing flags for columns that are not there: {', '.join(map(repr, sorted(unknown)))}"
             )
-        if self.only is not None and (
-            unknown := set(self.only) - {*self.every_continuous, *self.every_categorical}
+        if self.include is not None and (
+            unknown := set(self.include) - {*self.every_continuous, *self.every_categorical}
         ):
             raise ValueError(
                 f"features asked for that are not there: {', '.join(map(repr, sorted(unknown)))}"
             )
-        if not (0 <= self.base_rate < 1 and 0 <= self.label_delay <= MOST_DELAY_DAYS * history.DAY):
+        if not (
+            0 <= self.base_rate < 1 and 0 <= self.label_delay_s <= MAX_DELAY_DAYS * history.DAY
+        ):
             raise ValueError(
-                f"a fraud share of {self.base_rate} or a label delay of {self.label_delay} seconds cannot be"
+                f"a fraud share of {self.base_rate} or a label delay of {self.label_delay_s} seconds cannot be"
             )
 
     @property
@@ -123,7 +125,7 @@ class FeaturePlan:
         return np.array(
             [
                 h
-                for h, column in enumerate(self.schema.habits)
+                for h, column in enumerate(self.schema.tracked)
                 if column != self.schema.counterparty
             ],
             dtype=np.int64,
@@ -134,25 +136,25 @@ class FeaturePlan:
         """Names of the continuous and the categorical facts of the customer, of the transaction itself, of the counterparty."""
         if not self.engineered:
             return ()
-        habits = [self.schema.habits[h] for h in self.counterparty_names]
+        habits = [self.schema.tracked[h] for h in self.counterparty_names]
         counterparty = (
             counterparties.CONTINUOUS,
             tuple(f"counterparty_{name}" for name in history.categorical(habits)),
         )
-        own = (history.CONTINUOUS, history.categorical(self.schema.habits))
+        own = (history.CONTINUOUS, history.categorical(self.schema.tracked))
         return (
             own,
-            (moments.CONTINUOUS, moments.CATEGORICAL),
+            (time_features.CONTINUOUS, time_features.CATEGORICAL),
             counterparty if self.has_counterparty else ((), ()),
         )
 
     @cached_property
-    def continuous_facts(self) -> tuple[str, ...]:
+    def engineered_continuous(self) -> tuple[str, ...]:
         """Names of the continuous facts."""
         return tuple(name for names, _ in self._facts for name in names)
 
     @cached_property
-    def categorical_facts(self) -> tuple[str, ...]:
+    def engineered_categorical(self) -> tuple[str, ...]:
         """Names of the categorical facts."""
         return tuple(name for _, names in self._facts for name in names)
 
@@ -172,7 +174,7 @@ class FeaturePlan:
     @property
     def every_continuous(self) -> tuple[str, ...]:
         """Names of all continuous columns, also those that do not vary or were not asked for."""
-        return (*self.schema.continuous, *self.continuous_facts)
+        return (*self.schema.continuous, *self.engineered_continuous)
 
     @cached_property
     def continuous(self) -> tuple[str, ...]:
@@ -190,7 +192,7 @@ class FeaturePlan:
     def asked(self) -> Array:
         """Places of the categorical columns that were asked for among all."""
         return np.flatnonzero(
-            [self.only is None or name in self.only for name in self.every_categorical]
+            [self.include is None or name in self.include for name in self.every_categorical]
         )
 
     @cached_property
@@ -199,15 +201,15 @@ class FeaturePlan:
         return (
             *self.schema.categorical,
             *(f"no_{column}" for column in self.flagged),
-            *self.categorical_facts,
+            *self.engineered_categorical,
         )
 
     @cached_property
     def n_categories(self) -> tuple[int, ...]:
         """Number of codes of each categorical column."""
         facts = (
-            moments.WEEKDAYS if name in moments.CATEGORICAL else 2
-            for name in self.categorical_facts
+            time_features.WEEKDAYS if name in time_features.CATEGORICAL else 2
+            for name in self.engineered_categorical
         )
         every = (*(v.size for v in self.vocabularies), *(2 for _ in self.flagged), *facts)
         return tuple(every[j] for j in self.asked)
@@ -260,8 +262,8 @@ class FeaturePlan:
         return LiveLayout(
             raw=self.raw_columns,
             facts=self.fact_columns,
-            n_facts=len(self.continuous_facts),
-            n_fact_codes=len(self.categorical_facts),
+            n_facts=len(self.engineered_continuous),
+            n_fact_codes=len(self.engineered_categorical),
             first_fact=self.first_fact,
             n_names=len(self.vocabularies),
             flagged=self.flagged_names,
@@ -269,7 +271,7 @@ class FeaturePlan:
             if self.schema.amount is None
             else self.schema.continuous.index(self.schema.amount),
             counterparty_names=self.counterparty_names,
-            delay=self.label_delay,
+            delay=self.label_delay_s,
             base_rate=self.base_rate,
         )
 
@@ -282,14 +284,14 @@ class FeaturePlan:
     def fingerprint(self) -> int:
         """Tells states of these features from those of others."""
         s = self.schema
-        layout = (2, history.NUMBERS, history.MARK_WORDS, self.label_delay)
+        layout = (2, history.NUMBERS, history.MARK_WORDS, self.label_delay_s)
         meaning = (
             s.customer,
             s.customer_age,
             s.amount,
             s.continuous,
             s.categorical,
-            s.habits,
+            s.tracked,
             s.counterparty,
         )
         return zlib.crc32(repr((layout, meaning)).encode())

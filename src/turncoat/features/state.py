@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.categories import category_text
+from turncoat.data.categories import normalize_category
 from turncoat.errors import StateError
 from turncoat.features import counterparties, history
 from turncoat.features.live import Records
@@ -19,7 +19,7 @@ from turncoat.features.plan import FeaturePlan
 _HEADER = 8  # the fingerprint of the features, and four bytes so that the numbers are aligned
 
 
-class State(NamedTuple):
+class FeatureState(NamedTuple):
     """The running records behind one transaction. A live service keeps them by customer and by counterparty, and pairs them here."""
 
     customer: bytes | None = None  # None is a customer not seen before
@@ -36,30 +36,30 @@ def spelled_hashes(values: Sequence[Any]) -> list[int]:
     try:
         return list(map(_remembered_hash, values))
     except TypeError:  # a value that no dictionary takes
-        return [name_hash(category_text(value)) for value in values]
+        return [name_hash(normalize_category(value)) for value in values]
 
 
 @lru_cache(65536, typed=True)  # True equals 1, and is not spelled like it
 def _remembered_hash(value: Any) -> int:
-    return name_hash(category_text(value))
+    return name_hash(normalize_category(value))
 
 
 def customer_bytes(plan: FeaturePlan) -> int:
     """Size of a customer's record."""
-    return _HEADER + 8 * len(history.NUMBERS) + 4 * history.habit_words(len(plan.schema.habits))
+    return _HEADER + 8 * len(history.NUMBERS) + 4 * history.habit_words(len(plan.schema.tracked))
 
 
 def counterparty_bytes(plan: FeaturePlan) -> int:
     """Size of a counterparty's record; 0 when there is no counterparty."""
     if not plan.has_counterparty:
         return 0
-    n_numbers = len(history.NUMBERS) + counterparties.risk_numbers(plan.label_delay)
+    n_numbers = len(history.NUMBERS) + counterparties.risk_numbers(plan.label_delay_s)
     return _HEADER + 8 * n_numbers + 4 * history.habit_words(len(plan.counterparty_names))
 
 
-def unpack(plan: FeaturePlan, states: Sequence[State]) -> Records:
+def unpack(plan: FeaturePlan, states: Sequence[FeatureState]) -> Records:
     """The records of N states as arrays, free to be changed; those of parties not seen before are all zeros."""
-    n, words = len(history.NUMBERS), history.habit_words(len(plan.schema.habits))
+    n, words = len(history.NUMBERS), history.habit_words(len(plan.schema.tracked))
     own = _joined(plan, [state.customer for state in states], customer_bytes(plan), "customer")
     numbers, marks = (
         own[:, _HEADER : _HEADER + 8 * n].copy().view(np.float64),
@@ -85,13 +85,16 @@ def unpack(plan: FeaturePlan, states: Sequence[State]) -> Records:
 
 
 def pack(
-    plan: FeaturePlan, records: Records, states: Sequence[State], has_counterparty: Sequence[bool]
-) -> list[State]:
+    plan: FeaturePlan,
+    records: Records,
+    states: Sequence[FeatureState],
+    has_counterparty: Sequence[bool],
+) -> list[FeatureState]:
     """The states of advanced records; a counterparty that a row does not name stays as it was."""
     customers = _apart(plan, records.numbers, records.marks)
     if not plan.has_counterparty:
         return [
-            State(customer, state.counterparty)
+            FeatureState(customer, state.counterparty)
             for customer, state in zip(customers, states, strict=True)
         ]
     counterparties_ = _apart(
@@ -99,7 +102,7 @@ def pack(
     )
     pairs = zip(customers, counterparties_, states, has_counterparty, strict=True)
     return [
-        State(customer, counterparty if named else state.counterparty)
+        FeatureState(customer, counterparty if named else state.counterparty)
         for customer, counterparty, state, named in pairs
     ]
 

@@ -15,7 +15,7 @@ from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
 from turncoat.storage import Format
 
-FEATURES = Format("features", version=2)
+FEATURES = Format("features", version=3)
 
 
 def save_features(features: Features, folder: str | os.PathLike[str]) -> None:
@@ -36,18 +36,18 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
 
 def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]:
     """Fitted features as plain content and arrays."""
-    plan = features.fitted()
+    plan = features.plan
     content = {
         "settings": {
             **features.get_params(deep=False),
-            "only": None if features.only is None else list(features.only),
+            "include": None if features.include is None else list(features.include),
         },
-        "schema": plan.schema.as_table(),
+        "schema": plan.schema.to_dict(),
         "engineered": plan.engineered,
-        "label_delay": plan.label_delay,
+        "label_delay_s": plan.label_delay_s,
         "base_rate": plan.base_rate,
         "flagged": list(plan.flagged),
-        "only": None if plan.only is None else list(plan.only),
+        "include": None if plan.include is None else list(plan.include),
         "vocabularies": [
             {"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies
         ],
@@ -59,13 +59,13 @@ def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: s
     """The features that `pack_features` took apart; a LookupError, TypeError or ValueError if they make no sense."""
     features = Features(**content["settings"])
     features.plan_ = FeaturePlan(
-        schema=Schema.from_table(content["schema"], source=source),
+        schema=Schema.from_dict(content["schema"], source=source),
         engineered=content["engineered"] is True,
-        label_delay=float(content["label_delay"]),
+        label_delay_s=float(content["label_delay_s"]),
         base_rate=float(content["base_rate"]),
         scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
         flagged=tuple(content["flagged"]),
-        only=None if content["only"] is None else tuple(content["only"]),
+        include=None if content["include"] is None else tuple(content["include"]),
         vocabularies=tuple(
             Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]
         ),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.categories import Named, category_text
+from turncoat.data.categories import CategoryColumn, normalize_category
 
 _ODD = -2  # not found as it is
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")
@@ -26,8 +26,10 @@ class Vocabulary:
     rare: tuple[str, ...]
 
     @classmethod
-    def of(cls, named: Named, places: Array, least_rows: int, most_names: int) -> Vocabulary:
-        """Fit to the rows at `places`: a name on at least `least_rows` rows, among the `most_names` commonest, is frequent."""
+    def of(
+        cls, named: CategoryColumn, places: Array, min_count: int, max_categories: int
+    ) -> Vocabulary:
+        """Fit to the rows at `places`: a name on at least `min_count` rows, among the `max_categories` commonest, is frequent."""
         counts = np.bincount(named.codes[places] + 1, minlength=len(named.values) + 1)[1:]
         ranked = sorted(
             (
@@ -36,7 +38,7 @@ class Vocabulary:
                 if count
             )
         )
-        frequent = [name for count, name in ranked[:most_names] if -count >= least_rows]
+        frequent = [name for count, name in ranked[:max_categories] if -count >= min_count]
         return cls(tuple(frequent), tuple(sorted(name for _, name in ranked[len(frequent) :])))
 
     @property
@@ -63,9 +65,9 @@ class Vocabulary:
 
     def code(self, value: Any) -> int:
         """The code of one value, however it is spelled."""
-        return self.known.get(category_text(value), len(self.frequent) + 1)
+        return self.known.get(normalize_category(value), len(self.frequent) + 1)
 
-    def encode(self, named: Named) -> Array:
+    def encode(self, named: CategoryColumn) -> Array:
         """The codes of a whole column's rows."""
         lookup = np.array(
             [*(self.known.get(name, len(self.frequent) + 1) for name in named.values), -1],

@@ -17,13 +17,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
-from turncoat.data.rows import Row, read_row
-from turncoat.data.splits import Split, by_customer, long_enough
+from turncoat.data.parsing import TransactionRow, parse_row
+from turncoat.data.splits import Split, drop_short_sequences, split_by_customer
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
-from turncoat.features import FeatureRow, Features
-from turncoat.features import State as FeatureState
-from turncoat.features.parts import known_part, part_panel
+from turncoat.features import FeatureRow, Features, FeatureState
+from turncoat.features.split_panels import build_split_panel, select_visible
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.variational import VariationalHMM
@@ -104,7 +103,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         ):  # of an earlier fit
             self.__dict__.pop(name, None)
         if split is None:
-            split = by_customer(
+            split = split_by_customer(
                 transactions.customer_codes, transactions.times, transactions.labels
             )
         if len(split.calibration) == 0:
@@ -112,7 +111,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
                 f"the split {split.name!r} has no calibration part, on which fraud rates are measured. Make one that has"
             )
         part = transactions.take(split.calibration)
-        labels = part.needed_labels("measuring the regimes' fraud rates")
+        labels = part.require_labels("measuring the regimes' fraud rates")
         self.features_ = (Features() if self.features is None else clone(self.features)).fit(
             transactions.take(split.fit)
         )
@@ -123,7 +122,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             panel, None if anchoring is None else anchoring.anchors(panel, self.model_.n_states)
         )
         self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
-        held_out, places = part_panel(self.features_, transactions, split, "calibration")
+        held_out, places = build_split_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: self._probs(held_out, mode) for mode in MODES}
         own = {mode: beliefs[mode][places] for mode in MODES}
         regimes = {
@@ -218,13 +217,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
                 f"the split {split.name!r} has no selection part, on which a temperature is chosen. Make one, or name a temperature"
             )
         return choose_temperature(
-            self.model_, panel, *part_panel(self.features_, transactions, split, "selection")
+            self.model_, panel, *build_split_panel(self.features_, transactions, split, "selection")
         )
 
     def fit_panel(self, transactions: Transactions, split: Split) -> Panel:
         """The rows that the model is fitted to: those of the fit part's customers with enough transactions."""
-        known, rows = known_part(transactions, split, "fit")
-        kept = long_enough(known.customer_codes, rows)
+        known, rows = select_visible(transactions, split, "fit")
+        kept = drop_short_sequences(known.customer_codes, rows)
         if len(kept) == 0:
             raise DataError(
                 f"the fit part of the split {split.name!r} has no customer with 5 transactions. Choose a larger fit part"
@@ -342,7 +341,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def score_one(
         self,
         state: DetectorState | None,
-        transaction: Mapping[str, Any] | Row,
+        transaction: Mapping[str, Any] | TransactionRow,
         *,
         level: float = 0.9,
         n_reasons: int = 4,
@@ -357,8 +356,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         unpack_state(self, held)  # a state of another detector is refused before the row is
         given = (
             transaction
-            if isinstance(transaction, Row)
-            else read_row(self.features_.fitted().schema, transaction)
+            if isinstance(transaction, TransactionRow)
+            else parse_row(self.features_.plan.schema, transaction)
         )
         steps = self.steps([held], [given], [label_follows])
         return steps.states[0], self.told(steps, level=level, n_reasons=n_reasons)[0]
@@ -366,7 +365,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def steps(
         self,
         states: Sequence[DetectorState],
-        rows: Sequence[Row],
+        rows: Sequence[TransactionRow],
         label_follows: Sequence[bool],
         previous: Array | None = None,
     ) -> Steps:
@@ -418,7 +417,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     @cached_property
     def _wording(self) -> Wording:
-        return Wording(self.features_.fitted())
+        return Wording(self.features_.plan)
 
     def explain(
         self,
@@ -467,8 +466,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             )
         made = as_ranker(ranker, self.features_, self.model_)
         part = transactions.take(split.calibration)
-        labels = part.needed_labels("fitting a ranker inside the regimes")
-        panel, places = part_panel(self.features_, transactions, split, "calibration")
+        labels = part.require_labels("fitting a ranker inside the regimes")
+        panel, places = build_split_panel(self.features_, transactions, split, "calibration")
         external = made.of_transactions(part, panel, places)
         beliefs = {mode: self._probs(panel, mode)[places] for mode in MODES}
         ranked = {

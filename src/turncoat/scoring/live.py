@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.rows import Row
+from turncoat.data.parsing import TransactionRow
 from turncoat.errors import ConfigError
 from turncoat.scoring.scores import Score, beta_interval, entropies
 from turncoat.scoring.state import DetectorState, pack_states, unpack_states
@@ -35,14 +35,14 @@ class Steps:
 def taken(
     detector: Detector,
     states: Sequence[DetectorState],
-    rows: Sequence[Row],
+    rows: Sequence[TransactionRow],
     label_follows: Sequence[bool],
     previous: Array,
 ) -> Steps:
     """Take transactions in, each with its own state or, where `previous` [N, 2] is not -1, with what that transaction left."""
     ranker, model = detector.fitted().ranker, detector.model_
     seen, before, known, of_features = unpack_states(detector, states)
-    after, continuous, categorical = detector.features_.steps(
+    after, continuous, categorical = detector.features_.step_batch(
         of_features, rows, label_follows, previous
     )
     customers = np.ascontiguousarray(previous[:, 0])

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.rows import Row
+from turncoat.data.parsing import TransactionRow
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError
 from turncoat.features import Features
@@ -34,7 +34,9 @@ class Ranker(Protocol):
         """Scores [N] of transactions, whose features are the panel's rows, or those of its rows at `places`."""
         ...
 
-    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+    def of_rows(
+        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+    ) -> Array:
         """Scores [N] of live transactions, as they were given and as features [N, D] and [N, J]."""
         ...
 
@@ -57,7 +59,9 @@ class ColumnRanker:
         """The column's values."""
         return transactions.column(self.column)
 
-    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+    def of_rows(
+        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+    ) -> Array:
         """The rows' values."""
         return np.array([row.numbers[self.place] for row in given])
 
@@ -80,7 +84,9 @@ class XGBoostRanker:
         rows = slice(None) if places is None else places
         return self._margins(panel.continuous[rows], panel.categorical[rows])
 
-    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+    def of_rows(
+        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+    ) -> Array:
         """Log odds of live rows."""
         return self._margins(continuous, categorical)
 
@@ -118,7 +124,9 @@ class HeadRanker:
         rows = slice(None) if places is None else places
         return self.encoder.head_score(panel.continuous[rows], panel.categorical[rows])
 
-    def of_rows(self, given: Sequence[Row], continuous: Array, categorical: Array) -> Array:
+    def of_rows(
+        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+    ) -> Array:
         """Log odds of live rows."""
         return np.array(
             [
@@ -137,7 +145,7 @@ def ranker_columns(continuous: Array, categorical: Array) -> Array:
 
 def as_ranker(given: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
     """A ranker of a column's name, an XGBoost classifier or a booster, or the encoder of the model itself."""
-    plan = features.fitted()
+    plan = features.plan
     if isinstance(given, FoldedEncoder):
         own: object = getattr(model, "encoder_", None)
         if own is not given:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check_detector(detector: Detector) -> None:
     """Raise ValueError or ConfigError if settings, features, model, regimes and ranker do not fit each other."""
     detector.check_settings()
-    plan, params, parts = detector.features_.fitted(), detector.model_.params_, detector.fitted()
+    plan, params, parts = detector.features_.plan, detector.model_.params_, detector.fitted()
     if detector.anchoring is not None:
         detector.anchoring.sides(params.n_states)
     if detector.model_.input_columns() != (len(plan.continuous), plan.n_categories):

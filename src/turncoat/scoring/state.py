@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from turncoat.arrays import Array
 from turncoat.errors import StateError
-from turncoat.features import State as FeatureState
+from turncoat.features import FeatureState
 
 if TYPE_CHECKING:
     from turncoat.scoring.detector import Detector
@@ -49,7 +49,7 @@ def fingerprint(detector: Detector) -> int:
         *params.category_probs,
         *(() if encoder is None else encoder.arrays().values()),
     )
-    crc = detector.features_.fitted().fingerprint
+    crc = detector.features_.plan.fingerprint
     for part in parts:
         crc = zlib.crc32(np.ascontiguousarray(part).tobytes(), crc)
     return crc

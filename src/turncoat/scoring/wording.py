@@ -57,7 +57,7 @@ class Wording:
             if self.plan.engineered
             else {}
         )
-        facts = (*self.plan.continuous_facts, *self.plan.categorical_facts)
+        facts = (*self.plan.engineered_continuous, *self.plan.engineered_categorical)
         sources |= {
             name: self._named(str(schema.counterparty))
             for name in facts
@@ -81,7 +81,7 @@ class Wording:
         counterparty = () if schema.counterparty is None else (schema.counterparty,)
         return {
             self._named(column): column
-            for column in (*schema.continuous, *schema.categorical, *schema.habits, *counterparty)
+            for column in (*schema.continuous, *schema.categorical, *schema.tracked, *counterparty)
         }
 
     @cached_property

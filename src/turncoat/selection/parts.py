@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.splits import Split, long_enough
+from turncoat.data.splits import Split, drop_short_sequences
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
@@ -34,11 +34,12 @@ class Parts:
     def of(cls, transactions: Transactions, split: Split, features: Features) -> Parts:
         """Panels made by fitted features. Customers with few rows are not fitted on, but they are judged."""
         codes = transactions.customer_codes
-        before = split.known("fit", transactions.times)
+        before = split.visible_rows("fit", transactions.times)
         fit = features.transform(
-            transactions.take(before), rows=np.searchsorted(before, long_enough(codes, split.fit))
+            transactions.take(before),
+            rows=np.searchsorted(before, drop_short_sequences(codes, split.fit)),
         )
-        before = split.known("selection", transactions.times)
+        before = split.visible_rows("selection", transactions.times)
         context = np.isin(codes[before], codes[split.selection])
         panel = features.transform(transactions.take(before), rows=context)
         is_judged = np.isin(before[context], split.selection)
@@ -75,7 +76,7 @@ def check_split(transactions: Transactions, split: Split) -> None:
         raise ConfigError(
             f"the split {split.name!r} has no selection part, on which K is chosen. Make one that has"
         )
-    transactions.take(split.selection).needed_labels("choosing K")
+    transactions.take(split.selection).require_labels("choosing K")
 
 
 def judged(panel: Panel) -> Array:

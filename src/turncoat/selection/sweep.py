@@ -20,7 +20,7 @@ from turncoat.data.splits import Split
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.features import Features
-from turncoat.features.features import KINDS
+from turncoat.features.features import FEATURE_KINDS
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.neural.folded import FoldedEncoder
 from turncoat.models.neural.trained import TrainedEncoder
@@ -236,7 +236,7 @@ def sweep_both(
     """`sweep` over both kinds of features, by kind; every other setting of `features` is kept."""
     counts = list(orders)
     found = {}
-    for kind in KINDS:
+    for kind in FEATURE_KINDS:
         made = clone(Features() if features is None else features).set_params(kind=kind)
         below = None if folder is None else Path(folder) / kind
         found[kind] = sweep(
@@ -283,9 +283,9 @@ def _checked(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -
 
 def _proxy(features: Features, wanted: str | None) -> str | None:
     """The proxy's feature: the one asked for, or the amount where the schema has one that varies."""
-    names = features.names[0]
+    names = features.feature_names[0]
     if wanted is None:
-        amount = features.fitted().schema.amount
+        amount = features.plan.schema.amount
         return amount if amount in names else None
     if wanted not in names:
         raise ConfigError(
@@ -295,7 +295,7 @@ def _proxy(features: Features, wanted: str | None) -> str | None:
 
 
 def _column(features: Features, proxy: str | None) -> int | None:
-    return None if proxy is None else features.names[0].index(proxy)
+    return None if proxy is None else features.feature_names[0].index(proxy)
 
 
 def _identity(

@@ -86,7 +86,7 @@ class BatchUpdate:
             known or {},
         )
         self.now = time.time()
-        self._schema = detector.features_.fitted().schema
+        self._schema = detector.features_.plan.schema
         self.held: dict[str, RecordUpdate] = {}
         self.entries: list[LogEntry] = []
         self._past = ScoreHistory(store, detector, self.known, self.entries)

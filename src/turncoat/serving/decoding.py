@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from turncoat.data.categories import category_text
-from turncoat.data.rows import Row, packed_numbers, row_customer, row_time
+from turncoat.data.categories import normalize_category
+from turncoat.data.parsing import TransactionRow, pack_numbers, parse_customer, parse_time
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring import Detector
@@ -42,7 +42,7 @@ class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
     time: float  # seconds
     customer: str
     counterparty: str | None
-    row: Row  # as features take it
+    row: TransactionRow  # as features take it
     sent: bytes  # as JSON, the customer under the name that is stored
     schema: Schema
     label_follows: bool = True
@@ -108,7 +108,7 @@ class TransactionDecoder:
     ) -> None:
         """`label_follows` says whether outcomes will be reported, as in `Features.step`."""
         self.plan, self.pseudonyms, self.label_follows = (
-            detector.features_.fitted(),
+            detector.features_.plan,
             pseudonyms,
             label_follows,
         )
@@ -144,7 +144,7 @@ class TransactionDecoder:
             else slice(0)
         )
         self._names = _getter([places[column] for column in schema.categorical])
-        self._habits = _getter([places[column] for column in schema.habits])
+        self._habits = _getter([places[column] for column in schema.tracked])
         self._counterparty = None if schema.counterparty is None else places[schema.counterparty]
         self._id, self._time = places[self.id_field], places[schema.time]
         self._customer = tuple(places[column] for column in schema.customer)
@@ -165,7 +165,7 @@ class TransactionDecoder:
         values = msgspec.structs.astuple(found)
         schema = self.plan.schema
         try:
-            time = row_time(schema, {schema.time: values[self._time]})
+            time = parse_time(schema, {schema.time: values[self._time]})
             customer = self._customer_of(values, time)
         except DataError as problem:
             raise FieldError(str(problem)) from None
@@ -181,21 +181,21 @@ class TransactionDecoder:
                 setattr(found, f"f{place}", customer)
             body = msgspec.json.encode(found)
         counterparty = (
-            None if self._counterparty is None else category_text(values[self._counterparty])
+            None if self._counterparty is None else normalize_category(values[self._counterparty])
         )
         if counterparty is not None and len(counterparty) > LONGEST_KEY:
             raise FieldError(
                 f"the name has {len(counterparty):,} characters, and {LONGEST_KEY} are allowed",
                 schema.counterparty,
             )
-        numbers = packed_numbers(len(schema.continuous), values[self._numbers])
+        numbers = pack_numbers(len(schema.continuous), values[self._numbers])
         if numbers is None:  # some are null
             numbers = np.array(
                 [math.nan if value is None else value for value in values[self._numbers]],
                 dtype=np.float64,
             )
         party = counterparty if self.plan.has_counterparty else None
-        row = Row(time, numbers, self._names(values), self._habits(values), counterparty)
+        row = TransactionRow(time, numbers, self._names(values), self._habits(values), counterparty)
         return Transaction(
             str(values[self._id]),
             time,
@@ -210,8 +210,8 @@ class TransactionDecoder:
     def _customer_of(self, values: tuple[Any, ...], time: float) -> str:
         schema = self.plan.schema
         if len(self._customer) == 1 and schema.customer_age is None:
-            return str(category_text(values[self._customer[0]]))
-        return row_customer(schema, dict(zip(self.fields, values, strict=True)), time)
+            return str(normalize_category(values[self._customer[0]]))
+        return parse_customer(schema, dict(zip(self.fields, values, strict=True)), time)
 
     def _explained(self, message: str) -> FieldError:
         problem = FieldError(message)
@@ -276,7 +276,7 @@ def _kinds(schema: Schema) -> dict[str, tuple[Any, Any]]:
     kinds |= dict.fromkeys(schema.continuous, number)  # side by side
     for columns, kind in (
         ((schema.customer_age,) if schema.customer_age else (), number),
-        (schema.texts, name),
+        (schema.text_columns, name),
     ):
         for column in columns:
             kinds.setdefault(column, kind)

@@ -14,7 +14,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-from turncoat.features.history import AGES
+from turncoat.features.history import GROWING
 from turncoat.scoring.reference import Reference, mean_and_spread
 from turncoat.serving.drift_sums import Marks, SharedSums, Sums, add_rows
 from turncoat.storage import digest
@@ -107,7 +107,7 @@ class DriftMonitor:
             )
         self._names, self._half_life = tuple(names), half_life
         self._judged = np.array(
-            [name.removeprefix("counterparty_") not in AGES for name in names], bool
+            [name.removeprefix("counterparty_") not in GROWING for name in names], bool
         )  # ages drift by nature
         self._reference, self._inner_edges = reference, np.ascontiguousarray(reference.edges[1:-1])
         self._shared = SharedSums(folder, _marks(reference), n_states, n_columns)

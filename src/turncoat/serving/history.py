@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from turncoat.data.rows import Row, read_row
+from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.cache import CachedRecord
@@ -127,10 +127,10 @@ class ScoreHistory:
 
         What the counterparty was like at each of a customer's transactions is not known any more, and left out as missing.
         """
-        detector, schema = self._detector, self._detector.features_.fitted().schema
+        detector, schema = self._detector, self._detector.features_.plan.schema
         is_customer = key == customer_key(key[2:])
         state: bytes | None = None
-        rows: list[tuple[Row, bool]] = []  # since then
+        rows: list[tuple[TransactionRow, bool]] = []  # since then
         for entry in reversed(history):
             logged = unpack_log_content(entry.content)
             is_score = entry.kind == SCORE
@@ -138,7 +138,7 @@ class ScoreHistory:
                 sent = msgspec.json.decode(logged.sent)
                 if is_customer:
                     sent.pop(schema.counterparty, None)
-                rows.append((read_row(schema, sent), logged.label_follows))
+                rows.append((parse_row(schema, sent), logged.label_follows))
             conditions, reports = (
                 is_customer and not is_score and entry.belief_updated,
                 not is_customer and logged.label == 1,
@@ -152,7 +152,7 @@ class ScoreHistory:
         return self._advanced(state, rows, is_customer)
 
     def _advanced(
-        self, state: bytes | None, rows: Sequence[tuple[Row, bool]], is_customer: bool
+        self, state: bytes | None, rows: Sequence[tuple[TransactionRow, bool]], is_customer: bool
     ) -> bytes | None:
         """A party's state after rows, each with whether its label follows."""
         own = [

@@ -76,10 +76,10 @@ class ModelRegistry:
     def _load(self) -> tuple[Detector, TransactionDecoder]:
         """What is in the folder, tried out."""
         detector = load(self._folder)
-        plan = detector.features_.fitted()
+        plan = detector.features_.plan
         if self._pseudonyms is not None and (
             shared := set(plan.schema.customer)
-            & {*plan.schema.categorical, *plan.schema.habits, plan.schema.counterparty}
+            & {*plan.schema.categorical, *plan.schema.tracked, plan.schema.counterparty}
         ):
             raise BundleError(
                 f"{self._folder}: {', '.join(sorted(shared))} names customers and something else too; it cannot be a pseudonym"
@@ -105,7 +105,5 @@ class ModelRegistry:
                 / f"{detector.version_}-{zlib.crc32(reference.means.tobytes()):08x}"
             )
         return ServedModel(
-            detector,
-            decoder,
-            DriftMonitor(reference, folder, detector.features_.fitted().continuous),
+            detector, decoder, DriftMonitor(reference, folder, detector.features_.plan.continuous)
         )

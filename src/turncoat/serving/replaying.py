@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.rows import read_row
+from turncoat.data.parsing import parse_row
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ContentionError
@@ -36,7 +36,7 @@ async def replay(
     """
     order, digest = _order(transactions), _digest(transactions, detector, pseudonyms)
     counter, done = await _position(updater, f"replay:{digest}")
-    size, has_counterparty = _AT_ONCE, detector.features_.fitted().has_counterparty
+    size, has_counterparty = _AT_ONCE, detector.features_.plan.has_counterparty
     while done < len(order):
         some = order[done : done + size]
         rows = list(_rows(transactions, some, has_counterparty, pseudonyms, digest))
@@ -80,14 +80,14 @@ def _digest(
     transactions: Transactions, detector: Detector, pseudonyms: Pseudonymiser | None
 ) -> str:
     """Tells this file with this model, and customers under these names, from others."""
-    names = {name: list(named.values) for name, named in transactions.names.items()}
+    names = {name: list(named.values) for name, named in transactions.categories.items()}
     arrays = {
         "times": transactions.times,
         "ids": transactions.ids.astype(str),
         "customers": transactions.customer_codes,
-        "places": transactions.places,
+        "places": transactions.file_rows,
         **{f"number {name}": values for name, values in transactions.numbers.items()},
-        **{f"name {name}": named.codes for name, named in transactions.names.items()},
+        **{f"name {name}": named.codes for name, named in transactions.categories.items()},
     }
     if transactions.labels is not None:
         arrays["labels"] = transactions.labels
@@ -103,9 +103,9 @@ def _rows(
     digest: str,
 ) -> Iterator[Transaction]:
     """Transactions as a client would send them."""
-    schema, places = transactions.schema, transactions.places[some]
+    schema, places = transactions.schema, transactions.file_rows[some]
     columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
-    for name, named in transactions.names.items():
+    for name, named in transactions.categories.items():
         texts = (*named.values, None)
         columns[name] = [texts[code] for code in named.codes[places].tolist()]
     keys = transactions.customers[transactions.customer_codes[some]].tolist()
@@ -125,7 +125,7 @@ def _rows(
         if pseudonyms is not None:
             customer = pseudonyms.of(customer)
             fields |= dict.fromkeys(schema.customer, customer)
-        row = read_row(schema, fields)._replace(time=time)
+        row = parse_row(schema, fields)._replace(time=time)
         label = None if labels[i] < 0 else int(labels[i])
         counterparty = row.counterparty if has_counterparty else None
         yield Transaction(

@@ -19,7 +19,7 @@ PRESETS = {
 FORMATS = ("csv", "parquet")
 
 
-def tables(preset: str, n_rows: int, seed: int = 0) -> dict[str, pl.DataFrame]:
+def simulate_tables(preset: str, n_rows: int, seed: int = 0) -> dict[str, pl.DataFrame]:
     """Simulate `n_rows` payments; one of the tables is the truth about them. The same seed gives the same tables."""
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of {', '.join(PRESETS)}; found {preset!r}")
@@ -30,7 +30,7 @@ def tables(preset: str, n_rows: int, seed: int = 0) -> dict[str, pl.DataFrame]:
     return made
 
 
-def simulate(
+def simulate_files(
     preset: str,
     n_rows: int,
     seed: int = 0,
@@ -48,7 +48,7 @@ def simulate(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"out must be a folder; found the file {folder}. Name another folder")
-    made = tables(preset, n_rows, seed)
+    made = simulate_tables(preset, n_rows, seed)
     paths = {name: folder / f"{name}.{file_format}" for name in made}
     for path in paths.values():
         if path.is_dir():

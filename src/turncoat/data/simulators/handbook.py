@@ -88,7 +88,7 @@ def handbook(
     return _simulate(World(n_customers, n_terminals, n_days), n_rows, seed)
 
 
-def published_process(seed: int, world: World | None = None) -> dict[str, pl.DataFrame]:
+def simulate_published_process(seed: int, world: World | None = None) -> dict[str, pl.DataFrame]:
     """Simulate the published process with its number of rows left to chance; by default at the published size."""
     return _simulate(world or World(), None, seed)
 

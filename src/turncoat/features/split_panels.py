@@ -11,17 +11,17 @@ from turncoat.features.features import Features
 from turncoat.panel import Panel
 
 
-def known_part(
+def select_visible(
     transactions: Transactions, split: Split, part: str, rows: Array | None = None
 ) -> tuple[Transactions, Array]:
     """What may be known when a part is used, and the part's rows in it, or other rows that may be known by then."""
-    kept = split.known(part, transactions.times)
+    kept = split.visible_rows(part, transactions.times)
     return transactions.take(kept), np.searchsorted(
         kept, split.parts[part] if rows is None else rows
     )
 
 
-def part_panel(
+def build_split_panel(
     features: Features,
     transactions: Transactions,
     split: Split,
@@ -29,7 +29,7 @@ def part_panel(
     rows: Array | None = None,
 ) -> tuple[Panel, Array]:
     """A panel in which these rows have all of their customers' earlier rows before them, and the rows' places in it."""
-    known, own = known_part(transactions, split, part, rows)
+    known, own = select_visible(transactions, split, part, rows)
     customers = np.unique(known.customer_codes[own])
     context = np.flatnonzero(
         np.isin(known.customer_codes, customers) & (known.times <= known.times[own].max())
