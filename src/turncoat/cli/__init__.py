@@ -1,4 +1,4 @@
-"""The `turncoat` command: arguments into library calls. No number is computed here."""
+"""The `turncoat` command. Each command turns its arguments into library calls."""
 
 from __future__ import annotations
 
@@ -20,76 +20,66 @@ from turncoat.cli.serving import erase, new_key, recalibrate, replay, serve
 from turncoat.cli.simulating import simulate
 from turncoat.errors import TurncoatError
 
+COMMANDS = (
+    *(simulate, init, fit, score, explain),
+    *(serve, replay, recalibrate, erase, new_key),
+    *(compare, report, demo),
+)
+
 app = typer.Typer(
-    help="Sequential fraud detection with hidden Markov models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # whose tables cut off what does not fit
+    rich_markup_mode=None,  # rich tables cut off long lines
 )
 
 
-def _add(command: Callable[..., None]) -> None:
-    """Have a command, whose docstring is its help; its examples keep a line each."""
-    said, _, examples = inspect.cleandoc(command.__doc__ or "").partition("Examples:")
+def _register(command: Callable[..., None]) -> None:
+    """Register a command; its docstring is the help text, with one example per line."""
+    text, _, examples = inspect.cleandoc(command.__doc__ or "").partition("Examples:")
     lines = [f"  {line.strip('`')}" for line in examples.splitlines() if line]
-    app.command(help="\n".join([said, "\b", "Examples:", *lines]))(command)
+    app.command(help="\n".join([text, "\b", "Examples:", *lines]))(command)
 
 
-for _command in (
-    simulate,
-    init,
-    fit,
-    score,
-    explain,
-    serve,
-    replay,
-    recalibrate,
-    erase,
-    new_key,
-    compare,
-    report,
-    demo,
-):
-    _add(_command)
+for _command in COMMANDS:
+    _register(_command)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"turncoat {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
+def _turncoat(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     """Sequential fraud detection with hidden Markov models."""
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong is one line on standard error, and exit status 2 (130 when interrupted)."""
+    """Run the command line. An error is one line on stderr with status 2; Ctrl-C is status 130."""
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except TurncoatError as problem:
-        _refuse(str(problem))
-    except MemoryError as problem:
-        _refuse(f"not enough memory: {problem}. Ask for less at a time")
-    except (
-        Exception
-    ) as problem:  # a disk, a terminal or a library that fails; nothing was put in place
+    except TurncoatError as error:
+        _exit_with_error(str(error))
+    except MemoryError as error:
+        _exit_with_error(f"not enough memory: {error}. Use fewer rows at a time")
+    except Exception as error:
         if os.environ.get("TURNCOAT_DEBUG"):
             raise
-        _refuse(f"{type(problem).__name__}: {problem} (TURNCOAT_DEBUG=1 shows where)")
+        _exit_with_error(f"{type(error).__name__}: {error} (TURNCOAT_DEBUG=1 shows the traceback)")
 
 
-def _refuse(message: str) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(
-        f"turncoat: {message}", markup=False
-    )
+def _exit_with_error(message: str) -> NoReturn:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(f"turncoat: {message}", markup=False)
     sys.exit(2)

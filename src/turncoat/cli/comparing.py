@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from turncoat.cli.fitting import AUTO, Tier, data_source
+from turncoat.cli.fitting import (
+    ACTIVATION_HELP,
+    AUTO,
+    DATA_HELP,
+    DROPOUT_HELP,
+    Activation,
+    Config,
+    Tier,
+    find_data,
+)
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -53,18 +62,8 @@ def compare(
             help="Folder for the run: report.html, results.json, tables, figures, fits. An unfinished run goes on."
         ),
     ],
-    config: Annotated[
-        str,
-        typer.Option(
-            "--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml."
-        ),
-    ] = "ieee-cis",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml."
-        ),
-    ] = None,
+    config: Config = "ieee-cis",
+    data: Annotated[Path | None, typer.Option(help=DATA_HELP)] = None,
     tiers: Annotated[
         str,
         typer.Option(help="Which models, separated by commas: baum-welch, variational, neural."),
@@ -115,18 +114,8 @@ def compare(
             help="Neural tier: let frauds weigh more in training, or not; by default only with preset `paper`."
         ),
     ] = None,
-    linear: Annotated[
-        bool,
-        typer.Option(
-            "--linear", help="Neural tier: no activation before the encoder's last layer."
-        ),
-    ] = False,
-    dropout_draws: Annotated[
-        int,
-        typer.Option(
-            help="Neural tier: draws of dropout that widen the emissions (docs/neural.md)."
-        ),
-    ] = 0,
+    activation: Annotated[Activation, typer.Option(help=ACTIVATION_HELP)] = "gelu",
+    dropout_draws: Annotated[int, typer.Option(help=DROPOUT_HELP)] = 0,
     ablation: Annotated[
         str,
         typer.Option(
@@ -199,7 +188,7 @@ def compare(
             made["scenario"],
         )
     else:
-        source = data_source(data, config)
+        source = find_data(data, config)
         widths = tuple(_whole("--latent-dim", width) for width in _words(latent_dim))
         optional = {
             "n_trials": trials,
@@ -222,7 +211,7 @@ def compare(
             anchored_states=anchored_states or None,
             n_fraud_states=fraud_states,
             include=_words(include) or None,
-            activation="none" if linear else "gelu",
+            activation=activation,
             dropout_draws=dropout_draws,
             ablations=_words(ablation),
             temperature=temperature
@@ -289,7 +278,7 @@ def demo(
             )
     with Console(stderr=True).status("reading"):
         transactions = read(data, "ieee-cis")
-    tiers = tuple(tier.value for tier in Tier)
+    tiers = get_args(Tier)
     changes = {"tiers": tiers, "baselines": _baselines(tiers), "ablations": ("joint",)}
     settings = with_changes(
         _preset(Preset.QUICK), seed=seed, seeds=(seed,), temperature=AUTO, **changes

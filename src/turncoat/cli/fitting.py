@@ -1,13 +1,12 @@
-"""`turncoat fit`: a file through split, features, model and calibration, into a saved detector."""
+"""`turncoat fit`: read a file, fit a detector, calibrate it and save it."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,150 +15,113 @@ from rich.markup import escape
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from turncoat import Detector
+    from turncoat import BaumWelchHMM, Detector, VariationalHMM
+    from turncoat.data import Transactions
     from turncoat.data.splits import Split
     from turncoat.selection.eligibility import Choice
 
 AUTO = "auto"
-HEAD = "encoder-head"
-LATENT_DIM, EPOCHS = 64, 200
+ENCODER_HEAD = "encoder-head"
+NEURAL_DEFAULTS: dict[str, Any] = {  # options that only the neural tier has
+    "latent_dim": 64,
+    "epochs": 200,
+    "class_weighting": False,
+    "activation": "gelu",
+    "dropout_draws": 0,
+    "device": AUTO,
+}
 
-
-class Kind(StrEnum):
-    """Sets of features."""
-
-    ENGINEERED = "engineered"
-    PROCESSED = "processed"
-
-
-class Tier(StrEnum):
-    """Tiers of models."""
-
-    BAUM_WELCH = "baum-welch"
-    VARIATIONAL = "variational"
-    NEURAL = "neural"
-
-
-class Emission(StrEnum):
-    """How the variational tier's posterior enters a score."""
-
-    EXPECTED_LOG = "expected-log"
-    PREDICTIVE = "predictive"
-
-
-class Device(StrEnum):
-    """Where an encoder is trained."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-class SplitKind(StrEnum):
-    """Ways to split."""
-
-    CUSTOMER = "customer"
-    TIME = "time"
-
-
-class Supervision(StrEnum):
-    """What labels do in fitting."""
-
-    NONE = "none"
-    ANCHORED = "anchored"
+Tier = Literal["baum-welch", "variational", "neural"]
+Activation = Literal["gelu", "none"]
+Config = Annotated[
+    str, typer.Option("--config", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")
+]
+DATA_HELP = "A CSV (also .gz) or Parquet file, or a folder. Default: the path in the turncoat.toml."
+ACTIVATION_HELP = "Neural tier: activation before the encoder's last layer."
+DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/neural.md."
 
 
 def fit(
-    config: Annotated[
-        str,
-        typer.Option(
-            "--config", "--schema", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml."
-        ),
-    ],
+    config: Config,
     out: Annotated[Path, typer.Option(help="Folder for the fitted detector.")],
-    data: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A CSV (also .gz) or Parquet file, or a folder; by default the one named in the turncoat.toml."
-        ),
-    ] = None,
+    data: Annotated[Path | None, typer.Argument(help=DATA_HELP)] = None,
     states: Annotated[
         str,
         typer.Option(
-            help="Number of regimes, or `auto`: sweep 2 to 10, kept in OUT-sweep, and choose by eligibility."
+            help="Number of regimes. `auto` tries 2 to 10 and picks one by eligibility; "
+            "finished fits are kept in OUT-sweep."
         ),
     ] = "4",
-    tier: Annotated[Tier, typer.Option(help="Which model.")] = Tier.VARIATIONAL,
+    tier: Annotated[Tier, typer.Option(help="Model to fit.")] = "variational",
     features: Annotated[
-        Kind, typer.Option(help="The columns themselves, or with their history.")
-    ] = Kind.ENGINEERED,
+        Literal["engineered", "processed"],
+        typer.Option(help="`processed` uses the columns only; `engineered` adds history."),
+    ] = "engineered",
     supervision: Annotated[
-        Supervision,
-        typer.Option(help="Let labels hold fit rows to the states of their side, or not."),
-    ] = Supervision.NONE,
+        Literal["none", "anchored"],
+        typer.Option(help="`anchored` ties labelled fit rows to fraud or genuine states."),
+    ] = "none",
     fraud_states: Annotated[
-        int, typer.Option(help="With anchored supervision: states for fraud.")
+        int, typer.Option(help="Number of fraud states, with --supervision anchored.")
     ] = 1,
     emission: Annotated[
-        Emission,
+        Literal["expected-log", "predictive"],
         typer.Option(
-            help="Variational tier: score with expected log densities, or with the posterior integrated out."
+            help="Variational and neural tiers: score with expected log densities, or with "
+            "the posterior predictive density."
         ),
-    ] = Emission.EXPECTED_LOG,
+    ] = "expected-log",
     latent_dim: Annotated[
-        int, typer.Option(help="Neural tier: width of the latents.")
-    ] = LATENT_DIM,
+        int, typer.Option(help="Neural tier: number of latent dimensions.")
+    ] = NEURAL_DEFAULTS["latent_dim"],
     epochs: Annotated[
-        int, typer.Option(help="Neural tier: most epochs of the encoder's training.")
-    ] = EPOCHS,
+        int, typer.Option(help="Neural tier: maximum number of training epochs.")
+    ] = NEURAL_DEFAULTS["epochs"],
     class_weighting: Annotated[
-        bool, typer.Option(help="Neural tier: let frauds weigh more in the encoder's training.")
-    ] = False,
-    linear: Annotated[
-        bool,
-        typer.Option(
-            "--linear", help="Neural tier: no activation before the encoder's last layer."
-        ),
-    ] = False,
-    dropout_draws: Annotated[
-        int,
-        typer.Option(
-            help="Neural tier: draws of dropout that widen the emissions (docs/neural.md)."
-        ),
-    ] = 0,
+        bool, typer.Option(help="Neural tier: give frauds more weight in training.")
+    ] = NEURAL_DEFAULTS["class_weighting"],
+    activation: Annotated[Activation, typer.Option(help=ACTIVATION_HELP)] = NEURAL_DEFAULTS[
+        "activation"
+    ],
+    dropout_draws: Annotated[int, typer.Option(help=DROPOUT_HELP)] = NEURAL_DEFAULTS[
+        "dropout_draws"
+    ],
     device: Annotated[
-        Device, typer.Option(help="Neural tier: where the encoder is trained.")
-    ] = Device.AUTO,
+        Literal["auto", "cpu", "cuda"],
+        typer.Option(help="Neural tier: where to train the encoder."),
+    ] = NEURAL_DEFAULTS["device"],
     ranker: Annotated[
         str,
         typer.Option(
-            help=f"A score inside the regimes (docs/scores.md): a continuous column, or `{HEAD}`, the neural tier's own classifier."
+            help="A second score to use inside each regime (docs/scores.md): a continuous "
+            f"column, or `{ENCODER_HEAD}`, the neural tier's own classifier."
         ),
     ] = "",
     temperature: Annotated[
         str,
         typer.Option(
-            help="Divides the features' evidence when scoring (docs/scores.md); `auto` chooses it on the selection part."
+            help="Divides the log densities of the features when scoring (docs/scores.md). "
+            "`auto` chooses it on the selection part."
         ),
     ] = "1",
     split: Annotated[
-        SplitKind, typer.Option(help="Hold out customers at random, or the latest transactions.")
-    ] = SplitKind.CUSTOMER,
+        Literal["customer", "time"],
+        typer.Option(help="Hold out random customers, or the latest transactions."),
+    ] = "customer",
     label_delay_days: Annotated[float, typer.Option(help="Days until a label is known.")] = 7.0,
-    restarts: Annotated[
-        int, typer.Option(help="Fits from different starts; the best is kept.")
-    ] = 5,
-    iterations: Annotated[int, typer.Option(help="At most so many iterations per start.")] = 100,
+    restarts: Annotated[int, typer.Option(help="Random starts; the best fit is kept.")] = 5,
+    max_iterations: Annotated[int, typer.Option(help="Maximum iterations per start.")] = 100,
     include: Annotated[
         str,
         typer.Option(
-            help="Keep these features only, as `amount_to_mean,counterparty_risk_day`: a few good ones often beat many."
+            help="Use only these features, for example `amount_to_mean,counterparty_risk_day`. "
+            "A few good features often beat many."
         ),
     ] = "",
-    seed: Annotated[int, typer.Option(help="Of the split and of the starts.")] = 42,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was fitted as JSON.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed for the split and the starts.")] = 42,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Fit a detector to a file of transactions. Its regimes are measured on customers it was not fitted on.
+    """Fit a detector to a file of transactions. Fraud rates are measured on held-out customers.
 
     Examples:
 
@@ -169,167 +131,166 @@ def fit(
 
     `turncoat fit --config turncoat.toml --tier variational --states 7 --out detector/ --json`
 
-    `turncoat fit --config turncoat.toml --tier neural --supervision anchored --temperature auto --out detector/`
+    `turncoat fit --config turncoat.toml --tier neural --supervision anchored --out detector/`
     """
-    from turncoat import BaumWelchHMM, Detector, NeuralVariationalHMM, VariationalHMM
+    from turncoat import Detector
     from turncoat.data import read, splits
     from turncoat.features import Features
-    from turncoat.models.neural.extra import torch_training
     from turncoat.scoring.bundle import DETECTOR
-    from turncoat.selection import sweep
 
     DETECTOR.check_target(out)
-    estimator = {
-        Tier.BAUM_WELCH: BaumWelchHMM,
-        Tier.VARIATIONAL: VariationalHMM,
-        Tier.NEURAL: NeuralVariationalHMM,
-    }[tier]
-    maker = Features(
-        features.value,
-        label_delay_days=label_delay_days,
-        include=include.split(",") if include else None,
-    )
-    model = estimator(_states(states), n_restarts=restarts, max_iter=iterations, random_state=seed)
-    if emission is not Emission.EXPECTED_LOG and tier is Tier.BAUM_WELCH:
-        raise ConfigError(
-            "--emission is for the tiers variational and neural; choose one, or leave it out"
-        )
-    if tier is not Tier.BAUM_WELCH:
-        model.set_params(emission=emission.value)
-    if tier is Tier.NEURAL:
-        activation = "none" if linear else "gelu"
-        model.set_params(
-            latent_dim=latent_dim,
-            epochs=epochs,
-            class_weighting=class_weighting,
-            activation=activation,
-        )
-        model.set_params(dropout_draws=dropout_draws, device=device.value)
-        torch_training().chosen_device(device.value)
-    else:
-        _refuse_neural_options(
-            ranker, latent_dim, epochs, class_weighting, linear, dropout_draws, device
-        )
+    neural_options = {
+        "latent_dim": latent_dim,
+        "epochs": epochs,
+        "class_weighting": class_weighting,
+        "activation": activation,
+        "dropout_draws": dropout_draws,
+        "device": device,
+    }
+    model = _build_model(tier, _parse_states(states), emission, neural_options, ranker)
+    model.set_params(n_restarts=restarts, max_iter=max_iterations, random_state=seed)
     detector = Detector(
-        maker,
+        Features(
+            features,
+            label_delay_days=label_delay_days,
+            include=include.split(",") if include else None,
+        ),
         model,
-        supervision=supervision.value,
+        supervision=supervision,
         n_fraud_states=fraud_states,
-        temperature=_number(temperature),
+        temperature=_parse_temperature(temperature),
     )
     detector.check_settings()
-    orders = _orders(detector)
-    if fraud_states != 1 and detector.anchoring is None:
-        raise ConfigError(
-            "--fraud-states is for --supervision anchored; give that too, or leave it out"
-        )
-    say = _silent if as_json else typer.echo
-    console = Console(stderr=True)
-    source = data_source(data, config)
-    with console.status(escape(f"reading {source}")):
+    _check_fraud_states(supervision, fraud_states)
+    source = find_data(data, config)
+    with Console(stderr=True).status(escape(f"reading {source}")):
         transactions = read(source, config)
-    say(transactions)
-    if ranker and ranker != HEAD and ranker not in transactions.schema.continuous:
+    if ranker and ranker != ENCODER_HEAD and ranker not in transactions.schema.continuous:
         raise ConfigError(
-            f"--ranker is {ranker!r}; it must be one of the schema's continuous columns, or {HEAD}"
+            f"--ranker is {ranker!r}; it must be a continuous column of the schema, "
+            f"or {ENCODER_HEAD}"
         )
-    who = (transactions.customer_codes, transactions.times, transactions.labels)
+    rows = (transactions.customer_codes, transactions.times, transactions.labels)
     parts = (
-        splits.split_by_customer(*who, seed=seed)
-        if split is SplitKind.CUSTOMER
-        else splits.split_by_time(*who, gap_s=label_delay_days * splits.DAY)
+        splits.split_by_customer(*rows, seed=seed)
+        if split == "customer"
+        else splits.split_by_time(*rows, gap_s=label_delay_days * splits.DAY)
     )
-    say(parts)
+    if not as_json:
+        typer.echo(f"{transactions}\n{parts}")
     choice = None
     if states == AUTO:
-        folder = out.resolve().with_name(
-            f"{out.resolve().name}-sweep"
-        )  # where a stopped sweep goes on
-        swept = sweep(
-            transactions,
-            parts,
-            model=model,
-            features=maker,
-            anchoring=detector.anchoring,
-            orders=orders,
-            folder=folder,
-        )
-        choice = swept.choice()
-        say(choice)
-        if choice.by_eligibility is None:
-            raise DataError(
-                f"no number of regimes is eligible (the orders are kept in {folder}). Name one with --states"
-            )
-        detector.set_params(
-            model=swept.models[choice.by_eligibility].again()
-        )  # which keeps an encoder trained for the sweep
+        choice = _choose_states(detector, model, transactions, parts, out, quiet=as_json)
     detector.fit(transactions, parts)
     if ranker:
-        detector = detector.with_ranker(
-            detector.model_.encoder_ if ranker == HEAD else ranker, transactions, parts
-        )
+        scorer = detector.model_.encoder_ if ranker == ENCODER_HEAD else ranker
+        detector = detector.with_ranker(scorer, transactions, parts)
     detector.save(out)
     if as_json:
-        typer.echo(json.dumps(_summary(detector, parts, choice, ranker, out)))
-        return
-    report = detector.model_.fit_report_
-    say(f"{report.n_iter} iterations, stopped by {report.stop_reason}, {report.seconds:.1f} s")
-    if isinstance(detector.model_, NeuralVariationalHMM) and detector.model_.training_ is not None:
-        training = detector.model_.training_
-        kept = f"epoch {training.best_epoch} of {len(training.validation_losses)} kept"
-        say(
-            f"encoder: {kept}, validation loss {training.validation_losses[training.best_epoch - 1]:.4f} on held-out customers"
+        typer.echo(json.dumps(_summarize(detector, parts, choice, ranker, out)))
+    else:
+        _print_fit(detector, ranker)
+        typer.echo(f"Saved to {out}. Next: turncoat score {out} {source} --out scores.parquet")
+
+
+def _build_model(
+    tier: Tier, n_states: int, emission: str, neural_options: dict[str, Any], ranker: str
+) -> BaumWelchHMM | VariationalHMM:
+    """Return an unfitted model. Refuse options that the tier does not have."""
+    from turncoat import BaumWelchHMM, NeuralVariationalHMM, VariationalHMM
+    from turncoat.models.neural.extra import torch_training
+
+    if tier == "baum-welch" and emission != "expected-log":
+        raise ConfigError(
+            "--emission works with --tier variational or neural. Choose one, or leave it out"
         )
-    say(detector.describe())
-    if ranker:
-        say(f"scores are those of {ranker} inside the regimes, fitted on the calibration part")
-    say(f"saved to {out}; next: turncoat score {out} {source} --out scores.parquet")
+    if tier == "neural":
+        torch_training().chosen_device(neural_options["device"])
+        return NeuralVariationalHMM(n_states, emission=emission, **neural_options)
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in neural_options.items()
+        if value != NEURAL_DEFAULTS[name]
+    ]
+    if ranker == ENCODER_HEAD:
+        given.append(f"--ranker {ENCODER_HEAD}")
+    if given:
+        raise ConfigError(f"{given[0]} needs --tier neural. Choose that tier, or leave it out")
+    if tier == "variational":
+        return VariationalHMM(n_states, emission=emission)
+    return BaumWelchHMM(n_states)
 
 
-def _refuse_neural_options(
-    ranker: str,
-    latent_dim: int,
-    epochs: int,
-    class_weighting: bool,
-    linear: bool,
-    dropout_draws: int,
-    device: Device,
-) -> None:
-    """Options that only the neural tier has are refused for the others, not passed over."""
-    given = {
-        f"--ranker {HEAD}": ranker == HEAD,
-        "--latent-dim": latent_dim != LATENT_DIM,
-        "--epochs": epochs != EPOCHS,
-        "--class-weighting": class_weighting,
-        "--linear": linear,
-        "--dropout-draws": dropout_draws != 0,
-        "--device": device is not Device.AUTO,
-    }
-    for option, is_given in given.items():
-        if is_given:
-            raise ConfigError(f"{option} is for --tier neural; choose that tier, or leave it out")
-
-
-def _orders(detector: Detector) -> list[int]:
-    """Numbers of regimes that a sweep tries."""
+def _check_fraud_states(supervision: str, fraud_states: int) -> None:
     from turncoat.selection.sweep import ORDERS
 
-    least = 1 if detector.anchoring is None else detector.anchoring.n_fraud_states
-    if least >= max(ORDERS):
+    if supervision != "anchored" and fraud_states != 1:
+        raise ConfigError("--fraud-states needs --supervision anchored. Add it, or leave it out")
+    if fraud_states >= max(ORDERS):
         raise ConfigError(
-            f"--fraud-states is {least}; it must be below {max(ORDERS)}, the most regimes that are tried"
+            f"--fraud-states is {fraud_states}; it must be below {max(ORDERS)}, "
+            "the largest number of regimes that `auto` tries"
         )
-    return [k for k in ORDERS if k > least]
 
 
-def _silent(_: object) -> None:
-    """Say nothing: a script reads the output."""
+def _choose_states(
+    detector: Detector,
+    model: BaumWelchHMM | VariationalHMM,
+    transactions: Transactions,
+    parts: Split,
+    out: Path,
+    *,
+    quiet: bool,
+) -> Choice:
+    """Sweep the number of regimes and set the detector's model to the chosen one."""
+    from turncoat.features import Features
+    from turncoat.selection import sweep
+    from turncoat.selection.sweep import ORDERS
+
+    folder = out.resolve().with_name(f"{out.resolve().name}-sweep")  # a stopped sweep resumes here
+    min_states = 1 if detector.anchoring is None else detector.anchoring.n_fraud_states
+    result = sweep(
+        transactions,
+        parts,
+        model=model,
+        features=detector.features or Features(),
+        anchoring=detector.anchoring,
+        orders=[k for k in ORDERS if k > min_states],
+        folder=folder,
+    )
+    choice = result.choice()
+    if not quiet:
+        typer.echo(choice)
+    if choice.by_eligibility is None:
+        raise DataError(
+            f"no number of regimes is eligible (the fits are in {folder}). Give one with --states"
+        )
+    chosen = result.models[choice.by_eligibility].again()  # keeps an encoder that is trained
+    detector.set_params(model=chosen)
+    return choice
 
 
-def _summary(
+def _print_fit(detector: Detector, ranker: str) -> None:
+    report = detector.model_.fit_report_
+    typer.echo(
+        f"{report.n_iter} iterations, stop reason: {report.stop_reason}, {report.seconds:.1f} s"
+    )
+    training = getattr(detector.model_, "training_", None)
+    if training is not None:
+        loss = training.validation_losses[training.best_epoch - 1]
+        typer.echo(
+            f"Encoder: kept epoch {training.best_epoch} of {len(training.validation_losses)}, "
+            f"validation loss {loss:.4f} on held-out customers"
+        )
+    typer.echo(detector.describe())
+    if ranker:
+        typer.echo(f"Ranker: {ranker}, fitted inside each regime on the calibration part")
+
+
+def _summarize(
     detector: Detector, parts: Split, choice: Choice | None, ranker: str, out: Path
 ) -> dict[str, Any]:
-    """What was fitted, for a script. Regimes are those of the calibration part, filtered."""
+    """Return the fit as JSON values. Regime figures: calibration part, filtered beliefs."""
     report, regimes = detector.model_.fit_report_, detector.regimes
     low, high = regimes.interval()
     columns = {
@@ -340,13 +301,14 @@ def _summary(
         "enrichment": regimes.enrichment,
         "stickiness": regimes.stickiness,
     }
+    chosen = None
+    if choice is not None:
+        chosen = {"by_eligibility": choice.by_eligibility, "by_criterion": choice.by_criterion}
     return {
         "out": str(out),
         "split": {part: asdict(summary) for part, summary in parts.summaries.items()},
         "states": detector.model_.n_states,
-        "chosen": None
-        if choice is None
-        else {"by_eligibility": choice.by_eligibility, "by_criterion": choice.by_criterion},
+        "chosen": chosen,
         "iterations": report.n_iter,
         "stop_reason": report.stop_reason,
         "seconds": report.seconds,
@@ -358,38 +320,37 @@ def _summary(
         "measured": {"part": regimes.part, "mode": regimes.mode, "in_sample": regimes.in_sample},
         "base_rate": regimes.base_rate,
         "fraud_regime": regimes.fraud_state,
-        "regimes": [
-            {name: _plain(column[k]) for name, column in columns.items()}
+        "regimes": [  # JSON has no NaN
+            {
+                name: float(column[k]) if math.isfinite(column[k]) else None
+                for name, column in columns.items()
+            }
             for k in range(regimes.n_states)
         ],
     }
 
 
-def _plain(value: float) -> float | None:
-    """A number as JSON has them; what is not a number is null."""
-    return float(value) if math.isfinite(value) else None
-
-
-def data_source(data: Path | None, config: str) -> Path:
-    """The data given, or else named in the configuration."""
+def find_data(data: Path | None, config: str) -> Path:
+    """Return the path given, or the one named in the configuration."""
     from turncoat.data.settings import load_data_path
 
-    named = load_data_path(config) if data is None and config.endswith(".toml") else data
-    if named is None:
+    path = load_data_path(config) if data is None and config.endswith(".toml") else data
+    if path is None:
         raise ConfigError(
-            f"no data: give a file or folder before --config {config}, or name it in a turncoat.toml under [data]"
+            f"no data: give a file or folder before --config {config}, "
+            "or name it in a turncoat.toml under [data]"
         )
-    return named
+    return path
 
 
-def _states(text: str) -> int:
+def _parse_states(text: str) -> int:
     if text != AUTO and not text.isdecimal():
         raise ConfigError(f"--states is {text!r}; it must be a whole number, or {AUTO}")
     return 2 if text == AUTO else int(text)
 
 
-def _number(text: str) -> float | str:
-    """A number as one; anything else for the detector to judge."""
+def _parse_temperature(text: str) -> float | str:
+    """Return a number where possible; the detector checks any other text."""
     try:
         return float(text)
     except ValueError:

@@ -1,11 +1,10 @@
-"""`turncoat score` and `turncoat explain`: a saved detector on a file."""
+"""`turncoat score` and `turncoat explain`: apply a saved detector to a file."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,39 +12,34 @@ from rich.markup import escape
 
 from turncoat.errors import ConfigError
 
-_TOP_REASONS = 6
+_MAX_REASONS = 6
 
-
-class Mode(StrEnum):
-    """Inference modes."""
-
-    FILTERED = "filtered"
-    SMOOTHED = "smoothed"
-
-
-class ScoreKind(StrEnum):
-    """Kinds of scores."""
-
-    CORRECTED = "corrected"
-    RAW = "raw"
+Model = Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")]
 
 
 def score(
-    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
+    model: Model,
     data: Annotated[
         Path,
         typer.Argument(
-            help="A file or folder of the same schema, with the customers' earlier transactions; labels may be missing."
+            help="A file or folder with the same schema. It must hold the customers' earlier "
+            "transactions too; labels are optional."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where the scores go: .parquet or .csv.")],
-    mode: Annotated[Mode, typer.Option(help="`smoothed` looks ahead, for study.")] = Mode.FILTERED,
+    out: Annotated[Path, typer.Option(help="Output file: .parquet or .csv.")],
+    mode: Annotated[
+        Literal["filtered", "smoothed"],
+        typer.Option(help="`filtered` uses the past only; `smoothed` looks ahead, for analysis."),
+    ] = "filtered",
     kind: Annotated[
-        ScoreKind, typer.Option(help="`raw` is regime membership, not a probability of fraud.")
-    ] = ScoreKind.CORRECTED,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+        Literal["corrected", "raw"],
+        typer.Option(
+            help="`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
+        ),
+    ] = "corrected",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Score every transaction of a file. Each is scored given those before it in the same file.
+    """Score every transaction of a file. A score uses the customer's earlier rows in the file.
 
     Examples:
 
@@ -58,42 +52,33 @@ def score(
     from turncoat.data.writing import write_table
 
     if out.exists() and data.exists() and out.samefile(data):
-        raise ConfigError(
-            f"--out {out} is the file to be scored, and would replace it. Name another"
-        )
+        raise ConfigError(f"--out {out} would overwrite the input file. Choose another path")
     detector = load(model)
     with Console(stderr=True).status(escape(f"scoring {data}")):
         transactions = read_for_scoring(data, detector.features_.plan.schema)
-        scores = detector.score(transactions, mode.value, kind.value)
+        scores = detector.score(transactions, mode, kind)
         write_table(scores.frame(), out)
-    summary = {
-        "transactions": len(scores.ids),
-        "mode": mode.value,
-        "kind": kind.value,
-        "mean_score": float(scores.value.mean()),
-        "out": str(out),
-    }
+    n, mean = len(scores.ids), float(scores.value.mean())
     if as_json:
-        typer.echo(json.dumps(summary))
+        summary = {"transactions": n, "mode": mode, "kind": kind, "mean_score": mean}
+        typer.echo(json.dumps({**summary, "out": str(out)}))
     else:
-        typer.echo(
-            f"{summary['transactions']:,} transactions, {kind} {mode} scores, mean {summary['mean_score']:.4f}; written to {out}"
-        )
+        typer.echo(f"{n:,} transactions, {kind} {mode} scores, mean {mean:.4f}. Wrote {out}")
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")],
-    data: Annotated[Path, typer.Argument(help="A file or folder of the same schema.")],
-    customer: Annotated[str, typer.Option(help="The customer's key.")],
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="A file or folder with the same schema.")],
+    customer: Annotated[str, typer.Option(help="Key of the customer.")],
     transaction: Annotated[
-        str | None, typer.Option(help="One transaction's id; all reasons are shown.")
+        str | None, typer.Option(help="Id of one transaction; shows all its reasons.")
     ] = None,
     last: Annotated[
-        int, typer.Option(min=0, help="Show only so many of the latest transactions; 0 for all.")
+        int, typer.Option(min=0, help="Number of latest transactions to show; 0 shows all.")
     ] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show a customer's path through the regimes. Each transaction comes with why it was scored as it was.
+    """Show the path of a customer through the regimes. Each score comes with its reasons.
 
     Examples:
 
@@ -106,24 +91,25 @@ def explain(
 
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.plan.schema)
-    shown = last if last and transaction is None and not as_json else None
-    path = detector.explain(transactions, customer, transaction, shown)
+    limit = last if last and transaction is None and not as_json else None
+    path = detector.explain(transactions, customer, transaction, limit)
     if as_json:
-        typer.echo(json.dumps([{"id": str(name), **one._asdict()} for name, one in path]))
+        typer.echo(json.dumps([{"id": str(name), **item._asdict()} for name, item in path]))
         return
     console = Console(soft_wrap=True, highlight=False)
-    told = "filtered; what adds to the log odds of the fraud regime against its strongest rival"
+    up_to = "up to transaction" if transaction else "transactions:"
     console.print(
-        f"Customer {customer}, {'up to ' if transaction else ''}{path[-1][1].seen} transactions, {told}",
-        markup=False,
+        f"Customer {customer}, {up_to} {path[-1][1].seen}. Filtered scores.", markup=False
     )
-    for name, one in path:
-        regime = f"regime {one.regime}{' (fraud)' if one.regime == detector.regimes.fraud_state else ''}, belief {max(one.belief):.0%}"
-        low, high = one.interval
+    console.print("Reasons add to the log odds of the fraud regime against the next best regime.")
+    for name, item in path:
+        low, high = item.interval
+        is_fraud = " (fraud)" if item.regime == detector.regimes.fraud_state else ""
         console.print(
-            f"\n{name}  P(fraud) {one.probability:.1%} ({low:.1%} to {high:.1%})  {regime}",
+            f"\n{name}  P(fraud) {item.probability:.1%} ({low:.1%} to {high:.1%})  "
+            f"regime {item.regime}{is_fraud}, belief {max(item.belief):.0%}",
             style="bold",
             markup=False,
         )
-        for reason in one.reasons if transaction is not None else one.reasons[:_TOP_REASONS]:
+        for reason in item.reasons if transaction is not None else item.reasons[:_MAX_REASONS]:
             console.print(f"  {reason.log_odds:>+8.1f}  {reason.text}", markup=False)
