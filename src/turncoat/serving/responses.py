@@ -136,7 +136,7 @@ class CustomerResponse(msgspec.Struct, frozen=True):
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why there is no answer."""
 
-    kind: Annotated[str, Meta(description="for programs; see docs/operations.md")]
+    kind: Annotated[str, Meta(description="for programs; see docs/operations/run.md")]
     message: Annotated[str, Meta(description="for people")]
     field: Annotated[str | None, Meta(description="the one to blame, if there is one")] = None
 
