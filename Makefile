@@ -1,8 +1,8 @@
-# make demo   simulate card payments, fit the three tiers and the baselines, compare them, end with the path of an HTML report
-# make test   everything that decides whether a change is good: format, lint, types, layers, tests
-# make lint   the same without the tests
-# make bench  measure the engine, the features, the scores, the neural tier and the service, peers beside them; results go to benchmarks/results/
-# make soak   100,000 made-up requests and a long run of faults against the live service
+# make demo   simulate card payments, compare all models with the baselines, write an HTML report
+# make test   check format, lint, types and layers, then run all tests (what CI runs)
+# make lint   the same checks without the tests
+# make bench  measure speed and memory, with peer libraries in the same run; writes benchmarks/results/
+# make soak   run the fuzzing and fault tests of the service for a long time (100,000 requests)
 # make clean  remove the environment and all caches
 
 PYTHON ?= python3
@@ -10,9 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Some tests talk to a real Redis, and are skipped where there is none. It is installed where that needs no one's leave.
+# Some tests need a Redis server and are skipped without one. Install it if that needs no password.
 REDIS := command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
-	(apt-get update -qq && apt-get install -y -qq redis-server) >/dev/null || echo "redis-server could not be installed; its tests are skipped"
+	(apt-get update -qq && apt-get install -y -qq redis-server) >/dev/null || \
+	echo "could not install redis-server; its tests will be skipped"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench soak clean
@@ -51,7 +52,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Two tests at a time; libraries get a thread each, since threads of several processes get in each other's way.
+# Two tests at a time, one thread per library: threads of several processes slow each other down.
 test: lint
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
