@@ -123,12 +123,12 @@ def options(
                 used = float(detector.model_.temperature)
                 yield found(title, detector.score_panel(test).probability[places], used)
                 if draws == 0:
-                    ranked = detector.with_ranker(
+                    ranked = detector.add_ranker(
                         detector.model_.encoder_, data.transactions, data.split
                     )
                     scores = ranked.score_panel(
                         test,
-                        external=detector.model_.encoder_.head_score(
+                        ranker_scores=detector.model_.encoder_.head_score(
                             test.continuous, test.categorical
                         ),
                     )

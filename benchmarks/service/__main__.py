@@ -294,8 +294,8 @@ def memory(place: Place, n_customers: int) -> dict[str, float]:
         or b""
     )
     ring = tuple(RecentScore(f"{i:012d}", 0.0123) for i in range(16))
-    data = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring, state))
-    first = pack_record(Record(FORMAT, detector.version_, 1.0, 1, ring[:1], state))
+    data = pack_record(Record(FORMAT, detector.digest_, 1.0, 1, ring, state))
+    first = pack_record(Record(FORMAT, detector.digest_, 1.0, 1, ring[:1], state))
     found: dict[str, float] = {
         "record_bytes": len(data),
         "first_record_bytes": len(first),

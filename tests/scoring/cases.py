@@ -92,7 +92,7 @@ class Service:
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
             _, counterparty, then = report
-            self.counterparties[counterparty] = self.detector.report_fraud(
+            self.counterparties[counterparty] = self.detector.live.report_fraud(
                 DetectorState(None, self.counterparties[counterparty]), then
             ).counterparty
         counterparty = (

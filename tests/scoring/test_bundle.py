@@ -82,21 +82,21 @@ def test_a_round_trip_changes_no_bit(case: str, tmp_path: Path) -> None:
         name: getattr(made, name) for name in names
     }
     known = np.arange(data.transactions.n_rows) % 3 - 1
-    for settings in ({}, {"mode": "smoothed"}, {"kind": "raw"}, {"known": known}):
+    for settings in ({}, {"mode": "smoothed"}, {"kind": "raw"}, {"known_labels": known}):
         one, other = (
             made.score(data.transactions, **settings),
             loaded.score(data.transactions, **settings),
         )
         assert one.frame().equals(other.frame())
-    assert loaded.parts_.temporal_share == made.parts_.temporal_share
-    assert loaded.parts_.in_sample.describe() == made.parts_.in_sample.describe()
+    assert loaded.calibration_.temporal_share == made.calibration_.temporal_share
+    assert loaded.calibration_.in_sample.describe() == made.calibration_.in_sample.describe()
     state = other_state = DetectorState()
     for row in data.rows[:8]:
         state, score = made.score_one(DetectorState(state.customer, None), row)
         other_state, other_score = loaded.score_one(DetectorState(other_state.customer, None), row)
         assert other_score == score
         assert other_state == state
-    assert loaded.condition(state, 1) == made.condition(state, 1)
+    assert loaded.live.condition(state, 1) == made.live.condition(state, 1)
 
 
 def test_hundreds_of_columns_survive(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ WRONG_ARRAYS: dict[str, dict[str, Any]] = {
     "missing means": {"model.location": "nan"},
     "regimes of other states": {"regimes.filtered.mass": FOUR},
     "no evidence": {"regimes.smoothed.evidence": None},
-    "frauds that are no number": {"regimes.in_sample.frauds": np.array([1.0, np.nan, 0.0])},
+    "frauds that are no number": {"in_sample.frauds": np.array([1.0, np.nan, 0.0])},
     "less than no evidence": {"regimes.filtered.evidence": -THREE},
     "more frauds than transactions": {"regimes.filtered.frauds": THREE * 1e9},
     "no transactions": {"regimes.filtered.mass": THREE * 0, "regimes.filtered.frauds": THREE * 0},
@@ -422,7 +422,7 @@ def test_parts_of_two_detectors_do_not_make_one(saved: Path, tmp_path: Path) -> 
     rewrite_arrays(
         saved, {name: array for name, array in others.items() if name.startswith("features.")}
     )
-    with pytest.raises(BundleError, match="the model's columns are not the features'"):
+    with pytest.raises(BundleError, match="the model's columns are not those of the features"):
         load(saved)
 
 

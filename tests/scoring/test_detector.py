@@ -31,12 +31,15 @@ def arrays_of(made: Detector) -> dict[str, np.ndarray]:
         if name[0] != "_"
     }
     found |= {f"scales.{name}": value for name, value in vars(made.features_.plan_.scales).items()}
-    for mode, regimes in {**made.parts_.regimes, "in_sample": made.parts_.in_sample}.items():
+    for mode, regimes in {
+        **made.calibration_.regimes,
+        "in_sample": made.calibration_.in_sample,
+    }.items():
         found |= {
             f"{mode}.{name}": getattr(regimes, name) for name in ("mass", "frauds", "evidence")
         }
     found["temporal_share"], found["temperature"] = (
-        made.parts_.temporal_share,
+        made.calibration_.temporal_share,
         made.model_.temperature,
     )
     flat = {}
@@ -118,7 +121,7 @@ def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(
     np.testing.assert_allclose(
         [score.entropy for score in live], whole.entropy, atol=10 * tolerance
     )
-    np.testing.assert_array_equal([score.seen for score in live], whole.seen)
+    np.testing.assert_array_equal([score.n_seen for score in live], whole.n_seen)
     if precision == "float64":
         np.testing.assert_allclose(
             [score.interval for score in live], np.transpose(whole.interval()), atol=1e-6
@@ -140,7 +143,7 @@ def test_scores_are_filtered_and_corrected_unless_asked_otherwise() -> None:
     exact.precision = "float64"  # whatever it was fitted in
     np.testing.assert_array_equal(plain.belief, exact.filter(panel).probs)
     np.testing.assert_array_equal(plain.value, plain.probability)
-    regimes = made.parts_.regimes["filtered"]
+    regimes = made.calibration_.regimes["filtered"]
     np.testing.assert_allclose(plain.probability, plain.belief @ regimes.mean_rates)
     np.testing.assert_allclose(
         plain.variance,
@@ -149,13 +152,13 @@ def test_scores_are_filtered_and_corrected_unless_asked_otherwise() -> None:
     smoothed = made.score(transactions, mode="smoothed")
     np.testing.assert_array_equal(smoothed.belief, exact.smooth(panel).probs)
     np.testing.assert_allclose(
-        smoothed.probability, smoothed.belief @ made.parts_.regimes["smoothed"].mean_rates
+        smoothed.probability, smoothed.belief @ made.calibration_.regimes["smoothed"].mean_rates
     )
     assert not np.allclose(smoothed.belief, plain.belief)
     for mode in ("filtered", "smoothed"):
         raw = made.score(transactions, mode=mode, kind="raw")
         np.testing.assert_array_equal(
-            raw.value, raw.belief[:, made.parts_.regimes[mode].fraud_state]
+            raw.value, raw.belief[:, made.calibration_.regimes[mode].fraud_state]
         )
         np.testing.assert_array_equal(raw.value, raw.raw)
     for wrong in ({"mode": "batch"}, {"kind": "calibrated"}):
@@ -174,7 +177,7 @@ def test_scores_say_whose_they_are() -> None:
     np.testing.assert_array_equal(frame["time"].to_numpy(), transactions.times)
     np.testing.assert_array_equal(frame["label"].to_numpy(), transactions.labels)
     for customer in frame["customer"].unique():
-        assert frame.filter(pl.col("customer") == customer)["seen"].to_list() == list(
+        assert frame.filter(pl.col("customer") == customer)["n_seen"].to_list() == list(
             range(1, (frame["customer"] == customer).sum() + 1)
         )
     assert (frame["lower"] <= frame["probability"]).all()
@@ -193,9 +196,9 @@ def test_first_transactions_are_scored_from_the_start_of_the_chain() -> None:
     first = file.transactions.offsets[:-1]
     for i in first:
         _, score = made.score_one(None, file.rows[file.transactions.file_rows[i]] | {"shop": None})
-        assert score.seen == 1
+        assert score.n_seen == 1
         assert np.isfinite(score.probability)
-    assert (whole.seen[first] == 1).all()
+    assert (whole.n_seen[first] == 1).all()
 
 
 def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> None:
@@ -355,7 +358,7 @@ def test_anchored_states_hold_the_fraud() -> None:
             Features(), model_of("expected-log", 4), supervision="anchored", n_fraud_states=n_fraud
         )
         made.fit(transactions, time_split(transactions))
-        in_sample = made.parts_.in_sample
+        in_sample = made.calibration_.in_sample
         assert in_sample.fraud_state >= 4 - n_fraud
         assert in_sample.enrichment[4 - n_fraud :].max() > 3
 
@@ -465,8 +468,8 @@ def test_a_fit_part_of_one_kind_is_enough_without_supervision(label: int) -> Non
         transactions, replace(split, fit=kept)
     )
     assert np.isfinite(made.score(transactions).probability).all()
-    assert made.parts_.in_sample.base_rate == label
-    made.parts_.in_sample.describe()
+    assert made.calibration_.in_sample.base_rate == label
+    made.calibration_.in_sample.describe()
 
 
 @pytest.mark.parametrize("n_states", [1, 12])
@@ -562,7 +565,7 @@ def test_states_of_another_detector_are_refused() -> None:
         with pytest.raises(DataError, match="made by another detector"):
             other.score_one(DetectorState(state.customer, None), data_of("shop").rows[1])
         with pytest.raises(DataError, match="made by another detector"):
-            other.condition(DetectorState(state.customer, None), 1)
+            other.live.condition(DetectorState(state.customer, None), 1)
 
 
 def test_damaged_states_are_refused() -> None:
@@ -636,7 +639,7 @@ def test_the_path_of_a_customer_is_that_of_the_scores() -> None:
     for i, (_, score) in zip(own, path, strict=True):
         assert score.probability == scores.probability[i]
         assert score.belief == tuple(scores.belief[i])
-        assert score.seen == scores.seen[i]
+        assert score.n_seen == scores.n_seen[i]
         assert score.interval[0] <= score.probability <= score.interval[1]
     wanted = transactions.ids[own[4]]
     (only,) = made.explain(transactions, "c3", wanted)
@@ -672,7 +675,7 @@ def test_the_temporal_share_tells_a_chain_from_none() -> None:
         made = Detector(Features("processed"), BaumWelchHMM(2, n_restarts=1, max_iter=60)).fit(
             data, customers_split(data)
         )
-        return made.parts_.temporal_share
+        return made.calibration_.temporal_share
 
     chained, unchained = share(regimes), share(rng.permutation(regimes))
     assert 0 <= unchained < chained <= 1

@@ -128,13 +128,13 @@ def test_beliefs_after_labels_are_the_sum_over_all_paths(
 ) -> None:
     made, transactions = tiny_detector(supervision, kind), tiny()
     known = arrived(transactions)
-    scores = made.score(transactions, mode=mode, known=known)
+    scores = made.score(transactions, mode=mode, known_labels=known)
     for u in range(8):
         rows = slice(transactions.offsets[u], transactions.offsets[u + 1])
         expected = beliefs_over_all_paths(made, rows, known, smoothed=mode == "smoothed")
         np.testing.assert_allclose(scores.belief[rows], expected, atol=1e-9)
     np.testing.assert_allclose(
-        scores.probability, scores.belief @ made.parts_.regimes[mode].mean_rates
+        scores.probability, scores.belief @ made.calibration_.regimes[mode].mean_rates
     )
 
 
@@ -143,7 +143,7 @@ def test_beliefs_after_labels_are_the_sum_over_all_paths(
 def test_live_conditioning_is_the_sum_over_all_paths_too(supervision: str, kind: str) -> None:
     made, transactions = tiny_detector(supervision, kind), tiny()
     rows, known = tiny_frame().to_dicts(), arrived(transactions)
-    whole = made.score(transactions, known=known)
+    whole = made.score(transactions, known_labels=known)
     for u in range(12):
         state = DetectorState()
         for i in range(transactions.offsets[u], transactions.offsets[u + 1]):
@@ -151,7 +151,7 @@ def test_live_conditioning_is_the_sum_over_all_paths_too(supervision: str, kind:
             np.testing.assert_allclose(score.belief, whole.belief[i], atol=1e-9)
             assert score.probability == pytest.approx(whole.probability[i], abs=1e-9)
             if known[i] >= 0:
-                state = made.condition(state, int(known[i]))
+                state = made.live.condition(state, int(known[i]))
 
 
 @SUPERVISIONS
@@ -164,12 +164,12 @@ def test_no_score_depends_on_its_own_label(supervision: str, precision: str, mod
     place = np.arange(transactions.n_rows) - np.repeat(
         transactions.offsets[:-1], np.diff(transactions.offsets)
     )
-    before = made.score(transactions, mode=mode, known=known)
+    before = made.score(transactions, mode=mode, known_labels=known)
     for turn in range(6):
         flipped = known.copy()
         hit = place == turn
         flipped[hit] = np.where(known[hit] == 1, 0, 1)
-        after = made.score(transactions, mode=mode, known=flipped)
+        after = made.score(transactions, mode=mode, known_labels=flipped)
         np.testing.assert_allclose(
             after.belief[hit], before.belief[hit], atol=1e-9 if precision == "float64" else 1e-4
         )
@@ -185,7 +185,9 @@ def test_no_known_label_is_no_condition() -> None:
     made, transactions = detector(), data_of("shop").transactions
     nothing = np.full(transactions.n_rows, -1)
     np.testing.assert_allclose(
-        made.score(transactions, known=nothing).belief, made.score(transactions).belief, atol=1e-12
+        made.score(transactions, known_labels=nothing).belief,
+        made.score(transactions).belief,
+        atol=1e-12,
     )
 
 
@@ -194,18 +196,19 @@ def test_a_confirmed_fraud_raises_the_belief_in_fraud_and_a_genuine_one_lowers_i
     rows = tiny_frame().to_dicts()[:2]
     state, first = made.score_one(None, rows[0])
     _, plain = made.score_one(state, rows[1])
-    _, bad = made.score_one(made.condition(state, 1), rows[1])
-    _, good = made.score_one(made.condition(state, 0), rows[1])
+    _, bad = made.score_one(made.live.condition(state, 1), rows[1])
+    _, good = made.score_one(made.live.condition(state, 0), rows[1])
     assert good.belief[2] < plain.belief[2] < bad.belief[2]  # the state of fraud
-    assert made.condition(state, 1) != state
-    assert made.score_one(made.condition(state, 1), rows[1])[1].seen == first.seen + 1
+    assert made.live.condition(state, 1) != state
+    assert made.score_one(made.live.condition(state, 1), rows[1])[1].n_seen == first.n_seen + 1
 
 
 def test_condition_keeps_the_record_of_the_features() -> None:
     made, rows = detector(), data_of("shop").rows
     state, _ = made.score_one(None, rows[0])
     later, told = (
-        made.score_one(s, rows[1], n_reasons=EVERY)[1] for s in (state, made.condition(state, 1))
+        made.score_one(s, rows[1], n_reasons=EVERY)[1]
+        for s in (state, made.live.condition(state, 1))
     )
     texts = [{(reason.source, reason.text) for reason in score.reasons} for score in (later, told)]
     assert texts[0] == texts[1]
@@ -223,13 +226,13 @@ def test_wrong_labels_are_named() -> None:
         [None] * n,
     ):
         with pytest.raises(DataError, match="known labels must be 0, 1 or -1"):
-            made.score(transactions, known=wrong)
+            made.score(transactions, known_labels=wrong)
     state, _ = made.score_one(None, data_of("shop").rows[0])
     for wrong_label in (2, -1, "fraud", None):
         with pytest.raises(DataError, match="must be 0 or 1"):
-            made.condition(state, wrong_label)
+            made.live.condition(state, wrong_label)
     with pytest.raises(DataError, match="no transaction yet"):
-        made.condition(DetectorState(), 1)
+        made.live.condition(DetectorState(), 1)
 
 
 # ----------------------------------------------------------------------------------------- in fitting

@@ -81,11 +81,11 @@ def test_a_saved_detector_scores_as_before(tmp_path: Path) -> None:
 def test_the_head_ranks_inside_the_regimes(tmp_path: Path) -> None:
     made, data = neural("anchored")
     split = time_split(data.transactions)
-    ranked = made.with_ranker(made.model_.encoder_, data.transactions, split)
+    ranked = made.add_ranker(made.model_.encoder_, data.transactions, split)
     panel = made.features_.transform(data.transactions)
     head = made.model_.head_scores(panel)
     scores = ranked.score(data.transactions)
-    fitted = ranked.fitted().ranked["filtered"]
+    fitted = ranked.calibration_.regime_rankers["filtered"]
     wanted, variance = fitted.predict(
         np.log(head / (1 - head)), made.score(data.transactions).belief
     )
@@ -109,7 +109,7 @@ def test_another_models_encoder_is_no_ranker() -> None:
     made, data = neural("anchored")
     other, _ = neural("none")
     with pytest.raises(ConfigError, match="not the one that the detector's model has"):
-        made.with_ranker(other.model_.encoder_, data.transactions, time_split(data.transactions))
+        made.add_ranker(other.model_.encoder_, data.transactions, time_split(data.transactions))
 
 
 def test_uncertain_latents_in_a_detector(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from tests.features.cases import SHOP, Data, of_frame, shop_frame
 from turncoat import ConfigError, DataError, Detector, load
 from turncoat.features import Features
 from turncoat.scoring import DetectorState, Regimes
-from turncoat.scoring.ranker import RegimeRanker
-from turncoat.scoring.rankers import ranker_columns
+from turncoat.scoring.rankers import RegimeRanker, build_ranker_matrix
 
 from .cases import model_of, replayed, time_split
 
@@ -257,7 +256,7 @@ def classifier(early: bool = False) -> Any:
     transactions = scored_shop().transactions
     split = time_split(transactions)
     panel = plain_detector().features_.transform(transactions)
-    columns = ranker_columns(panel.continuous, panel.categorical)
+    columns = build_ranker_matrix(panel.continuous, panel.categorical)
     settings: dict[str, Any] = {
         "n_estimators": 25,
         "max_depth": 3,
@@ -281,7 +280,7 @@ def ranked_detector(ranker: str) -> Detector:
         model = classifier(ranker == "early")
         given = model.get_booster() if ranker == "booster" else model
     transactions = scored_shop().transactions
-    return plain_detector().with_ranker(given, transactions, time_split(transactions))
+    return plain_detector().add_ranker(given, transactions, time_split(transactions))
 
 
 RANKERS = pytest.mark.parametrize("ranker", ["column", "xgboost", "booster", "early"])
@@ -304,7 +303,10 @@ def test_a_ranked_detector_scores_live_as_in_batch(ranker: str) -> None:
 
 def test_a_row_alone_is_judged_as_among_others() -> None:
     made, data = ranked_detector("column"), scored_shop()
-    ranked, belief = made.parts_.ranked["filtered"], made.score(data.transactions).belief
+    ranked, belief = (
+        made.calibration_.regime_rankers["filtered"],
+        made.score(data.transactions).belief,
+    )
     external = data.transactions.column("mine")
     together = ranked.predict(external, belief)
     for i in range(len(belief)):
@@ -322,7 +324,7 @@ def test_the_scores_are_those_of_the_regime_ranker(ranker: str, mode: str) -> No
     if ranker == "column":
         external = transactions.column("mine")
     else:
-        columns = ranker_columns(panel.continuous, panel.categorical)
+        columns = build_ranker_matrix(panel.continuous, panel.categorical)
         external = classifier(ranker == "early").predict(columns, output_margin=True).astype(float)
     scores = made.score(transactions, mode=mode)
     by_hand = fitted(
@@ -359,7 +361,7 @@ def test_the_detector_without_a_ranker_is_left_alone() -> None:
     np.testing.assert_array_equal(
         plain_detector().score(scored_shop().transactions).probability, before
     )
-    assert plain_detector().parts_.ranker is None
+    assert plain_detector().calibration_.ranker is None
     state, _ = plain_detector().score_one(None, scored_shop().rows[0])
     ranked_detector("column").score_one(
         DetectorState(state.customer, None), scored_shop().rows[1]
@@ -370,7 +372,7 @@ def test_a_ranker_of_a_frame_is_taken_by_its_columns_order() -> None:
     transactions = scored_shop().transactions
     split = time_split(transactions)
     panel = plain_detector().features_.transform(transactions)
-    columns = ranker_columns(panel.continuous, panel.categorical)
+    columns = build_ranker_matrix(panel.continuous, panel.categorical)
     frame = pd.DataFrame(columns, columns=[f"column {i}" for i in range(columns.shape[1])])
     settings: dict[str, Any] = {"n_estimators": 5, "n_jobs": 1}
     named = xgboost.XGBClassifier(**settings).fit(
@@ -380,7 +382,7 @@ def test_a_ranker_of_a_frame_is_taken_by_its_columns_order() -> None:
         columns[split.fit], transactions.labels[split.fit]
     )
     one, other = (
-        plain_detector().with_ranker(r, transactions, split).score(transactions).probability
+        plain_detector().add_ranker(r, transactions, split).score(transactions).probability
         for r in (named, plain)
     )
     np.testing.assert_array_equal(one, other)
@@ -391,16 +393,16 @@ def test_rankers_that_do_not_fit_are_refused() -> None:
     split = time_split(transactions)
     narrow = xgboost.XGBClassifier(n_estimators=2, n_jobs=1).fit(np.zeros((4, 3)), [0, 1, 0, 1])
     with pytest.raises(ConfigError, match=r"fitted on 3 columns; the panel has \d+"):
-        made.with_ranker(narrow, transactions, split)
+        made.add_ranker(narrow, transactions, split)
     with pytest.raises(ConfigError, match="not among the schema's continuous columns"):
-        made.with_ranker("device", transactions, split)
+        made.add_ranker("device", transactions, split)
     for wrong in (LogisticRegression(), 3, None, np.zeros(700)):
         with pytest.raises(
             ConfigError, match="a column's name, a fitted XGBoost model or the model's own encoder"
         ):
-            made.with_ranker(wrong, transactions, split)
+            made.add_ranker(wrong, transactions, split)
     with pytest.raises(DataError, match="missing or infinite"):
-        made.with_ranker("age", transactions, split)
+        made.add_ranker("age", transactions, split)
 
 
 def test_missing_scores_are_refused_when_scoring() -> None:
@@ -415,8 +417,8 @@ def test_missing_scores_are_refused_when_scoring() -> None:
     panel = made.features_.transform(data.transactions)
     with pytest.raises(DataError, match="scores are missing"):
         made.score_panel(panel)
-    with pytest.raises(DataError, match="one for each of the 700 rows"):
-        made.score_panel(panel, external=np.zeros(3))
+    with pytest.raises(DataError, match="one value for each of the 700 rows"):
+        made.score_panel(panel, ranker_scores=np.zeros(3))
 
 
 def test_the_ranker_does_not_see_the_test_part() -> None:
@@ -427,7 +429,7 @@ def test_the_ranker_does_not_see_the_test_part() -> None:
     other = of_frame(frame.with_columns(mine=pl.when(hit).then(99.0).otherwise(pl.col("mine")),
                                         fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))), SCORED)  # fmt: skip
     one, two = (
-        plain_detector().with_ranker("mine", d.transactions, split).parts_.ranked
+        plain_detector().add_ranker("mine", d.transactions, split).calibration_.regime_rankers
         for d in (data, other)
     )
     assert one is not None

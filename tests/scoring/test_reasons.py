@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from turncoat.features import FeatureRow, Features
 from turncoat.features.plan import FeaturePlan
 from turncoat.models.live import Contrasts
 from turncoat.scoring import DetectorState, Score
-from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Reason, Sources, reasons
-from turncoat.scoring.wording import Wording
+from turncoat.scoring.descriptions import AVERAGE, HISTORY, OTHERS, FeatureDescriber, Sources
+from turncoat.scoring.reasons import Reason, list_reasons
 
 from .cases import EVERY, data_of, detector, forward, log_terms, model_of, replayed, time_split
 
@@ -70,7 +71,7 @@ def test_reasons_add_up_to_the_log_odds(
     rows, odds, missing = expected_log_odds(made, data)
     live = replayed(made, data_of(data), n_reasons=EVERY)
     few = replayed(made, data_of(data), n_reasons=2)
-    assert {live[i].seen for i in rows} > {1, 2}
+    assert {live[i].n_seen for i in rows} > {1, 2}
     assert missing.any()
     np.testing.assert_allclose([total(live[i]) for i in rows], odds, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose([total(few[i]) for i in rows], odds, rtol=1e-8, atol=1e-9)
@@ -143,7 +144,7 @@ PLANS = {
 
 @cache
 def plan_of(name: str) -> FeaturePlan:
-    return PLANS[name]().fitted()
+    return PLANS[name]().plan
 
 
 def made_of(history: float, cells: Any, codes: Any, average: float = 0.0) -> Contrasts:
@@ -152,17 +153,23 @@ def made_of(history: float, cells: Any, codes: Any, average: float = 0.0) -> Con
     return Contrasts(0, np.array([1]), np.array([history]), *terms, np.array([average]))
 
 
+def described(sources: Sources, words: Any) -> Any:
+    return SimpleNamespace(sources=sources, describe=words)
+
+
 def named(made: Contrasts, sources: Sources, most: int | None = None) -> tuple[Reason, ...]:
     """Reasons of one row whose words are the sources' names."""
     words = [lambda _, name=name: f"{name}!" for name in sources.names]
-    (found,) = reasons(made, sources, words, [FeatureRow(made.cells[0], made.codes[0])], most)
+    (found,) = list_reasons(
+        made, described(sources, words), [FeatureRow(made.cells[0], made.codes[0])], most
+    )
     return found
 
 
 @pytest.mark.parametrize("name", list(PLANS))
 def test_every_feature_has_one_source_and_none_is_lost(name: str) -> None:
     plan = plan_of(name)
-    sources = Wording(plan).sources
+    sources = FeatureDescriber(plan).sources
     of_continuous, of_categorical = sources.continuous, sources.categorical
     assert len(of_continuous) == len(plan.continuous)
     assert len(of_categorical) == len(plan.categorical)
@@ -184,7 +191,7 @@ def test_every_feature_has_one_source_and_none_is_lost(name: str) -> None:
 
 def test_features_go_where_a_person_would_look_for_them() -> None:
     plan = plan_of("shop, every flag")
-    sources = Wording(plan).sources
+    sources = FeatureDescriber(plan).sources
     of_continuous = dict(zip(plan.continuous, sources.continuous, strict=True))
     of_categorical = dict(zip(plan.categorical, sources.categorical, strict=True))
     expected = {
@@ -272,7 +279,9 @@ def test_rows_do_not_mix() -> None:
     )
     words = [lambda row, name=name: f"{name} {row.continuous[0]}" for name in sources.names]
     together = Contrasts(0, np.ones(6, np.int64), history, cells, codes, rest)
-    found = reasons(together, sources, words, map(FeatureRow, cells, codes), 3)
+    found = list_reasons(
+        together, described(sources, words), list(map(FeatureRow, cells, codes)), 3
+    )
     for i, of_row in enumerate(found):
         alone = Contrasts(
             0,
@@ -282,7 +291,9 @@ def test_rows_do_not_mix() -> None:
             codes[i : i + 1],
             rest[i : i + 1],
         )
-        assert reasons(alone, sources, words, [FeatureRow(cells[i], codes[i])], 3) == [of_row]
+        assert list_reasons(
+            alone, described(sources, words), [FeatureRow(cells[i], codes[i])], 3
+        ) == [of_row]
 
 
 # ---------------------------------------------------------------------------------------------------- words
@@ -417,10 +428,12 @@ def test_a_column_that_never_varied_is_only_called_missing_where_it_is() -> None
     data = of_frame(frame)
     features = Features(missing_flags="all").fit(data.transactions)
     assert "age" not in features.feature_names[0]
-    wording = Wording(features.plan)
+    describer = FeatureDescriber(features.plan)
     for value, text in ((40.0, "age"), (None, "age missing")):
         _, row = features.step(None, data.rows[0] | {"age": value})
-        assert dict(zip(wording.sources.names, wording.words, strict=True))["age"](row) == text
+        assert (
+            dict(zip(describer.sources.names, describer.describe, strict=True))["age"](row) == text
+        )
 
 
 anything = st.one_of(
@@ -491,13 +504,13 @@ def test_no_feature_row_is_too_strange_for_words(name: str, data: st.DataObject)
         st.lists(cells, min_size=len(plan.continuous), max_size=len(plan.continuous))
     )
     codes = [data.draw(st.integers(-1, size - 1)) for size in plan.n_categories]
-    wording = Wording(plan)
+    describer = FeatureDescriber(plan)
     with np.errstate(over="ignore"):
         texts = [
             words(FeatureRow(np.array(continuous, np.float32), np.array(codes, np.int16)))
-            for words in wording.words
+            for words in describer.describe
         ]
-    assert len(texts) == len(wording.sources.names)
+    assert len(texts) == len(describer.sources.names)
     assert all(isinstance(text, str) and text for text in texts)
 
 

@@ -17,22 +17,26 @@ from scipy.stats import beta
 
 from turncoat import BundleError, ConfigError, DataError, Detector, NotFittedError, load
 from turncoat.scoring import Regimes
-from turncoat.scoring.calibrations import (
-    About,
-    calibrations,
-    current_calibration,
+from turncoat.scoring.bundle import (
+    CalibrationMetadata,
+    list_calibrations,
+    read_current,
     save_calibration,
     use_calibration,
 )
-from turncoat.scoring.scores import beta_interval
-from turncoat.scoring.soundness import check_detector
+from turncoat.scoring.calibration import UNSAVED
+from turncoat.scoring.scores import compute_beta_interval
 
 from .cases import data_of, detector
 from .test_bundle import params_file, rewrite, rewrite_arrays
 from .test_ranker import drawn, fitted, plain_detector, ranked_detector, scored_shop
 from .test_regimes import LENGTH, measured, random_case, true_rates, world
 
-ABOUT = About(created=1.7e9, n_rows=200, n_frauds=20, keep=1.0)
+METADATA = CalibrationMetadata(created=1.7e9, n_rows=200, n_frauds=20, keep=1.0)
+
+
+def save(folder: Path, made: Detector, metadata: CalibrationMetadata = METADATA) -> int:
+    return save_calibration(folder, made.calibration_, made.digest_, metadata)
 
 
 def apart(n_rows: tuple[int, int], n_frauds: tuple[int, int]) -> Regimes:
@@ -43,7 +47,7 @@ def apart(n_rows: tuple[int, int], n_frauds: tuple[int, int]) -> Regimes:
 
 @pytest.mark.parametrize("keep", [1.0, 0.4, 0.0])
 def test_independent_rows_update_a_beta_posterior_in_closed_form(keep: float) -> None:
-    updated = apart((40, 10), (4, 5)).updated(apart((30, 20), (3, 1)), keep)
+    updated = apart((40, 10), (4, 5)).update(apart((30, 20), (3, 1)), keep)
     a, b = updated.posterior
     np.testing.assert_allclose(a, [0.5 + 4 * keep + 3, 0.5 + 5 * keep + 1])
     np.testing.assert_allclose(b, [0.5 + 36 * keep + 27, 0.5 + 5 * keep + 19])
@@ -58,7 +62,7 @@ def test_sources_are_weighed_by_their_evidence_not_by_their_rows() -> None:
     labels = np.repeat(np.arange(20) < 10, 500)
     alike = measured(np.ones((10_000, 1)), labels, np.full(20, 500))
     sure = measured(np.ones((200, 1)), np.arange(200) < 2)
-    updated = sure.updated(alike)
+    updated = sure.update(alike)
     a, b = updated.posterior
     np.testing.assert_allclose(a, sure.posterior[0] + alike.posterior[0] - 0.5)
     np.testing.assert_allclose(b, sure.posterior[1] + alike.posterior[1] - 0.5)
@@ -79,12 +83,12 @@ def test_two_halves_are_the_whole(seed: int) -> None:
         measured(probs[:middle], labels[:middle], lengths[:half]),
         measured(probs[middle:], labels[middle:], lengths[half:]),
     )
-    twice, once = old.updated(first).updated(second), old.updated(measured(probs, labels, lengths))
+    twice, once = old.update(first).update(second), old.update(measured(probs, labels, lengths))
     np.testing.assert_allclose(twice.mass, once.mass)
     np.testing.assert_allclose(twice.evidence, once.evidence, rtol=0.1)
     np.testing.assert_allclose(twice.mean_rates, once.mean_rates, rtol=0.05, atol=0.005)
     np.testing.assert_allclose(twice.rate_variances, once.rate_variances, rtol=0.15)
-    other_way = old.updated(second).updated(first)
+    other_way = old.update(second).update(first)
     for name in ("mass", "frauds", "evidence"):
         np.testing.assert_allclose(getattr(twice, name), getattr(other_way, name))
     np.testing.assert_allclose(twice.correlation, other_way.correlation, atol=2e-3)
@@ -96,7 +100,7 @@ def test_a_fraud_rate_that_doubled_is_found(keep: float) -> None:
     old = measured(beliefs, labels, np.full(3000, LENGTH))
     more = np.random.default_rng(0).random(len(labels)) < (true_rates() * 2 * beliefs).sum(axis=1)
     new = measured(beliefs, more, np.full(3000, LENGTH))
-    updated = old.updated(new, keep)
+    updated = old.update(new, keep)
     if keep == 0.0:
         np.testing.assert_array_equal(updated.mean_rates, new.mean_rates)
         np.testing.assert_allclose(updated.correlation, new.correlation, atol=1e-12)
@@ -124,8 +128,8 @@ def test_updated_intervals_cover_the_truth(concentration: float | None) -> None:
             measured(beliefs[a:b], labels[a:b], np.full(n, LENGTH))
             for a, b, n in ((start, middle, sizes[0]), (middle, end, sizes[1]))
         )
-        updated = old.updated(new)
-        low, high = beta_interval(updated.mean_rates, updated.rate_variances, 0.9)
+        updated = old.update(new)
+        low, high = compute_beta_interval(updated.mean_rates, updated.rate_variances, 0.9)
         covered += (low <= true_rates()) & (true_rates() <= high)
     assert 0.85 <= (covered / repetitions).mean() <= 0.97, covered / repetitions
     assert (covered / repetitions).min() >= 0.84, covered / repetitions
@@ -133,7 +137,7 @@ def test_updated_intervals_cover_the_truth(concentration: float | None) -> None:
 
 def test_errors_that_go_together_still_do_and_the_rest_stays() -> None:
     old, new = (measured(*random_case(seed, n_rows=900)) for seed in (3, 4))
-    updated = old.updated(new, 0.7)
+    updated = old.update(new, 0.7)
     low, high = (
         np.minimum(old.correlation, new.correlation),
         np.maximum(old.correlation, new.correlation),
@@ -144,20 +148,20 @@ def test_errors_that_go_together_still_do_and_the_rest_stays() -> None:
     np.testing.assert_array_equal(updated.stickiness, old.stickiness)
     further = replace(new, part="labels")
     assert (
-        old.updated(further).part
-        == old.updated(further).updated(further).part
+        old.update(further).part
+        == old.update(further).update(further).part
         == "calibration + labels"
     )
-    assert old.updated(further, keep=0).part == "labels"
+    assert old.update(further, keep=0).part == "labels"
 
 
 def test_a_regime_that_is_new_or_no_longer_seen_keeps_what_is_known_of_it() -> None:
     first, second = np.repeat(np.eye(2)[:1], 50, axis=0), np.repeat(np.eye(2)[1:], 30, axis=0)
     old, new = measured(first, np.arange(50) < 5), measured(second, np.arange(30) < 15)
-    updated = old.updated(new)
+    updated = old.update(new)
     np.testing.assert_allclose(updated.rates, [0.1, 0.5])
     np.testing.assert_allclose(updated.evidence, [50, 30])
-    forgotten = old.updated(new, keep=0)
+    forgotten = old.update(new, keep=0)
     assert forgotten.rates[0] == pytest.approx(0.5)  # the overall rate
     assert forgotten.evidence[0] == 0
 
@@ -166,11 +170,11 @@ def test_updates_that_do_not_fit_are_refused() -> None:
     old = apart((40, 10), (4, 5))
     for keep in (-0.1, 1.1, np.nan, "all", True):
         with pytest.raises(ConfigError, match="keep is"):
-            old.updated(old, keep)
+            old.update(old, keep)
     with pytest.raises(DataError, match="2 filtered regimes cannot be updated with 1 filtered"):
-        old.updated(measured(np.ones((5, 1)), np.zeros(5)))
+        old.update(measured(np.ones((5, 1)), np.zeros(5)))
     with pytest.raises(DataError, match="2 smoothed"):
-        old.updated(replace(old, mode="smoothed"))
+        old.update(replace(old, mode="smoothed"))
 
 
 # ---- rankers
@@ -179,7 +183,7 @@ def test_updates_that_do_not_fit_are_refused() -> None:
 def test_a_ranker_that_learns_nothing_new_stays_as_it_is() -> None:
     old = fitted(*drawn(900, 1))
     scores, belief, labels = drawn(50, 2)
-    same = old.updated(scores, belief * 0.0, labels, np.arange(51))
+    same = old.update(scores, belief * 0.0, labels, np.arange(51))
     for name in ("centre", "spread", "intercepts", "slopes"):
         np.testing.assert_allclose(getattr(same, name), getattr(old, name), atol=1e-9)
     np.testing.assert_allclose(same.covariance, old.covariance, rtol=1e-6, atol=1e-9)
@@ -189,7 +193,7 @@ def test_a_ranker_that_learns_nothing_new_stays_as_it_is() -> None:
 def test_the_updated_lines_are_the_most_likely_ones_given_a_gaussian_prior(keep: float) -> None:
     old = fitted(*drawn(500, 1))
     scores, belief, labels = drawn(400, 2)
-    new = old.updated(scores, belief, labels, np.arange(401), keep)
+    new = old.update(scores, belief, labels, np.arange(401), keep)
     known = np.stack([old.intercepts, old.slopes], axis=1).ravel()
     precision, z = np.linalg.inv(old.covariance / keep), (scores - old.centre) / old.spread
 
@@ -208,7 +212,7 @@ def test_the_updated_lines_are_the_most_likely_ones_given_a_gaussian_prior(keep:
 def test_an_update_is_about_a_fit_to_all_rows() -> None:
     one, two = drawn(3000, 1), drawn(3000, 2)
     whole = fitted(*(np.concatenate(parts) for parts in zip(one, two, strict=True)), shrinkage=0.0)
-    updated = fitted(*one, shrinkage=0.0).updated(*two, np.arange(3001))
+    updated = fitted(*one, shrinkage=0.0).update(*two, np.arange(3001))
     at, belief, _ = drawn(200, 3)
     np.testing.assert_allclose(
         updated.predict(at, belief)[0], whole.predict(at, belief)[0], atol=0.01
@@ -220,7 +224,7 @@ def test_an_update_is_about_a_fit_to_all_rows() -> None:
 def test_with_little_kept_it_is_a_fit_to_the_new_rows() -> None:
     one, two = drawn(2000, 1), drawn(5000, 2)
     flipped = (two[0], two[1], 1 - two[2])
-    forgot = fitted(*one, shrinkage=0.0).updated(*flipped, np.arange(5001), keep=0.0)
+    forgot = fitted(*one, shrinkage=0.0).update(*flipped, np.arange(5001), keep=0.0)
     fresh = fitted(*flipped, shrinkage=0.0)
     at, belief, _ = drawn(200, 3)
     np.testing.assert_allclose(
@@ -232,7 +236,7 @@ def test_customers_that_are_alike_count_against_an_update() -> None:
     old = fitted(*drawn(600, 1))
     alike = [np.repeat(part, 15, axis=0) for part in drawn(60, 2)]
     together, single = (
-        old.updated(*alike, offsets) for offsets in (np.arange(0, 901, 15), np.arange(901))
+        old.update(*alike, offsets) for offsets in (np.arange(0, 901, 15), np.arange(901))
     )
     assert np.trace(together.covariance) > 1.2 * np.trace(single.covariance)
 
@@ -242,7 +246,7 @@ def test_customers_that_are_alike_count_against_an_update() -> None:
 def test_labels_of_one_kind_leave_finite_lines(label: int, keep: float) -> None:
     old = fitted(*drawn(900, 1))
     scores, belief, labels = drawn(300, 2)
-    new = old.updated(scores, belief, np.full_like(labels, label), np.arange(301), keep)
+    new = old.update(scores, belief, np.full_like(labels, label), np.arange(301), keep)
     assert np.isfinite(new.covariance).all()
     probability, variance = new.predict(scores, belief)
     assert np.sign((probability - old.predict(scores, belief)[0]).mean()) == 2 * label - 1
@@ -252,7 +256,7 @@ def test_labels_of_one_kind_leave_finite_lines(label: int, keep: float) -> None:
 def test_a_ranker_without_slopes_is_updated_without() -> None:
     old = fitted(*drawn(900, 1), shrinkage=0.0, with_slopes=False)
     scores, belief, labels = drawn(300, 2)
-    new = old.updated(scores, belief, labels, np.arange(301))
+    new = old.update(scores, belief, labels, np.arange(301))
     assert (new.slopes == 0).all()
     assert not new.covariance[1::2].any()
     assert np.abs(new.intercepts - old.intercepts).max() > 1e-3
@@ -262,14 +266,14 @@ def test_ranker_updates_that_do_not_fit_are_refused() -> None:
     old = fitted(*drawn(900, 1))
     scores, belief, labels = drawn(30, 2)
     with pytest.raises(DataError, match="no labelled transaction"):
-        old.updated(scores[:0], belief[:0], labels[:0], np.array([0]))
+        old.update(scores[:0], belief[:0], labels[:0], np.array([0]))
     for wrong in ((scores[:9], belief), (scores, belief[:, :2]), (scores, belief[:9])):
         with pytest.raises(DataError, match="30 labels need as many"):
-            old.updated(*wrong, labels, np.arange(31))
+            old.update(*wrong, labels, np.arange(31))
     with pytest.raises(DataError, match="missing or infinite on row 0"):
-        old.updated(scores * np.nan, belief, labels, np.arange(31))
+        old.update(scores * np.nan, belief, labels, np.arange(31))
     with pytest.raises(ConfigError, match="keep"):
-        old.updated(scores, belief, labels, np.arange(31), keep=2.0)
+        old.update(scores, belief, labels, np.arange(31), keep=2.0)
 
 
 # ---- detectors
@@ -278,7 +282,7 @@ def test_ranker_updates_that_do_not_fit_are_refused() -> None:
 def newly_labelled(made: Detector, doubled: bool = True) -> dict[str, Any]:
     """Beliefs of the shop's rows, with frauds at twice the measured shares, or at these shares."""
     transactions = (
-        scored_shop().transactions if made.parts_.ranker else data_of("shop").transactions
+        scored_shop().transactions if made.calibration_.ranker else data_of("shop").transactions
     )
     scores = made.score(transactions)
     chances = np.minimum(scores.probability * (2 if doubled else 1), 0.99)
@@ -288,7 +292,7 @@ def newly_labelled(made: Detector, doubled: bool = True) -> dict[str, Any]:
 
 @cache
 def recalibrated(keep: float = 1.0) -> Detector:
-    return detector().recalibrated(**newly_labelled(detector()), keep=keep)
+    return detector().recalibrate(**newly_labelled(detector()), keep=keep)
 
 
 def test_a_recalibrated_detector_scores_with_the_updated_regimes() -> None:
@@ -298,7 +302,7 @@ def test_a_recalibrated_detector_scores_with_the_updated_regimes() -> None:
         other = recalibrated(keep)
         new = Regimes.measure(given["beliefs"], given["labels"], given["offsets"], made.regimes.stickiness,
                               part="labels", mode="filtered", in_sample=False)  # fmt: skip
-        expected = made.regimes.updated(new, keep)
+        expected = made.regimes.update(new, keep)
         np.testing.assert_allclose(other.regimes.mean_rates, expected.mean_rates)
         scores = other.score(transactions)
         np.testing.assert_array_equal(scores.belief, made.score(transactions).belief)
@@ -315,9 +319,9 @@ def test_everything_else_of_it_stays_and_so_does_the_old_one() -> None:
     made, transactions = detector(), data_of("shop").transactions
     before = made.score(transactions).probability
     other = recalibrated()
-    assert other.parts_.regimes["smoothed"] is made.parts_.regimes["smoothed"]
-    assert other.parts_.in_sample is made.parts_.in_sample
-    assert (made.calibration_, other.calibration_) == (0, -1)
+    assert other.calibration_.regimes["smoothed"] is made.calibration_.regimes["smoothed"]
+    assert other.calibration_.in_sample is made.calibration_.in_sample
+    assert (made.calibration_.number, other.calibration_.number) == (0, -1)
     np.testing.assert_array_equal(made.score(transactions).probability, before)
     state, score = made.score_one(None, data_of("shop").rows[0])
     other_state, other_score = other.score_one(None, data_of("shop").rows[0])
@@ -326,7 +330,7 @@ def test_everything_else_of_it_stays_and_so_does_the_old_one() -> None:
     assert other_score.probability == pytest.approx(
         np.array(score.belief) @ other.regimes.mean_rates
     )
-    check_detector(other)
+    other.calibration_.check(len(made.features_.plan.continuous))
     assert "calibration + labels part, filtered, held out" in other.describe()
 
 
@@ -335,10 +339,10 @@ def test_rows_without_a_label_and_customers_without_one_are_left_out() -> None:
     known = np.arange(len(given["labels"])) % 3 == 0
     known[: given["offsets"][1]] = False
     offsets = np.searchsorted(np.flatnonzero(known), given["offsets"])
-    some = made.recalibrated(
+    some = made.recalibrate(
         given["beliefs"], np.where(known, given["labels"], -1), given["offsets"]
     )
-    same = made.recalibrated(given["beliefs"][known], given["labels"][known], offsets)
+    same = made.recalibrate(given["beliefs"][known], given["labels"][known], offsets)
     np.testing.assert_array_equal(some.regimes.mean_rates, same.regimes.mean_rates)
     np.testing.assert_array_equal(some.regimes.evidence, same.regimes.evidence)
     assert some.regimes.n_rows == pytest.approx(made.regimes.n_rows + known.sum())
@@ -348,35 +352,40 @@ def test_rows_without_a_label_and_customers_without_one_are_left_out() -> None:
 def test_a_ranker_is_recalibrated_too(ranker: str) -> None:
     made, data = ranked_detector(ranker), scored_shop()
     given = newly_labelled(made)
-    external = made.parts_.ranker.of_transactions(
+    external = made.calibration_.ranker.score_transactions(
         data.transactions, made.features_.transform(data.transactions)
     )
-    with pytest.raises(DataError, match="give the ranker's score of each row as `external`"):
-        made.recalibrated(**given)
-    with pytest.raises(DataError, match="one for each of the 700 rows"):
-        made.recalibrated(**given, external=external[:3])
-    other = made.recalibrated(**given, external=external, keep=0.5)
-    lines = made.parts_.ranked["filtered"].updated(
+    with pytest.raises(DataError, match="or pass `ranker_scores`"):
+        made.recalibrate(**given)
+    with pytest.raises(DataError, match="one value for each of the 700 rows"):
+        made.recalibrate(**given, ranker_scores=external[:3])
+    other = made.recalibrate(**given, ranker_scores=external, keep=0.5)
+    lines = made.calibration_.regime_rankers["filtered"].update(
         external, given["beliefs"], given["labels"], given["offsets"], 0.5
     )
     np.testing.assert_allclose(
         other.score(data.transactions).probability, lines.predict(external, given["beliefs"])[0]
     )
-    assert other.parts_.ranked["smoothed"] is made.parts_.ranked["smoothed"]
-    assert other.parts_.ranker is made.parts_.ranker
+    assert (
+        other.calibration_.regime_rankers["smoothed"]
+        is made.calibration_.regime_rankers["smoothed"]
+    )
+    assert other.calibration_.ranker is made.calibration_.ranker
     assert (
         other.score(data.transactions).probability.mean()
         > 1.2 * made.score(data.transactions).probability.mean()
     )
-    check_detector(other)
+    other.calibration_.check(len(made.features_.plan.continuous))
 
 
 def test_the_reference_scores_are_those_of_the_new_calibration() -> None:
     made, other = detector(), recalibrated(0.0)
-    sampled = made.parts_.reference.beliefs.astype(float) @ other.regimes.mean_rates
-    assert other.parts_.reference.mean_score == pytest.approx(sampled.mean())
-    assert other.parts_.reference.mean_score > 1.3 * made.parts_.reference.mean_score
-    np.testing.assert_array_equal(other.parts_.reference.means, made.parts_.reference.means)
+    sampled = made.calibration_.reference.beliefs.astype(float) @ other.regimes.mean_rates
+    assert other.calibration_.reference.mean_score == pytest.approx(sampled.mean())
+    assert other.calibration_.reference.mean_score > 1.3 * made.calibration_.reference.mean_score
+    np.testing.assert_array_equal(
+        other.calibration_.reference.means, made.calibration_.reference.means
+    )
 
 
 def test_what_does_not_fit_a_detector_is_refused() -> None:
@@ -404,11 +413,11 @@ def test_what_does_not_fit_a_detector_is_refused() -> None:
     ]
     for change, match in wrong:
         with pytest.raises(DataError, match=match):
-            made.recalibrated(**{**given, **change})
+            made.recalibrate(**{**given, **change})
     with pytest.raises(ConfigError, match="keep is 3"):
-        made.recalibrated(**given, keep=3)
+        made.recalibrate(**given, keep=3)
     with pytest.raises(NotFittedError):
-        Detector().recalibrated(**given)
+        Detector().recalibrate(**given)
 
 
 # ---- on disk
@@ -428,12 +437,12 @@ def test_calibrations_are_numbered_used_and_listed(folder: Path) -> None:
     made, one, two = (
         detector(),
         recalibrated(1.0),
-        detector().recalibrated(**newly_labelled(detector()), keep=0.25),
+        detector().recalibrate(**newly_labelled(detector()), keep=0.25),
     )
-    assert [info.number for info in calibrations(folder)] == [0]
-    assert calibrations(folder)[0].current
-    assert save_calibration(folder, one, ABOUT) == 1
-    assert save_calibration(folder, two, replace(ABOUT, created=1.8e9, keep=0.25)) == 2
+    assert [info.number for info in list_calibrations(folder)] == [0]
+    assert list_calibrations(folder)[0].is_current
+    assert save(folder, one) == 1
+    assert save(folder, two, replace(METADATA, created=1.8e9, keep=0.25)) == 2
     for number, expected in ((None, two), (0, made), (1, one), (2, two)):
         loaded = load(folder, number)
         np.testing.assert_array_equal(loaded.regimes.mean_rates, expected.regimes.mean_rates)
@@ -441,12 +450,12 @@ def test_calibrations_are_numbered_used_and_listed(folder: Path) -> None:
             loaded.regimes.rate_covariance, expected.regimes.rate_covariance
         )
         np.testing.assert_array_equal(
-            loaded.parts_.reference.counts, expected.parts_.reference.counts
+            loaded.calibration_.reference.counts, expected.calibration_.reference.counts
         )
-        assert loaded.calibration_ == (2 if number is None else number)
-        assert loaded.version_ == made.version_
-    original, first, second = calibrations(folder)
-    assert (original.created, original.keep, original.current, original.usable) == (
+        assert loaded.calibration_.number == (2 if number is None else number)
+        assert loaded.digest_ == made.digest_
+    original, first, second = list_calibrations(folder)
+    assert (original.created, original.keep, original.is_current, original.is_usable) == (
         None,
         None,
         False,
@@ -460,34 +469,34 @@ def test_calibrations_are_numbered_used_and_listed(folder: Path) -> None:
         first.n_rows,
         first.n_frauds,
         first.keep,
-        first.current,
+        first.is_current,
     ) == (1, 1.7e9, 200, 20, 1.0, False)
-    assert (second.number, second.keep, second.current, second.model_version) == (
+    assert (second.number, second.keep, second.is_current, second.model_digest) == (
         2,
         0.25,
         True,
-        made.version_,
+        made.digest_,
     )
-    assert two.calibration_ == 2
+    assert two.calibration_.number == UNSAVED
 
 
 def test_an_earlier_one_can_be_used_again(folder: Path) -> None:
-    save_calibration(folder, recalibrated(1.0), ABOUT)
-    save_calibration(folder, recalibrated(0.0), ABOUT)
+    save(folder, recalibrated(1.0))
+    save(folder, recalibrated(0.0))
     use_calibration(folder, 1)
-    assert load(folder).calibration_ == 1
+    assert load(folder).calibration_.number == 1
     use_calibration(folder, 0)
     np.testing.assert_array_equal(rates(folder), detector().regimes.mean_rates)
     with pytest.raises(BundleError, match="no calibration 7; it has 0, 1, 2"):
         use_calibration(folder, 7)
-    assert current_calibration(folder) == 0
-    assert save_calibration(folder, recalibrated(0.0), ABOUT) == 3  # numbers are not used twice
-    assert load(folder).calibration_ == 3
+    assert read_current(folder) == 0
+    assert save(folder, recalibrated(0.0)) == 3  # numbers are not used twice
+    assert load(folder).calibration_.number == 3
 
 
 def test_the_original_can_be_named_before_there_are_others(folder: Path) -> None:
     use_calibration(folder, 0)
-    assert load(folder).calibration_ == 0
+    assert load(folder).calibration_.number == 0
     with pytest.raises(BundleError, match="0001 is not a saved calibration"):
         load(folder, 1)
 
@@ -496,11 +505,11 @@ def test_the_original_can_be_named_before_there_are_others(folder: Path) -> None
 def test_a_ranker_s_calibration_is_saved(ranker: str, tmp_path: Path) -> None:
     made, transactions = ranked_detector(ranker), scored_shop().transactions
     made.save(tmp_path)
-    external = made.parts_.ranker.of_transactions(
+    external = made.calibration_.ranker.score_transactions(
         transactions, made.features_.transform(transactions)
     )
-    other = made.recalibrated(**newly_labelled(made), external=external)
-    save_calibration(tmp_path, other, ABOUT)
+    other = made.recalibrate(**newly_labelled(made), ranker_scores=external)
+    save(tmp_path, other)
     np.testing.assert_array_equal(
         load(tmp_path).score(transactions).probability, other.score(transactions).probability
     )
@@ -511,42 +520,42 @@ def test_a_ranker_s_calibration_is_saved(ranker: str, tmp_path: Path) -> None:
         load(tmp_path, 0).score(transactions).probability, made.score(transactions).probability
     )
     load(tmp_path, 0).save(tmp_path)  # the same detector, saved again
-    assert load(tmp_path).calibration_ == 1
+    assert load(tmp_path).calibration_.number == 1
     plain_detector().save(tmp_path)  # the same model, without its ranker
-    assert load(tmp_path).calibration_ == 0
-    assert [info.usable for info in calibrations(tmp_path)] == [True, False]
+    assert load(tmp_path).calibration_.number == 0
+    assert [info.is_usable for info in list_calibrations(tmp_path)] == [True, False]
     with pytest.raises(BundleError, match="not the one that was recalibrated"):
-        save_calibration(tmp_path, other, ABOUT)
+        save(tmp_path, other)
 
 
 def test_calibrations_of_another_model_are_passed_over(folder: Path) -> None:
-    save_calibration(folder, recalibrated(), ABOUT)
+    save(folder, recalibrated())
     other = detector(kind="point")
     other.save(folder)
     loaded = load(folder)
-    assert loaded.calibration_ == 0
+    assert loaded.calibration_.number == 0
     np.testing.assert_array_equal(loaded.regimes.mean_rates, other.regimes.mean_rates)
-    with pytest.raises(BundleError, match="calibration 1 was made with another model"):
+    with pytest.raises(BundleError, match="calibration 1 belongs to another model"):
         load(folder, 1)
     with pytest.raises(BundleError, match="another model"):
         use_calibration(folder, 1)
     with pytest.raises(BundleError, match="not the one that was recalibrated"):
-        save_calibration(folder, recalibrated(), ABOUT)
-    original, left = calibrations(folder)
-    assert (original.current, left.current, left.usable) == (True, False, False)
-    again = other.recalibrated(**newly_labelled(other))
-    assert save_calibration(folder, again, ABOUT) == 2
+        save(folder, recalibrated())
+    original, left = list_calibrations(folder)
+    assert (original.is_current, left.is_current, left.is_usable) == (True, False, False)
+    again = other.recalibrate(**newly_labelled(other))
+    assert save(folder, again) == 2
     np.testing.assert_array_equal(rates(folder), again.regimes.mean_rates)
     detector().save(folder)  # the first one comes back, and what was in use was the other's
-    assert load(folder).calibration_ == 0
-    assert load(folder, 1).calibration_ == 1
+    assert load(folder).calibration_.number == 0
+    assert load(folder, 1).calibration_.number == 1
 
 
 @pytest.mark.parametrize("fails_at", ["params", "manifest.json", "current.json"])
 def test_an_interrupted_save_leaves_the_calibration_in_use(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
-    save_calibration(folder, recalibrated(1.0), ABOUT)
+    save(folder, recalibrated(1.0))
     put = os.replace
 
     def full_disk(source: str, target: Path) -> None:
@@ -556,16 +565,16 @@ def test_an_interrupted_save_leaves_the_calibration_in_use(
 
     monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(BundleError, match="No space left"):
-        save_calibration(folder, recalibrated(0.0), ABOUT)
+        save(folder, recalibrated(0.0))
     monkeypatch.undo()
     np.testing.assert_array_equal(rates(folder), recalibrated(1.0).regimes.mean_rates)
-    assert [info.number for info in calibrations(folder) if info.current] == [1]
-    assert save_calibration(folder, recalibrated(0.0), ABOUT) == 3
+    assert [info.number for info in list_calibrations(folder) if info.is_current] == [1]
+    assert save(folder, recalibrated(0.0)) == 3
     np.testing.assert_array_equal(rates(folder), recalibrated(0.0).regimes.mean_rates)
 
 
 def test_a_damaged_pointer_is_refused(folder: Path) -> None:
-    save_calibration(folder, recalibrated(), ABOUT)
+    save(folder, recalibrated())
     pointer = folder / "calibrations" / "current.json"
     whole = pointer.read_bytes()
     bad = [whole[:n] for n in range(len(whole))] + [
@@ -575,16 +584,16 @@ def test_a_damaged_pointer_is_refused(folder: Path) -> None:
         pointer.write_bytes(content)
         with pytest.raises(BundleError, match=r"current\.json"):
             load(folder)
-        assert load(folder, 1).calibration_ == 1
+        assert load(folder, 1).calibration_.number == 1
     pointer.write_text('{"current": 5}')
     with pytest.raises(BundleError, match="0005"):
         load(folder)
     use_calibration(folder, 1)
-    assert load(folder).calibration_ == 1
+    assert load(folder).calibration_.number == 1
 
 
 def test_a_damaged_calibration_is_refused_and_the_original_still_loads(folder: Path) -> None:
-    save_calibration(folder, recalibrated(), ABOUT)
+    save(folder, recalibrated())
     place = folder / "calibrations" / "0001"
     saved = {path: path.read_bytes() for path in place.iterdir()}
 
@@ -601,9 +610,9 @@ def test_a_damaged_calibration_is_refused_and_the_original_still_loads(folder: P
     for changes in (
         {"regimes": None},
         {"regimes": {}},
-        {"about": {}},
-        {"ranked": 3},
-        {"format_version": 2},
+        {"metadata": {}},
+        {"ranker": 3},
+        {"format_version": 3},
     ):
         rewrite(place, **changes)
         with pytest.raises(BundleError):
@@ -618,8 +627,8 @@ def test_a_damaged_calibration_is_refused_and_the_original_still_loads(folder: P
         with pytest.raises(BundleError):
             load(folder)
         restore()
-    assert load(folder, 0).calibration_ == 0
-    assert load(folder).calibration_ == 1
+    assert load(folder, 0).calibration_.number == 0
+    assert load(folder).calibration_.number == 1
     params_file(place).unlink()
     with pytest.raises(BundleError, match="cannot read params"):
         load(folder)
@@ -629,32 +638,32 @@ def test_only_what_was_made_from_a_saved_detector_is_kept_beside_it(
     tmp_path: Path, folder: Path
 ) -> None:
     with pytest.raises(BundleError, match="not a saved detector"):
-        save_calibration(tmp_path / "nowhere", recalibrated(), ABOUT)
+        save(tmp_path / "nowhere", recalibrated())
     with pytest.raises(BundleError, match="not a saved detector"):
-        calibrations(tmp_path / "nowhere")
+        list_calibrations(tmp_path / "nowhere")
     with pytest.raises(BundleError, match="not the one that was recalibrated"):
-        save_calibration(folder, detector(kind="point"), ABOUT)
+        save(folder, detector(kind="point"))
     assert not (folder / "calibrations").exists()
 
 
 def test_saving_the_detector_again_keeps_its_calibrations(folder: Path) -> None:
-    save_calibration(folder, recalibrated(), ABOUT)
+    save(folder, recalibrated())
     detector().save(folder)
-    assert load(folder).calibration_ == 1
+    assert load(folder).calibration_.number == 1
     load(folder).save(folder.parent / "copy")  # a detector of its own, as it scored
-    assert load(folder.parent / "copy").calibration_ == 0
+    assert load(folder.parent / "copy").calibration_.number == 0
     np.testing.assert_array_equal(rates(folder.parent / "copy"), rates(folder))
 
 
 def test_a_fresh_fit_is_number_0_again() -> None:
-    again = recalibrated().recalibrated(**newly_labelled(detector()))
-    assert again.calibration_ == -1
-    assert again.fit(data_of("shop").transactions).calibration_ == 0
+    again = recalibrated().recalibrate(**newly_labelled(detector()))
+    assert again.calibration_.number == -1
+    assert again.fit(data_of("shop").transactions).calibration_.number == 0
 
 
 def test_regime_rankers_are_not_changed_in_place() -> None:
     old = fitted(*drawn(900, 1))
     before = old.intercepts.copy(), old.covariance.copy()
-    old.updated(*drawn(300, 2), np.arange(301))
+    old.update(*drawn(300, 2), np.arange(301))
     np.testing.assert_array_equal(old.intercepts, before[0])
     np.testing.assert_array_equal(old.covariance, before[1])

@@ -12,7 +12,7 @@ import pytest
 
 from turncoat import BundleError, load
 from turncoat.features.split_panels import build_split_panel
-from turncoat.scoring.reference import Reference, score_bins
+from turncoat.scoring.reference import Reference, find_score_bins
 
 from .cases import data_of, detector, time_split
 from .test_bundle import manifest_of, rewrite, rewrite_arrays
@@ -65,7 +65,7 @@ def test_many_rows_are_summed_in_parts_and_a_few_are_kept() -> None:
     np.testing.assert_allclose(whole.mass * whole.means, beliefs.T @ present, rtol=1e-9, atol=1e-9)
     assert whole.beliefs.shape == (4096, 3)
     assert whole.counts.sum() == 40_000
-    again = whole.rescored(whole.beliefs @ np.linspace(0.001, 0.3, 3))
+    again = whole.replace_scores(whole.beliefs @ np.linspace(0.001, 0.3, 3))
     assert again.counts.sum() == 4096
     assert again.mean_score == pytest.approx(whole.mean_score, rel=0.05)
 
@@ -101,7 +101,11 @@ def test_bins_cover_everything_and_rise(n_rows: int, kind: str) -> None:
     by_hand[-1] += (scores == 1.0).sum()
     np.testing.assert_array_equal(reference.counts, by_hand)
     for score in (0.0, 1e-300, 0.5, 1.0):
-        assert 0 <= score_bins(reference.edges[1:-1], np.array([score]))[0] < len(reference.counts)
+        assert (
+            0
+            <= find_score_bins(reference.edges[1:-1], np.array([score]))[0]
+            < len(reference.counts)
+        )
 
 
 def test_smooth_scores_have_twenty_bins_finer_where_fraud_is() -> None:
@@ -122,7 +126,7 @@ def test_rounding_takes_no_score_into_another_bin(seed: int) -> None:
     reference = of_scores(one)
     assert len(reference.counts) == len(np.unique(exact))
     np.testing.assert_array_equal(
-        score_bins(reference.edges[1:-1], one), score_bins(reference.edges[1:-1], other)
+        find_score_bins(reference.edges[1:-1], one), find_score_bins(reference.edges[1:-1], other)
     )
 
 
@@ -130,7 +134,7 @@ def calibration_rows(made: Any, transactions: Any) -> tuple[Any, np.ndarray]:
     panel, places = build_split_panel(
         made.features_, transactions, time_split(transactions), "calibration"
     )
-    return panel.continuous[places], made._probs(panel, "filtered")[places]
+    return panel.continuous[places], made._infer(panel, "filtered")[places]
 
 
 def test_a_fitted_detector_has_that_of_its_calibration_rows() -> None:
@@ -138,35 +142,37 @@ def test_a_fitted_detector_has_that_of_its_calibration_rows() -> None:
     rows, beliefs = calibration_rows(made, transactions)
     expected = Reference.measure(beliefs, rows, beliefs @ made.regimes.mean_rates)
     for name in ("occupancy", "means", "spreads", "mass", "edges", "counts", "beliefs"):
-        np.testing.assert_array_equal(getattr(made.parts_.reference, name), getattr(expected, name))
-    np.testing.assert_allclose(made.parts_.reference.occupancy, made.regimes.occupancy)
-    assert made.parts_.reference.external is None
+        np.testing.assert_allclose(
+            getattr(made.calibration_.reference, name), getattr(expected, name), rtol=1e-12
+        )
+    np.testing.assert_allclose(made.calibration_.reference.occupancy, made.regimes.occupancy)
+    assert made.calibration_.reference.ranker_scores is None
 
 
 def test_with_a_ranker_the_scores_are_the_ranked_ones() -> None:
     made, transactions = ranked_detector("column"), scored_shop().transactions
     _, beliefs = calibration_rows(made, transactions)
     external = transactions.column("mine")[time_split(transactions).calibration]
-    scores = made.parts_.ranked["filtered"].predict(external, beliefs)[0]
-    reference = made.parts_.reference
+    scores = made.calibration_.regime_rankers["filtered"].predict(external, beliefs)[0]
+    reference = made.calibration_.reference
     assert reference.mean_score == pytest.approx(scores.mean())
     np.testing.assert_array_equal(reference.counts, of_scores(scores).counts)
     assert reference.mean_score != pytest.approx(
         (beliefs @ made.regimes.mean_rates).mean(), rel=1e-6
     )
-    assert reference.external is not None
-    np.testing.assert_array_equal(reference.external, external)
+    assert reference.ranker_scores is not None
+    np.testing.assert_array_equal(reference.ranker_scores, external)
 
 
 @pytest.mark.parametrize("ranked", [False, True])
 def test_it_is_saved_with_the_detector(ranked: bool, tmp_path: Path) -> None:
     made = ranked_detector("column") if ranked else detector()
     made.save(tmp_path)
-    one, other = made.parts_.reference, load(tmp_path).parts_.reference
+    one, other = made.calibration_.reference, load(tmp_path).calibration_.reference
     for name in ("occupancy", "means", "spreads", "mass", "edges", "counts", "beliefs"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert (one.n_rows, one.mean_score) == (other.n_rows, other.mean_score)
-    assert (other.external is not None) == ranked
+    assert (other.ranker_scores is not None) == ranked
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -185,7 +191,7 @@ WRONG: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", list(WRONG))
 def test_one_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
     detector().save(tmp_path)
-    reference = detector().parts_.reference
+    reference = detector().calibration_.reference
     ways = {
         "negative": lambda a: -a,
         "nan": lambda a: a * np.nan,
@@ -224,5 +230,5 @@ def test_check_tells_a_ranker_s_reference_from_another() -> None:
     with pytest.raises(ValueError, match="ranker"):
         reference.check(3, 5, has_ranker=True)
     with pytest.raises(ValueError, match="ranker"):
-        replace(reference, external=np.zeros(3)).check(3, 5, has_ranker=True)
-    replace(reference, external=np.zeros(300)).check(3, 5, has_ranker=True)
+        replace(reference, ranker_scores=np.zeros(3)).check(3, 5, has_ranker=True)
+    replace(reference, ranker_scores=np.zeros(300)).check(3, 5, has_ranker=True)

@@ -13,8 +13,8 @@ from scipy.stats import beta
 
 from turncoat import BaumWelchHMM, DataError, HMMParams
 from turncoat.scoring import Regimes
-from turncoat.scoring.regimes import FEW_OUTCOMES
-from turncoat.scoring.scores import beta_interval
+from turncoat.scoring.regimes import MIN_OUTCOMES
+from turncoat.scoring.scores import compute_beta_interval
 
 from .cases import data_of, detector, time_split
 
@@ -90,7 +90,7 @@ def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_
     lengths = np.bincount(transactions.customer_codes[split.fit])
     rows = split.fit[lengths[transactions.customer_codes[split.fit]] >= 5]
     panel = made.features_.transform(transactions, rows=rows)
-    regimes = made.parts_.in_sample
+    regimes = made.calibration_.in_sample
     assert (
         abs((made.model_.filter(panel).probs @ regimes.rates).mean() - panel.labels.mean()) < 1e-10
     )
@@ -98,12 +98,12 @@ def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_
     assert (regimes.part, regimes.mode, regimes.in_sample) == ("fit", "filtered", True)
     assert "fit part, filtered, in-sample" in regimes.describe()
     for mode in ("filtered", "smoothed"):
-        found = made.parts_.regimes[mode]
+        found = made.calibration_.regimes[mode]
         assert (found.part, found.mode, found.in_sample) == ("calibration", mode, False)
         assert f"calibration part, {mode}, held out" in found.describe()
         assert found.n_rows == pytest.approx(len(split.calibration))
         assert found.base_rate == pytest.approx(transactions.labels[split.calibration].mean())
-    assert made.regimes is made.parts_.regimes["filtered"]
+    assert made.regimes is made.calibration_.regimes["filtered"]
     np.testing.assert_array_equal(
         made.regimes.stickiness, np.diag(made.model_.params_.transition_matrix)
     )
@@ -201,7 +201,7 @@ def test_ninety_percent_intervals_cover_the_truth_nine_times_in_ten(
         regimes = measured(beliefs[rows], labels[rows], np.full(n_customers, LENGTH))
         low, high = regimes.interval(0.9)
         of_rates += (low <= truth) & (truth <= high)
-        low, high = beta_interval(regimes.mean_rates, regimes.rate_variances, 0.9)
+        low, high = compute_beta_interval(regimes.mean_rates, regimes.rate_variances, 0.9)
         of_scores += (low <= truth) & (truth <= high)
     for covered in (of_rates / repetitions, of_scores / repetitions):
         assert 0.85 <= covered.mean() <= 0.95, covered
@@ -260,7 +260,7 @@ def assert_sound(regimes: Regimes) -> None:
     assert (low < high).all()
     assert ((low <= regimes.mean_rates) & (regimes.mean_rates <= high)).all()
     n_frauds = regimes.frauds.sum()
-    is_rough = min(n_frauds, regimes.n_rows - n_frauds) < FEW_OUTCOMES
+    is_rough = min(n_frauds, regimes.n_rows - n_frauds) < MIN_OUTCOMES
     lines = regimes.describe().splitlines()
     assert len(lines) == regimes.n_states + 2 + is_rough
     assert ("rough" in lines[-1]) == is_rough
@@ -299,7 +299,7 @@ def test_a_regime_without_fraud_is_not_without_risk() -> None:
     assert regimes.rates[0] == 0.0
     assert low[0] < 0.001
     assert 0.005 < high[0] < 0.01
-    low, high = beta_interval(regimes.mean_rates, regimes.rate_variances, 0.9)
+    low, high = compute_beta_interval(regimes.mean_rates, regimes.rate_variances, 0.9)
     assert 0.005 < high[0] < 0.01
     assert low[0] <= regimes.mean_rates[0]
 
@@ -326,14 +326,14 @@ def test_no_rows_are_refused() -> None:
 @given(st.floats(0, 1), st.floats(0, 1e13), st.floats(0.5, 0.999))
 @settings(deadline=None, max_examples=200)
 def test_intervals_of_any_moments_are_sound(mean: float, variance: float, level: float) -> None:
-    low, high = beta_interval(np.array([mean]), np.array([variance]), level)
+    low, high = compute_beta_interval(np.array([mean]), np.array([variance]), level)
     assert 0 <= low[0] <= mean <= high[0] <= 1
 
 
 def test_the_interval_of_moments_is_that_of_the_beta_with_these_moments() -> None:
     a, b = np.array([3.0, 40.0, 0.5]), np.array([7.0, 2.0, 900.0])
     mean, variance = beta.stats(a, b, moments="mv")
-    low, high = beta_interval(mean, variance, 0.8)
+    low, high = compute_beta_interval(mean, variance, 0.8)
     np.testing.assert_allclose(low, beta.ppf(0.1, a, b), rtol=2e-3, atol=1e-6)
     np.testing.assert_allclose(high, beta.ppf(0.9, a, b), rtol=2e-3)
 
@@ -360,7 +360,9 @@ def test_intervals_are_those_of_the_beta_distribution_to_the_last_bit(level: flo
         0.0, 0.0, 1e13, 1e-300, 0.25, rng.uniform(size=300), 10 ** rng.uniform(-20, 0, 300)
     ]
     for found, expected in zip(
-        beta_interval(mean, variance, level), plain_interval(mean, variance, level), strict=True
+        compute_beta_interval(mean, variance, level),
+        plain_interval(mean, variance, level),
+        strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
 
@@ -377,7 +379,7 @@ def test_intervals_of_spread_beliefs_cover_the_truth_too(n_states: int, softness
         labels = rng.random(len(levels)) < 1 / (1 + np.exp(-levels))
         beliefs = rng.dirichlet(np.full(n_states, softness), len(levels))
         regimes = measured(beliefs, labels, np.full(n_customers, LENGTH))
-        low, high = beta_interval(
+        low, high = compute_beta_interval(
             np.array([at @ regimes.mean_rates]), np.array([at @ regimes.rate_covariance @ at]), 0.9
         )
         covered += low[0] <= MEAN_OF_LEVELS <= high[0]

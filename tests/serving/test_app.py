@@ -56,7 +56,7 @@ def test_one_by_one_and_in_a_batch_answers_are_the_librarys(model: Path) -> None
     assert batch == one_by_one
     first = one_by_one[0]
     assert first["belief_from"] == "new"
-    assert first["model"] == made.version_
+    assert first["model"] == made.digest_
     assert first["calibration"] == 0
     assert first["interval"][0] <= first["probability"] <= first["interval"][1]
     assert sum(first["belief"]) == pytest.approx(1.0)
@@ -68,7 +68,7 @@ def test_the_model_says_what_it_is_with_an_example_that_it_accepts(tmp_path: Pat
         (tmp_path / name).mkdir()
         with client(bundle(name, tmp_path / name)) as talking:
             told = talking.get("/v1/model").json()
-            assert told["model"] == detector(name).version_
+            assert told["model"] == detector(name).digest_
             assert len(told["regimes"]) == 3
             assert told["fraud_regime"] == detector(name).regimes.fraud_state
             answer = talking.post("/v1/score", json=told["example"])
@@ -652,14 +652,14 @@ def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path
             time.sleep(0.02)
 
     with client(model) as talking:
-        assert talking.post("/v1/score", json=row).json()["model"] == detector("shop").version_
+        assert talking.post("/v1/score", json=row).json()["model"] == detector("shop").digest_
         other.save(model)
-        until(talking, other.version_)
+        until(talking, other.digest_)
         again = talking.post("/v1/score", json={**row, "id": "next"}).json()
         assert (again["belief_from"], again["seen"], again["model"]) == (
             "rebuilt",
             2,
-            other.version_,
+            other.digest_,
         )
         (model / "manifest.json").write_text("{")
         deadline = time.monotonic() + 20
@@ -667,7 +667,7 @@ def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert (
-            talking.post("/v1/score", json={**row, "id": "last"}).json()["model"] == other.version_
+            talking.post("/v1/score", json={**row, "id": "last"}).json()["model"] == other.digest_
         )
         assert talking.get("/readyz").status_code == 200
     with pytest.raises(BundleError):
@@ -690,7 +690,7 @@ def test_a_model_that_is_still_on_its_way_is_taken_up_when_it_is_whole(
             time.sleep(0.02)
         for file in (tmp_path / "next").glob("params-*"):
             shutil.copy(file, model)
-        while talking.get("/v1/model").json()["model"] != other.version_:
+        while talking.get("/v1/model").json()["model"] != other.digest_:
             assert time.monotonic() < deadline, "the new model was not taken up"
             time.sleep(0.02)
 

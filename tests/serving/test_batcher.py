@@ -145,11 +145,12 @@ def test_the_next_batch_is_scored_while_one_is_written_and_written_after_it() ->
             events.append("written")
             return written
 
-    def steps(*args: Any) -> Any:
+    def advance(*args: Any) -> Any:
         events.append("score")
-        return detector("shop").steps(*args)
+        return detector("shop").live.advance(*args)
 
-    made.steps = steps
+    made.live = copy(made.live)
+    object.__setattr__(made.live, "advance", advance)
 
     async def go() -> tuple[Slow, list[Any]]:
         store = Noted()

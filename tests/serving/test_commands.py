@@ -20,7 +20,7 @@ from tests.scoring.cases import data_of, detector
 from tests.serving.cases import bundle, client, rows_of
 from turncoat import DataError, TurncoatError, load
 from turncoat.cli import app
-from turncoat.scoring.calibrations import calibrations
+from turncoat.scoring.bundle import list_calibrations
 from turncoat.serving.auth import ApiKeyAuthenticator, load_keys
 from turncoat.serving.pseudonyms import Pseudonymiser
 from turncoat.serving.recalibrating import collect_labeled_scores
@@ -228,11 +228,11 @@ def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(
     assert "not saved" in turncoat(
         "recalibrate", model, "--keep", "0", "--delay-days", "0", "--dry-run"
     )
-    assert load(model).calibration_ == 0
+    assert load(model).calibration_.number == 0
     shown = turncoat("recalibrate", model, "--keep", "0", "--delay-days", "0")
     assert "*    1" in shown
     updated = load(model)
-    assert updated.calibration_ == 1
+    assert updated.calibration_.number == 1
     beliefs = np.array([answer["belief"] for answer in answers])
     fraud = np.array([answer["probability"] < 0.2 for answer in answers])
     regime = int(np.argmin(before))
@@ -258,7 +258,7 @@ def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(
             == 0
         )
     np.testing.assert_array_equal(load(model).regimes.mean_rates, before)
-    assert [one.number for one in calibrations(model)] == [0, 1]
+    assert [one.number for one in list_calibrations(model)] == [0, 1]
     found = json.loads(turncoat("recalibrate", model, "--list", "--json"))
     assert [one["current"] for one in found] == [True, False]
 
@@ -320,7 +320,7 @@ def test_recalibration_leaves_replayed_history_out(model: Path, tmp_path: Path) 
         "1 frauds and 2 genuine"
         in CliRunner().invoke(app, ["recalibrate", str(model), "--delay-days", "0"]).stderr
     )
-    assert [(one.n_rows, one.n_frauds) for one in calibrations(model)][1:] == [(3, 1)]
+    assert [(one.n_rows, one.n_frauds) for one in list_calibrations(model)][1:] == [(3, 1)]
 
 
 def test_recalibration_needs_outcomes(model: Path, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_recalibration_needs_outcomes(model: Path, tmp_path: Path) -> None:
         talking.post("/v1/score", json=rows_of("shop")[0])
     with pytest.raises(TurncoatError, match="no outcome can be used: 0 were reported"):
         turncoat("recalibrate", model)
-    assert load(model).calibration_ == 0
+    assert load(model).calibration_.number == 0
 
 
 # ------------------------------------------------------------------------------------------------ erasing

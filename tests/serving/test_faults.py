@@ -73,17 +73,14 @@ def distance(one: bytes, other: bytes) -> float:
     """Largest difference between two states: their beliefs and running facts."""
     made = detector("shop")
     assert len(one) == len(other)
-    from turncoat.scoring.state import unpack_state
-
-    first, second = (unpack_state(made, DetectorState(state)) for state in (one, other))
-    assert first.seen == second.seen
+    first, second = (made.live.unpack(DetectorState(state)) for state in (one, other))
+    assert first.n_seen == second.n_seen
     facts = 0.0
-    if first.features and second.features and first.features != second.features:
+    records = first.features.customer, second.features.customer
+    if records[0] and records[1] and records[0] != records[1]:
         size = 8 + 8 * 21  # fingerprint and numbers; what follows are marks
-        assert first.features[size:] == second.features[size:]
-        numbers = [
-            np.frombuffer(state[8:size], np.float64) for state in (first.features, second.features)
-        ]
+        assert records[0][size:] == records[1][size:]
+        numbers = [np.frombuffer(record[8:size], np.float64) for record in records]
         facts = float((np.abs(numbers[0] - numbers[1]) / np.maximum(np.abs(numbers[0]), 1.0)).max())
     return max(facts, float(np.abs(np.asarray(first.belief) - np.asarray(second.belief)).max()))
 

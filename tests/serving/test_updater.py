@@ -341,7 +341,7 @@ def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
         sent = json.loads(some[0].sent) | {
             "CUSTOMER_ID": customer,
             "TERMINAL_ID": "7",
-            "TX_DATETIME": made.fitted().times[0] + time,
+            "TX_DATETIME": made.calibration_.time_range[0] + time,
             "TRANSACTION_ID": f"{customer}{time}",
         }
         return form.decode(json.dumps(sent).encode())
@@ -415,7 +415,7 @@ def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_neve
     for one, answer, expected in zip(some[-20:], answers, fresh, strict=True):
         assert answer["belief"] == expected["belief"]
         assert answer["seen"] == expected["seen"]
-        assert answer["model"] == new.version_
+        assert answer["model"] == new.digest_
         assert answer["belief_from"] in (
             ("rebuilt", "stored") if one.customer in known else ("new", "stored")
         )
@@ -516,7 +516,7 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
     for damage in (
         b"\xff\xfe",
         b"\x96\x01\xa1\xff",
-        pack_record(Record(1, made.version_, 0.0, 1, (), b"short")),
+        pack_record(Record(1, made.digest_, 0.0, 1, (), b"short")),
     ):
         store = MemoryStore()
 

@@ -136,9 +136,9 @@ def fit(
     from turncoat import Detector
     from turncoat.data import read, splits
     from turncoat.features import Features
-    from turncoat.scoring.bundle import DETECTOR
+    from turncoat.scoring.bundle import DETECTOR_FORMAT
 
-    DETECTOR.check_target(out)
+    DETECTOR_FORMAT.check_target(out)
     neural_options = {
         "latent_dim": latent_dim,
         "epochs": epochs,
@@ -184,7 +184,7 @@ def fit(
     detector.fit(transactions, parts)
     if ranker:
         scorer = detector.model_.encoder_ if ranker == ENCODER_HEAD else ranker
-        detector = detector.with_ranker(scorer, transactions, parts)
+        detector = detector.add_ranker(scorer, transactions, parts)
     detector.save(out)
     if as_json:
         typer.echo(json.dumps(_summarize(detector, parts, choice, ranker, out)))
@@ -316,7 +316,7 @@ def _summarize(
         "supervision": detector.supervision,
         "temperature": detector.model_.temperature,
         "ranker": ranker or None,
-        "temporal_share": detector.fitted().temporal_share,
+        "temporal_share": detector.calibration_.temporal_share,
         "measured": {"part": regimes.part, "mode": regimes.mode, "in_sample": regimes.in_sample},
         "base_rate": regimes.base_rate,
         "fraud_regime": regimes.fraud_state,

@@ -99,7 +99,7 @@ def explain(
     console = Console(soft_wrap=True, highlight=False)
     up_to = "up to transaction" if transaction else "transactions:"
     console.print(
-        f"Customer {customer}, {up_to} {path[-1][1].seen}. Filtered scores.", markup=False
+        f"Customer {customer}, {up_to} {path[-1][1].n_seen}. Filtered scores.", markup=False
     )
     console.print("Reasons add to the log odds of the fraud regime against the next best regime.")
     for name, item in path:

@@ -308,8 +308,13 @@ def recalibrate(
     `turncoat recalibrate detector/ --use 0`
     """
     from turncoat import load
-    from turncoat.scoring.calibrations import About, calibrations, save_calibration, use_calibration
-    from turncoat.scoring.regimes import FEW_OUTCOMES
+    from turncoat.scoring.bundle import (
+        CalibrationMetadata,
+        list_calibrations,
+        save_calibration,
+        use_calibration,
+    )
+    from turncoat.scoring.regimes import MIN_OUTCOMES
     from turncoat.serving.settings import default_store_url
 
     if use is not None and dry_run:
@@ -326,11 +331,11 @@ def recalibrate(
         known = asyncio.run(
             _known(detector, store or default_store_url(model), delay, not reported_only)
         )
-        updated = detector.recalibrated(
+        updated = detector.recalibrate(
             known.beliefs, known.labels, known.offsets, known.external, keep=keep
         )
         n_frauds = int(known.labels.sum())
-        if min(n_frauds, known.n_rows - n_frauds) < FEW_OUTCOMES:
+        if min(n_frauds, known.n_rows - n_frauds) < MIN_OUTCOMES:
             typer.echo(
                 f"note: {n_frauds:,} frauds and {known.n_rows - n_frauds:,} genuine transactions say little of the shares of either",
                 err=True,
@@ -346,8 +351,9 @@ def recalibrate(
                 f"{known.n_rows:,} outcomes, {n_frauds:,} frauds; not saved\n{updated.regimes.describe()}"
             )
             return
-        save_calibration(model, updated, About(time.time(), known.n_rows, n_frauds, keep))
-    found = calibrations(model)
+        metadata = CalibrationMetadata(time.time(), known.n_rows, n_frauds, keep)
+        save_calibration(model, updated.calibration_, updated.digest_, metadata)
+    found = list_calibrations(model)
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found]))
         return
@@ -357,9 +363,9 @@ def recalibrate(
             if one.created is None
             else time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created))
         )
-        of_another = "" if one.usable else "  (of another model)"
+        of_another = "" if one.is_usable else "  (of another model)"
         typer.echo(
-            f"{'*' if one.current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds{of_another}"
+            f"{'*' if one.is_current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds{of_another}"
         )
     if not show:
         typer.echo(load(model).regimes.describe())

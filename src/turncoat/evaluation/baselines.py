@@ -1,6 +1,6 @@
 """Baselines on the very columns that the hidden Markov models get: logistic regression, Isolation Forest, XGBoost.
 
-Columns [N, D] are those of `ranker_columns`: cells, then codes as numbers; NaN is missing. `customers` [N] has a key for each row.
+Columns [N, D] are those of `build_ranker_matrix`: cells, then codes as numbers; NaN is missing. `customers` [N] has a key for each row.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def _checked_columns(columns: Array, width: int | None = None) -> Array:
     columns = np.asarray(columns, np.float32)
     if columns.ndim != 2 or 0 in columns.shape or (width is not None and columns.shape[1] != width):
         raise DataError(
-            f"columns must be a table [rows, {width or 'columns'}]; found shape {columns.shape}. Make it with `ranker_columns`"
+            f"columns must be a table [rows, {width or 'columns'}]; found shape {columns.shape}. Make it with `build_ranker_matrix`"
         )
     infinite = np.argwhere(np.isinf(columns))
     if len(infinite):

@@ -27,7 +27,7 @@ from turncoat.evaluation.hybrid import hybrid_columns
 from turncoat.evaluation.tuning import Announce
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
-from turncoat.scoring.ranker import RegimeRanker
+from turncoat.scoring.rankers import RegimeRanker
 from turncoat.scoring.scores import MODES
 
 Scores = dict[str, Array]  # by part
@@ -144,7 +144,7 @@ def hmm(
                 scores[f"{title}, raw, {mode}"][part] = found.raw[places]
                 if mode == "filtered":
                     scores[f"{title}, in-sample rates"][part] = (
-                        found.belief @ made.fitted().in_sample.rates
+                        found.belief @ made.calibration_.in_sample.rates
                     )[places]
                     sure = float((found.belief[places].max(axis=1) > _SURE).mean())
             if has_head:
@@ -259,7 +259,7 @@ def hybrid(needs: str, of: str) -> Candidate:
 def ranker(needs: str, of: str) -> Candidate:
     """XGBoost's score inside the regimes of a detector (method, section 7b).
 
-    Not by `Detector.with_ranker`, which scores with one set of features: XGBoost has columns here that the detector has not.
+    Not by `Detector.add_ranker`, which scores with one set of features: XGBoost has columns here that the detector has not.
     """
     note = f"XGBoost inside the regimes of {of}, fitted on the calibration part"
     column = ScoreColumn(
@@ -302,13 +302,13 @@ def head_ranker(needs: str, of: str) -> Candidate:
 
     def fit(fold: Fold, _: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
         detector = load(folders[needs] / "detector")
-        ranked = detector.with_ranker(detector.model_.encoder_, fold.transactions, fold.split)
+        ranked = detector.add_ranker(detector.model_.encoder_, fold.transactions, fold.split)
         ranked.save(folder / "detector")
         scores = {}
         for part in (CALIBRATION, TEST):
             panel, places = fold.panel(part, detector.features_)
             external = detector.model_.encoder_.head_score(panel.continuous, panel.categorical)
-            scores[part] = ranked.score_panel(panel, external=external).probability[places]
+            scores[part] = ranked.score_panel(panel, ranker_scores=external).probability[places]
         return CandidateScores({column.name: scores})
 
     return Candidate(

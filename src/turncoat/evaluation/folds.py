@@ -13,7 +13,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.features.split_panels import build_split_panel
 from turncoat.panel import Panel
-from turncoat.scoring.rankers import ranker_columns
+from turncoat.scoring.rankers import build_ranker_matrix
 
 TRAIN, CALIBRATION, TEST = (
     "train",
@@ -62,7 +62,7 @@ class Fold:
         found = {}
         for part in _LAST_PART:
             panel, places = self.panel(part, self.features)
-            found[part] = ranker_columns(panel.continuous, panel.categorical)[places]
+            found[part] = build_ranker_matrix(panel.continuous, panel.categorical)[places]
         return found
 
     @cached_property

@@ -14,7 +14,7 @@ from turncoat.arrays import Array
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.panel import Panel
 from turncoat.scoring import Detector
-from turncoat.scoring.scores import entropies
+from turncoat.scoring.scores import compute_entropy
 
 _CELLS_AT_ONCE = 1 << 22
 
@@ -30,7 +30,7 @@ def hybrid_columns(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> A
         if model.temperature == 1
         else row_log_likelihoods(model, panel)
     )
-    return np.column_stack([belief, change, entropies(belief), density]).astype(np.float32)
+    return np.column_stack([belief, change, compute_entropy(belief), density]).astype(np.float32)
 
 
 def hybrid_names(n_states: int) -> tuple[str, ...]:

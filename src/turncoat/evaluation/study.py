@@ -35,6 +35,7 @@ from turncoat.evaluation.settings import (
     check_settings,
     plain_settings,
 )
+from turncoat.features.split_panels import build_fit_panel
 from turncoat.models.neural.trained import TrainingSettings
 from turncoat.models.neural.validation import split_rows
 from turncoat.panel import Panel
@@ -334,7 +335,8 @@ def _joint(
     """
     with contextlib.suppress(BundleError):
         return load_ablation(path)
-    panel, n_states = detector.fit_panel(fold.transactions, fold.split), detector.model_.n_states
+    panel = build_fit_panel(detector.features_, fold.transactions, fold.split)
+    n_states = detector.model_.n_states
     model = settings.model(NEURAL, n_states)
     console.print("joint training, for comparison: an encoder, then three runs", highlight=False)
     with console.status("joint training, for comparison") as status:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.data.splits import Split
+from turncoat.data.splits import Split, drop_short_sequences
 from turncoat.data.transactions import Transactions
+from turncoat.errors import DataError
 from turncoat.features.features import Features
 from turncoat.panel import Panel
 
@@ -19,6 +20,18 @@ def select_visible(
     return transactions.take(kept), np.searchsorted(
         kept, split.parts[part] if rows is None else rows
     )
+
+
+def build_fit_panel(features: Features, transactions: Transactions, split: Split) -> Panel:
+    """The fit part as a panel, without customers that have too few transactions to learn from."""
+    known, rows = select_visible(transactions, split, "fit")
+    kept = drop_short_sequences(known.customer_codes, rows)
+    if len(kept) == 0:
+        raise DataError(
+            f"the fit part of the split {split.name!r} has no customer with 5 transactions. "
+            "Choose a larger fit part"
+        )
+    return features.transform(known, rows=kept)
 
 
 def build_split_panel(

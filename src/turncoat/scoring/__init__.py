@@ -1,10 +1,20 @@
-"""From a belief to a calibrated score with its reasons: regimes, detectors, rankers, the saved bundle."""
+"""From beliefs to calibrated scores with reasons: the detector, its calibration, saved bundles."""
 
-from turncoat.scoring.bundle import load
-from turncoat.scoring.detector import Detector
+from turncoat.scoring.calibration import Calibration
+from turncoat.scoring.detector import Detector, load
+from turncoat.scoring.live import DetectorState, LiveScorer
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import Score, Scores
-from turncoat.scoring.state import DetectorState
 from turncoat.scoring.supervision import Anchoring
 
-__all__ = ["Anchoring", "Detector", "DetectorState", "Regimes", "Score", "Scores", "load"]
+__all__ = [
+    "Anchoring",
+    "Calibration",
+    "Detector",
+    "DetectorState",
+    "LiveScorer",
+    "Regimes",
+    "Score",
+    "Scores",
+    "load",
+]

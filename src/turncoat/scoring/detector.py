@@ -1,14 +1,10 @@
-"""The detector: features, model, regimes and calibration as one thing that scores transactions and says why.
-
-Every score, batch or live, ends in `judge`: a belief over regimes becomes a probability with its variance.
-"""
+"""The detector: features, model and calibration as one estimator that scores transactions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeGuard
 
@@ -18,54 +14,38 @@ from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
-from turncoat.data.splits import Split, drop_short_sequences, split_by_customer
+from turncoat.data.splits import Split, split_by_customer
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ConfigError, DataError, NotFittedError
-from turncoat.features import FeatureRow, Features, FeatureState
-from turncoat.features.split_panels import build_split_panel, select_visible
+from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError
+from turncoat.features import Features
+from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
-from turncoat.scoring.explaining import explained
-from turncoat.scoring.live import Steps, taken, told
-from turncoat.scoring.ranker import RegimeRanker
-from turncoat.scoring.rankers import Ranker, as_ranker
-from turncoat.scoring.reasons import Reason, reasons
-from turncoat.scoring.recalibration import filtered_scores, recalibrated_parts
-from turncoat.scoring.reference import Reference
+from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
+from turncoat.scoring.calibration import FILTERED, Calibration
+from turncoat.scoring.descriptions import FeatureDescriber
+from turncoat.scoring.live import DetectorState, LiveScorer
+from turncoat.scoring.rankers import make_ranker
+from turncoat.scoring.reasons import Explainer
 from turncoat.scoring.regimes import Regimes
-from turncoat.scoring.scores import KINDS, MODES, Score, Scores, mixed_rates
-from turncoat.scoring.state import DetectorState, fingerprint, pack_states, unpack_state
-from turncoat.scoring.supervision import Anchoring, known_labels, label_likelihoods
+from turncoat.scoring.scores import KINDS, MODES, Score, Scores
+from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
 from turncoat.scoring.temperature import choose_temperature
-from turncoat.scoring.versions import model_version
-from turncoat.scoring.wording import Wording
 
 AUTO = "auto"
 SUPERVISIONS = ("none", "anchored")
-UNSAVED = -1  # number of a calibration that is not saved yet
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """What fitting a detector makes, beside features and model."""
-
-    regimes: Mapping[
-        str, Regimes
-    ]  # by mode, measured on calibration customers: what scores are made of
-    in_sample: Regimes  # measured on the fit part, to be shown beside them
-    temporal_share: float  # how far the beliefs are from those of the same model without transitions; calibration, filtered
-    reference: Reference  # what drift is measured from; calibration, filtered
-    times: tuple[float, float]  # the first and the last of the calibration part, in seconds
-    ranker: Ranker | None = None
-    ranked: Mapping[str, RegimeRanker] | None = None  # by mode
+_SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
+_CACHED = ("calibration_", "digest_", "live", "_exact_model", "_explainer")
 
 
 class Detector(BaseEstimator):  # type: ignore[misc]
     """Scores transactions with a hidden Markov model.
 
-    Scores are filtered (no row looks ahead) and corrected (a probability of fraud, not regime membership) unless asked otherwise by name.
+    Scores are filtered (no row sees the future) and corrected (a probability of fraud, not regime
+    membership) unless `mode` and `kind` ask otherwise. After `fit`: `features_`, `model_` and
+    `calibration_`. `live` scores transactions as they arrive.
     """
 
     def __init__(
@@ -78,11 +58,12 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         label_noise: float = 0.0,
         temperature: float | str = 1.0,
     ) -> None:
-        """What to make features and beliefs with, and how far labels and emissions are trusted.
+        """Store the settings.
 
-        `supervision="anchored"` keeps labelled fit rows in the states of their side, the last `n_fraud_states` being fraud's, with a
-        share of wrong labels `label_noise`. `temperature` divides the emissions' log densities when scoring; `auto` chooses it on
-        the selection part.
+        `supervision="anchored"` holds labelled fit rows to the states of their class: the last
+        `n_fraud_states` are fraud's, and a share `label_noise` of the labels may be wrong.
+        `temperature` divides the emissions' log densities when scoring; `auto` chooses it on the
+        selection part.
         """
         self.features = features
         self.model = model
@@ -92,68 +73,49 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.temperature = temperature
 
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
-        """Fit features and model on the split's fit part, and measure the regimes on its calibration part."""
+        """Fit features and model on the fit part, and calibrate on the calibration part."""
         self.check_settings()
-        for name in (
-            "parts_",
-            "fingerprint_",
-            "version_",
-            "_wording",
-            "_exact_model",
-        ):  # of an earlier fit
+        for name in _CACHED:  # left by an earlier fit
             self.__dict__.pop(name, None)
         if split is None:
             split = split_by_customer(
                 transactions.customer_codes, transactions.times, transactions.labels
             )
-        if len(split.calibration) == 0:
-            raise ConfigError(
-                f"the split {split.name!r} has no calibration part, on which fraud rates are measured. Make one that has"
-            )
-        part = transactions.take(split.calibration)
-        labels = part.require_labels("measuring the regimes' fraud rates")
-        self.features_ = (Features() if self.features is None else clone(self.features)).fit(
-            transactions.take(split.fit)
-        )
+        part, labels = _calibration_part(transactions, split, "measuring the regimes' fraud rates")
+        features = Features() if self.features is None else clone(self.features)
+        self.features_ = features.fit(transactions.take(split.fit))
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
-        panel = self.fit_panel(transactions, split)
-        anchoring = self.anchoring
-        self.model_.fit(
-            panel, None if anchoring is None else anchoring.anchors(panel, self.model_.n_states)
-        )
-        self.model_.set_params(temperature=self._chosen_temperature(transactions, split, panel))
+        panel = build_fit_panel(self.features_, transactions, split)
+        anchoring, n_states = self.anchoring, self.model_.n_states
+        self.model_.fit(panel, None if anchoring is None else anchoring.anchors(panel, n_states))
+        self.model_.set_params(temperature=self._choose_temperature(transactions, split, panel))
         held_out, places = build_split_panel(self.features_, transactions, split, "calibration")
-        beliefs = {mode: self._probs(held_out, mode) for mode in MODES}
-        own = {mode: beliefs[mode][places] for mode in MODES}
-        regimes = {
-            mode: self._regimes(own[mode], labels, part.offsets, "calibration", mode)
-            for mode in MODES
-        }
-        scores = filtered_scores(regimes["filtered"], None, own["filtered"], None)
-        self.parts_ = Parts(
-            regimes=regimes,
-            in_sample=self._regimes(
-                self._probs(panel, "filtered"), panel.labels, panel.offsets, "fit", "filtered"
+        beliefs = {mode: self._infer(held_out, mode) for mode in MODES}
+        stickiness = np.diag(self.model_.params_.transition_matrix)
+        if panel.labels is None:
+            raise DataError("the fit part has no labels. Set `label` in the schema")
+        self.calibration_ = Calibration.measure(
+            {mode: beliefs[mode][places] for mode in MODES},
+            labels,
+            part.offsets,
+            part.times,
+            held_out.continuous[places],
+            stickiness,
+            in_sample=Regimes.measure(
+                self._infer(panel, FILTERED),
+                panel.labels,
+                panel.offsets,
+                stickiness,
+                part="fit",
+                mode=FILTERED,
+                in_sample=True,
             ),
-            temporal_share=self._temporal_share(held_out, places, beliefs["filtered"]),
-            reference=Reference.measure(own["filtered"], held_out.continuous[places], scores),
-            times=(float(part.times.min()), float(part.times.max())),
+            temporal_share=self._temporal_share(held_out, places, beliefs[FILTERED]),
         )
-        self.calibration_ = 0
         return self
 
-    @cached_property
-    def fingerprint_(self) -> int:
-        """Tells states of this detector from those of others."""
-        return fingerprint(self)
-
-    @cached_property
-    def version_(self) -> str:
-        """Tells what beliefs are made with from that of other detectors, whatever the calibration."""
-        return model_version(self)
-
     def check_settings(self) -> None:
-        """Refuse settings that cannot be, before long work."""
+        """Raise ConfigError for invalid settings, before any long work."""
         if self.supervision not in SUPERVISIONS:
             raise ConfigError(
                 f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}"
@@ -170,173 +132,58 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         own = 1.0 if self.model is None else self.model.temperature
         if self.temperature != AUTO and own not in (1.0, self.temperature):
             raise ConfigError(
-                f"the model's temperature is {own!r} and the detector's {self.temperature!r}. Give it to the detector"
+                f"the model's temperature is {own!r} and the detector's {self.temperature!r}. "
+                "Give it to the detector"
             )
-
-    @property
-    def anchoring(self) -> Anchoring | None:
-        """How labels hold fit rows to states, if they do."""
-        return (
-            Anchoring(self.n_fraud_states, self.label_noise)
-            if self.supervision == "anchored"
-            else None
-        )
-
-    def fitted(self) -> Parts:
-        """What fitting made."""
-        if not hasattr(self, "parts_"):
-            raise NotFittedError(
-                "this detector is not fitted yet. Call `fit` first, or `turncoat.load` a saved one"
-            )
-        parts: Parts = self.parts_
-        return parts
-
-    @property
-    def regimes(self) -> Regimes:
-        """The regimes that filtered scores are made of."""
-        return self.fitted().regimes["filtered"]
-
-    def describe(self) -> str:
-        """The regimes, and what to know about the scores made of them."""
-        parts, regimes = self.fitted(), self.regimes
-        return "\n".join(
-            [
-                regimes.describe(),
-                f"temperature {self.model_.temperature:g}; temporal share {parts.temporal_share:.1%} (how far beliefs are from those of "
-                "single rows; calibration part, filtered)",
-                f"genuine traffic in the fraud regime (MRIE) {regimes.misread_share:.2%}, signed gap {regimes.signed_gap:+.2%}; "
-                "neither is a calibration error",
-            ]
-        )
-
-    def _chosen_temperature(self, transactions: Transactions, split: Split, panel: Panel) -> float:
-        if self.temperature != AUTO:
-            return float(self.temperature)
-        if len(split.selection) == 0:
-            raise ConfigError(
-                f"the split {split.name!r} has no selection part, on which a temperature is chosen. Make one, or name a temperature"
-            )
-        return choose_temperature(
-            self.model_, panel, *build_split_panel(self.features_, transactions, split, "selection")
-        )
-
-    def fit_panel(self, transactions: Transactions, split: Split) -> Panel:
-        """The rows that the model is fitted to: those of the fit part's customers with enough transactions."""
-        known, rows = select_visible(transactions, split, "fit")
-        kept = drop_short_sequences(known.customer_codes, rows)
-        if len(kept) == 0:
-            raise DataError(
-                f"the fit part of the split {split.name!r} has no customer with 5 transactions. Choose a larger fit part"
-            )
-        return self.features_.transform(known, rows=kept)
-
-    def _regimes(
-        self, probs: Array, labels: Array | None, offsets: Array, part: str, mode: str
-    ) -> Regimes:
-        if labels is None:
-            raise DataError(f"the {part} part has no labels. Set `label` in the schema")
-        stickiness = np.diag(self.model_.params_.transition_matrix)
-        return Regimes.measure(
-            probs, labels, offsets, stickiness, part=part, mode=mode, in_sample=part == "fit"
-        )
-
-    def _probs(self, panel: Panel, mode: str, known: Anchors | None = None) -> Array:
-        model = self._exact_model
-        return (
-            model.filter(panel, known) if mode == "filtered" else model.smooth(panel, known)
-        ).probs
-
-    @cached_property
-    def _exact_model(self) -> HiddenMarkovModel[Any]:
-        """The model in float64 whatever it was fitted in, as the live step has it: a score is the same in batch and live."""
-        exact = copy(self.model_)
-        exact.precision = "float64"
-        return exact
-
-    def _temporal_share(self, panel: Panel, places: Array, beliefs: Array) -> float:
-        """Mean total variation between the filtered beliefs and those of rows taken one by one (E9)."""
-        alone = self.model_.memoryless(panel, beliefs.mean(axis=0)).probs
-        return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
 
     def score(
         self,
         transactions: Transactions,
-        mode: str = "filtered",
+        mode: str = FILTERED,
         kind: str = "corrected",
-        known: ArrayLike | None = None,
+        known_labels: ArrayLike | None = None,
     ) -> Scores:
         """Scores of all transactions.
 
-        `known` labels (0, 1, or -1 for unknown), each learnt before the customer's next transaction, condition the beliefs after
-        their own; no row's score depends on its own label.
+        `known_labels` (0, 1, or -1 for unknown), each learnt before the customer's next
+        transaction, condition later beliefs; no row's score depends on its own label.
         """
-        ranker = self.fitted().ranker
+        self._check_fitted()
+        ranker = self.calibration_.ranker
         panel = self.features_.transform(transactions)
-        external = None if ranker is None else ranker.of_transactions(transactions, panel)
-        return self.score_panel(panel, mode, kind, external, known)
+        scores = None if ranker is None else ranker.score_transactions(transactions, panel)
+        return self.score_panel(panel, mode, kind, scores, known_labels)
 
     def score_panel(
         self,
         panel: Panel,
-        mode: str = "filtered",
+        mode: str = FILTERED,
         kind: str = "corrected",
-        external: Array | None = None,
-        known: ArrayLike | None = None,
+        ranker_scores: Array | None = None,
+        known_labels: ArrayLike | None = None,
     ) -> Scores:
-        """Scores of a panel made by this detector's features; `external` is the ranker's score of each row, if there is a ranker."""
-        parts = self.fitted()
+        """Scores of a panel made by `features_`; `ranker_scores` [N] are needed with a ranker."""
+        self._check_fitted()
         for name, value, allowed in (("mode", mode, MODES), ("kind", kind, KINDS)):
             if value not in allowed:
                 raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
-        belief = self._beliefs(panel, mode, known)
-        probability, variance = self.judge(belief, mode, external)
-        lengths = np.diff(panel.offsets)
+        belief = self._infer_given_labels(panel, mode, known_labels)
+        probability, variance = self.calibration_.predict(belief, mode, ranker_scores)
+        lengths, n_rows = np.diff(panel.offsets), panel.n_rows
+        keys = np.arange(panel.n_sequences) if panel.customers is None else panel.customers
         return Scores(
             mode=mode,
             kind=kind,
             probability=probability,
             variance=variance,
-            raw=belief[:, parts.regimes[mode].fraud_state],
+            raw=belief[:, self.calibration_.regimes[mode].fraud_state],
             belief=belief,
-            seen=np.arange(panel.n_rows) - np.repeat(panel.offsets[:-1], lengths) + 1,
-            ids=np.arange(panel.n_rows) if panel.ids is None else panel.ids,
-            customers=np.repeat(
-                np.arange(panel.n_sequences) if panel.customers is None else panel.customers,
-                lengths,
-            ),
-            times=np.full(panel.n_rows, np.nan) if panel.times is None else panel.times,
+            n_seen=np.arange(n_rows) - np.repeat(panel.offsets[:-1], lengths) + 1,
+            ids=np.arange(n_rows) if panel.ids is None else panel.ids,
+            customers=np.repeat(keys, lengths),
+            times=np.full(n_rows, np.nan) if panel.times is None else panel.times,
             labels=panel.labels,
         )
-
-    @property
-    def _label_likelihoods(self) -> Array:
-        return label_likelihoods(self.anchoring, self.regimes)
-
-    def _beliefs(self, panel: Panel, mode: str, known: ArrayLike | None) -> Array:
-        """State probabilities [N, K] given the known labels of other rows, never a row's own."""
-        if known is None:
-            return self._probs(panel, mode)
-        anchors, own = known_labels(self._label_likelihoods, known, panel.n_rows)
-        without = self._probs(panel, mode, anchors) / own
-        beliefs: Array = without / without.sum(axis=1, keepdims=True)
-        return beliefs
-
-    def judge(self, belief: Array, mode: str, external: Array | None) -> tuple[Array, Array]:
-        """Probability of fraud and its variance, from beliefs [N, K] and, with a ranker, its scores [N]."""
-        parts = self.fitted()
-        if parts.ranked is not None:
-            if external is None:
-                raise DataError(
-                    "this detector has a ranker, and the ranker's scores are missing. Score transactions, or give `external`"
-                )
-            scores = np.asarray(external, np.float64)
-            if scores.shape != (len(belief),):
-                raise DataError(
-                    f"the ranker's scores must be one for each of the {len(belief):,} rows; found shape {scores.shape}"
-                )
-            return parts.ranked[mode].predict(scores, belief)
-        regimes = parts.regimes[mode]
-        return mixed_rates(belief, regimes.mean_rates, regimes.rate_covariance)
 
     def score_one(
         self,
@@ -347,77 +194,18 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         n_reasons: int = 4,
         label_follows: bool = True,
     ) -> tuple[DetectorState, Score]:
-        """One transaction, live: what is remembered after it, and its score with the strongest reasons and the rest as one.
+        """Score one transaction as it arrives: the new state to store, and the score.
 
-        `label_follows` is as in `Features.step`.
+        The score has the `n_reasons` strongest reasons and the rest as one. `label_follows` is as
+        in `Features.step`.
         """
-        self.fitted()
-        held = state or DetectorState()
-        unpack_state(self, held)  # a state of another detector is refused before the row is
-        given = (
-            transaction
-            if isinstance(transaction, TransactionRow)
-            else parse_row(self.features_.plan.schema, transaction)
-        )
-        steps = self.steps([held], [given], [label_follows])
-        return steps.states[0], self.told(steps, level=level, n_reasons=n_reasons)[0]
-
-    def steps(
-        self,
-        states: Sequence[DetectorState],
-        rows: Sequence[TransactionRow],
-        label_follows: Sequence[bool],
-        previous: Array | None = None,
-    ) -> Steps:
-        """Several transactions, live and in order, which is faster than one by one: what is remembered after each, and more for `told`.
-
-        Where some are of one customer, or of one counterparty, `previous` [N, 2] names the transaction before each of them, whose state it
-        goes on from; its own there is not looked at. -1 is none.
-        """
-        return taken(
-            self,
-            states,
-            rows,
-            label_follows,
-            np.full((len(rows), 2), -1) if previous is None else previous,
-        )
-
-    def told(self, steps: Steps, *, level: float = 0.9, n_reasons: int = 4) -> list[Score]:
-        """The scores of transactions that were taken in."""
-        return told(self, steps, level, n_reasons)
-
-    def reasons(
-        self,
-        before: Array,
-        known: Array,
-        continuous: Array,
-        categorical: Array,
-        most: int | None = None,
-    ) -> Sequence[tuple[Reason, ...]]:
-        """Why each of N rows was scored as it was, given the beliefs before them [N, K] and where there was one [N].
-
-        The log odds of the fraud regime against its strongest rival, taken apart.
-        """
-        if self.model_.n_states == 1:
-            return [()] * len(before)
-        contrasts = self.model_.contrasts(
-            self.regimes.fraud_state,
-            self.model_.log_predictions(before, known),
-            continuous,
-            categorical,
-        )
-        wording = self._wording
-        return reasons(
-            contrasts,
-            wording.sources,
-            wording.words,
-            map(FeatureRow, continuous, categorical),
-            most,
-        )
-
-    @cached_property
-    def _wording(self) -> Wording:
-        return Wording(self.features_.plan)
+        live, before = self.live, state or DetectorState()
+        live.unpack(before)  # refuses another detector's state before it reads the row
+        row = transaction
+        if not isinstance(row, TransactionRow):
+            row = parse_row(self.features_.plan.schema, row)
+        steps = live.advance([before], [row], [label_follows])
+        return steps.states[0], live.score_steps(steps, level=level, n_reasons=n_reasons)[0]
 
     def explain(
         self,
@@ -426,94 +214,223 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         transaction: Any = None,
         last: int | None = None,
     ) -> list[tuple[Any, Score]]:
-        """The path of one customer: (id, score with reasons) of each of their transactions, of the last few, or of one. Filtered."""
-        return explained(self, transactions, customer, transaction, last)
+        """(id, filtered score with all reasons) of a customer's transactions.
 
-    def condition(self, state: DetectorState, label: int) -> DetectorState:
-        """What is remembered once the label of the customer's latest transaction is known."""
-        held = unpack_state(self, state)
-        if held.belief is None:
-            raise DataError("this customer has no transaction yet whose label could be known")
-        if label not in (0, 1):
-            raise DataError(f"the label is {label!r}, and must be 0 or 1")
-        belief = held.belief * self._label_likelihoods[int(label)]
-        return pack_states(
-            self,
-            (belief / belief.sum())[None],
-            [held.seen],
-            [FeatureState(held.features, held.counterparty)],
-        )[0]
+        `last` keeps the last few, `transaction` the one with this id.
+        """
+        self._check_fitted()
+        keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
+        own = np.flatnonzero(keys == str(customer))
+        if len(own) == 0:
+            raise DataError(
+                f"{transactions.source}: no customer {customer!r}. "
+                f"The first customers are {', '.join(map(str, transactions.keys[:5]))}"
+            )
+        if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
+            raise DataError(
+                f"{transactions.source}: customer {customer!r} has no transaction {transaction!r}"
+            )
+        panel, ranker = self.features_.transform(transactions, rows=own), self.calibration_.ranker
+        ranker_scores = None
+        if ranker is not None:
+            ranker_scores = ranker.score_transactions(transactions.take(own), panel)
+        scores = self.score_panel(panel, ranker_scores=ranker_scores)
+        rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
+        if transaction is not None:
+            rows = rows[scores.ids[rows].astype(str) == str(transaction)]
+        prior = np.roll(scores.belief, 1, axis=0)[rows]  # the first row has none
+        reasons = self._explainer.explain(
+            prior, rows > 0, panel.continuous[rows], panel.categorical[rows]
+        )
+        return [
+            (scores.ids[i], scores.get_one(i, reason))
+            for i, reason in zip(rows.tolist(), reasons, strict=True)
+        ]
 
-    def report_fraud(self, state: DetectorState, time: float) -> DetectorState:
-        """What is remembered once it is known that the counterparty's transaction at `time` (seconds) was fraud."""
-        counterparty = self.features_.report_fraud(
-            FeatureState(None, state.counterparty), time
-        ).counterparty
-        return DetectorState(state.customer, counterparty)
-
-    def with_ranker(
+    def add_ranker(
         self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
     ) -> Detector:
-        """The same detector with a ranker's score inside each regime, fitted on the split's calibration part.
+        """A new detector with a ranker's score inside each regime, fitted on the calibration part.
 
-        `ranker` is the name of a column of scores, a fitted XGBoost classifier or booster on the panel's columns, or, of a neural
-        model, its own encoder (`detector.model_.encoder_`), whose head is then the ranker.
+        `ranker` is the name of a column of scores, a fitted XGBoost classifier or booster on the
+        panel's columns, or a neural model's own encoder (`detector.model_.encoder_`), for its head.
         """
-        parts = self.fitted()
-        if len(split.calibration) == 0:
-            raise ConfigError(
-                f"the split {split.name!r} has no calibration part, on which a ranker is fitted. Make one that has"
-            )
-        made = as_ranker(ranker, self.features_, self.model_)
-        part = transactions.take(split.calibration)
-        labels = part.require_labels("fitting a ranker inside the regimes")
+        self._check_fitted()
+        part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
+        made = make_ranker(ranker, self.features_, self.model_)
         panel, places = build_split_panel(self.features_, transactions, split, "calibration")
-        external = made.of_transactions(part, panel, places)
-        beliefs = {mode: self._probs(panel, mode)[places] for mode in MODES}
-        ranked = {
-            mode: RegimeRanker.fit(external, beliefs[mode], labels, part.offsets, shrinkage)
-            for mode in MODES
-        }
-        scores = filtered_scores(self.regimes, ranked["filtered"], beliefs["filtered"], external)
-        reference = Reference.measure(
-            beliefs["filtered"], panel.continuous[places], scores, external
-        )
-        return self._with(
-            replace(parts, reference=reference, ranker=made, ranked=ranked), calibration=0
+        return self._replace_calibration(
+            self.calibration_.add_ranker(
+                made,
+                made.score_transactions(part, panel, places),
+                {mode: self._infer(panel, mode)[places] for mode in MODES},
+                labels,
+                part.offsets,
+                panel.continuous[places],
+                shrinkage,
+            )
         )
 
-    def recalibrated(
+    def recalibrate(
         self,
         beliefs: ArrayLike,
         labels: ArrayLike,
         offsets: ArrayLike,
-        external: ArrayLike | None = None,
+        ranker_scores: ArrayLike | None = None,
         keep: float = 1.0,
     ) -> Detector:
-        """The same detector once further labels are known: what it says of a belief changes, beliefs and states do not.
+        """A new detector whose fraud rates include further labels; beliefs and states stay valid.
 
-        `beliefs` [N, K] are the filtered ones that rows were scored with, `labels` [N] 0, 1 or -1 (unknown, left out); customer u is rows
-        offsets[u] to offsets[u + 1]; `external` [N] is the ranker's score, if there is a ranker. `keep` weighs what was known before, from
-        1 (all of it) to 0 (forgotten). Labels must be those of all transactions of some time or customers, not only of suspicious
-        ones. Smoothed scores stay as they are.
+        `beliefs` [N, K] are the filtered ones at scoring, `labels` [N] 0, 1 or -1 (unknown, left
+        out); customer u has rows offsets[u] to offsets[u + 1]; `ranker_scores` [N] are needed with
+        a ranker. `keep` weighs what was known before, from 1 (all) to 0 (forget it). The labels
+        must cover all transactions of some period or customers, not only suspicious ones. Smoothed
+        scores do not change.
         """
-        return self._with(
-            recalibrated_parts(self.fitted(), beliefs, labels, offsets, external, keep),
-            calibration=UNSAVED,
+        self._check_fitted()
+        return self._replace_calibration(
+            self.calibration_.update(beliefs, labels, offsets, ranker_scores, keep)
         )
 
-    def _with(self, parts: Parts, calibration: int) -> Detector:
-        """The same features and model with other parts."""
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the detector into a folder, atomically; `turncoat.load` reads it."""
+        self._check_fitted()
+        settings = self._settings
+        save_bundle(folder, Bundle(settings, self.features_, self.model_, self.calibration_))
+
+    def describe(self) -> str:
+        """The regimes as a table, with what to know about the scores."""
+        regimes = self.regimes
+        share = self.calibration_.temporal_share
+        return "\n".join(
+            [
+                regimes.describe(),
+                f"temperature {self.model_.temperature:g}; temporal share {share:.1%} (how far "
+                "beliefs are from those of single rows; calibration part, filtered)",
+                f"genuine traffic in the fraud regime (MRIE) {regimes.misread_share:.2%}, signed "
+                f"gap {regimes.signed_gap:+.2%}; neither is a calibration error",
+            ]
+        )
+
+    @property
+    def regimes(self) -> Regimes:
+        """The regimes of filtered scores."""
+        self._check_fitted()
+        return self.calibration_.regimes[FILTERED]
+
+    @property
+    def anchoring(self) -> Anchoring | None:
+        """How labels hold fit rows to states; None without supervision."""
+        is_anchored = self.supervision == "anchored"
+        return Anchoring(self.n_fraud_states, self.label_noise) if is_anchored else None
+
+    @cached_property
+    def digest_(self) -> str:
+        """The identity of features, model and label settings, whatever the calibration."""
+        self._check_fitted()
+        return digest_model(self.features_, self.model_, self._settings)
+
+    @cached_property
+    def live(self) -> LiveScorer:
+        """Scores transactions as they arrive."""
+        self._check_fitted()
+        parts = self.features_, self.model_, self.calibration_
+        return LiveScorer(*parts, self._label_likelihoods, self.digest_, self._explainer)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _SETTINGS}
+
+    @property
+    def _label_likelihoods(self) -> Array:
+        return compute_label_likelihoods(self.anchoring, self.regimes)
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        describer = FeatureDescriber(self.features_.plan)
+        return Explainer(self.model_, describer, self.regimes.fraud_state)
+
+    @cached_property
+    def _exact_model(self) -> HiddenMarkovModel[Any]:
+        """The model in float64, as in live scoring, so that batch and live scores agree."""
+        exact = copy(self.model_)
+        exact.precision = "float64"
+        return exact
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "calibration_"):
+            raise NotFittedError(
+                "this detector is not fitted yet. Call `fit` first, or `turncoat.load` a saved one"
+            )
+
+    def _choose_temperature(self, transactions: Transactions, split: Split, panel: Panel) -> float:
+        if self.temperature != AUTO:
+            return float(self.temperature)
+        if len(split.selection) == 0:
+            raise ConfigError(
+                f"the split {split.name!r} has no selection part to choose a temperature on. "
+                "Make one, or set a temperature"
+            )
+        held_out = build_split_panel(self.features_, transactions, split, "selection")
+        return choose_temperature(self.model_, panel, *held_out)
+
+    def _infer(self, panel: Panel, mode: str, anchors: Anchors | None = None) -> Array:
+        """State probabilities [N, K]."""
+        model = self._exact_model
+        infer = model.filter if mode == FILTERED else model.smooth
+        return infer(panel, anchors).probs
+
+    def _infer_given_labels(self, panel: Panel, mode: str, labels: ArrayLike | None) -> Array:
+        """State probabilities [N, K] given the known labels of other rows, never a row's own."""
+        if labels is None:
+            return self._infer(panel, mode)
+        anchors, own = anchor_known_labels(self._label_likelihoods, labels, panel.n_rows)
+        without = self._infer(panel, mode, anchors) / own
+        beliefs: Array = without / without.sum(axis=1, keepdims=True)
+        return beliefs
+
+    def _temporal_share(self, panel: Panel, places: Array, beliefs: Array) -> float:
+        """Mean total variation between filtered beliefs and those of single rows (E9)."""
+        alone = self.model_.memoryless(panel, beliefs.mean(axis=0)).probs
+        return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
+
+    def _replace_calibration(self, calibration: Calibration) -> Detector:
         other: Detector = clone(self)
         other.features_, other.model_ = self.features_, self.model_
-        other.parts_, other.calibration_ = parts, calibration
+        other.calibration_ = calibration
         return other
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the whole detector into a folder; `turncoat.load` reads it. What is there is replaced in one instant, or not at all."""
-        from turncoat.scoring.bundle import save_detector
 
-        save_detector(self, folder)
+def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Detector:
+    """Read a saved detector; BundleError says why one cannot be trusted.
+
+    `calibration` is the number of a saved calibration, 0 the one of the fit; None is the current.
+    """
+    bundle = load_bundle(folder, calibration)
+    try:
+        detector = Detector(bundle.features, bundle.model, **bundle.settings)
+        detector.check_settings()
+        if detector.anchoring is not None:
+            detector.anchoring.sides(bundle.calibration.n_states)
+    except (TypeError, ConfigError) as problem:
+        raise BundleError(
+            f"{folder}: not a detector this version understands ({problem!r})"
+        ) from problem
+    detector.features_, detector.model_ = bundle.features, bundle.model
+    detector.calibration_ = bundle.calibration
+    return detector
+
+
+def _calibration_part(
+    transactions: Transactions, split: Split, purpose: str
+) -> tuple[Transactions, Array]:
+    """The transactions of the calibration part and their labels."""
+    if len(split.calibration) == 0:
+        raise ConfigError(
+            f"the split {split.name!r} has no calibration part, needed for {purpose}. Make one"
+        )
+    part = transactions.take(split.calibration)
+    return part, part.require_labels(purpose)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -1,25 +1,24 @@
-"""Why: the log odds of the fraud regime against its strongest rival, taken apart exactly (the method, section 7).
+"""Reasons: the log odds of the fraud regime against its strongest rival, as a sum of terms.
 
-log odds = history (what was believed before the transaction) + one term for every feature. Terms of features that come from the
-same column of the file are added up under its name. Where an encoder comes first, a term is what integrated gradients give a feature, and
-there is one more for what an average transaction, with no names, would add.
+log odds = history (the belief before the transaction) + one term for each feature (the method,
+section 7). Terms of features from the same column are added up under its name. Behind an encoder
+a feature's term is its integrated gradient, and one more term is the average transaction's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.features import FeatureRow
+from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.live import Contrasts
 from turncoat.numerics.compiled import compiled_exactly
-
-HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
+from turncoat.scoring.descriptions import OTHERS, FeatureDescriber
 
 
 class Reason(NamedTuple):
@@ -34,75 +33,76 @@ class Reason(NamedTuple):
         return f"{self.text}: {self.log_odds:+.1f}"
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Where each feature comes from: a column of the file, or a fact."""
+@dataclass(frozen=True, eq=False)
+class Explainer:
+    """Finds the reasons behind the scores of rows."""
 
-    continuous: tuple[str, ...]  # [D]
-    categorical: tuple[str, ...]  # [J]
+    model: HiddenMarkovModel[Any]
+    describer: FeatureDescriber
+    fraud_state: int
 
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Every source once, in the order of the alphabet; also history and the average transaction."""
-        return tuple(sorted({HISTORY, AVERAGE, *self.continuous, *self.categorical}))
+    def explain(
+        self,
+        prior_beliefs: Array,
+        has_prior: Array,
+        continuous: Array,
+        categorical: Array,
+        n_reasons: int | None = None,
+    ) -> list[tuple[Reason, ...]]:
+        """The reasons of N rows, strongest first; those beyond `n_reasons` are added up as one.
 
-    @cached_property
-    def places(self) -> Array:
-        """Place among the names of history, of the average transaction and of every feature [2 + D + J]."""
-        places = {name: place for place, name in enumerate(self.names)}
-        return np.array(
-            [places[name] for name in (HISTORY, AVERAGE, *self.continuous, *self.categorical)],
-            dtype=np.int64,
-        )
+        `prior_beliefs` [N, K] are those before the rows; `has_prior` [N] is False where there is
+        none. A model with one state has no reasons.
+        """
+        if self.model.n_states == 1:
+            return [()] * len(prior_beliefs)
+        predicted = self.model.log_predictions(prior_beliefs, has_prior)
+        contrasts = self.model.contrasts(self.fraud_state, predicted, continuous, categorical)
+        rows = list(map(FeatureRow, continuous, categorical))
+        return list_reasons(contrasts, self.describer, rows, n_reasons)
 
 
-Words = Callable[[FeatureRow], str]  # what a row has in one source
-
-
-def reasons(
+def list_reasons(
     contrasts: Contrasts,
-    sources: Sources,
-    words: Sequence[Words],
-    rows: Iterable[FeatureRow],
-    most: int | None = None,
+    describer: FeatureDescriber,
+    rows: Sequence[FeatureRow],
+    n_reasons: int | None = None,
 ) -> list[tuple[Reason, ...]]:
-    """Of every row: the terms, those of one source added up, the strongest first; all but the `most` strongest as one.
-
-    `words` are those of the sources, in the order of their names.
-    """
-    c, names = contrasts, sources.names
-    wanted = len(names) if most is None else min(max(most, 0), len(names))
+    """Reasons of each row, strongest first: terms summed by source, the weakest as one."""
+    sources, c = describer.sources, contrasts
+    names, describe = sources.names, describer.describe
+    n_max = len(names) if n_reasons is None else min(max(n_reasons, 0), len(names))
+    ranked = _rank_sources(c.history, c.rest, c.cells, c.codes, sources.places, len(names), n_max)
     found = []
-    columns = _strongest(c.history, c.rest, c.cells, c.codes, sources.places, len(names), wanted)
     for row, shown, totals, n_shown, n_others, others in zip(
-        rows, *(column.tolist() for column in columns), strict=True
+        rows, *(column.tolist() for column in ranked), strict=True
     ):
-        told = [
-            Reason(names[place], words[place](row), total)
+        reasons = [
+            Reason(names[place], describe[place](row), total)
             for place, total in zip(shown[:n_shown], totals, strict=False)
         ]
         if n_others:
-            told.append(Reason(OTHERS, f"{n_others} other facts together", others))
-        found.append(tuple(told))
+            reasons.append(Reason(OTHERS, f"{n_others} other facts together", others))
+        found.append(tuple(reasons))
     return found
 
 
 @compiled_exactly
-def _strongest(
+def _rank_sources(
     history: Array,
     average: Array,
     continuous: Array,
     categorical: Array,
     places: Array,
     n_sources: int,
-    most: int,
+    n_max: int,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Of N rows: the places and totals of the strongest sources, and how many; the number of others and their sum.
 
     The largest come first and equal ones by place. The average transaction is a source only where it adds something.
     """
     n_rows = len(history)
-    shown, shown_totals = np.zeros((n_rows, most), np.int64), np.zeros((n_rows, most))
+    shown, shown_totals = np.zeros((n_rows, n_max), np.int64), np.zeros((n_rows, n_max))
     n_shown, n_others, others = (
         np.zeros(n_rows, np.int64),
         np.zeros(n_rows, np.int64),
@@ -124,13 +124,13 @@ def _strongest(
             at = n
             while at > 0 and abs(totals[source]) > abs(totals[best[at - 1]]):
                 at -= 1
-            if n == most:  # one of them has no place
+            if n == n_max:  # one of them has no place
                 n_others[i] += 1
-                others[i] += totals[source if at == most else best[most - 1]]
-            n = min(n + 1, most)
+                others[i] += totals[source if at == n_max else best[n_max - 1]]
+            n = min(n + 1, n_max)
             for place in range(n - 1, at, -1):
                 best[place] = best[place - 1]
-            if at < most:
+            if at < n_max:
                 best[at] = source
         for place in range(n):
             shown_totals[i, place] = totals[best[place]]

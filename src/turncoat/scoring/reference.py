@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from turncoat.arrays import Array
 
-FURTHEST_CELL = (
+MAX_CELL = (
     20.0  # spreads; a cell further out counts as this far, so that no single row makes a mean
 )
 _CUTS = (
@@ -34,7 +34,7 @@ _CUTS = (
     0.995,
     0.999,
 )  # finer where fraud is
-MOST_BINS = len(_CUTS) + 1
+MAX_SCORE_BINS = len(_CUTS) + 1
 _SAME = 1e-3  # log odds; scores that are no further apart are one score and its rounding
 _LEAST_CHANCE = 1e-12
 _MOST_SAMPLES = 4096
@@ -56,11 +56,13 @@ class Reference:
     beliefs: (
         Array  # [M, K] of evenly spaced rows, by which scores under another calibration are found
     )
-    external: Array | None = None  # [M] the ranker's scores of these rows, if there is a ranker
+    ranker_scores: Array | None = (
+        None  # [M] the ranker's scores of these rows, if there is a ranker
+    )
 
     @classmethod
     def measure(
-        cls, beliefs: Array, rows: Array, probabilities: Array, external: Array | None = None
+        cls, beliefs: Array, rows: Array, probabilities: Array, ranker_scores: Array | None = None
     ) -> Reference:
         """Of filtered beliefs [N, K], continuous cells [N, D] with NaN for missing ones, and scores [N]."""
         mass, means, spreads = _moments(beliefs, rows)
@@ -80,10 +82,12 @@ class Reference:
             counts=counts,
             mean_score=float(probabilities.mean()),
             beliefs=beliefs[kept].astype(np.float32),
-            external=None if external is None else np.asarray(external, np.float64)[kept],
+            ranker_scores=None
+            if ranker_scores is None
+            else np.asarray(ranker_scores, np.float64)[kept],
         )
 
-    def rescored(self, probabilities: Array) -> Reference:
+    def replace_scores(self, probabilities: Array) -> Reference:
         """The same traffic with other scores, one for each of the sampled `beliefs`."""
         edges, counts = _distribution(probabilities)
         return replace(self, edges=edges, counts=counts, mean_score=float(probabilities.mean()))
@@ -117,9 +121,9 @@ class Reference:
             raise ValueError("the reference's score bins are none")
         if not len(self.beliefs) or not self.n_rows > 0 or not 0 <= self.mean_score <= 1:
             raise ValueError("the reference has no rows, or no mean score")
-        external = self.external
-        if (external is not None) != has_ranker or (
-            external is not None and external.shape != (len(self.beliefs),)
+        ranker_scores = self.ranker_scores
+        if (ranker_scores is not None) != has_ranker or (
+            ranker_scores is not None and ranker_scores.shape != (len(self.beliefs),)
         ):
             raise ValueError("the reference's scores of a ranker are not this detector's")
 
@@ -129,18 +133,16 @@ def _moments(beliefs: Array, rows: Array) -> tuple[Array, Array, Array]:
     mass, firsts, squares = (np.zeros((beliefs.shape[1], rows.shape[1])) for _ in range(3))
     for start in range(0, len(rows), _BLOCK_ROWS):
         weights = beliefs[start : start + _BLOCK_ROWS].astype(np.float64).T
-        cells = np.clip(
-            rows[start : start + _BLOCK_ROWS].astype(np.float64), -FURTHEST_CELL, FURTHEST_CELL
-        )
+        cells = np.clip(rows[start : start + _BLOCK_ROWS].astype(np.float64), -MAX_CELL, MAX_CELL)
         present = np.isfinite(cells)
         cells[~present] = 0.0
         mass += weights @ present.astype(np.float64)
         firsts += weights @ cells
         squares += weights @ cells**2
-    return mass, *mean_and_spread(mass, firsts, squares)
+    return mass, *compute_moments(mass, firsts, squares)
 
 
-def mean_and_spread(mass: Array, firsts: Array, squares: Array) -> tuple[Array, Array]:
+def compute_moments(mass: Array, firsts: Array, squares: Array) -> tuple[Array, Array]:
     """From sums of weights, of weighed cells and of their weighed squares; 0 where there is no mass."""
     means, seconds = (
         np.divide(sums, mass, out=np.zeros_like(mass), where=mass > 0) for sums in (firsts, squares)
@@ -151,13 +153,13 @@ def mean_and_spread(mass: Array, firsts: Array, squares: Array) -> tuple[Array, 
 def _distribution(probabilities: Array) -> tuple[Array, Array]:
     """Edges of score bins [B + 1] and the scores in each [B]."""
     inner = _inner_edges(probabilities)
-    counts = np.bincount(score_bins(inner, probabilities), minlength=len(inner) + 1).astype(
+    counts = np.bincount(find_score_bins(inner, probabilities), minlength=len(inner) + 1).astype(
         np.float64
     )
     return np.concatenate([[0.0], inner, [1.0]]), counts
 
 
-def score_bins(inner_edges: Array, probabilities: Array) -> Array:
+def find_score_bins(inner_edges: Array, probabilities: Array) -> Array:
     """The bin of each score."""
     return np.searchsorted(inner_edges, probabilities, side="right")
 

@@ -19,7 +19,7 @@ PRIOR_ROWS = (
 )
 _UNSURE = 0.5  # of a fraud and of a genuine transaction that intervals start with (Jeffreys): no fraud seen is not no risk
 
-FEW_OUTCOMES = 10  # frauds, or genuine transactions, of which shares are worth a second look
+MIN_OUTCOMES = 10  # frauds, or genuine transactions, of which shares are worth a second look
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Regimes:
         *,
         part: str,
         mode: str,
-        in_sample: bool,
+        in_sample: bool = False,
     ) -> Regimes:
         """Weigh labels [N] by state probabilities [N, K]; customers are rows offsets[u]..offsets[u + 1]."""
         if len(labels) == 0:
@@ -66,7 +66,7 @@ class Regimes:
             _correlation(residuals, offsets),
         )
 
-    def updated(self, new: Regimes, keep: float = 1.0) -> Regimes:
+    def update(self, new: Regimes, keep: float = 1.0) -> Regimes:
         """These regimes once further labelled transactions are known; `keep` weighs what was known before, from 0 to 1.
 
         The Beta posteriors' evidence adds up: a regime of evidence E0 and share r0, met by new evidence E1 of share r1, has evidence
@@ -97,6 +97,22 @@ class Regimes:
         return Regimes(
             part, self.mode, in_sample, mass, rates * mass, evidence, self.stickiness, correlation
         )
+
+    def check(self, n_states: int) -> None:
+        """Raise ValueError if these are not regimes of a model with this many states."""
+        for array in (self.mass, self.frauds, self.evidence, self.stickiness):
+            if (
+                array.shape != (n_states,)
+                or array.dtype != np.float64
+                or not (array >= 0).all()
+                or np.isinf(array).any()
+            ):
+                raise ValueError("the regimes are not those of the model")
+        correlation = self.correlation
+        if correlation.shape != (n_states, n_states) or not (abs(correlation) <= 1 + 1e-9).all():
+            raise ValueError("the regimes' errors are not those of the model")
+        if not self.mass.sum() > 0 or (self.frauds > self.mass * (1 + 1e-9)).any():
+            raise ValueError("the regimes hold no transactions, or more frauds than transactions")
 
     @property
     def n_states(self) -> int:
@@ -199,7 +215,7 @@ class Regimes:
                 f"  {self.enrichment[k]:>9.1f}x  {self.stickiness[k]:.0%}"
             )
         n_frauds = self.frauds.sum()
-        if min(n_frauds, self.n_rows - n_frauds) < FEW_OUTCOMES:
+        if min(n_frauds, self.n_rows - n_frauds) < MIN_OUTCOMES:
             lines.append(
                 f"only {n_frauds:,.0f} frauds and {self.n_rows - n_frauds:,.0f} genuine transactions: these shares are rough"
             )

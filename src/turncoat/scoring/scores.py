@@ -27,7 +27,7 @@ class Score(NamedTuple):
     raw: float  # belief in the fraud regime; not a probability of fraud
     belief: tuple[float, ...]  # over the regimes
     entropy: float  # of the belief, in nats: 0 is certainty
-    seen: int  # transactions of this customer so far, this one included
+    n_seen: int  # transactions of this customer so far, this one included
     regime: int  # the most likely one
     reasons: tuple[Reason, ...] = ()
 
@@ -42,7 +42,7 @@ class Scores:
     variance: Array  # [N] of that probability, from how well the regimes' fraud shares are known
     raw: Array  # [N] belief in the fraud regime
     belief: Array  # [N, K]
-    seen: Array  # [N]
+    n_seen: Array  # [N]
     ids: Array  # [N]
     customers: Array  # [N] keys
     times: Array  # [N]
@@ -55,18 +55,34 @@ class Scores:
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Credible interval of every probability."""
-        return beta_interval(self.probability, self.variance, level)
+        return compute_beta_interval(self.probability, self.variance, level)
 
     @property
     def entropy(self) -> Array:
         """Of every belief, in nats."""
-        return entropies(self.belief)
+        return compute_entropy(self.belief)
 
     @property
     def regime(self) -> Array:
         """The most likely regime of every row."""
         regimes: Array = self.belief.argmax(axis=1)
         return regimes
+
+    def get_one(self, row: int, reasons: tuple[Reason, ...] = ()) -> Score:
+        """The score of one row."""
+        lower, upper = compute_beta_interval(
+            self.probability[row : row + 1], self.variance[row : row + 1], 0.9
+        )
+        return Score(
+            probability=float(self.probability[row]),
+            interval=(float(lower[0]), float(upper[0])),
+            raw=float(self.raw[row]),
+            belief=tuple(self.belief[row].tolist()),
+            entropy=float(compute_entropy(self.belief[row])),
+            n_seen=int(self.n_seen[row]),
+            regime=int(self.belief[row].argmax()),
+            reasons=reasons,
+        )
 
     def frame(self) -> pl.DataFrame:
         """As a table, a row per transaction."""
@@ -82,7 +98,7 @@ class Scores:
             "raw_membership": self.raw,
             "regime": self.regime,
             "entropy": self.entropy,
-            "seen": self.seen,
+            "n_seen": self.n_seen,
         }
         if self.labels is not None:
             columns["label"] = pl.Series(self.labels, dtype=pl.Int8).replace(-1, None)
@@ -90,23 +106,23 @@ class Scores:
         return pl.DataFrame(columns)
 
 
-def entropies(belief: Array) -> Array:
+def compute_entropy(belief: Array) -> Array:
     """Entropy of every row, in nats."""
     return np.asarray(entr(belief).sum(axis=-1))
 
 
 @compiled_exactly
-def mixed_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Array]:
+def mix_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Array]:
     """The mean and the variance of a fraud share of which each regime has its own, from beliefs [N, K] in the regimes."""
     mean = np.zeros(len(belief))
     for n in range(len(belief)):
         for k in range(len(rates)):
             mean[n] += belief[n, k] * rates[k]
-    return mean, variances(belief, covariance)
+    return mean, compute_variances(belief, covariance)
 
 
 @compiled_exactly
-def variances(weights: Array, covariance: Array) -> Array:
+def compute_variances(weights: Array, covariance: Array) -> Array:
     """The variance of a weighted sum, for each row of weights [N, K]; the same for a row alone as among others, unlike BLAS."""
     variance = np.zeros(len(weights))
     for n in range(len(weights)):
@@ -119,7 +135,7 @@ def variances(weights: Array, covariance: Array) -> Array:
     return variance
 
 
-def beta_interval(mean: Array, variance: Array, level: float) -> tuple[Array, Array]:
+def compute_beta_interval(mean: Array, variance: Array, level: float) -> tuple[Array, Array]:
     """The interval of a Beta distribution with these moments, no more skewed than that of a share of which no case was seen."""
     a, b = _beta_counts(mean, variance)
     tail = (1 - level) / 2

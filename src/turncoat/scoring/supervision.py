@@ -60,7 +60,7 @@ class Anchoring:
         return Anchors(panel.labels.astype(np.int64), self.sides(n_states), self.label_noise)
 
 
-def label_likelihoods(anchoring: Anchoring | None, regimes: Regimes) -> Array:
+def compute_label_likelihoods(anchoring: Anchoring | None, regimes: Regimes) -> Array:
     """P(label | state) [2, K]: by side in an anchored detector, by the measured fraud share in another."""
     if anchoring is not None:
         noise = max(anchoring.label_noise, _LEAST_NOISE)
@@ -69,7 +69,9 @@ def label_likelihoods(anchoring: Anchoring | None, regimes: Regimes) -> Array:
     return np.stack([1.0 - rates, rates])
 
 
-def known_labels(likelihoods: Array, labels: ArrayLike, n_rows: int) -> tuple[Anchors, Array]:
+def anchor_known_labels(
+    likelihoods: Array, labels: ArrayLike, n_rows: int
+) -> tuple[Anchors, Array]:
     """Labels that have arrived as evidence about states, and what each row's label adds to its own belief [N, K]."""
     codes = np.asarray(labels)
     if (

@@ -201,8 +201,8 @@ async def model(request: Request) -> Response:
     detector, regimes = served.detector, served.detector.regimes
     low, high = regimes.interval()
     told: dict[str, Any] = {
-        "model": detector.version_,
-        "calibration": detector.calibration_,
+        "model": detector.digest_,
+        "calibration": detector.calibration_.number,
         "turncoat": __version__,
         "tier": type(detector.model_).__name__,
         "supervision": detector.supervision,

@@ -17,7 +17,7 @@ import numpy as np
 
 from turncoat.errors import DamagedError, DataError, StateError, StoreError
 from turncoat.scoring import Detector, DetectorState
-from turncoat.scoring.live import Steps
+from turncoat.scoring.live import FilterSteps
 from turncoat.scoring.scores import Score
 from turncoat.serving.cache import CachedRecord
 from turncoat.serving.decoding import FieldError, Transaction
@@ -174,10 +174,10 @@ class BatchUpdate:
         ones, states = [each.one for each in ready], [each.state for each in ready]
         try:
             previous = np.array([each.previous for each in ready], dtype=np.int64)
-            steps = self.detector.steps(
+            steps = self.detector.live.advance(
                 states, [one.row for one in ones], [one.label_follows for one in ones], previous
             )
-            scores = self.detector.told(steps, n_reasons=self.rules.n_reasons)
+            scores = self.detector.live.score_steps(steps, n_reasons=self.rules.n_reasons)
         except Exception as problem:
             if len(ready) == 1:
                 return [_refusal(problem)]
@@ -202,12 +202,12 @@ class BatchUpdate:
         return (await self._scored([found]))[0] if isinstance(found, PreparedTransaction) else found
 
     def _taken(
-        self, ready: PreparedTransaction, steps: Steps, place: int, score: Score
+        self, ready: PreparedTransaction, steps: FilterSteps, place: int, score: Score
     ) -> ScoredResponse:
         """The answer to a scored transaction, which joins the records and the log."""
         one, record, state = ready.one, ready.customer.record, steps.states[place]
         if one.label == 1 and state.counterparty is not None:
-            state = self.detector.report_fraud(state, one.time)
+            state = self.detector.live.report_fraud(state, one.time)
         body = encode_json(
             ScoredTransaction(
                 one.id,
@@ -219,19 +219,19 @@ class BatchUpdate:
                 score.regime,
                 score.belief,
                 score.entropy,
-                score.seen,
+                score.n_seen,
                 ready.late,
                 False,
                 ready.belief_from,
                 ready.counterparty_from,
-                self.detector.version_,
-                self.detector.calibration_,
+                self.detector.digest_,
+                self.detector.calibration_.number,
                 tuple(starmap(ReasonModel, score.reasons)),
             )
         )
         after = None if ready.stays else state
         if self.rules.logs:
-            external = None if steps.external is None else float(steps.external[place])
+            external = None if steps.ranker_scores is None else float(steps.ranker_scores[place])
             self.entries.append(self._entry(ready, after, body, score, external))
         self._change(ready, after, RecentScore(one.id, score.probability))
         age = None if record is None else one.time - record.last_time
@@ -242,7 +242,7 @@ class BatchUpdate:
     ) -> None:
         """Put a transaction into the records; without a state only the fact that it was answered."""
         one, customer, counterparty = ready.one, ready.customer, ready.counterparty
-        version, record = self.detector.version_, customer.record
+        version, record = self.detector.digest_, customer.record
         last = one.time if record is None else max(record.last_time, one.time)
         n_since = 1 if record is None or one.time > record.last_time else record.n_since + 1
         ring = joined(() if record is None else record.ring, seen, n_since, self.rules.ring)
@@ -279,7 +279,7 @@ class BatchUpdate:
                 parties += ((one.keys[1], counterparty.expected + counterparty.n_changes + 1),)
                 states += (state.counterparty or b"",)
                 horizons += (max(one.time, counterparty.horizon),)
-        version, follows = self.detector.version_, one.label_follows
+        version, follows = self.detector.digest_, one.label_follows
         logged = LogContent(
             version,
             one.sent,
@@ -369,12 +369,12 @@ class BatchUpdate:
             counter, record = stored.counter, unpack_record(key, stored.data)
         else:
             return RecordUpdate(0, None, NEW)
-        if record.model == self.detector.version_:
+        if record.model == self.detector.digest_:
             return RecordUpdate(counter, record, STORED)
         state, came_from = await self._past.rebuilt(key)
         return RecordUpdate(
             counter,
-            msgspec.structs.replace(record, model=self.detector.version_, state=state or b""),
+            msgspec.structs.replace(record, model=self.detector.digest_, state=state or b""),
             came_from,
         )
 

@@ -112,7 +112,7 @@ class TransactionDecoder:
             pseudonyms,
             label_follows,
         )
-        plan, self.times = self.plan, detector.fitted().times
+        plan, self.times = self.plan, detector.calibration_.time_range
         self._earliest, self._latest = self.times[0] - _FURTHEST, self.times[1] + _FURTHEST
         if plan.schema.id is None and DEFAULT_ID_FIELD in plan.schema.columns:
             raise ConfigError(

@@ -15,7 +15,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.features.history import GROWING
-from turncoat.scoring.reference import Reference, mean_and_spread
+from turncoat.scoring.reference import Reference, compute_moments
 from turncoat.serving.drift_sums import Marks, SharedSums, Sums, add_rows
 from turncoat.storage import digest
 
@@ -245,7 +245,7 @@ def _occupancy_shift(reference: Reference, mass: Array) -> tuple[Array, Array]:
 
 def _shifts(reference: Reference, sums: Sums) -> tuple[Array, Array, Array]:
     """Means now, and how far they moved from then, with the standard error, in standard deviations of then [K, D] each."""
-    means, spreads = mean_and_spread(sums.mass, sums.firsts, sums.squares)
+    means, spreads = compute_moments(sums.mass, sums.firsts, sums.squares)
     unit = np.maximum(reference.spreads, _LEAST_SPREAD * _overall_spread(reference))
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.sqrt((np.maximum(spreads, unit) / unit) ** 2 / sums.mass + 1 / reference.mass)
@@ -259,7 +259,7 @@ def _overall_spread(reference: Reference) -> Array:
         (reference.mass * power).sum(axis=0)
         for power in (reference.means, reference.spreads**2 + reference.means**2)
     )
-    spread = mean_and_spread(whole, firsts, squares)[1]
+    spread = compute_moments(whole, firsts, squares)[1]
     return np.where(spread > 1e-6, spread, 1.0)
 
 

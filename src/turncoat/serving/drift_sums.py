@@ -18,7 +18,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError
 from turncoat.numerics.compiled import compiled
-from turncoat.scoring.reference import FURTHEST_CELL, MOST_BINS
+from turncoat.scoring.reference import MAX_CELL, MAX_SCORE_BINS
 
 if sys.platform != "win32":  # where there are no such locks, each process keeps its sums to itself
     import fcntl
@@ -44,17 +44,17 @@ class Sums:
 
     def __init__(self, flat: Array, n_states: int, n_columns: int) -> None:
         self.flat = flat
-        self.score_part = flat[: MOST_BINS + 1]
-        self.score_total, self.score_counts = flat[0:1], flat[1 : MOST_BINS + 1]
-        self.occupancy = flat[MOST_BINS + 1 : MOST_BINS + 1 + n_states]  # [K]
-        self.mass, self.firsts, self.squares = flat[MOST_BINS + 1 + n_states :].reshape(
+        self.score_part = flat[: MAX_SCORE_BINS + 1]
+        self.score_total, self.score_counts = flat[0:1], flat[1 : MAX_SCORE_BINS + 1]
+        self.occupancy = flat[MAX_SCORE_BINS + 1 : MAX_SCORE_BINS + 1 + n_states]  # [K]
+        self.mass, self.firsts, self.squares = flat[MAX_SCORE_BINS + 1 + n_states :].reshape(
             3, n_states, n_columns
         )
 
     @staticmethod
     def size(n_states: int, n_columns: int) -> int:
         """How many numbers there are."""
-        return MOST_BINS + 1 + n_states + 3 * n_states * n_columns
+        return MAX_SCORE_BINS + 1 + n_states + 3 * n_states * n_columns
 
 
 @compiled
@@ -65,7 +65,7 @@ def add_rows(
     n_states, n_columns = beliefs.shape[1], rows.shape[1]
     for i in range(len(sums)):
         sums[i] *= kept
-    first = MOST_BINS + 1 + n_states
+    first = MAX_SCORE_BINS + 1 + n_states
     step = n_states * n_columns
     for r in range(len(rows)):
         total = 0.0
@@ -83,7 +83,7 @@ def add_rows(
             weight = beliefs[r, k]
             if weight < _LEAST_WEIGHT:
                 continue
-            sums[MOST_BINS + 1 + k] += weight
+            sums[MAX_SCORE_BINS + 1 + k] += weight
             start = first + k * n_columns
             mass, firsts, squares = (
                 sums[start : start + n_columns],
@@ -94,7 +94,7 @@ def add_rows(
                 cell = np.float64(rows[r, d])
                 there = cell == cell
                 share = weight if there else 0.0
-                value = min(max(cell, -FURTHEST_CELL), FURTHEST_CELL) if there else 0.0
+                value = min(max(cell, -MAX_CELL), MAX_CELL) if there else 0.0
                 mass[d] += share
                 firsts[d] += share * value
                 squares[d] += share * value * value

@@ -146,9 +146,13 @@ class ScoreHistory:
             if conditions or reports:
                 state, rows = self._advanced(state, rows, is_customer), []
             if conditions and state is not None:
-                state = detector.condition(DetectorState(state), int(logged.label or 0)).customer
+                state = detector.live.condition(
+                    DetectorState(state), int(logged.label or 0)
+                ).customer
             if reports and state is not None:
-                state = detector.report_fraud(DetectorState(None, state), entry.time).counterparty
+                state = detector.live.report_fraud(
+                    DetectorState(None, state), entry.time
+                ).counterparty
         return self._advanced(state, rows, is_customer)
 
     def _advanced(
@@ -164,7 +168,7 @@ class ScoreHistory:
         previous = np.full((len(own), 2), -1)
         previous[1:, 0 if is_customer else 1] = np.arange(len(own) - 1)
         states = [first, *[DetectorState()] * (len(own) - 1)]
-        after = self._detector.steps(
+        after = self._detector.live.advance(
             states, [row for row, _ in own], [follows for _, follows in own], previous
         ).states[-1]
         return after.customer if is_customer else after.counterparty

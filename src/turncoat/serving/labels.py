@@ -73,11 +73,11 @@ async def report(
             and records[key].state
             and await _is_latest(updater.store, key, found.entry)
         ):
-            state = detector.condition(DetectorState(records[key].state), label)
+            state = detector.live.condition(DetectorState(records[key].state), label)
             changed[key] = msgspec.structs.replace(records[key], state=state.customer)
         for party in keys[1:]:
             if label == 1 and not found.was_fraud and party in records and records[party].state:
-                state = detector.report_fraud(
+                state = detector.live.report_fraud(
                     DetectorState(None, records[party].state), found.entry.time
                 )
                 changed[party] = msgspec.structs.replace(records[party], state=state.counterparty)
@@ -89,7 +89,7 @@ async def report(
             for party, record in after.items()
         ]
         logged = LogContent(
-            model=detector.version_,
+            model=detector.digest_,
             sent=b"",
             answer=b"",
             states=tuple(record.state for record in after.values()),

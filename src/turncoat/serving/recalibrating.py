@@ -47,7 +47,7 @@ async def collect_labeled_scores(
             logged = unpack_log_content(entry.content)
             if entry.kind == LABEL:
                 reported[name] = int(logged.label or 0)
-            elif logged.model == detector.version_ and not logged.is_replayed:
+            elif logged.model == detector.digest_ and not logged.is_replayed:
                 scored.setdefault(name, (entry.written_at, logged.belief, logged.external))
     names = sorted(
         name

@@ -59,7 +59,9 @@ class ModelRegistry:
             return False
         self._seen, self._problem = signature, ""
         detector = self.current.detector
-        _log.info("model %s, calibration %d now serves", detector.version_, detector.calibration_)
+        _log.info(
+            "model %s, calibration %d now serves", detector.digest_, detector.calibration_.number
+        )
         return True
 
     def _signature(self) -> tuple[tuple[int, int, int] | None, ...]:
@@ -95,14 +97,14 @@ class ModelRegistry:
         self, detector: Detector, decoder: TransactionDecoder, old: ServedModel | None = None
     ) -> ServedModel:
         """A detector with the drift that is measured against it."""
-        reference = detector.fitted().reference
+        reference = detector.calibration_.reference
         if old is not None and old.drift.follows(reference):
             return ServedModel(detector, decoder, old.drift)  # what was seen of this model stays
         folder = None
         if self._settings.metrics_dir:
             folder = (
                 Path(self._settings.metrics_dir)
-                / f"{detector.version_}-{zlib.crc32(reference.means.tobytes()):08x}"
+                / f"{detector.digest_}-{zlib.crc32(reference.means.tobytes()):08x}"
             )
         return ServedModel(
             detector, decoder, DriftMonitor(reference, folder, detector.features_.plan.continuous)

@@ -91,7 +91,7 @@ def _digest(
     }
     if transactions.labels is not None:
         arrays["labels"] = transactions.labels
-    content = [detector.version_, pseudonyms is not None, transactions.customers.tolist(), names]
+    content = [detector.digest_, pseudonyms is not None, transactions.customers.tolist(), names]
     return content_digest(content, arrays)[:32]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from turncoat.scoring.live import Steps
+from turncoat.scoring.live import FilterSteps
 
 # Where the belief came from that a transaction was scored with.
 NEW = "new"  # the customer's first transaction
@@ -69,7 +69,7 @@ class ScoredResponse(NamedTuple):
     late: bool = False
     duplicate: bool = False
     age: float | None = None  # seconds since the belief's last transaction
-    steps: Steps | None = None  # what it was scored in, unless it was not
+    steps: FilterSteps | None = None  # what it was scored in, unless it was not
     place: int = 0  # in there
 
 

@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from turncoat.errors import DataError, StoreError, TurncoatError
-from turncoat.scoring import Detector
-from turncoat.scoring.state import DetectorState, unpack_state
+from turncoat.scoring import Detector, DetectorState
 from turncoat.serving.attempt import UpdatePolicy
 from turncoat.serving.batcher import MicroBatcher
 from turncoat.serving.decoding import Transaction
@@ -167,9 +166,9 @@ class Service:
         recent = tuple(
             RecentTransaction(seen.id, seen.probability) for seen in reversed(record.ring)
         )
-        is_current = record.model == self.detector.version_
+        is_current = record.model == self.detector.digest_
         held = (
-            unpack_state(self.detector, DetectorState(record.state))
+            self.detector.live.unpack(DetectorState(record.state))
             if is_current and record.state
             else None
         )
@@ -180,7 +179,7 @@ class Service:
         belief = tuple(held.belief.tolist())
         return CustomerResponse(
             name,
-            held.seen,
+            held.n_seen,
             record.last_time,
             belief,
             int(np.argmax(belief)),
@@ -232,7 +231,7 @@ class Service:
         self.metrics.drift.set(VERDICTS.index(told.verdict))
         for regime in told.regimes:
             self.metrics.regime_drift.labels(regime=str(regime.regime)).set(regime.largest_shift)
-        serving = (served.detector.version_, str(served.detector.calibration_))
+        serving = (served.detector.digest_, str(served.detector.calibration_.number))
         if self._shown is not None and self._shown != serving:
             self.metrics.model.labels(*self._shown).set(0)
         self.metrics.model.labels(*serving).set(1)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
+import numpy as np
+
+from turncoat.arrays import Array
 from turncoat.features.features import FeatureRow
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.vocabulary import Vocabulary
-from turncoat.scoring.reasons import AVERAGE, HISTORY, OTHERS, Sources, Words
 
+HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
 AMOUNT, PACE, HOUR, WEEKDAY, GAPS, FIRST = (
     "amount",
     "pace",
@@ -43,8 +46,33 @@ _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
 _RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, AVERAGE))
 
 
+Describe = Callable[[FeatureRow], str]  # a row as text, from one source
+
+
 @dataclass(frozen=True)
-class Wording:
+class Sources:
+    """Where each feature comes from: a column of the file, or a fact."""
+
+    continuous: tuple[str, ...]  # [D]
+    categorical: tuple[str, ...]  # [J]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every source once, in the order of the alphabet; also history and the average transaction."""
+        return tuple(sorted({HISTORY, AVERAGE, *self.continuous, *self.categorical}))
+
+    @cached_property
+    def places(self) -> Array:
+        """Place among the names of history, of the average transaction and of every feature [2 + D + J]."""
+        places = {name: place for place, name in enumerate(self.names)}
+        return np.array(
+            [places[name] for name in (HISTORY, AVERAGE, *self.continuous, *self.categorical)],
+            dtype=np.int64,
+        )
+
+
+@dataclass(frozen=True)
+class FeatureDescriber:
     """Knows which source each feature of a plan belongs to, and says what a row has there."""
 
     plan: FeaturePlan
@@ -94,11 +122,11 @@ class Wording:
         )
 
     @cached_property
-    def words(self) -> tuple[Words, ...]:
+    def describe(self) -> tuple[Describe, ...]:
         """What says what a row has in each source, in the order of the sources' names; only what it needs of a row is looked at."""
         return tuple(map(self._words_of, self.sources.names))
 
-    def _words_of(self, source: str) -> Words:
+    def _words_of(self, source: str) -> Describe:
         if source in _OF_NO_COLUMN:
             return lambda _: _OF_NO_COLUMN[source]
         schema, column = self.plan.schema, self._column_of.get(source)
@@ -163,7 +191,7 @@ class Wording:
             else "not the first transaction"
         )
 
-    def _name(self, column: str) -> Words:
+    def _name(self, column: str) -> Describe:
         """What says which name a row has in a column, and whether that is news."""
         vocabulary, place = self._vocabularies.get(column), self._codes.get(column)
         texts = None
@@ -199,7 +227,7 @@ class Wording:
         """Of a column that does not vary, so that only its absence is a feature."""
         return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
 
-    def _counterparty(self, words: Words, row: FeatureRow) -> str:
+    def _counterparty(self, words: Describe, row: FeatureRow) -> str:
         """What is said of the counterparty, and what is known of it."""
         risk, log_ratio = (
             self._number(row, "counterparty_risk_month"),
@@ -236,7 +264,7 @@ class _Number(NamedTuple):
         value: float = row.continuous.item(place) * spread + centre
         return _grown(value, unit) if unit > 0 else value
 
-    def words(self, column: str) -> Words:
+    def words(self, column: str) -> Describe:
         """What says what a row has there. Digits that its place in a float32 row has made up are left out."""
         place, unit, centre, spread = self
         least = 1e-5 * (unit or spread + abs(centre))
