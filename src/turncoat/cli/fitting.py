@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from rich.console import Console
 from rich.markup import escape
+from typer import Argument, Option, echo
 
 from turncoat.errors import ConfigError, DataError
 
@@ -34,7 +34,7 @@ NEURAL_DEFAULTS: dict[str, Any] = {  # options that only the neural tier has
 Tier = Literal["baum-welch", "variational", "neural"]
 Activation = Literal["gelu", "none"]
 Config = Annotated[
-    str, typer.Option("--config", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")
+    str, Option("--config", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")
 ]
 DATA_HELP = "A CSV (also .gz) or Parquet file, or a folder. Default: the path in the turncoat.toml."
 ACTIVATION_HELP = "Neural tier: activation before the encoder's last layer."
@@ -43,83 +43,78 @@ DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/
 
 def fit(
     config: Config,
-    out: Annotated[Path, typer.Option(help="Folder for the fitted detector.")],
-    data: Annotated[Path | None, typer.Argument(help=DATA_HELP)] = None,
+    out: Annotated[Path, Option(help="Folder for the fitted detector.")],
+    data: Annotated[Path | None, Argument(help=DATA_HELP)] = None,
     states: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Number of regimes. `auto` tries 2 to 10 and picks one by eligibility; "
             "finished fits are kept in OUT-sweep."
         ),
     ] = "4",
-    tier: Annotated[Tier, typer.Option(help="Model to fit.")] = "variational",
+    tier: Annotated[Tier, Option(help="Model to fit.")] = "variational",
     features: Annotated[
         Literal["engineered", "processed"],
-        typer.Option(help="`processed` uses the columns only; `engineered` adds history."),
+        Option(help="`processed` uses the columns only; `engineered` adds history."),
     ] = "engineered",
     supervision: Annotated[
         Literal["none", "anchored"],
-        typer.Option(help="`anchored` ties labelled fit rows to fraud or genuine states."),
+        Option(help="`anchored` ties labelled fit rows to fraud or genuine states."),
     ] = "none",
     fraud_states: Annotated[
-        int, typer.Option(help="Number of fraud states, with --supervision anchored.")
+        int, Option(help="Number of fraud states, with --supervision anchored.")
     ] = 1,
     emission: Annotated[
         Literal["expected-log", "predictive"],
-        typer.Option(
+        Option(
             help="Variational and neural tiers: score with expected log densities, or with "
             "the posterior predictive density."
         ),
     ] = "expected-log",
     latent_dim: Annotated[
-        int, typer.Option(help="Neural tier: number of latent dimensions.")
+        int, Option(help="Neural tier: number of latent dimensions.")
     ] = NEURAL_DEFAULTS["latent_dim"],
     epochs: Annotated[
-        int, typer.Option(help="Neural tier: maximum number of training epochs.")
+        int, Option(help="Neural tier: maximum number of training epochs.")
     ] = NEURAL_DEFAULTS["epochs"],
     class_weighting: Annotated[
-        bool, typer.Option(help="Neural tier: give frauds more weight in training.")
+        bool, Option(help="Neural tier: give frauds more weight in training.")
     ] = NEURAL_DEFAULTS["class_weighting"],
-    activation: Annotated[Activation, typer.Option(help=ACTIVATION_HELP)] = NEURAL_DEFAULTS[
-        "activation"
-    ],
-    dropout_draws: Annotated[int, typer.Option(help=DROPOUT_HELP)] = NEURAL_DEFAULTS[
-        "dropout_draws"
-    ],
+    activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = NEURAL_DEFAULTS["activation"],
+    dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = NEURAL_DEFAULTS["dropout_draws"],
     device: Annotated[
-        Literal["auto", "cpu", "cuda"],
-        typer.Option(help="Neural tier: where to train the encoder."),
+        Literal["auto", "cpu", "cuda"], Option(help="Neural tier: where to train the encoder.")
     ] = NEURAL_DEFAULTS["device"],
     ranker: Annotated[
         str,
-        typer.Option(
+        Option(
             help="A second score to use inside each regime (docs/scores.md): a continuous "
             f"column, or `{ENCODER_HEAD}`, the neural tier's own classifier."
         ),
     ] = "",
     temperature: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Divides the log densities of the features when scoring (docs/scores.md). "
             "`auto` chooses it on the selection part."
         ),
     ] = "1",
     split: Annotated[
         Literal["customer", "time"],
-        typer.Option(help="Hold out random customers, or the latest transactions."),
+        Option(help="Hold out random customers, or the latest transactions."),
     ] = "customer",
-    label_delay_days: Annotated[float, typer.Option(help="Days until a label is known.")] = 7.0,
-    restarts: Annotated[int, typer.Option(help="Random starts; the best fit is kept.")] = 5,
-    max_iterations: Annotated[int, typer.Option(help="Maximum iterations per start.")] = 100,
+    label_delay_days: Annotated[float, Option(help="Days until a label is known.")] = 7.0,
+    restarts: Annotated[int, Option(help="Random starts; the best fit is kept.")] = 5,
+    max_iterations: Annotated[int, Option(help="Maximum iterations per start.")] = 100,
     include: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Use only these features, for example `amount_to_mean,counterparty_risk_day`. "
             "A few good features often beat many."
         ),
     ] = "",
-    seed: Annotated[int, typer.Option(help="Seed for the split and the starts.")] = 42,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    seed: Annotated[int, Option(help="Seed for the split and the starts.")] = 42,
+    as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Fit a detector to a file of transactions. Fraud rates are measured on held-out customers.
 
@@ -177,7 +172,7 @@ def fit(
         else splits.split_by_time(*rows, gap_s=label_delay_days * splits.DAY)
     )
     if not as_json:
-        typer.echo(f"{transactions}\n{parts}")
+        echo(f"{transactions}\n{parts}")
     choice = None
     if states == AUTO:
         choice = _choose_states(detector, model, transactions, parts, out, quiet=as_json)
@@ -187,10 +182,10 @@ def fit(
         detector = detector.add_ranker(scorer, transactions, parts)
     detector.save(out)
     if as_json:
-        typer.echo(json.dumps(_summarize(detector, parts, choice, ranker, out)))
+        echo(json.dumps(_summarize(detector, parts, choice, ranker, out)))
     else:
         _print_fit(detector, ranker)
-        typer.echo(f"Saved to {out}. Next: turncoat score {out} {source} --out scores.parquet")
+        echo(f"Saved to {out}. Next: turncoat score {out} {source} --out scores.parquet")
 
 
 def _build_model(
@@ -260,7 +255,7 @@ def _choose_states(
     )
     choice = result.choice()
     if not quiet:
-        typer.echo(choice)
+        echo(choice)
     if choice.by_eligibility is None:
         raise DataError(
             f"no number of regimes is eligible (the fits are in {folder}). Give one with --states"
@@ -272,19 +267,17 @@ def _choose_states(
 
 def _print_fit(detector: Detector, ranker: str) -> None:
     report = detector.model_.fit_report_
-    typer.echo(
-        f"{report.n_iter} iterations, stop reason: {report.stop_reason}, {report.seconds:.1f} s"
-    )
+    echo(f"{report.n_iter} iterations, stop reason: {report.stop_reason}, {report.seconds:.1f} s")
     training = getattr(detector.model_, "training_", None)
     if training is not None:
         loss = training.validation_losses[training.best_epoch - 1]
-        typer.echo(
+        echo(
             f"Encoder: kept epoch {training.best_epoch} of {len(training.validation_losses)}, "
             f"validation loss {loss:.4f} on held-out customers"
         )
-    typer.echo(detector.describe())
+    echo(detector.describe())
     if ranker:
-        typer.echo(f"Ranker: {ranker}, fitted inside each regime on the calibration part")
+        echo(f"Ranker: {ranker}, fitted inside each regime on the calibration part")
 
 
 def _summarize(

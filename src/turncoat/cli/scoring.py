@@ -6,38 +6,38 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from rich.console import Console
 from rich.markup import escape
+from typer import Argument, Option, echo
 
 from turncoat.errors import ConfigError
 
 _MAX_REASONS = 6
 
-Model = Annotated[Path, typer.Argument(help="A folder written by `turncoat fit`.")]
+Model = Annotated[Path, Argument(help="A folder written by `turncoat fit`.")]
 
 
 def score(
     model: Model,
     data: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             help="A file or folder with the same schema. It must hold the customers' earlier "
             "transactions too; labels are optional."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Output file: .parquet or .csv.")],
+    out: Annotated[Path, Option(help="Output file: .parquet or .csv.")],
     mode: Annotated[
         Literal["filtered", "smoothed"],
-        typer.Option(help="`filtered` uses the past only; `smoothed` looks ahead, for analysis."),
+        Option(help="`filtered` uses the past only; `smoothed` looks ahead, for analysis."),
     ] = "filtered",
     kind: Annotated[
         Literal["corrected", "raw"],
-        typer.Option(
+        Option(
             help="`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
         ),
     ] = "corrected",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Score every transaction of a file. A score uses the customer's earlier rows in the file.
 
@@ -61,22 +61,22 @@ def score(
     n, mean = len(scores.ids), float(scores.value.mean())
     if as_json:
         summary = {"transactions": n, "mode": mode, "kind": kind, "mean_score": mean}
-        typer.echo(json.dumps({**summary, "out": str(out)}))
+        echo(json.dumps({**summary, "out": str(out)}))
     else:
-        typer.echo(f"{n:,} transactions, {kind} {mode} scores, mean {mean:.4f}. Wrote {out}")
+        echo(f"{n:,} transactions, {kind} {mode} scores, mean {mean:.4f}. Wrote {out}")
 
 
 def explain(
     model: Model,
-    data: Annotated[Path, typer.Argument(help="A file or folder with the same schema.")],
-    customer: Annotated[str, typer.Option(help="Key of the customer.")],
+    data: Annotated[Path, Argument(help="A file or folder with the same schema.")],
+    customer: Annotated[str, Option(help="Key of the customer.")],
     transaction: Annotated[
-        str | None, typer.Option(help="Id of one transaction; shows all its reasons.")
+        str | None, Option(help="Id of one transaction; shows all its reasons.")
     ] = None,
     last: Annotated[
-        int, typer.Option(min=0, help="Number of latest transactions to show; 0 shows all.")
+        int, Option(min=0, help="Number of latest transactions to show; 0 shows all.")
     ] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show the path of a customer through the regimes. Each score comes with its reasons.
 
@@ -94,7 +94,7 @@ def explain(
     limit = last if last and transaction is None and not as_json else None
     path = detector.explain(transactions, customer, transaction, limit)
     if as_json:
-        typer.echo(json.dumps([{"id": str(name), **item._asdict()} for name, item in path]))
+        echo(json.dumps([{"id": str(name), **item._asdict()} for name, item in path]))
         return
     console = Console(soft_wrap=True, highlight=False)
     up_to = "up to transaction" if transaction else "transactions:"
