@@ -28,6 +28,13 @@ PAGES = {  # number of Python blocks
 }
 
 
+def run_turncoat(command: str, cwd: Path) -> list[str]:
+    """Run a command in a folder and return the lines of its output."""
+    argv = [sys.executable, "-m", "turncoat", *shlex.split(command)]
+    done = subprocess.run(argv, cwd=cwd, check=True, capture_output=True, text=True, timeout=600)
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(("page", "n_python"), PAGES.items())
 def test_every_block_of_a_page_runs(
     page: str,
@@ -50,12 +57,7 @@ def test_every_block_of_a_page_runs(
             assert capsys.readouterr().out.splitlines() == expected
         elif kind == "sh":
             for command in re.findall(r"^turncoat (.*)$", text, re.MULTILINE):
-                subprocess.run(
-                    [sys.executable, "-m", "turncoat", *shlex.split(command)],
-                    check=True,
-                    capture_output=True,
-                    timeout=300,
-                )
+                run_turncoat(command, tmp_path)
 
 
 @pytest.mark.skipif(
@@ -66,17 +68,9 @@ def test_the_service_responds_as_the_readme_shows(tmp_path: Path) -> None:
     """Run the block as written, on a free port, with a small detector in place of the demo's."""
     (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     detector, data = re.search(r"^detector=(\S+) data=(\S+)$", block, re.MULTILINE).groups()
-    for command in (
-        f"simulate ieee-cis --rows 2000 --out {data}",
-        f"fit {data} --config ieee-cis --supervision anchored --states 3 --restarts 1 --out {detector}",
-    ):
-        subprocess.run(
-            [sys.executable, "-m", "turncoat", *shlex.split(command)],
-            check=True,
-            capture_output=True,
-            timeout=300,
-            cwd=tmp_path,
-        )
+    run_turncoat(f"simulate ieee-cis --rows 2000 --out {data}", tmp_path)
+    options = "--config ieee-cis --supervision anchored --states 3 --restarts 1"
+    run_turncoat(f"fit {data} {options} --out {detector}", tmp_path)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])
@@ -105,28 +99,17 @@ def test_the_service_responds_as_the_readme_shows(tmp_path: Path) -> None:
 
 
 def test_the_demo_writes_a_report_and_a_detector(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "turncoat", "demo", "--rows", "8000"]
-    shown = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=600, cwd=tmp_path
-    ).stdout
-    report = tmp_path / shown.splitlines()[-1]
+    shown = run_turncoat("demo --rows 8000", tmp_path)
+    report = tmp_path / shown[-1]
     assert report.name == "report.html"
     assert "<script" not in report.read_text()
     results = load_results(report.parent / "results.json")
-    assert {"XGBoost", "hybrid", "variational, corrected, filtered"} <= {
-        one.name for one in results.candidates
-    }
-    detector = load(tmp_path / re.search(r"a saved detector: ([^;]+);", shown)[1])
-    assert detector.supervision == "anchored"
+    names = {candidate.name for candidate in results.candidates}
+    assert {"XGBoost", "hybrid", "variational, corrected, filtered"} <= names
+    saved = re.search(r"a saved detector: ([^;]+);", "\n".join(shown))[1]
+    assert load(tmp_path / saved).supervision == "anchored"
     before = report.read_bytes()
-    again = subprocess.run(
-        [sys.executable, "-m", "turncoat", "report", report.parent],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert again.stdout.strip() == str(report)
+    assert run_turncoat(f"report {report.parent}", tmp_path) == [str(report)]
     assert report.read_bytes() == before
 
 
