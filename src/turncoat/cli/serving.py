@@ -206,7 +206,7 @@ def replay(
         typer.echo(json.dumps(done))
         return
     typer.echo(
-        f"{done['scored']:,} transactions count_replayed ({done['done_before']:,} had been before), {done['duplicates']:,} known already, "
+        f"{done['scored']:,} transactions replayed ({done['done_before']:,} had been before), {done['duplicates']:,} known already, "
         f"{done['late']:,} late, which move no belief, {done['refused']:,} refused"
     )
     if done["refused"]:

@@ -533,7 +533,7 @@ def _latents(studied: Study) -> tuple[LatentMap, ...]:
 
 def _parts(studied: Study) -> tuple[PartRow, ...]:
     found = []
-    for part in (*PARTS, "left out"):
+    for part in (*PARTS, "excluded"):
         every = [fold.split.summaries[part] for fold in studied.folds]
         found.append(
             PartRow(
