@@ -73,6 +73,6 @@ def _row_log_likelihoods(model: HiddenMarkovModel[Any], panel: Panel, belief: Ar
 def _model_of(source: Detector | HiddenMarkovModel[Any]) -> HiddenMarkovModel[Any]:
     if isinstance(source, HiddenMarkovModel):
         return source
-    source.fitted()
+    _ = source.regimes  # refuses a detector that is not fitted
     model: HiddenMarkovModel[Any] = source.model_
     return model

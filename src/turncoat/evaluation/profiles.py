@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.05
 
 def regime_table(name: str, detector: Detector, panel: Panel, saturation: float) -> RegimeTable:
     """The regimes of a fitted detector, measured on calibration customers, whose panel tells what an encoder's regimes look like."""
-    regimes, parts = detector.regimes, detector.fitted()
+    regimes, parts = detector.regimes, detector.calibration_
     low, high = regimes.interval()
     means, shares = _looks(detector, panel)
     words = _words(detector, means, shares)
