@@ -22,7 +22,7 @@ from turncoat.data.simulators.handbook import (
     CUSTOMER_DAYS,
     DAY_SECONDS,
     TERMINAL_DAYS,
-    World,
+    HandbookSize,
     simulate_published_process,
 )
 
@@ -31,7 +31,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PUBLISHED = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 SEEDS = 100  # with 20 the standard deviations themselves are too uncertain to speak of 4 of them
 FURTHEST = 4.0
-WORLD = World()
+WORLD = HandbookSize()
 SCENARIOS = {1: "large amount", 2: "terminal compromised", 3: "customer compromised"}
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 

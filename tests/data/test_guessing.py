@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turncoat.data.guessing import SAMPLE_ROWS, guess
-from turncoat.data.ieee_columns import ieee_columns
-from turncoat.data.presets import preset
+from turncoat.data.presets import load_ieee_columns, load_preset
 from turncoat.data.reading import read
 from turncoat.data.recognising import Guess
 from turncoat.data.schema import Join, Schema
@@ -463,7 +462,7 @@ def ieee(n=30, label=True):
     """Frames shaped as the genuine transaction and identity files, with values of the right kind."""
     draw = rng()
     tables = {"transaction": {}, "identity": {}}
-    for column in ieee_columns():
+    for column in load_ieee_columns():
         if column.kind == "id":
             values = np.arange(n) + 2987000
         elif column.dtype == "string":
@@ -487,7 +486,7 @@ def test_ieee_files_get_the_preset(tmp_path):
     )
     for origins in (first, tmp_path, [first, second], [second, first]):
         found = guess(origins)
-        assert found.schema == preset("ieee-cis")
+        assert found.schema == load_preset("ieee-cis")
         assert found.schema.name == "ieee-cis"
         assert not found.left_out
     assert read(first, found.schema).n_rows == 30
@@ -518,7 +517,7 @@ def test_handbook_files_get_the_preset():
         }
     )
     found = guess(frame)
-    assert found.schema == preset("handbook")
+    assert found.schema == load_preset("handbook")
     assert set(found.left_out) == {"TX_TIME_SECONDS", "TX_FRAUD_SCENARIO"}
     assert "kind of fraud" in found.left_out["TX_FRAUD_SCENARIO"]
 
@@ -630,8 +629,8 @@ def test_written_guesses_are_readable_and_come_back(tmp_path):
 
 @pytest.mark.parametrize("name", ["ieee-cis", "handbook", "ieee-cis:card1+addr1+D1"])
 def test_presets_come_back(tmp_path, name):
-    write_schema(preset(name), tmp_path / "a.toml")
-    assert load_schema(tmp_path / "a.toml") == preset(name)
+    write_schema(load_preset(name), tmp_path / "a.toml")
+    assert load_schema(tmp_path / "a.toml") == load_preset(name)
     assert load_schema(tmp_path / "a.toml").name == name
     assert max(map(len, (tmp_path / "a.toml").read_text().splitlines())) <= 110
 
@@ -640,12 +639,12 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     path = tmp_path / "turncoat.toml"
     path.write_text("precious")
     with pytest.raises(ConfigError, match=r"turncoat\.toml: is already there"):
-        write_schema(preset("handbook"), path)
+        write_schema(load_preset("handbook"), path)
     assert path.read_text() == "precious"
-    write_schema(preset("handbook"), path, overwrite=True)
-    assert load_schema(path) == preset("handbook")
+    write_schema(load_preset("handbook"), path, overwrite=True)
+    assert load_schema(path) == load_preset("handbook")
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_schema(preset("handbook"), tmp_path / "nowhere" / "turncoat.toml")
+        write_schema(load_preset("handbook"), tmp_path / "nowhere" / "turncoat.toml")
 
 
 odd_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

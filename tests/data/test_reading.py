@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turncoat.data.ieee_columns import ieee_columns
+from turncoat.data.presets import load_ieee_columns
 from turncoat.data.reading import read, read_for_scoring
 from turncoat.data.schema import Join, Schema
 from turncoat.errors import ConfigError, DataError
@@ -353,7 +353,7 @@ def ieee(n=12):
     draw = np.random.default_rng(3)
     numbers = np.arange(n) + 2987000
     tables = {"transaction": {}, "identity": {"TransactionID": numbers}}
-    for column in ieee_columns():
+    for column in load_ieee_columns():
         if column.kind == "id":
             values = numbers
         elif column.kind == "label":

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from turncoat.data.presets import PRESETS, preset
+from turncoat.data.presets import load_preset
 from turncoat.data.reading import resolve_schema
 from turncoat.data.schema import Join, Schema
 from turncoat.data.settings import load_schema, write_schema
@@ -33,7 +33,12 @@ PLAIN = Schema(customer=("card",), time="when", continuous=("amount",))
 
 @pytest.mark.parametrize(
     "schema",
-    [FULL, PLAIN, *map(preset, PRESETS), preset("ieee-cis:card1+addr1+D1")],
+    [
+        FULL,
+        PLAIN,
+        *map(load_preset, ("ieee-cis", "handbook")),
+        load_preset("ieee-cis:card1+addr1+D1"),
+    ],
     ids=lambda schema: schema.name,
 )
 def test_tables_come_back(schema):
@@ -162,7 +167,7 @@ def test_schemas_by_name(tmp_path):
     write_schema(PLAIN, tmp_path / "plain.toml")
     assert resolve_schema(str(tmp_path / "mine.toml")) == FULL
     assert resolve_schema(str(tmp_path / "plain.toml")).name == "plain"
-    assert resolve_schema("handbook") == preset("handbook")
+    assert resolve_schema("handbook") == load_preset("handbook")
     assert resolve_schema(PLAIN) is PLAIN
     assert resolve_schema("ieee-cis:card1") == resolve_schema("ieee-cis")
     for wrong in ("kaggle", "handbook:card1", "ieee-cis:card2"):

@@ -60,11 +60,11 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
 
 
 def test_existing_files_are_kept_unless_asked(filled):
-    with pytest.raises(ConfigError, match=r"transactions\.csv exists already.*--overwrite"):
+    with pytest.raises(ConfigError, match=r"transactions\.csv already exists.*--overwrite"):
         simulate_files("handbook", 50, out=filled)
     assert contents(filled) == EARLIER
     (filled / "transactions.csv").unlink()
-    with pytest.raises(ConfigError, match=r"truth\.csv exists already"):
+    with pytest.raises(ConfigError, match=r"truth\.csv already exists"):
         simulate_files("handbook", 50, out=filled)
     simulate_files("handbook", 50, out=filled, overwrite=True)
     assert set(contents(filled)) == set(EARLIER)

@@ -10,7 +10,11 @@ import pytest
 from scipy import stats
 
 from turncoat.data.simulators import handbook as module
-from turncoat.data.simulators.handbook import World, handbook, simulate_published_process
+from turncoat.data.simulators.handbook import (
+    HandbookSize,
+    simulate_handbook,
+    simulate_published_process,
+)
 from turncoat.errors import ConfigError
 
 COLUMNS = [
@@ -28,7 +32,7 @@ COLUMNS = [
 @pytest.fixture(scope="module")
 def made():
     """A third of the published size."""
-    return handbook(600_000, 1)
+    return simulate_handbook(600_000, 1)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def rows(made):
 
 @pytest.mark.parametrize("n_rows", [1, 2, 17, 1_000, 30_001])
 def test_any_size_gives_exactly_the_rows_asked_for(n_rows):
-    tables = handbook(n_rows, 3)
+    tables = simulate_handbook(n_rows, 3)
     transactions, truth = tables["transactions"], tables["truth"]
     assert transactions.height == truth.height == n_rows
     assert transactions.columns == COLUMNS
@@ -118,7 +122,7 @@ def test_rates_are_as_published_at_any_size(n_rows):
     """In the 94 published days from day 28 on 0.056, 0.548 and 0.279 % of rows are frauds of the three scenarios."""
     steady = []
     for seed in range(1_200_000 // n_rows):
-        tables = handbook(n_rows, seed)
+        tables = simulate_handbook(n_rows, seed)
         steady.append(
             tables["truth"].filter(tables["transactions"]["TX_TIME_DAYS"] >= 28)[
                 "TX_FRAUD_SCENARIO"
@@ -127,17 +131,17 @@ def test_rates_are_as_published_at_any_size(n_rows):
     found = pl.concat(steady)
     for scenario, rate, tolerance in ((1, 0.00057, 0.15), (2, 0.0055, 0.08), (3, 0.00275, 0.08)):
         assert (found == scenario).mean() == pytest.approx(rate, rel=tolerance)
-    assert handbook(n_rows, 0)["transactions"]["CUSTOMER_ID"].n_unique() == pytest.approx(
+    assert simulate_handbook(n_rows, 0)["transactions"]["CUSTOMER_ID"].n_unique() == pytest.approx(
         n_rows / 351, rel=0.02
     )
 
 
-def test_as_large_a_share_is_drawn_each_day_at_any_size():
+def test_as_large_a_share_is_draw_compromised_at_any_size():
     rng = np.random.default_rng(0)
-    published = module._drawn_each_day(rng, 5_000, 183, 3 / 5_000)
+    published = module._draw_compromised(rng, 5_000, 183, 3 / 5_000)
     assert [np.unique(drawn).size for drawn in published] == [3] * 182, "none on the last day"
     few = [
-        sum(drawn.size for drawn in module._drawn_each_day(rng, 4, 183, 3 / 5_000))
+        sum(drawn.size for drawn in module._draw_compromised(rng, 4, 183, 3 / 5_000))
         for _ in range(2_000)
     ]
     assert np.mean(few) == pytest.approx(4 * 182 * 3 / 5_000, rel=0.1), (
@@ -169,14 +173,14 @@ def test_amounts_are_normal_around_the_customers_mean(rows):
 
 
 def test_seeds_repeat_and_differ():
-    one, same, other = (handbook(5_000, seed) for seed in (7, 7, 8))
+    one, same, other = (simulate_handbook(5_000, seed) for seed in (7, 7, 8))
     for name, table in one.items():
         assert table.equals(same[name])
         assert not table.equals(other[name])
 
 
 def test_rows_left_to_chance_are_as_many_as_the_rates_make():
-    world = World(n_customers=1_000, n_terminals=2_000, n_days=30)
+    world = HandbookSize(n_customers=1_000, n_terminals=2_000, n_days=30)
     totals = [simulate_published_process(seed, world)["transactions"].height for seed in range(20)]
     expected = 1_000 * 30 * 2 * (module.LATEST - module.EARLIEST)
     assert np.mean(totals) == pytest.approx(expected, abs=4 * 0.0185 * expected / np.sqrt(20))
@@ -184,12 +188,12 @@ def test_rows_left_to_chance_are_as_many_as_the_rates_make():
 
 
 def test_sizes_can_be_chosen_and_few_terminals_are_still_in_reach():
-    made = handbook(2_000, 0, n_days=10, n_customers=300, n_terminals=2)["transactions"]
+    made = simulate_handbook(2_000, 0, n_days=10, n_customers=300, n_terminals=2)["transactions"]
     assert made.height == 2_000
     assert made["TX_TIME_DAYS"].max() == 9
     assert set(made["TERMINAL_ID"]) == {0, 1}
     assert made["CUSTOMER_ID"].max() < 300
-    assert handbook(5, 0, n_days=1)["truth"]["TX_FRAUD_SCENARIO"].is_in([0, 1]).all(), (
+    assert simulate_handbook(5, 0, n_days=1)["truth"]["TX_FRAUD_SCENARIO"].is_in([0, 1]).all(), (
         "nobody is compromised on the last day"
     )
 
@@ -211,4 +215,4 @@ def test_sizes_can_be_chosen_and_few_terminals_are_still_in_reach():
 )
 def test_impossible_sizes_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        handbook(**{"seed": 0, **settings})
+        simulate_handbook(**{"seed": 0, **settings})

@@ -9,12 +9,15 @@ import xgboost
 from polars.testing import assert_frame_equal
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from turncoat.data.ieee_columns import IeeeColumn, ieee_columns
-from turncoat.data.simulators.ieee import ieee_cis
-from turncoat.data.simulators.ieee_episodes import plan_episodes
-from turncoat.data.simulators.ieee_levels import levels_of
-from turncoat.data.simulators.ieee_lives import make_lives
-from turncoat.data.simulators.ieee_people import N_HABITS, make_people
+from turncoat.data.presets import IeeeColumn, load_ieee_columns
+from turncoat.data.simulators.ieee import simulate_ieee_cis
+from turncoat.data.simulators.ieee_customers import (
+    N_HABITS,
+    draw_customers,
+    draw_episodes,
+    simulate_activity,
+)
+from turncoat.data.simulators.ieee_levels import list_levels
 from turncoat.errors import ConfigError
 
 N_ROWS = 36_000
@@ -23,7 +26,7 @@ DTYPES = {"int64": pl.Int64, "float64": pl.Float64, "string": pl.String}
 
 @pytest.fixture(scope="module")
 def tables():
-    return ieee_cis(N_ROWS, 3)
+    return simulate_ieee_cis(N_ROWS, 3)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def joined(tables):
 
 
 def facts_of(file: str) -> list[IeeeColumn]:
-    return [column for column in ieee_columns() if column.file == file]
+    return [column for column in load_ieee_columns() if column.file == file]
 
 
 def fraud_of(joined: pl.DataFrame, episode: str) -> pl.DataFrame:
@@ -57,8 +60,8 @@ def fraud_of(joined: pl.DataFrame, episode: str) -> pl.DataFrame:
 def test_facts_are_complete():
     assert len(facts_of("transaction")) == 394
     assert len(facts_of("identity")) == 41
-    assert ieee_columns() is ieee_columns()
-    known = [column for column in ieee_columns() if column.levels]
+    assert load_ieee_columns() is load_ieee_columns()
+    known = [column for column in load_ieee_columns() if column.levels]
     assert all(len(set(column.levels)) == column.n_categories for column in known)
     assert len(known) > 20
 
@@ -113,7 +116,7 @@ def test_fraud_rate(tables, n_rows, seed):
     frame = (
         tables["train_transaction"]
         if n_rows == N_ROWS
-        else ieee_cis(n_rows, seed)["train_transaction"]
+        else simulate_ieee_cis(n_rows, seed)["train_transaction"]
     )
     four_deviations = 4 * np.sqrt(0.035 * 0.965 / n_rows)
     assert frame["isFraud"].mean() == pytest.approx(0.035, abs=four_deviations)
@@ -121,7 +124,7 @@ def test_fraud_rate(tables, n_rows, seed):
 
 def test_missing_rates_are_genuine(tables):
     share_with_identity = tables["train_identity"].height / N_ROWS
-    for column in ieee_columns():
+    for column in load_ieee_columns():
         present = (
             1
             - tables[f"train_{column.file}"][column.name].null_count()
@@ -160,7 +163,11 @@ def test_missing_depends_on_product_and_identity(tables):
 
 
 def test_same_seed_same_tables_other_seed_other_tables():
-    first, again, other = ieee_cis(700, 5), ieee_cis(700, 5), ieee_cis(700, 6)
+    first, again, other = (
+        simulate_ieee_cis(700, 5),
+        simulate_ieee_cis(700, 5),
+        simulate_ieee_cis(700, 6),
+    )
     for name in first:
         assert_frame_equal(first[name], again[name])
         assert not first[name].equals(other[name])
@@ -174,13 +181,13 @@ def test_same_seed_same_tables_other_seed_other_tables():
 
 def test_global_random_state_is_left_alone():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    ieee_cis(50, 0)
+    simulate_ieee_cis(50, 0)
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 10, 101])
 def test_small_sizes_work(n_rows):
-    tables = ieee_cis(n_rows, 0)
+    tables = simulate_ieee_cis(n_rows, 0)
     assert tables["train_transaction"].shape == (n_rows, 394)
     assert tables["train_identity"].width == 41
     assert tables["train_identity"].schema["DeviceInfo"] == pl.String
@@ -190,12 +197,12 @@ def test_small_sizes_work(n_rows):
 @pytest.mark.parametrize("n_rows", [0, -3])
 def test_bad_sizes_are_refused(n_rows):
     with pytest.raises(ConfigError, match=f"n_rows must be at least 1; found {n_rows}. Ask for"):
-        ieee_cis(n_rows, 0)
+        simulate_ieee_cis(n_rows, 0)
 
 
 def test_bad_seed_is_refused():
     with pytest.raises(ConfigError, match="seed must be at least 0; found -1"):
-        ieee_cis(10, -1)
+        simulate_ieee_cis(10, -1)
 
 
 def test_cards_are_heavy_tailed_and_shared(joined):
@@ -271,8 +278,8 @@ def test_categories_are_genuine(tables, file):
         if column.kind != "categorical" or column.name == "card1":
             continue
         found = set(tables[f"train_{file}"][column.name].drop_nulls())
-        assert found <= set(levels_of(column.name))
-        assert len(levels_of(column.name)) == column.n_categories
+        assert found <= set(list_levels(column.name))
+        assert len(list_levels(column.name)) == column.n_categories
         assert len(found) >= min(column.n_categories, 4) * 0.5, column.name
     many = (
         {"addr1": 300, "P_emaildomain": 55}
@@ -387,13 +394,13 @@ def test_regimes_last_and_change_what_people_do(joined):
 def test_habits_drift():
     """Habits that no regime touches differ the more between two transactions of a person, the more time lies between them."""
     rng = np.random.default_rng(0)
-    people = make_people(20_000, rng)
-    lives = make_lives(people, plan_episodes(people, rng), rng)
-    order = np.lexsort((lives.seconds, lives.person))
+    customers = draw_customers(20_000, rng)
+    activity = simulate_activity(customers, draw_episodes(customers, rng), rng)
+    order = np.lexsort((activity.seconds, activity.customer))
     person, days, habits = (
-        lives.person[order],
-        lives.seconds[order] / 86_400,
-        lives.behaviour[order, 3:N_HABITS],
+        activity.customer[order],
+        activity.seconds[order] / 86_400,
+        activity.behaviour[order, 3:N_HABITS],
     )
 
     def change(lag: int, fewest: float, most: float) -> float:

@@ -1,31 +1,51 @@
-"""Schemas of data sets that many people have: IEEE-CIS, the Handbook simulator, Fraud Dataset Benchmark."""
+"""Schemas of well-known data sets: IEEE-CIS and the Fraud Detection Handbook's simulator."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 
-from turncoat.data.ieee_columns import ieee_columns
 from turncoat.data.schema import Join, Schema
 from turncoat.errors import ConfigError
 
-PRESETS = ("ieee-cis", "handbook")
+
+@dataclass(frozen=True)
+class IeeeColumn:
+    """A column of the genuine IEEE-CIS data."""
+
+    name: str
+    file: str  # "transaction" or "identity"
+    kind: str  # "id", "label", "time", "amount", "categorical" or "continuous"
+    dtype: str  # "int64", "float64" or "string"
+    missing_rate: float  # over all transactions, also for columns of the identity file
+    n_categories: int | None = None
+    levels: tuple[str | float, ...] = ()  # empty if unknown
 
 
-def preset(name: str) -> Schema:
-    """A schema by name: `ieee-cis`, `ieee-cis:card1+addr1+D1` (a finer customer key) or `handbook`."""
-    base, _, key = name.partition(":")
-    if base == "handbook" and not key:
-        return _handbook()
-    if base == "ieee-cis" and key in ("", "card1"):
-        return _ieee()
-    if base == "ieee-cis" and key == "card1+addr1+D1":
-        return replace(_ieee(), name=name, customer=("card1", "addr1"), customer_age="D1")
+@cache
+def load_ieee_columns() -> tuple[IeeeColumn, ...]:
+    """All 394 transaction and 41 identity columns, in genuine order."""
+    records = json.loads((files(__package__) / "ieee_columns.json").read_text(encoding="utf-8"))
+    return tuple(IeeeColumn(**{**r, "levels": tuple(r.get("levels", ()))}) for r in records)
+
+
+def load_preset(name: str) -> Schema:
+    """The schema `ieee-cis`, `ieee-cis:card1+addr1+D1` (a finer customer key) or `handbook`."""
+    if name == "handbook":
+        return _handbook_schema()
+    if name in ("ieee-cis", "ieee-cis:card1"):
+        return _ieee_schema()
+    if name == "ieee-cis:card1+addr1+D1":
+        return replace(_ieee_schema(), name=name, customer=("card1", "addr1"), customer_age="D1")
     raise ConfigError(
-        f"no schema preset {name!r}; there are ieee-cis, ieee-cis:card1+addr1+D1 and handbook. Or name a turncoat.toml"
+        f"no schema preset {name!r}; there are ieee-cis, ieee-cis:card1+addr1+D1 and handbook. "
+        "Give one of these, or the path of a turncoat.toml"
     )
 
 
-def _handbook() -> Schema:
+def _handbook_schema() -> Schema:
     return Schema(
         name="handbook",
         customer=("CUSTOMER_ID",),
@@ -39,12 +59,11 @@ def _handbook() -> Schema:
     )
 
 
-def _ieee() -> Schema:
-    columns = ieee_columns()
-    of_kind = {
-        kind: [c for c in columns if c.kind == kind] for kind in ("continuous", "categorical")
-    }
-    identity = tuple(c.name for kind in of_kind.values() for c in kind if c.file == "identity")
+def _ieee_schema() -> Schema:
+    columns = load_ieee_columns()
+    continuous = [column for column in columns if column.kind == "continuous"]
+    categorical = [column for column in columns if column.kind == "categorical"]
+    identity = [c.name for c in (*continuous, *categorical) if c.file == "identity"]
     return Schema(
         name="ieee-cis",
         customer=("card1",),
@@ -52,8 +71,8 @@ def _ieee() -> Schema:
         id="TransactionID",
         label="isFraud",
         amount="TransactionAmt",
-        continuous=("TransactionAmt", *(c.name for c in of_kind["continuous"])),
-        categorical=tuple(c.name for c in of_kind["categorical"] if c.name != "card1"),
+        continuous=("TransactionAmt", *(column.name for column in continuous)),
+        categorical=tuple(column.name for column in categorical if column.name != "card1"),
         tracked=("ProductCD", "addr1", "P_emaildomain", "R_emaildomain", "DeviceInfo", "id_31"),
-        join=Join("{prefix}identity", "TransactionID", identity),
+        join=Join("{prefix}identity", "TransactionID", tuple(identity)),
     )

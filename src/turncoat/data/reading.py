@@ -14,7 +14,7 @@ import polars as pl
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn, join_key
 from turncoat.data.parsing import MAX_TIME_S, to_seconds
-from turncoat.data.presets import preset
+from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.settings import load_schema
 from turncoat.data.sources import NOT_A_NUMBER, Source, beside, first_line, open_source, stem
@@ -81,7 +81,7 @@ def resolve_schema(schema: Schema | str) -> Schema:
         return schema
     if str(schema).endswith(".toml"):
         return load_schema(schema)
-    return preset(str(schema))
+    return load_preset(str(schema))
 
 
 def second_source(source: Source, schema: Schema, joined: Any) -> Source | None:

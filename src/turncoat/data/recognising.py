@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from turncoat.data.presets import preset
+from turncoat.data.presets import load_preset
 from turncoat.data.reading import second_source
 from turncoat.data.schema import Schema
 from turncoat.data.sources import Source
@@ -36,7 +36,7 @@ def recognised(sources: list[Source]) -> Guess | None:
     for name, signs in SIGNS.items():
         ordered = sorted(sources, key=lambda source: not set(source.columns) >= signs)
         if set(ordered[0].columns) >= signs:
-            return _less_what_is_absent(preset(name), ordered)
+            return _less_what_is_absent(load_preset(name), ordered)
     return None
 
 

@@ -1,8 +1,9 @@
-"""Card payments with three kinds of fraud: the process of the Fraud Detection Handbook's published simulator, at any size.
+"""Simulated card payments with three kinds of fraud, as in the Fraud Detection Handbook.
 
-Every customer lives on a map and pays, at a rate and of an amount of their own, at the terminals near home. Fraud comes in
-three scenarios: (1) any amount above 220; (2) terminals compromised for 28 days, all of whose payments are fraud; (3) customers
-compromised for 14 days, a third of whose payments are fraud of five times the amount. A later scenario overwrites an earlier one.
+Each customer lives on a map and pays at the terminals near home, with their own rate and amount.
+Fraud has three scenarios: (1) every amount above 220; (2) every payment at a terminal compromised
+for 28 days; (3) a third of the payments of a customer compromised for 14 days, with five times the
+amount. A later scenario overwrites an earlier one.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ PUBLISHED_DAYS = 183
 
 MAP_SIDE = 100.0
 REACH = 5.0
-LOWEST_MEAN_AMOUNT, HIGHEST_MEAN_AMOUNT = 5.0, 100.0
-MOST_PAYMENTS_PER_DAY = 4.0
-TIME_OF_DAY = NormalDist(
-    DAY_SECONDS / 2, 20_000
-)  # only times from second 1 to the end of the day become payments
+MIN_MEAN_AMOUNT, MAX_MEAN_AMOUNT = 5.0, 100.0
+MAX_PAYMENTS_PER_DAY = 4.0
+TIME_OF_DAY = NormalDist(DAY_SECONDS / 2, 20_000)  # seconds; kept from 1 to the end of the day
 EARLIEST, LATEST = TIME_OF_DAY.cdf(1), TIME_OF_DAY.cdf(DAY_SECONDS)
 
 LARGE_AMOUNT = 220.0
@@ -43,20 +42,20 @@ FRAUD_FACTOR = 5
 
 
 @dataclass(frozen=True)
-class World:
-    """How many customers, terminals and days are simulated."""
+class HandbookSize:
+    """Numbers of customers, terminals and days to simulate."""
 
     n_customers: int = PUBLISHED_CUSTOMERS
     n_terminals: int = PUBLISHED_TERMINALS
     n_days: int = PUBLISHED_DAYS
 
     def __post_init__(self) -> None:
-        """Refuse an empty world."""
+        """Require at least one of each."""
         for name in ("n_customers", "n_terminals", "n_days"):
-            _at_least(name, getattr(self, name), 1)
+            _check_at_least(name, getattr(self, name), 1)
 
 
-def handbook(
+def simulate_handbook(
     n_rows: int,
     seed: int,
     *,
@@ -64,66 +63,68 @@ def handbook(
     n_customers: int | None = None,
     n_terminals: int | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """Simulate exactly `n_rows` payments, and the truth about them.
+    """Simulate exactly `n_rows` payments; returns the tables `transactions` and `truth`.
 
-    The published run has 1,754,155 payments of 5,000 customers at 10,000 terminals in 183 days. `n_days` stays as given; by
-    default the number of customers is the one that keeps the published payments per customer and day, there are two
-    terminals per customer, and the area of the map grows with the customers, so that as many terminals lie near each.
-    As large a share of terminals and customers is compromised per day as published: 2 and 3 a day at the published size,
-    fewer or more at another, spread evenly over the days. The customers' rates only say how the `n_rows` payments are
-    shared out: nothing is generated and thrown away, and at the published size this is the published process, given its
-    number of rows. A customer with no terminal in reach, which needs few terminals asked for, pays at the nearest one.
+    The published run has 1,754,155 payments of 5,000 customers at 10,000 terminals in 183 days. By
+    default, the number of customers keeps the published payments per customer and day, and there
+    are two terminals per customer. The map grows with the customers, so that each has equally many
+    terminals nearby. A customer without a terminal in reach pays at the nearest one.
 
-    `transactions` has the published columns but the scenario, oldest first. `truth` has the scenario (0 is genuine) and the
-    first and last day of the compromise that the row's terminal and customer are in, null where they are in none.
+    The published shares of terminals and customers are compromised per day: 2 and 3 a day at the
+    published size, proportionally fewer or more otherwise. Customers' rates only decide how the
+    `n_rows` payments are shared out. At the published size this is the published process,
+    conditional on its number of rows.
+
+    `transactions` has the published columns except the scenario, oldest first. `truth` has the
+    scenario (0 is genuine) and the first and last day of the compromise of the row's terminal and
+    customer, null where there is none.
     """
-    _at_least("n_rows", n_rows, 1)
-    _at_least("n_days", n_days, 1)
+    _check_at_least("n_rows", n_rows, 1)
+    _check_at_least("n_days", n_days, 1)
     if n_customers is None:
         n_customers = max(
             1, round(n_rows / n_days * PUBLISHED_CUSTOMERS * PUBLISHED_DAYS / PUBLISHED_ROWS)
         )
     if n_terminals is None:
         n_terminals = max(1, round(n_customers * PUBLISHED_TERMINALS / PUBLISHED_CUSTOMERS))
-    return _simulate(World(n_customers, n_terminals, n_days), n_rows, seed)
+    return _simulate(HandbookSize(n_customers, n_terminals, n_days), n_rows, seed)
 
 
-def simulate_published_process(seed: int, world: World | None = None) -> dict[str, pl.DataFrame]:
-    """Simulate the published process with its number of rows left to chance; by default at the published size."""
-    return _simulate(world or World(), None, seed)
+def simulate_published_process(
+    seed: int, size: HandbookSize | None = None
+) -> dict[str, pl.DataFrame]:
+    """Simulate the published process with a random number of rows, by default at full size."""
+    return _simulate(size or HandbookSize(), None, seed)
 
 
-def _simulate(world: World, n_rows: int | None, seed: int) -> dict[str, pl.DataFrame]:
-    _at_least("seed", seed, 0)
-    rng = np.random.default_rng(seed)
-    rates = rng.uniform(0, MOST_PAYMENTS_PER_DAY, world.n_customers)
+def _simulate(size: HandbookSize, n_rows: int | None, seed: int) -> dict[str, pl.DataFrame]:
+    _check_at_least("seed", seed, 0)
+    rng, n_days = np.random.default_rng(seed), size.n_days
+    rates = rng.uniform(0, MAX_PAYMENTS_PER_DAY, size.n_customers)
     if n_rows is None:
-        payments = rng.poisson(rates * world.n_days * (LATEST - EARLIEST))
+        payments = rng.poisson(rates * n_days * (LATEST - EARLIEST))
     else:
         payments = rng.multinomial(n_rows, rates / rates.sum())
-    customer = np.repeat(np.arange(world.n_customers), payments)
-    seconds = rng.integers(world.n_days, size=customer.size) * DAY_SECONDS + _times_of_day(
-        rng, customer.size
-    )
-    oldest_first = np.argsort(seconds, kind="stable")
-    seconds, customer = seconds[oldest_first], customer[oldest_first]
+    customer = np.repeat(np.arange(size.n_customers), payments)
+    days = rng.integers(n_days, size=customer.size)
+    seconds = days * DAY_SECONDS + _draw_times_of_day(rng, customer.size)
+    order = np.argsort(seconds, kind="stable")
+    seconds, customer = seconds[order], customer[order]
     day = seconds // DAY_SECONDS
-    terminal = _terminals(rng, world, customer)
-    amount = _amounts(rng, world, customer)
+    terminal = _draw_terminals(rng, size, customer)
+    amount = _draw_amounts(rng, size, customer)
 
     scenario = np.where(amount > LARGE_AMOUNT, 1, 0).astype(np.int8)
-    terminal_draws = _drawn_each_day(
-        rng, world.n_terminals, world.n_days, TERMINALS_PER_DAY / PUBLISHED_TERMINALS
-    )
-    terminal_windows = _windows(terminal_draws, world.n_terminals, world.n_days, TERMINAL_DAYS)
+    share = TERMINALS_PER_DAY / PUBLISHED_TERMINALS
+    draws = _draw_compromised(rng, size.n_terminals, n_days, share)
+    terminal_windows = _mark_windows(draws, size.n_terminals, n_days, TERMINAL_DAYS)
     scenario[terminal_windows[terminal, day]] = 2
-    customer_draws = _drawn_each_day(
-        rng, world.n_customers, world.n_days, CUSTOMERS_PER_DAY / PUBLISHED_CUSTOMERS
-    )
-    customer_windows = _windows(customer_draws, world.n_customers, world.n_days, CUSTOMER_DAYS)
-    for taken in _taken_over(rng, customer_draws, customer, day, world.n_days):
-        amount[taken] *= FRAUD_FACTOR
-        scenario[taken] = 3
+    share = CUSTOMERS_PER_DAY / PUBLISHED_CUSTOMERS
+    draws = _draw_compromised(rng, size.n_customers, n_days, share)
+    customer_windows = _mark_windows(draws, size.n_customers, n_days, CUSTOMER_DAYS)
+    for rows in _draw_stolen_rows(rng, draws, customer, day, n_days):
+        amount[rows] *= FRAUD_FACTOR
+        scenario[rows] = 3
 
     ids = pl.Series("TRANSACTION_ID", np.arange(customer.size))
     transactions = pl.DataFrame(
@@ -138,96 +139,96 @@ def _simulate(world: World, n_rows: int | None, seed: int) -> dict[str, pl.DataF
             "TX_FRAUD": (scenario > 0).astype(np.int8),
         }
     )
-    terminal_episodes = _episodes("TERMINAL", terminal_windows, terminal, day)
-    customer_episodes = _episodes("CUSTOMER", customer_windows, customer, day)
     truth = pl.DataFrame(
-        [ids, pl.Series("TX_FRAUD_SCENARIO", scenario), *terminal_episodes, *customer_episodes]
+        [
+            ids,
+            pl.Series("TX_FRAUD_SCENARIO", scenario),
+            *_list_episodes("TERMINAL", terminal_windows, terminal, day),
+            *_list_episodes("CUSTOMER", customer_windows, customer, day),
+        ]
     )
     return {"transactions": transactions, "truth": truth}
 
 
-def _times_of_day(rng: np.random.Generator, size: int) -> Array:
-    """Whole seconds of the day, normal around noon given that they fall inside the day."""
-    draws: Array = TIME_OF_DAY.mean + TIME_OF_DAY.stdev * ndtri(rng.uniform(EARLIEST, LATEST, size))
-    return np.clip(
-        draws.astype(np.int64), 1, DAY_SECONDS - 1
-    )  # rounding in the quantile may step over the ends
+def _draw_times_of_day(rng: np.random.Generator, n: int) -> Array:
+    """Seconds of the day [n], normal around noon and truncated to the day."""
+    draws: Array = TIME_OF_DAY.mean + TIME_OF_DAY.stdev * ndtri(rng.uniform(EARLIEST, LATEST, n))
+    return np.clip(draws.astype(np.int64), 1, DAY_SECONDS - 1)  # quantiles may round over the ends
 
 
-def _terminals(rng: np.random.Generator, world: World, customer: Array) -> Array:
-    """A terminal for each payment, any of those within reach of the customer's home alike."""
-    side = MAP_SIDE * np.sqrt(world.n_customers / PUBLISHED_CUSTOMERS)
-    homes = rng.uniform(0, side, (world.n_customers, 2))
-    tree = cKDTree(rng.uniform(0, side, (world.n_terminals, 2)))
+def _draw_terminals(rng: np.random.Generator, size: HandbookSize, customer: Array) -> Array:
+    """A terminal for each payment, uniform among those within reach of the customer's home."""
+    side = MAP_SIDE * np.sqrt(size.n_customers / PUBLISHED_CUSTOMERS)
+    homes = rng.uniform(0, side, (size.n_customers, 2))
+    tree = cKDTree(rng.uniform(0, side, (size.n_terminals, 2)))
     near = tree.query_ball_point(homes, REACH, return_sorted=True)
     for lonely in np.flatnonzero([not found for found in near]):
         near[lonely] = [tree.query(homes[lonely])[1]]
-    choices = np.array([len(found) for found in near])
-    firsts = np.cumsum(choices) - choices
-    picks = rng.integers(choices[customer])
+    n_near = np.array([len(found) for found in near])
+    firsts = np.cumsum(n_near) - n_near
+    picks = rng.integers(n_near[customer])
     chosen: Array = np.concatenate(list(near)).astype(np.int64)[firsts[customer] + picks]
     return chosen
 
 
-def _amounts(rng: np.random.Generator, world: World, customer: Array) -> Array:
-    """Amounts in cents' steps, normal around the customer's own mean; negative ones are drawn again, flat up to twice the mean."""
-    means = rng.uniform(LOWEST_MEAN_AMOUNT, HIGHEST_MEAN_AMOUNT, world.n_customers)[customer]
+def _draw_amounts(rng: np.random.Generator, size: HandbookSize, customer: Array) -> Array:
+    """Amounts in cents, normal around the customer's mean; negative ones are redrawn uniformly."""
+    means = rng.uniform(MIN_MEAN_AMOUNT, MAX_MEAN_AMOUNT, size.n_customers)[customer]
     amounts = rng.normal(means, means / 2)
     negative = amounts < 0
     amounts[negative] = rng.uniform(0, 2 * means[negative])
     return np.round(amounts, 2)
 
 
-def _drawn_each_day(rng: np.random.Generator, n: int, n_days: int, share: float) -> list[Array]:
-    """Which of n are drawn on each day but the last, on which the published process draws none."""
-    # A random phase keeps the expected number per day at any size, and makes a whole number per day exactly that number.
+def _draw_compromised(rng: np.random.Generator, n: int, n_days: int, share: float) -> list[Array]:
+    """Those of n compromised on each day but the last, when the published process draws none."""
+    # A random phase keeps the expected number per day at any size, and whole numbers exact.
     counts = np.diff(np.floor(rng.uniform() + n * share * np.arange(n_days))).astype(int)
     return [rng.choice(n, count, replace=False) for count in counts]
 
 
-def _windows(draws: list[Array], n: int, n_days: int, length: int) -> Array:
-    """Whether each of n is compromised on each day: from the day it is drawn, for `length` days."""
+def _mark_windows(draws: list[Array], n: int, n_days: int, length: int) -> Array:
+    """Whether each of n is compromised on each day [n, n_days]: for `length` days from its draw."""
     compromised = np.zeros((n, n_days), bool)
     for day, drawn in enumerate(draws):
         compromised[drawn, day : day + length] = True
     return compromised
 
 
-def _taken_over(
+def _draw_stolen_rows(
     rng: np.random.Generator, draws: list[Array], customer: Array, day: Array, n_days: int
 ) -> list[Array]:
-    """The rows turned to fraud by each day's draw: a third of all payments its customers make in their window."""
+    """Rows turned to fraud by each day's draw: a third of its customers' payments in the window."""
     rows = np.argsort(customer, kind="stable")
-    place = customer[rows] * n_days + day[rows]
-    taken = []
+    keys = customer[rows] * n_days + day[rows]
+    stolen = []
     for today, drawn in enumerate(draws):
-        first = np.searchsorted(place, drawn * n_days + today)
-        last = np.searchsorted(place, drawn * n_days + min(today + CUSTOMER_DAYS, n_days))
-        exposed = np.concatenate(
-            [rows[a:b] for a, b in zip(first, last, strict=True)] or [rows[:0]]
-        )
-        taken.append(rng.choice(exposed, exposed.size // FRAUD_SHARE_DIVISOR, replace=False))
-    return taken
+        first = np.searchsorted(keys, drawn * n_days + today)
+        last = np.searchsorted(keys, drawn * n_days + min(today + CUSTOMER_DAYS, n_days))
+        windows = [rows[a:b] for a, b in zip(first, last, strict=True)]
+        exposed = np.concatenate(windows or [rows[:0]])
+        stolen.append(rng.choice(exposed, exposed.size // FRAUD_SHARE_DIVISOR, replace=False))
+    return stolen
 
 
-def _episodes(name: str, windows: Array, counterparty: Array, day: Array) -> list[pl.Series]:
-    """First and last day of the unbroken run of compromised days that each row lies in; null where it lies in none."""
+def _list_episodes(name: str, windows: Array, owner: Array, day: Array) -> list[pl.Series]:
+    """First and last day of the compromise each row lies in; null where it lies in none."""
     days = np.arange(windows.shape[1], dtype=np.int32)
     outside = np.zeros((len(windows), 1), bool)
     begins = windows & ~np.hstack([outside, windows[:, :-1]])
     ends = windows & ~np.hstack([windows[:, 1:], outside])
     first = np.maximum.accumulate(np.where(begins, days, -1), axis=1)
     last = np.minimum.accumulate(np.where(ends, days, days.size)[:, ::-1], axis=1)[:, ::-1]
-    in_none = pl.Series(~windows[counterparty, day])
-    bounds = {f"{name}_EPISODE_START": first, f"{name}_EPISODE_END": last}
+    in_none = pl.Series(~windows[owner, day])
     return [
-        pl.Series(column, table[counterparty, day]).set(in_none, None)
-        for column, table in bounds.items()
+        pl.Series(f"{name}_EPISODE_{end}", table[owner, day]).set(in_none, None)
+        for end, table in (("START", first), ("END", last))
     ]
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+def _check_at_least(name: str, value: int, min_value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < min_value:
         raise ConfigError(
-            f"{name} must be a whole number of at least {least}; found {value!r}. Give {name}={least} or more"
+            f"{name} must be a whole number of at least {min_value}; found {value!r}. "
+            f"Give {name}={min_value} or more"
         )
