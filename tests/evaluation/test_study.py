@@ -603,7 +603,7 @@ def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
         list(found.sweeps) == list(found.stabilities) == ["neural, 3 latents", "neural, 5 latents"]
     )
     chosen = choose_width(
-        {width: found.sweeps[f"neural, {width} latents"].choice() for width in (3, 5)}
+        {width: found.sweeps[f"neural, {width} latents"].choose() for width in (3, 5)}
     )
     assert found.latent_dim == (3 if chosen is None else chosen)
     results = evaluate(found)

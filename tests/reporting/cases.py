@@ -518,8 +518,8 @@ def _selection(tier: str, criterion: str) -> Selection:
         )
     sensitivity = [
         {
-            "floor": floor,
-            "delta": delta,
+            "min_occupancy": floor,
+            "min_gain": delta,
             "n_states": None if floor > 0.06 and delta > 0.9 else 4.0 if delta < 1 else 2.0,
         }
         for floor in (0.0025, 0.005, 0.01, 0.1)

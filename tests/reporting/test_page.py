@@ -193,10 +193,10 @@ def test_orders_regimes_and_parts() -> None:
             for row in page().tables[f"sensitivity_{place}"]
             for at, (value, _) in enumerate(row[1:])
         }
-        deltas = list(dict.fromkeys(row["delta"] for row in selection.sensitivity))
+        deltas = list(dict.fromkeys(row["min_gain"] for row in selection.sensitivity))
         for row in selection.sensitivity:
             assert found[
-                show.round_percent(row["floor"]), deltas.index(row["delta"])
+                show.round_percent(row["min_occupancy"]), deltas.index(row["min_gain"])
             ] == show.count(row["n_states"])
         stability = [
             [

@@ -161,5 +161,5 @@ def test_orders_share_an_encoder_and_none_has_a_proxy(tmp_path: Path) -> None:
     )
     for k, fit in again.fits.items():
         np.testing.assert_array_equal(fit.model.params_.means, found.fits[k].model.params_.means)
-    stability = found.stability(data.transactions, time_split(data.transactions), 1)
+    stability = found.compute_stability(data.transactions, time_split(data.transactions), 1)
     assert len(stability.choices) == 1

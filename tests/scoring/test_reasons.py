@@ -549,7 +549,7 @@ def test_columns_that_have_the_name_of_a_fact_are_refused(name: str) -> None:
     data = of_frame(shop_frame(80).rename({"age": name}), schema)
     with pytest.raises(ConfigError, match=f"the column '{name}' has the name of a feature"):
         Features().fit(data.transactions)
-    assert name in Features("processed").fit(data.transactions).names[0]
+    assert name in Features("processed").fit(data.transactions).feature_names[0]
 
 
 def test_schemas_without_amount_label_time_of_day_or_names() -> None:

@@ -6,7 +6,7 @@ curves of BIC and ELBO in its figures. Which orders of the first two tiers passe
 
 from __future__ import annotations
 
-from turncoat.selection import Order
+from turncoat.selection import OrderSummary
 
 BASE_RATE = 0.0353  # implied by every row: fraud rate over enrichment
 
@@ -184,12 +184,12 @@ CURVES = {
 }
 
 
-def orders(tier: str, kind: str) -> list[Order]:
+def orders(tier: str, kind: str) -> list[OrderSummary]:
     """The orders of a table, with their criterion where one is published; the proxy not judged."""
     table = TABLES[tier, kind]
     name, values = CURVES.get((tier, kind), ("", ()))
     criteria = [{name: value} for value in values] or [{}] * len(table)
     return [
-        Order(k, occupancy, rate, BASE_RATE, enrichment, criteria=known)
+        OrderSummary(k, occupancy, rate, BASE_RATE, enrichment, criteria=known)
         for (k, occupancy, rate, enrichment), known in zip(table, criteria, strict=True)
     ]

@@ -10,16 +10,18 @@ import pytest
 
 from tests.selection import paper
 from turncoat.errors import ConfigError
-from turncoat.selection import Order, choose, sensitivity
+from turncoat.selection import OrderSummary, choose, compute_sensitivity
 
 BASE = 0.04
 
 
-def order(n_states: int, enrichment: float, occupancy: float = 0.05, **changes) -> Order:
-    return replace(Order(n_states, occupancy, enrichment * BASE, BASE, enrichment), **changes)
+def order(n_states: int, enrichment: float, occupancy: float = 0.05, **changes) -> OrderSummary:
+    return replace(
+        OrderSummary(n_states, occupancy, enrichment * BASE, BASE, enrichment), **changes
+    )
 
 
-def rising(*enrichments: float) -> list[Order]:
+def rising(*enrichments: float) -> list[OrderSummary]:
     """Orders from K = 2 on."""
     return [order(k, enrichment) for k, enrichment in enumerate(enrichments, start=2)]
 
@@ -99,14 +101,14 @@ def test_every_reason_is_in_the_trail():
     )
     reasons = {step.n_states: (step.eligible, step.kept, step.reason) for step in choice.trail}
     assert reasons == {
-        2: (False, False, "the proxy is highest in another state than fraud"),
-        3: (False, False, "occupancy 0.40% below the floor of 0.50%"),
-        4: (False, False, "fraud share 3.60% not above the overall 4.00%"),
+        2: (False, False, "the proxy is highest in a state other than the fraud state"),
+        3: (False, False, "occupancy 0.40% below the minimum of 0.50%"),
+        4: (False, False, "fraud rate 3.60% not above the overall 4.00%"),
         5: (
             False,
             False,
-            "the proxy is highest in another state than fraud; occupancy 0.10% below the floor of 0.50%; "
-            "fraud share 2.00% not above the overall 4.00%",
+            "the proxy is highest in a state other than the fraud state; occupancy 0.10% below the minimum of 0.50%; "
+            "fraud rate 2.00% not above the overall 4.00%",
         ),
         6: (True, True, "the first eligible order"),
         7: (True, False, "enrichment not more than 50% above K = 6's 2.00x"),
@@ -127,13 +129,13 @@ def test_exactly_delta_more_is_not_more():
     for enrichment in (0.3 / 0.04, 1.1, 1.7, 2.3, 4.2):
         assert choose(rising(enrichment, enrichment * 1.5)).by_eligibility == 2
         assert choose(rising(enrichment, enrichment * 1.5 * (1 + 1e-6))).by_eligibility == 3
-    assert choose(rising(1.1, 1.1 * 1.1), delta=0.1).by_eligibility == 2
+    assert choose(rising(1.1, 1.1 * 1.1), min_gain=0.1).by_eligibility == 2
 
 
-def test_the_floor_itself_is_enough():
+def test_exactly_the_minimum_occupancy_is_eligible():
     known = [order(2, 2.0, occupancy=0.005)]
     assert choose(known).by_eligibility == 2
-    assert choose(known, floor=0.0051).by_eligibility is None
+    assert choose(known, min_occupancy=0.0051).by_eligibility is None
 
 
 def test_a_fraud_share_as_high_as_the_overall_one_is_not_above_it():
@@ -145,10 +147,10 @@ def test_ties_fall_to_the_higher_fraud_share_and_then_to_fewer_states():
     assert choose(rising(3.0, 3.0)).by_eligibility == 2
     choice = choose([order(2, 3.0), order(3, 3.0, rate=0.13, base_rate=0.13 / 3)])
     assert choice.by_eligibility == 3
-    assert choice.trail[1].reason == "as enriched as K = 2's 3.00x, with a higher fraud share"
+    assert choice.trail[1].reason == "as enriched as K = 2's 3.00x, with a higher fraud rate"
     assert choose([order(2, 3.0), order(3, 3.0, rate=0.11, base_rate=0.11 / 3)]).by_eligibility == 2
     assert (
-        choose(rising(3.0, 3.0), delta=0.0).by_eligibility == 2
+        choose(rising(3.0, 3.0), min_gain=0.0).by_eligibility == 2
     )  # and not because one exceeds the other by nothing
 
 
@@ -159,11 +161,11 @@ def test_nobody_eligible_is_said_and_nothing_is_put_in_its_place():
     assert choice.by_criterion == 3
     assert not any(step.kept for step in choice.trail)
     assert "by eligibility: none. None of the 2 orders is eligible" in choice.describe()
-    assert choose(known, judge_proxy=False).by_eligibility == 2
+    assert choose(known, check_proxy=False).by_eligibility == 2
 
 
 def test_without_fraud_nobody_is_eligible():
-    choice = choose([Order(2, 0.5, 0.0, 0.0, float("nan"))], floor=0.0, delta=0.0)
+    choice = choose([OrderSummary(2, 0.5, 0.0, 0.0, float("nan"))], min_occupancy=0.0, min_gain=0.0)
     assert choice.by_eligibility is None
     assert choice.trail[0].reason == "no fraud at all"
 
@@ -217,15 +219,15 @@ def test_both_answers_stand_under_the_trail():
     assert "(no proxy, occupancy" in lines[-2]
     agreeing = [order(2, 2.0, proxy_agrees=True, measured="moon, by night")]
     assert "(proxy agrees, occupancy" in choose(agreeing).describe()
-    assert "(proxy not judged, occupancy" in choose(agreeing, judge_proxy=False).describe()
+    assert "(proxy not checked, occupancy" in choose(agreeing, check_proxy=False).describe()
     assert (
         choose(agreeing).describe().splitlines()[0] == "fraud states measured on the moon, by night"
     )
 
 
-def test_sensitivity_over_floors_and_deltas():
+def test_sensitivity_over_both_limits():
     known = [order(2, 2.0, 0.1), order(3, 2.8, 0.02), order(4, 4.5, 0.003)]
-    table = sensitivity(known, floors=(0.0, 0.005, 0.2), deltas=(0.0, 0.5, 2.0))
+    table = compute_sensitivity(known, occupancies=(0.0, 0.005, 0.2), gains=(0.0, 0.5, 2.0))
     assert table.rows() == [
         (0.0, 0.0, 4),
         (0.0, 0.5, 4),
@@ -238,17 +240,17 @@ def test_sensitivity_over_floors_and_deltas():
         (0.2, 2.0, None),
     ]
     unjudged = [replace(o, proxy_agrees=False) for o in known]
-    assert sensitivity(unjudged)["n_states"].null_count() == 25
-    assert sensitivity(unjudged, judge_proxy=False)["n_states"].null_count() == 0
+    assert compute_sensitivity(unjudged)["n_states"].null_count() == 25
+    assert compute_sensitivity(unjudged, check_proxy=False)["n_states"].null_count() == 0
 
 
 def test_how_far_the_published_orders_hold():
     for width, published, with_floor_of_4_percent in ((32, 8, 10), (64, 9, 10), (128, 9, 4)):
         known = paper.orders(f"neural {width}", "engineered")
         assert set(
-            sensitivity(known, np.linspace(0, 0.03, 7), np.linspace(0, 1, 51))["n_states"]
+            compute_sensitivity(known, np.linspace(0, 0.03, 7), np.linspace(0, 1, 51))["n_states"]
         ) == {published}
-        assert sensitivity(known, (0.04,), (0.5,))["n_states"].to_list() == [
+        assert compute_sensitivity(known, (0.04,), (0.5,))["n_states"].to_list() == [
             with_floor_of_4_percent
         ]
 
@@ -256,11 +258,11 @@ def test_how_far_the_published_orders_hold():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"floor": -0.1}, "floor is -0.1"),
-        ({"floor": 1.0}, "floor is 1.0"),
-        ({"floor": float("nan")}, "floor is nan"),
-        ({"delta": -0.1}, "delta is -0.1"),
-        ({"delta": float("inf")}, "delta is inf"),
+        ({"min_occupancy": -0.1}, "min_occupancy is -0.1"),
+        ({"min_occupancy": 1.0}, "min_occupancy is 1.0"),
+        ({"min_occupancy": float("nan")}, "min_occupancy is nan"),
+        ({"min_gain": -0.1}, "min_gain is -0.1"),
+        ({"min_gain": float("inf")}, "min_gain is inf"),
         ({"criterion": "aic"}, "criterion is 'aic'"),
     ],
 )

@@ -11,21 +11,21 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.selection.cases import (
+from tests.selection.portfolio import (
     ORDERS,
     assert_same,
     baum_welch,
+    changed,
     frame,
     portfolio,
     reference,
     swept,
     variational,
 )
-from tests.selection.test_sweep import changed
 from turncoat import BaumWelchHMM, BundleError, ConfigError, Prior, VariationalHMM
 from turncoat.features import Features
 from turncoat.scoring import Anchoring
-from turncoat.selection import fitted
+from turncoat.selection.orders import ORDER_FORMAT
 from turncoat.storage import Format
 
 
@@ -80,7 +80,7 @@ def test_the_stop_says_what_is_kept(tmp_path, fits, capsys):
     )
     with pytest.raises(KeyboardInterrupt):
         swept(progress=True)
-    assert "none are kept, as no folder was given" in capsys.readouterr().err
+    assert "nothing is kept, because no folder was given" in capsys.readouterr().err
     fits.clear()
     swept(folder=tmp_path / "sweep", progress=True)
     assert "K = 2 found on disk (1 of 3" in capsys.readouterr().err
@@ -90,7 +90,7 @@ def test_stopped_while_saving_leaves_no_half_order(tmp_path, monkeypatch, fits):
     save = Format.save
 
     def interrupted(self, place, content, arrays):
-        if self is fitted.ORDER and fits == [2, 3]:
+        if self is ORDER_FORMAT and fits == [2, 3]:
             raise KeyboardInterrupt
         save(self, place, content, arrays)
 

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.selection.cases import (
+from tests.selection.portfolio import (
     ORDERS,
     SCHEMA,
     assert_same,
     baum_welch,
-    customer_split,
+    changed,
     frame,
     portfolio,
     reference,
@@ -33,8 +33,8 @@ from turncoat.data.splits import (
 )
 from turncoat.features import Features
 from turncoat.scoring import Anchoring
-from turncoat.selection import Stability, Sweep, choose, sensitivity, sweep_both
-from turncoat.selection.parts import HISTORY, Parts
+from turncoat.selection import Stability, Sweep, choose, compute_sensitivity, sweep_feature_kinds
+from turncoat.selection.orders import CONTEXT, SelectionPanels
 
 
 def fit_panel(found: Sweep):
@@ -58,7 +58,7 @@ def test_the_figures_are_what_they_are_called(tier):
     amount = found.features.feature_names[0].index("paid")
     for k, model in found.models.items():
         order, regimes, inside = (
-            found.fits[k].order,
+            found.fits[k].summary,
             found.fits[k].held_out,
             found.fits[k].in_sample,
         )
@@ -92,7 +92,7 @@ def test_the_figures_are_what_they_are_called(tier):
 
 def test_a_planted_regime_is_found_and_both_answers_are_given():
     for tier in ("baum-welch", "variational"):
-        choice = reference(tier).choice()
+        choice = reference(tier).choose()
         kept = next(step for step in choice.trail if step.n_states == choice.by_eligibility)
         assert kept.order.proxy_agrees
         assert kept.order.enrichment > 5
@@ -146,23 +146,6 @@ def test_a_sweep_is_the_same_every_time():
     assert_same(swept(), reference())
 
 
-def changed(rows: np.ndarray, **columns: pl.Expr) -> tuple:
-    """The portfolio with other values on some of its transactions."""
-    transactions, split = portfolio()
-    is_changed = pl.col("id").is_in(transactions.ids[rows].tolist())
-    made = frame().with_columns(
-        [
-            pl.when(is_changed).then(e).otherwise(pl.col(name)).alias(name)
-            for name, e in columns.items()
-        ]
-    )
-    other = read(made, SCHEMA)
-    again = customer_split(other)
-    for part, members in split.parts.items():
-        np.testing.assert_array_equal(members, again.parts[part])
-    return other, again
-
-
 POISON = {
     "paid": pl.col("paid") * 1000,
     "age": pl.lit(1e6),
@@ -209,7 +192,9 @@ def test_short_customers_are_judged_but_not_fitted_on():
         for rows in (split.fit, split.selection)
     ]
     part = replace(split, fit=np.union1d(rest[0], few[:3]), selection=np.union1d(rest[1], few[3:]))
-    parts = Parts.of(transactions, part, Features(min_count=5).fit(transactions.take(part.fit)))
+    parts = SelectionPanels.build(
+        transactions, part, Features(min_count=5).fit(transactions.take(part.fit))
+    )
     assert parts.fit.n_rows == len(rest[0])
     assert parts.held_out.n_rows == len(rest[1]) + 3
 
@@ -234,8 +219,8 @@ def windows():
 def test_later_rows_of_a_customer_are_judged_after_their_history(split):
     transactions, _ = portfolio()
     features = Features(min_count=5).fit(transactions.take(split.fit))
-    panel = Parts.of(transactions, split, features).held_out
-    rows = np.flatnonzero(panel.labels != HISTORY)
+    panel = SelectionPanels.build(transactions, split, features).held_out
+    rows = np.flatnonzero(panel.labels != CONTEXT)
     np.testing.assert_array_equal(panel.ids[rows], transactions.ids[split.selection])
     np.testing.assert_array_equal(panel.labels[rows], transactions.labels[split.selection])
     end = transactions.times[split.selection].max()
@@ -255,13 +240,16 @@ def test_later_rows_of_a_customer_are_judged_after_their_history(split):
 def test_the_held_out_likelihood_is_of_judged_rows_given_their_history(split):
     transactions, _ = portfolio()
     found = swept(transactions, split, orders=(2,))
-    model, panel = found.models[2], Parts.of(transactions, split, found.features).held_out
+    model, panel = (
+        found.models[2],
+        SelectionPanels.build(transactions, split, found.features).held_out,
+    )
     total, beliefs = 0.0, []
     for customer in (
         panel
     ):  # the forward recursion of each customer on their own, up to and without the judged rows
-        n_before = int((customer.labels == HISTORY).sum())
-        assert (customer.labels[:n_before] == HISTORY).all()
+        n_before = int((customer.labels == CONTEXT).sum())
+        assert (customer.labels[:n_before] == CONTEXT).all()
         total += model.log_likelihood(customer)[0]
         if n_before:
             first = {
@@ -300,13 +288,15 @@ def test_the_curves_as_a_table():
 
 def test_choice_and_sensitivity_are_the_rule_on_the_held_out_orders():
     found = reference()
-    assert found.choice(floor=0.1, delta=0.2, criterion="held_out", judge_proxy=False) == choose(
-        found.orders, floor=0.1, delta=0.2, criterion="held_out", judge_proxy=False
+    assert found.choose(
+        min_occupancy=0.1, min_gain=0.2, criterion="held_out", check_proxy=False
+    ) == choose(
+        found.orders, min_occupancy=0.1, min_gain=0.2, criterion="held_out", check_proxy=False
     )
-    assert found.sensitivity((0.0, 0.9), (0.1,)).equals(
-        sensitivity(found.orders, (0.0, 0.9), (0.1,))
+    assert found.compute_sensitivity((0.0, 0.9), (0.1,)).equals(
+        compute_sensitivity(found.orders, (0.0, 0.9), (0.1,))
     )
-    assert found.sensitivity((0.0, 0.9), (0.1,))["n_states"].to_list()[1] is None
+    assert found.compute_sensitivity((0.0, 0.9), (0.1,))["n_states"].to_list()[1] is None
 
 
 def test_another_proxy_and_none():
@@ -322,12 +312,12 @@ def test_another_proxy_and_none():
     without = swept(transactions, orders=(2,))
     assert without.proxy is None
     assert without.orders[0].proxy_agrees is None
-    assert "no proxy" in without.choice().describe()
+    assert "no proxy" in without.choose().describe()
 
 
 def test_both_feature_sets(tmp_path):
     transactions, split = portfolio()
-    both = sweep_both(
+    both = sweep_feature_kinds(
         transactions,
         split,
         model=baum_welch(),
@@ -365,7 +355,7 @@ def test_an_anchored_sweep_fits_what_an_anchored_detector_fits():
         np.testing.assert_array_equal(fit.model.params_.means, made.model_.params_.means)
         assert fit.held_out.fraud_state == k - 1
     assert found.orders[0].enrichment > 2
-    again = found.stability(transactions, split, 2, fast=False)
+    again = found.compute_stability(transactions, split, 2, fast=False)
     assert all(step.reason for choice in again.choices for step in choice.trail)
     assert not same_params(found, reference())
 
@@ -405,7 +395,7 @@ def test_a_split_without_selection_and_data_without_labels_are_refused():
 
 
 def test_one_state_is_never_eligible():
-    choice = swept(orders=(1,)).choice()
+    choice = swept(orders=(1,)).choose()
     assert choice.by_eligibility is None
     assert math.isclose(choice.trail[0].order.enrichment, 1.0)
 
@@ -415,7 +405,7 @@ class TestStability:
 
     @staticmethod
     def found(n_resamples=4, seed=1, **settings) -> Stability:
-        return reference().stability(*portfolio(), n_resamples, seed, **settings)
+        return reference().compute_stability(*portfolio(), n_resamples, seed, **settings)
 
     def test_shares_are_of_all_resamples(self):
         found = self.found()
@@ -426,17 +416,20 @@ class TestStability:
         for k, eligible, criterion in table.rows():
             assert eligible == sum(choice.by_eligibility == k for choice in found.choices) / 4
             assert criterion == sum(choice.by_criterion == k for choice in found.choices) / 4
-        assert found.reference == reference().choice()
+        assert found.reference == reference().choose()
         assert "4 resamples of customers, refitted 10 iterations from the sweep's solutions" in str(
             found
         )
 
     def test_none_has_a_row_of_its_own(self):
-        found = self.found(n_resamples=2, floor=0.99)
+        found = self.found(n_resamples=2, min_occupancy=0.99)
         assert found.frame().rows()[-1][:2] == (None, 1.0)
         assert "none" in found.describe()
         assert (
-            None not in self.found(n_resamples=2, floor=0.0, judge_proxy=False).frame()["n_states"]
+            None
+            not in self.found(n_resamples=2, min_occupancy=0.0, check_proxy=False).frame()[
+                "n_states"
+            ]
         )
 
     def test_the_seed_says_which_customers(self):
@@ -448,7 +441,7 @@ class TestStability:
     @pytest.mark.parametrize("fast", [True, False])
     def test_each_resample_is_refitted_and_judged_on_its_own_customers(self, fast):
         found = self.found(n_resamples=1, fast=fast)
-        drawn = Parts.of(*portfolio(), reference().features).resampled(
+        drawn = SelectionPanels.build(*portfolio(), reference().features).resample(
             np.random.default_rng([1, 0])
         )
         for k, step in zip(ORDERS, found.choices[0].trail, strict=True):
@@ -464,12 +457,14 @@ class TestStability:
             assert step.order.criteria["bic"] == pytest.approx(model.bic(drawn.fit))
 
     def test_from_scratch_on_the_same_customers_is_the_sweep_itself(self, monkeypatch):
-        monkeypatch.setattr(Parts, "resampled", lambda self, rng, both_kinds: self)
-        assert self.found(n_resamples=1, fast=False).choices == (reference().choice(),)
+        monkeypatch.setattr(
+            SelectionPanels, "resample", lambda self, rng, require_both_labels: self
+        )
+        assert self.found(n_resamples=1, fast=False).choices == (reference().choose(),)
 
     def test_a_customer_drawn_twice_is_two_customers(self):
-        parts = Parts.of(*portfolio(), reference().features)
-        drawn = parts.resampled(np.random.default_rng(5))
+        parts = SelectionPanels.build(*portfolio(), reference().features)
+        drawn = parts.resample(np.random.default_rng(5))
         for panel, original in ((drawn.fit, parts.fit), (drawn.held_out, parts.held_out)):
             keys, counts = np.unique(panel.customers, return_counts=True)
             assert panel.n_sequences == original.n_sequences == counts.sum()
@@ -485,7 +480,7 @@ class TestStability:
         with pytest.raises(
             DataError, match="not the transactions and the split of the sweep: other selection rows"
         ):
-            reference().stability(*changed(split.selection, fraud=1 - pl.col("fraud")), 1)
+            reference().compute_stability(*changed(split.selection, fraud=1 - pl.col("fraud")), 1)
         for settings in ({"n_resamples": 0}, {"n_resamples": True}, {"seed": -1}):
             with pytest.raises(ConfigError, match=f"{next(iter(settings))} must be a whole number"):
                 self.found(**settings)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.selection.cases import portfolio, variational
+from tests.selection.portfolio import portfolio, variational
 from turncoat import ConfigError, NeuralVariationalHMM
 from turncoat.features import Features
 from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.selection import Order, choose, choose_width, sweep, sweep_widths
+from turncoat.selection import OrderSummary, choose, choose_width, sweep, sweep_widths
 
 TINY: dict[str, Any] = {
     "hidden_dim": 8,
@@ -25,7 +25,9 @@ TINY: dict[str, Any] = {
 
 
 def choice(*enrichments: float, occupancy: float = 0.1) -> Any:
-    orders = [Order(k, occupancy, 0.03 * e, 0.03, e) for k, e in enumerate(enrichments, start=2)]
+    orders = [
+        OrderSummary(k, occupancy, 0.03 * e, 0.03, e) for k, e in enumerate(enrichments, start=2)
+    ]
     return choose(orders)
 
 
@@ -61,14 +63,14 @@ def test_every_width_has_an_encoder_of_its_own(tmp_path: Path) -> None:
         assert len(encoders) == 1
         assert (tmp_path / f"latents-{width}" / "encoder").exists()
         assert {tuple(fit.criteria) for fit in swept.fits.values()} == {("held_out",)}
-        assert swept.choice().criterion == "held_out"
+        assert swept.choose().criterion == "held_out"
 
 
 def test_orders_with_encoders_of_their_own_are_not_compared() -> None:
     model = NeuralVariationalHMM(2, **TINY, latent_dim=2, shared_encoder=False)
     swept = sweep(*portfolio(), model=model, features=Features(), orders=(2, 3))
     assert all(fit.criteria == {} for fit in swept.fits.values())
-    assert swept.choice().by_criterion is None
+    assert swept.choose().by_criterion is None
 
 
 def test_refusals() -> None:
@@ -123,5 +125,5 @@ def test_a_damaged_encoder_of_a_sweep_is_trained_again(tmp_path: Path) -> None:
     after = sweep(
         *portfolio(), model=model, features=Features(), orders=(2, 3), folder=tmp_path / "sweep"
     )
-    assert after.fits[2].order == before.fits[2].order
+    assert after.fits[2].summary == before.fits[2].summary
     assert (after.models[3].encoder_.tables == before.models[2].encoder_.tables).all()

@@ -294,7 +294,7 @@ def demo(
 
 def _preset(preset: Preset) -> StudySettings:
     from turncoat.evaluation.settings import StudySettings
-    from turncoat.selection.widths import WIDTHS
+    from turncoat.selection.sweep import WIDTHS
 
     if preset is Preset.QUICK:
         return StudySettings(

@@ -253,7 +253,7 @@ def _choose_states(
         orders=[k for k in ORDERS if k > min_states],
         folder=folder,
     )
-    choice = result.choice()
+    choice = result.choose()
     if not quiet:
         echo(choice)
     if choice.by_eligibility is None:

@@ -418,7 +418,7 @@ def _selections(studied: Study) -> tuple[Selection, ...]:
     found = []
     for title, sweep in studied.sweeps.items():
         tier = title.partition(",")[0]
-        choice = sweep.choice()
+        choice = sweep.choose()
         stability = studied.stabilities.get(title)
         steps = [
             OrderRow(
@@ -446,7 +446,7 @@ def _selections(studied: Study) -> tuple[Selection, ...]:
                 used=studied.states[tier],
                 why_used=studied.why[tier],
                 is_used=title == tier or title == f"{tier}, {studied.latent_dim} latents",
-                sensitivity=_plain_rows(sweep.sensitivity().to_dicts()),
+                sensitivity=_plain_rows(sweep.compute_sensitivity().to_dicts()),
                 stability=() if stability is None else _plain_rows(stability.frame().to_dicts()),
             )
         )

@@ -122,7 +122,7 @@ class Selection:
     by_eligibility: int | None
     used: int  # the K that the candidates have
     why_used: str
-    sensitivity: tuple[dict[str, float | None], ...]  # rows of floor, delta, n_states
+    sensitivity: tuple[dict[str, float | None], ...]  # rows of min_occupancy, min_gain, n_states
     stability: tuple[
         dict[str, float | None], ...
     ]  # rows of n_states, by_eligibility, by_criterion (shares); may be empty

@@ -256,10 +256,10 @@ def _chosen(
             title = f"{tier}, {width} latents" if several else tier
             sweeps[title] = one
             if settings.n_stability:
-                stabilities[title] = one.stability(
+                stabilities[title] = one.compute_stability(
                     transactions, split, settings.n_stability, progress=False
                 )
-        choices = {width: one.choice() for width, one in made.items()}
+        choices = {width: one.choose() for width, one in made.items()}
         chosen = choose_width(choices)
         kept = None if chosen is None else choices[chosen].kept
         if kept is None:

@@ -74,7 +74,8 @@ def sensitivity_table(results: Results, place: int) -> Table:
     """K by eligibility for other floors (down) and deltas (across)."""
     selection = results.selections[place]
     found = {
-        (row.get("floor"), row.get("delta")): row.get("n_states") for row in selection.sensitivity
+        (row.get("min_occupancy"), row.get("min_gain")): row.get("n_states")
+        for row in selection.sensitivity
     }
     floors, deltas = (list(dict.fromkeys(pair[place] for pair in found)) for place in (0, 1))
     columns = (

@@ -1,20 +1,25 @@
-"""Which number of regimes, and why: a sweep over orders, the eligibility rule with its trail, and how far to trust the answer."""
+"""Choosing the number of regimes K: sweeps, the eligibility rule, and how stable its answer is."""
 
-from turncoat.selection.eligibility import Choice, Order, Step, choose, sensitivity
+from turncoat.selection.eligibility import (
+    Choice,
+    ChoiceStep,
+    OrderSummary,
+    choose,
+    compute_sensitivity,
+)
 from turncoat.selection.stability import Stability
-from turncoat.selection.sweep import Sweep, sweep, sweep_both
-from turncoat.selection.widths import choose_width, sweep_widths
+from turncoat.selection.sweep import Sweep, choose_width, sweep, sweep_feature_kinds, sweep_widths
 
 __all__ = [
     "Choice",
-    "Order",
+    "ChoiceStep",
+    "OrderSummary",
     "Stability",
-    "Step",
     "Sweep",
     "choose",
     "choose_width",
-    "sensitivity",
+    "compute_sensitivity",
     "sweep",
-    "sweep_both",
+    "sweep_feature_kinds",
     "sweep_widths",
 ]

@@ -1,4 +1,4 @@
-"""Would other customers have given the same K? The choice repeated on resamples of them."""
+"""Stability of the choice: K chosen again on resamples of the customers."""
 
 from __future__ import annotations
 
@@ -11,95 +11,82 @@ import polars as pl
 
 from turncoat.progress import progress_bars
 from turncoat.scoring.supervision import Anchoring
-from turncoat.selection.eligibility import Choice, Order
-from turncoat.selection.fitted import FittedOrder, Model
-from turncoat.selection.parts import Parts
+from turncoat.selection.eligibility import Choice, OrderSummary
+from turncoat.selection.orders import FittedOrder, Model, SelectionPanels
 
 FAST_ITERATIONS = 10
+_RULES = ("by_eligibility", "by_criterion")
 
 
 @dataclass(frozen=True)
 class Stability:
     """The choices made on resamples of customers."""
 
-    reference: Choice  # on the customers themselves
+    reference: Choice  # on the original customers
     choices: tuple[Choice, ...]
     fast: bool  # refitted from the sweep's solutions, not from scratch
 
     def frame(self) -> pl.DataFrame:
-        """For every K the share of the resamples that chose it, by either rule; a null K is none."""
-        by_rule = [
-            Counter(getattr(choice, rule) for choice in self.choices)
-            for rule in ("by_eligibility", "by_criterion")
-        ]
+        """For every K the share of resamples that chose it, by either rule; null K means none."""
+        counts = [Counter(getattr(choice, rule) for choice in self.choices) for rule in _RULES]
         orders: list[int | None] = [step.n_states for step in self.reference.trail]
-        if any(None in counts for counts in by_rule):
+        if any(None in by_rule for by_rule in counts):
             orders.append(None)
-        shares = ([counts[k] / len(self.choices) for k in orders] for counts in by_rule)
-        return pl.DataFrame(
-            [orders, *shares],
-            schema={"n_states": pl.Int64, "by_eligibility": pl.Float64, "by_criterion": pl.Float64},
-            orient="col",
-        )
+        shares = ([by_rule[k] / len(self.choices) for k in orders] for by_rule in counts)
+        schema = {"n_states": pl.Int64, **dict.fromkeys(_RULES, pl.Float64)}
+        return pl.DataFrame([orders, *shares], schema=schema, orient="col")
 
     def describe(self) -> str:
         """A small table."""
-        how = (
-            f"{FAST_ITERATIONS} iterations from the sweep's solutions: other optima are not looked for"
-            if self.fast
-            else "from scratch"
-        )
+        how = "from scratch"
+        if self.fast:
+            how = f"{FAST_ITERATIONS} iterations from the sweep's solutions (no other optima)"
         lines = [
             f"{len(self.choices)} resamples of customers, refitted {how}",
             "   K  by eligibility  by criterion",
         ]
-        for k, eligible, criterion in self.frame().rows():
-            stars = (
-                "*" if k == self.reference.by_eligibility else " ",
-                "*" if k == self.reference.by_criterion else " ",
-            )
-            lines.append(
-                f"{'none' if k is None else k:>4}  {eligible:>13.0%}{stars[0]}  {criterion:>11.0%}{stars[1]}"
-            )
-        return "\n".join([*lines, "* the answer on the customers themselves"])
+        for k, *shares in self.frame().rows():
+            marks = ["*" if k == getattr(self.reference, rule) else " " for rule in _RULES]
+            name = "none" if k is None else k
+            lines.append(f"{name:>4}  {shares[0]:>13.0%}{marks[0]}  {shares[1]:>11.0%}{marks[1]}")
+        return "\n".join([*lines, "* the answer on the original customers"])
 
     def __str__(self) -> str:
         """The table."""
         return self.describe()
 
 
-def resampled_choices(
+def choose_on_resamples(
     fits: Mapping[int, FittedOrder],
-    parts: Parts,
+    panels: SelectionPanels,
     proxy: int | None,
     anchoring: Anchoring | None,
-    decide: Callable[[list[Order]], Choice],
+    choose: Callable[[list[OrderSummary]], Choice],
     *,
     n_resamples: int,
     seed: int,
     fast: bool,
     progress: bool | None,
 ) -> tuple[Choice, ...]:
-    """The choice on each resample of fit and selection customers; resample r depends on the seed and on r only."""
+    """The choice on each resample of customers; resample r depends on the seed and r only."""
     choices = []
     n_fits, n_done = n_resamples * len(fits), 0
     with progress_bars(progress) as show:
         for r in range(n_resamples):
-            drawn = parts.resampled(
-                np.random.default_rng([seed, r]), both_kinds=anchoring is not None
+            drawn = panels.resample(
+                np.random.default_rng([seed, r]), require_both_labels=anchoring is not None
             )
             orders = []
             for fit in fits.values():
-                orders.append(
-                    FittedOrder.fit(_again(fit.model, fast), drawn, anchoring, proxy).order
-                )
+                model = _copy_for_refit(fit.model, fast)
+                orders.append(FittedOrder.fit(model, drawn, anchoring, proxy).summary)
                 n_done += 1
                 show("resamples of customers", n_done, n_fits)
-            choices.append(decide(orders))
+            choices.append(choose(orders))
     return tuple(choices)
 
 
-def _again(model: Model, fast: bool) -> Model:
-    """The model, to be fitted once more."""
-    again: Model = model.again().set_params(progress=False)
-    return again.set_params(init=model.params_, max_iter=FAST_ITERATIONS) if fast else again
+def _copy_for_refit(model: Model, fast: bool) -> Model:
+    """An unfitted copy; with `fast`, one that starts from the model's solution."""
+    copy: Model = model.again().set_params(progress=False)
+    return copy.set_params(init=model.params_, max_iter=FAST_ITERATIONS) if fast else copy

@@ -1,4 +1,7 @@
-"""A model of every order, on the same rows: what K is chosen from. Finished orders are kept on disk, so a sweep can go on later."""
+"""Sweeps: fit a model of every order on the same rows, to choose K from.
+
+Finished orders are kept on disk, so a stopped sweep can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from turncoat.features import Features
 from turncoat.features.features import FEATURE_KINDS
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.neural.trained import TrainedEncoder
 from turncoat.models.parameters import Prior
 from turncoat.models.settings import check_settings, whole_number
@@ -30,80 +34,52 @@ from turncoat.models.variational import VariationalHMM
 from turncoat.progress import progress_console
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import (
-    DELTA,
-    DELTAS,
-    FLOOR,
-    FLOORS,
+    MIN_GAIN,
     Choice,
-    Order,
+    OrderSummary,
     choose,
-    sensitivity,
+    compare_orders,
+    compute_sensitivity,
 )
-from turncoat.selection.fitted import FittedOrder, Model
-from turncoat.selection.parts import DIGESTED, Parts, check_split
-from turncoat.selection.stability import Stability, resampled_choices
+from turncoat.selection.orders import FittedOrder, Model, SelectionPanels
+from turncoat.selection.stability import Stability, choose_on_resamples
 from turncoat.storage import replace_file
 
 ORDERS = range(2, 11)
-_OF_A_SESSION = (
-    "n_states",
-    "init",
-    "progress",
-    "n_threads",
-    "checkpoint",
-    "device",
-)  # settings that leave the result of an order as it is
+WIDTHS = (32, 64, 128)
 _IDENTITY, _ENCODER = "sweep.json", "encoder"
+_IGNORED_SETTINGS = {"n_states", "init", "progress", "n_threads", "checkpoint", "device"}
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Models of rising order, fitted on the fit part and measured on the selection part."""
+    """Models of ascending order, fitted on the fit part and measured on the selection part."""
 
     features: Features  # fitted
-    proxy: (
-        str | None
-    )  # the feature whose highest mean should mark the fraud state; None if there is none
-    fits: Mapping[int, FittedOrder]  # by K, rising
+    proxy: str | None  # the feature whose highest mean should mark the fraud state
+    fits: Mapping[int, FittedOrder]  # by K, ascending
     anchoring: Anchoring | None
-    identity: Mapping[str, Any] = field(
-        repr=False
-    )  # the data and the settings, to tell this sweep from others
+    identity: Mapping[str, Any] = field(repr=False)  # data and settings
 
     @property
-    def orders(self) -> tuple[Order, ...]:
-        """What the choice is made from, measured on the selection part."""
-        return tuple(fit.order for fit in self.fits.values())
+    def orders(self) -> tuple[OrderSummary, ...]:
+        """The figures that K is chosen by, measured on the selection part."""
+        return tuple(fit.summary for fit in self.fits.values())
 
     @property
     def models(self) -> dict[int, Model]:
         """The fitted models by K."""
         return {k: fit.model for k, fit in self.fits.items()}
 
-    def choice(
-        self,
-        *,
-        floor: float = FLOOR,
-        delta: float = DELTA,
-        criterion: str | None = None,
-        judge_proxy: bool = True,
-    ) -> Choice:
-        """K by eligibility and by criterion, with the trail. As in `choose`."""
-        return choose(
-            self.orders, floor=floor, delta=delta, criterion=criterion, judge_proxy=judge_proxy
-        )
+    def choose(self, **limits: Any) -> Choice:
+        """K by eligibility and by criterion; `limits` are the options of `choose`."""
+        return choose(self.orders, **limits)
 
-    def sensitivity(
-        self,
-        floors: Iterable[float] = FLOORS,
-        deltas: Iterable[float] = DELTAS,
-        *,
-        judge_proxy: bool = True,
-    ) -> pl.DataFrame:
-        """K by eligibility for every pair of floor and delta; null where no order is eligible."""
-        return sensitivity(self.orders, floors, deltas, judge_proxy=judge_proxy)
+    def compute_sensitivity(self, *limits: Iterable[float], **options: Any) -> pl.DataFrame:
+        """K by eligibility for every pair of limits; arguments as in `compute_sensitivity`."""
+        return compute_sensitivity(self.orders, *limits, **options)
 
-    def stability(
+    def compute_stability(
         self,
         transactions: Transactions,
         split: Split,
@@ -111,51 +87,43 @@ class Sweep:
         seed: int = 0,
         *,
         fast: bool = True,
-        floor: float = FLOOR,
-        delta: float = DELTA,
-        criterion: str | None = None,
-        judge_proxy: bool = True,
         progress: bool | None = None,
+        **limits: Any,
     ) -> Stability:
-        """The choice repeated on customers drawn with replacement from both parts of the sweep's own data.
+        """Choose again on customers drawn with replacement from the sweep's own data.
 
-        `fast` goes a few iterations from each order's solution, so it tells how K varies with the customers but not with the optima
-        that a fit may end in; without it every order is fitted from scratch.
+        `fast` runs a few iterations from each order's solution: it shows how K varies with the
+        customers, but not with local optima. Otherwise every order is fitted from scratch.
+        `limits` are the options of `choose`.
         """
         check_settings(
             self,
             {"n_resamples": n_resamples, "seed": seed},
             {"n_resamples": whole_number(1), "seed": whole_number(0)},
         )
-        check_split(transactions, split)
-        parts = Parts.of(transactions, split, self.features)
-        if changed := _differences(self.identity, {**self.identity, **parts.digests}):
+        _check_split(transactions, split)
+        panels = SelectionPanels.build(transactions, split, self.features)
+        if changed := _describe_changes(self.identity, {**self.identity, **panels.digests}):
             raise DataError(
-                f"these are not the transactions and the split of the sweep: {changed}. Give the sweep's own"
+                f"these are not the transactions and the split of the sweep: {changed}. "
+                "Give those of the sweep"
             )
-
-        def decide(orders: Iterable[Order]) -> Choice:
-            return choose(
-                orders, floor=floor, delta=delta, criterion=criterion, judge_proxy=judge_proxy
-            )
-
-        reference = decide(self.orders)
-        choices = resampled_choices(
+        choices = choose_on_resamples(
             self.fits,
-            parts,
-            _column(self.features, self.proxy),
+            panels,
+            _find_column(self.features, self.proxy),
             self.anchoring,
-            decide,
+            lambda orders: choose(orders, **limits),
             n_resamples=n_resamples,
             seed=seed,
             fast=fast,
             progress=progress,
         )
-        return Stability(reference, choices, fast)
+        return Stability(self.choose(**limits), choices, fast)
 
     def frame(self) -> pl.DataFrame:
-        """The curves: a row per K, held-out figures first, those of the fit part with `in_sample_` before their names."""
-        return pl.DataFrame([_row(fit) for fit in self.fits.values()])
+        """A row per K: held-out figures first, those of the fit part prefixed `in_sample_`."""
+        return pl.DataFrame([_make_row(fit) for fit in self.fits.values()])
 
 
 def sweep(
@@ -170,101 +138,138 @@ def sweep(
     proxy: str | None = None,
     progress: bool | None = None,
 ) -> Sweep:
-    """Fit `model` with every K of `orders` on the fit part, and measure each on the selection part.
+    """Fit `model` with every K of `orders` on the fit part; measure each on the selection part.
 
-    Every other setting of the model is kept, `restart_halving` among them: on by default, off in the `paper` presets. With a `folder`
-    each finished order is kept there, and a later call with the same data and settings goes on from them; one with others is
-    refused. With `anchoring` labels hold the fit rows to the states of their side, as in an anchored detector. `proxy` names a
-    continuous feature, by default the amount. `progress` is as in the models.
+    All other settings of the model are kept. A `folder` keeps each finished order: a later call
+    with the same data and settings resumes there, and one with others is refused. `anchoring`
+    holds labelled fit rows to states, as in an anchored detector. `proxy` names a continuous
+    feature, by default the amount. `progress` is as in the models.
     """
-    counts = _checked(orders, model, anchoring)
-    check_split(transactions, split)
+    counts = _check_arguments(orders, model, anchoring)
+    _check_split(transactions, split)
     console = progress_console(progress)
     fitted: Features = clone(features).fit(transactions.take(split.fit))
-    proxy = _proxy(fitted, proxy)
-    parts = Parts.of(transactions, split, fitted)
-    identity = _identity(parts, features, model, anchoring, proxy)
-    place = None if folder is None else _opened(Path(folder), identity)
-    model = _prepared(model, parts, place)
-    column = _column(fitted, proxy)
+    proxy = _choose_proxy(fitted, proxy)
+    column = _find_column(fitted, proxy)
+    panels = SelectionPanels.build(transactions, split, fitted)
+    identity = _describe_inputs(panels, features, model, anchoring, proxy)
+    place = None if folder is None else _open_folder(Path(folder), identity)
+    model = _prepare(model, panels, place)
     fits: dict[int, FittedOrder] = {}
-    spent = 0.0
+    started = time.perf_counter()
     try:
         for k in counts:
             began = time.perf_counter()
 
             def fit(k: int = k) -> FittedOrder:
-                return FittedOrder.fit(
-                    clone(model).set_params(n_states=k, progress=progress), parts, anchoring, column
-                )
+                order = clone(model).set_params(n_states=k, progress=progress)
+                return FittedOrder.fit(order, panels, anchoring, column)
 
-            fits[k], how = (
-                (fit(), "fitted") if place is None else _finished(place / f"order-{k:02d}", k, fit)
-            )
-            fits[k].model.set_params(
-                n_threads=model.n_threads, progress=progress
-            )  # which a saved model does not know
-            spent += time.perf_counter() - began
-            left = spent / len(fits) * (len(counts) - len(fits))
-            done = f"{len(fits)} of {len(counts)}, {time.perf_counter() - began:.1f} s" + (
-                f", about {left:.0f} s left" if left else ""
-            )
-            console.print(f"K = {k} {how} ({done}): {_summary(fits[k].order)}", soft_wrap=True)
+            how = "fitted"
+            if place is None:
+                fits[k] = fit()
+            else:
+                fits[k], how = _load_or_fit(place / f"order-{k:02d}", k, fit)
+            fits[k].model.set_params(n_threads=model.n_threads, progress=progress)  # not saved
+            now, n_left = time.perf_counter(), len(counts) - len(fits)
+            left = f", about {(now - started) / len(fits) * n_left:.0f} s left" if n_left else ""
+            done = f"{len(fits)} of {len(counts)}, {now - began:.1f} s{left}"
+            console.print(f"K = {k} {how} ({done}): {_describe(fits[k])}", soft_wrap=True)
     except KeyboardInterrupt:
-        kept = (
-            "none are kept, as no folder was given"
-            if place is None
-            else f"kept in {place}; the same call goes on from there"
-        )
+        kept = "nothing is kept, because no folder was given"
+        if place is not None:
+            kept = f"kept in {place}; the same call resumes there"
         console.print(f"stopped after {len(fits)} of {len(counts)} orders: {kept}", soft_wrap=True)
         raise
     return Sweep(fitted, proxy, fits, anchoring, identity)
 
 
-def sweep_both(
+def sweep_feature_kinds(
     transactions: Transactions,
     split: Split,
     *,
-    model: Model,
     features: Features | None = None,
-    anchoring: Anchoring | None = None,
     orders: Iterable[int] = ORDERS,
     folder: str | os.PathLike[str] | None = None,
-    proxy: str | None = None,
-    progress: bool | None = None,
+    **options: Any,
 ) -> dict[str, Sweep]:
-    """`sweep` over both kinds of features, by kind; every other setting of `features` is kept."""
-    counts = list(orders)
+    """`sweep` with processed and with engineered features, by kind; other options as there."""
+    base, counts = Features() if features is None else features, list(orders)
     found = {}
     for kind in FEATURE_KINDS:
-        made = clone(Features() if features is None else features).set_params(kind=kind)
+        made = clone(base).set_params(kind=kind)
         below = None if folder is None else Path(folder) / kind
         found[kind] = sweep(
-            transactions,
-            split,
-            model=model,
-            features=made,
-            anchoring=anchoring,
-            orders=counts,
-            folder=below,
-            proxy=proxy,
-            progress=progress,
+            transactions, split, features=made, orders=counts, folder=below, **options
         )
     return found
 
 
-def _checked(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -> list[int]:
+def sweep_widths(
+    transactions: Transactions,
+    split: Split,
+    *,
+    model: NeuralVariationalHMM,
+    widths: Iterable[int] = WIDTHS,
+    orders: Iterable[int] = ORDERS,
+    folder: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> dict[int, Sweep]:
+    """`sweep` with every `latent_dim` of `widths`, each with its own encoder; by width."""
+    if not isinstance(model, NeuralVariationalHMM) or model.encoder is not None:
+        raise ConfigError(
+            "only a NeuralVariationalHMM that trains its encoder has widths to sweep; "
+            "give one without an `encoder`"
+        )
+    counts, found = list(orders), {}
+    for width in sorted(set(widths)):
+        below = None if folder is None else Path(folder) / f"latents-{width}"
+        wide = clone(model).set_params(latent_dim=width)
+        found[width] = sweep(
+            transactions, split, model=wide, orders=counts, folder=below, **options
+        )
+    if not found:
+        raise ConfigError("there is no width to sweep. Give at least one, such as (32, 64, 128)")
+    return found
+
+
+def choose_width(choices: Mapping[int, Choice], min_gain: float = MIN_GAIN) -> int | None:
+    """Go through the widths, narrowest first, and keep a wider one only if it gains enough.
+
+    Its chosen order must exceed the enrichment of the one kept before by more than `min_gain`.
+    Densities over latents of different widths cannot be compared; the enrichment of the fraud
+    state can. None if no width has an eligible order.
+    """
+    kept: OrderSummary | None = None
+    found = None
+    for width, choice in sorted(choices.items()):
+        order = choice.kept
+        if order is not None and compare_orders(order, kept, min_gain)[0]:
+            kept, found = order, width
+    return found
+
+
+def _check_split(transactions: Transactions, split: Split) -> None:
+    if len(split.selection) == 0:
+        raise ConfigError(
+            f"the split {split.name!r} has no selection part to choose K on. Make one"
+        )
+    transactions.take(split.selection).require_labels("choosing K")
+
+
+def _check_arguments(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -> list[int]:
+    """The orders, ascending."""
     if not isinstance(model, BaumWelchHMM | VariationalHMM):
         raise ConfigError(
             f"model must be a BaumWelchHMM or a VariationalHMM; found {type(model).__name__}"
         )
     if model.init is not None:
         raise ConfigError(
-            "model has an `init`, which has one number of states; a sweep fits many. Set init=None"
+            "model has an `init` with one number of states, and a sweep fits many. Set init=None"
         )
     if not isinstance(orders, Iterable):
         raise ConfigError(
-            f"orders must be several numbers of states, as range(2, 11); found {orders!r}"
+            f"orders must be several numbers of states, such as range(2, 11); found {orders!r}"
         )
     if anchoring is not None and not isinstance(anchoring, Anchoring):
         raise ConfigError(f"anchoring must be an Anchoring, or None; found {anchoring!r}")
@@ -281,39 +286,40 @@ def _checked(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -
     return sorted(int(k) for k in counts)
 
 
-def _proxy(features: Features, wanted: str | None) -> str | None:
-    """The proxy's feature: the one asked for, or the amount where the schema has one that varies."""
+def _choose_proxy(features: Features, name: str | None) -> str | None:
+    """The proxy: the given feature, or the amount if it is one."""
     names = features.feature_names[0]
-    if wanted is None:
+    if name is None:
         amount = features.plan.schema.amount
         return amount if amount in names else None
-    if wanted not in names:
+    if name not in names:
         raise ConfigError(
-            f"proxy is {wanted!r}; it must be one of the continuous features: {', '.join(names)}"
+            f"proxy is {name!r}; it must be one of the continuous features: {', '.join(names)}"
         )
-    return wanted
+    return name
 
 
-def _column(features: Features, proxy: str | None) -> int | None:
+def _find_column(features: Features, proxy: str | None) -> int | None:
     return None if proxy is None else features.feature_names[0].index(proxy)
 
 
-def _identity(
-    parts: Parts, features: Features, model: Model, anchoring: Anchoring | None, proxy: str | None
+def _describe_inputs(
+    panels: SelectionPanels,
+    features: Features,
+    model: Model,
+    anchoring: Anchoring | None,
+    proxy: str | None,
 ) -> dict[str, Any]:
-    """Everything that the result of an order follows from."""
-    settings = {
-        name: value
-        for name, value in model.get_params(deep=False).items()
-        if name not in _OF_A_SESSION
-    }
+    """Everything that the result of an order depends on, as JSON values."""
+    params = model.get_params(deep=False).items()
+    settings = {name: value for name, value in params if name not in _IGNORED_SETTINGS}
     if isinstance(settings.get("prior"), Prior):
         settings["prior"] = asdict(settings["prior"])
     if isinstance(settings.get("encoder"), TrainedEncoder | FoldedEncoder):
         settings["encoder"] = FoldedEncoder.of(settings["encoder"]).digest
     identity = {
         "Turncoat": turncoat.__version__,
-        **parts.digests,
+        **panels.digests,
         **{f"features {name}": value for name, value in features.get_params(deep=False).items()},
         "model": type(model).__name__,
         **{f"model {name}": value for name, value in settings.items()},
@@ -324,19 +330,19 @@ def _identity(
     return plain
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What two identities differ in, in words."""
+def _describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The differences between two inputs, as text; empty if there is none."""
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return ", ".join(
         f"other {name}"
-        if name in DIGESTED
+        if name.endswith(" rows")
         else f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
         for name in changed
     )
 
 
-def _opened(folder: Path, identity: Mapping[str, Any]) -> Path:
-    """A folder for this sweep: a new one, or its own."""
+def _open_folder(folder: Path, identity: Mapping[str, Any]) -> Path:
+    """The folder for this sweep: a new one, or one that the same sweep began."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -350,32 +356,34 @@ def _opened(folder: Path, identity: Mapping[str, Any]) -> Path:
         before = json.loads((folder / _IDENTITY).read_bytes())
     except (OSError, ValueError) as problem:
         raise BundleError(
-            f"{folder} is not empty and {_IDENTITY} in it cannot be read. Choose another folder for this sweep"
+            f"{folder} is not empty and {_IDENTITY} in it cannot be read. "
+            "Choose another folder for this sweep"
         ) from problem
     if not isinstance(before, dict):
         raise BundleError(f"{folder}: {_IDENTITY} does not describe a sweep. Choose another folder")
-    if changed := _differences(before, identity):
+    if changed := _describe_changes(before, identity):
         raise ConfigError(
-            f"{folder} holds orders of another sweep: {changed}. Choose another folder, or the same data and settings"
+            f"{folder} holds orders of another sweep: {changed}. "
+            "Choose another folder, or the same data and settings"
         )
     return folder
 
 
-def _prepared(model: Model, parts: Parts, place: Path | None) -> Model:
-    """The model with done what all orders share; what is damaged of that in the folder is done again."""
+def _prepare(model: Model, panels: SelectionPanels, place: Path | None) -> Model:
+    """The model after the work that all orders share; a damaged encoder is trained again."""
     if place is None:
-        return model.prepared(parts.fit)
+        return model.prepared(panels.fit)
     try:
-        return model.prepared(parts.fit, place / _ENCODER)
+        return model.prepared(panels.fit, place / _ENCODER)
     except BundleError:
         shutil.rmtree(place / _ENCODER)
-        return model.prepared(parts.fit, place / _ENCODER)
+        return model.prepared(panels.fit, place / _ENCODER)
 
 
-def _finished(
+def _load_or_fit(
     place: Path, n_states: int, fit: Callable[[], FittedOrder]
 ) -> tuple[FittedOrder, str]:
-    """An order from disk or, where it is missing or damaged, fitted and kept there: the result is the same."""
+    """An order from disk, or fitted and saved if it is missing or damaged; and which it was."""
     how = "was damaged and is fitted again" if place.exists() else "fitted"
     try:
         return FittedOrder.load(place, n_states), "found on disk"
@@ -385,16 +393,17 @@ def _finished(
         return order, how
 
 
-def _summary(order: Order) -> str:
-    state = (
+def _describe(fit: FittedOrder) -> str:
+    order = fit.summary
+    text = (
         f"fraud state with {order.occupancy:.2%} of transactions, {order.enrichment:.1f}x enriched"
     )
     held_out = order.criteria.get("held_out")
-    return state if held_out is None else f"held-out log-likelihood {held_out:.3f}, {state}"
+    return text if held_out is None else f"held-out log-likelihood {held_out:.3f}, {text}"
 
 
-def _row(fit: FittedOrder) -> dict[str, Any]:
-    order, report, inside = fit.order, fit.model.fit_report_, fit.in_sample
+def _make_row(fit: FittedOrder) -> dict[str, Any]:
+    order, report, inside = fit.summary, fit.model.fit_report_, fit.in_sample
     k = inside.fraud_state
     return {
         "n_states": order.n_states,

@@ -101,7 +101,7 @@ def reference(tier: str = "baum-welch") -> Sweep:
 def assert_same(one: Sweep, other: Sweep) -> None:
     """Equal to the last bit: figures, parameters, reports."""
     assert one.frame().equals(other.frame(), null_equal=True)
-    assert one.choice() == other.choice()
+    assert one.choose() == other.choose()
     assert list(one.fits) == list(other.fits)
     for k, fit in one.fits.items():
         assert_same_arrays(fit.model.params_, other.models[k].params_)
@@ -127,3 +127,20 @@ def same_params(one: Sweep, other: Sweep) -> bool:
         np.array_equal(model.params_.means, other.models[k].params_.means)
         for k, model in one.models.items()
     )
+
+
+def changed(rows: np.ndarray, **columns: pl.Expr) -> tuple:
+    """The portfolio with other values on some of its transactions."""
+    transactions, split = portfolio()
+    is_changed = pl.col("id").is_in(transactions.ids[rows].tolist())
+    made = frame().with_columns(
+        [
+            pl.when(is_changed).then(e).otherwise(pl.col(name)).alias(name)
+            for name, e in columns.items()
+        ]
+    )
+    other = read(made, SCHEMA)
+    again = customer_split(other)
+    for part, members in split.parts.items():
+        np.testing.assert_array_equal(members, again.parts[part])
+    return other, again

@@ -1,0 +1,213 @@
+"""Orders of a sweep: the panels that models are compared on, and one fitted model per order.
+
+Nothing here reads a row of the calibration or test part, not even as history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turncoat.arrays import Array
+from turncoat.data.splits import Split
+from turncoat.data.transactions import Transactions
+from turncoat.errors import BundleError, DataError
+from turncoat.features import Features
+from turncoat.features.split_panels import build_fit_panel, build_split_panel
+from turncoat.models.baum_welch import BaumWelchHMM
+from turncoat.models.storage import load_model
+from turncoat.models.variational import VariationalHMM
+from turncoat.panel import Panel
+from turncoat.scoring.bundle import add_prefix, pack_fields, unpack_fields
+from turncoat.scoring.regimes import Regimes
+from turncoat.scoring.supervision import Anchoring
+from turncoat.selection.eligibility import OrderSummary
+from turncoat.storage import Format, digest, replaced_folder
+
+Model = BaumWelchHMM | VariationalHMM
+
+CONTEXT = -1  # label of rows that only provide history and are not measured
+ORDER_FORMAT = Format("order", version=3)
+_REGIMES = ("held_out", "in_sample")
+
+
+@dataclass(frozen=True, eq=False)
+class SelectionPanels:
+    """The panels that orders are fitted and measured on."""
+
+    fit: Panel
+    held_out: Panel  # selection rows after their customers' earlier rows, labelled CONTEXT
+
+    @classmethod
+    def build(cls, transactions: Transactions, split: Split, features: Features) -> SelectionPanels:
+        """Both panels, from fitted features. Customers with few rows are measured, not fitted."""
+        panel, places = build_split_panel(features, transactions, split, "selection")
+        labels = np.full(panel.n_rows, CONTEXT, np.int8)
+        labels[places] = np.asarray(panel.labels)[places]
+        fit = build_fit_panel(features, transactions, split)
+        return cls(fit, replace(panel, labels=labels))
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """A digest of each panel, by name."""
+        return {"fit rows": _digest(self.fit), "selection rows": _digest(self.held_out)}
+
+    def resample(
+        self, rng: np.random.Generator, require_both_labels: bool = False
+    ) -> SelectionPanels:
+        """As many customers of each part, drawn with replacement; one drawn twice counts as two.
+
+        `require_both_labels` draws again until the fit part has both, as an anchored fit needs.
+        """
+        while True:
+            fit, held_out = (
+                panel[np.sort(rng.integers(len(panel), size=len(panel)))]
+                for panel in (self.fit, self.held_out)
+            )
+            labels = np.asarray(fit.labels)
+            if not require_both_labels or labels.min() < labels.max():
+                return SelectionPanels(fit, held_out)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedOrder:
+    """A model with K states and its figures, all from filtered beliefs."""
+
+    model: Model
+    held_out: Regimes  # on the selection part; K is chosen by these
+    in_sample: Regimes  # on the fit part, for comparison
+    criteria: Mapping[str, float]
+    proxy_state: int | None  # the state with the highest mean of the proxy; None without a proxy
+
+    @classmethod
+    def fit(
+        cls, model: Model, panels: SelectionPanels, anchoring: Anchoring | None, proxy: int | None
+    ) -> FittedOrder:
+        """Fit a model to the fit part and measure it on both; `proxy` is a continuous column."""
+        anchors = None if anchoring is None else anchoring.anchors(panels.fit, model.n_states)
+        model.fit(panels.fit, anchors)
+        chain = model.chain()
+        embedded = SelectionPanels(model.embed(panels.fit), model.embed(panels.held_out))
+        has_proxy = proxy is not None and chain is model  # latents are not columns
+        return cls(
+            model=model,
+            held_out=_measure_regimes(chain, embedded.held_out, "selection"),
+            in_sample=_measure_regimes(chain, embedded.fit, "fit"),
+            criteria=_compute_criteria(model, panels, chain, embedded),
+            proxy_state=int(np.argmax(model.params_.means[:, proxy])) if has_proxy else None,
+        )
+
+    @property
+    def summary(self) -> OrderSummary:
+        """The figures that the choice of K needs."""
+        regimes, k = self.held_out, self.held_out.fraud_state
+        return OrderSummary(
+            n_states=regimes.n_states,
+            occupancy=float(regimes.occupancy[k]),
+            rate=float(regimes.rates[k]),
+            base_rate=regimes.base_rate,
+            enrichment=float(regimes.enrichment[k]),
+            proxy_agrees=None if self.proxy_state is None else self.proxy_state == k,
+            criteria=self.criteria,
+            measured=f"{regimes.part} part (held out), {regimes.mode}",
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write into a folder, which appears once it is complete."""
+        content: dict[str, Any] = {"criteria": dict(self.criteria), "proxy_state": self.proxy_state}
+        arrays: dict[str, Array] = {}
+        for name in _REGIMES:
+            content[name], own = pack_fields(getattr(self, name))
+            arrays |= add_prefix(name, own)
+        with replaced_folder(folder, overwrite=True) as target:
+            self.model.save(target / "model")
+            ORDER_FORMAT.save(target / "figures", content, arrays)
+
+    @classmethod
+    def load(cls, folder: Path, n_states: int) -> FittedOrder:
+        """Read what `save` wrote; BundleError if it is missing, damaged, or has another K."""
+        content, arrays = ORDER_FORMAT.load(folder / "figures")
+        model = load_model(folder / "model")
+        try:
+            held_out, in_sample = (
+                unpack_fields(Regimes, content[name], arrays, name) for name in _REGIMES
+            )
+            order = cls(model, held_out, in_sample, content["criteria"], content["proxy_state"])
+        except (LookupError, TypeError) as problem:
+            raise BundleError(
+                f"{folder}: not an order this version understands ({problem!r})"
+            ) from problem
+        if {model.n_states, held_out.n_states, in_sample.n_states} != {n_states}:
+            raise BundleError(f"{folder}: holds {model.n_states} states; expected {n_states}")
+        return order
+
+
+def _digest(panel: Panel) -> str:
+    arrays = {"continuous": panel.continuous, "categorical": panel.categorical}
+    arrays |= {"offsets": panel.offsets, "labels": np.asarray(panel.labels)}
+    return digest(panel.n_categories, arrays)
+
+
+def _is_measured(panel: Panel) -> Array:
+    """Which rows are measured [N]; the others are context."""
+    if panel.labels is None:
+        raise DataError("the panel has no labels; fraud cannot be measured without labels")
+    rows: Array = panel.labels != CONTEXT
+    return rows
+
+
+def _measure_regimes(model: Model, panel: Panel, part: str) -> Regimes:
+    rows = _is_measured(panel)
+    offsets = np.append(0, np.cumsum(np.add.reduceat(rows, panel.offsets[:-1], dtype=np.int64)))
+    return Regimes.measure(
+        model.filter(panel).probs[rows],
+        np.asarray(panel.labels)[rows],
+        offsets,
+        np.diag(model.params_.transition_matrix),
+        part=part,
+        mode="filtered",
+        in_sample=part == "fit",
+    )
+
+
+def _compute_criteria(
+    model: Model, panels: SelectionPanels, chain: Model, embedded: SelectionPanels
+) -> dict[str, float]:
+    """The tier's own criterion and the held-out density.
+
+    Behind an encoder, trained on the labels, only the latter; without a shared one, neither.
+    """
+    if not model.orders_compare:
+        return {}
+    held_out = {"held_out": _held_out_density(chain, embedded.held_out)}
+    if chain is not model:
+        return held_out
+    if isinstance(model, VariationalHMM):
+        return {"elbo": float(model.lower_bound_), **held_out}
+    return {"bic": model.bic(panels.fit), **held_out}
+
+
+def _held_out_density(model: Model, panel: Panel) -> float:
+    """Mean log density of the measured rows, given the context before them."""
+    if isinstance(model, VariationalHMM):  # only its posterior predictive is a density
+        settings = model.get_params(deep=False)
+        del settings["n_states"], settings["init"]
+        settings["emission"] = "predictive"
+        model = type(model).from_params(model.params_, **settings)
+    measured = _is_measured(panel)
+    total = float(model.log_likelihood(panel).sum())
+    context = ~measured
+    if context.any():
+        lengths = np.add.reduceat(context, panel.offsets[:-1], dtype=np.int64)
+        before = Panel.from_arrays(
+            panel.continuous[context],
+            panel.categorical[context],
+            lengths[lengths > 0],
+            n_categories=panel.n_categories,
+        )
+        total -= float(model.log_likelihood(before).sum())
+    return total / int(measured.sum())
