@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from turncoat.models.neural.encoder import Encoder, new_encoder
-from turncoat.models.neural.layout import EncoderLayout
+from turncoat.models.neural.encoder import EncoderLayout
+from turncoat.models.neural.network import EncoderNetwork, build_network
 
 COLUMNS, CODES, CLASS_WEIGHT, REPEATS = 375, 32, 27.6, 3
 
@@ -56,7 +56,7 @@ def rows(n_rows: int, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
 def epoch(
     way: Way,
     data: tuple[Tensor, ...],
-    encoder: Encoder,
+    encoder: EncoderNetwork,
     run: Any,
     optimiser: torch.optim.Optimizer,
     batch: int,
@@ -82,7 +82,7 @@ def measure(
     way: Way, data: tuple[Tensor, ...], sizes: tuple[int, ...], batch: int, device: str
 ) -> tuple[float, float]:
     """Seconds of the first epoch, and the best of some later ones."""
-    encoder = new_encoder(EncoderLayout(COLUMNS, sizes), 0.1, 0).to(device).train()
+    encoder = build_network(EncoderLayout(COLUMNS, sizes), 0.1, 0).to(device).train()
     if way.compiled:  # a generator of its own cannot be compiled
         encoder.cell_layers[2] = nn.Dropout(0.1)
     optimiser = torch.optim.Adam(encoder.parameters(), 1e-3, fused=way.fused)

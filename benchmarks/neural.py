@@ -23,11 +23,10 @@ from turncoat import NeuralVariationalHMM, Panel, VariationalHMM
 from turncoat.data import read
 from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
-from turncoat.models.neural.encoder import Encoder
-from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.encoder import Encoder, TrainedEncoder
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import latent_prior
-from turncoat.models.neural.trained import TrainedEncoder, TrainingSettings
-from turncoat.models.neural.training import train_encoder
+from turncoat.models.neural.network import EncoderNetwork
 
 Array = NDArray[Any]
 
@@ -48,7 +47,7 @@ def measure(n_rows: int, device: str) -> dict[str, float]:
     }
     trained, found["epoch_seconds"] = trained_and_timed(panel, device)
     found["parameters"] = float(sum(array.size for array in trained.weights.values()))
-    folded = FoldedEncoder.of(trained)
+    folded = FrozenEncoder.from_trained(trained)
     found["folded_rows_per_second"] = panel.n_rows / timing.best_of(
         REPEATS, lambda: folded.encode(panel.continuous, panel.categorical)
     )
@@ -61,12 +60,8 @@ def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]
     """An encoder, and the seconds of an epoch: the difference between trainings of one epoch and of several."""
 
     def train(epochs: int) -> TrainedEncoder:
-        return train_encoder(
-            panel,
-            latent_dim=LATENTS,
-            settings=TrainingSettings(epochs=epochs, device=device),
-            progress=False,
-        )
+        encoder = Encoder(latent_dim=LATENTS, max_epochs=epochs, device=device)
+        return encoder.train(panel, progress=False)
 
     train(1)
     one = timing.best_of(2, lambda: train(1))
@@ -75,9 +70,9 @@ def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]
     return trained, (time.perf_counter() - began - one) / EPOCHS
 
 
-def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[str, float]:
+def live(trained: TrainedEncoder, folded: FrozenEncoder, panel: Panel) -> dict[str, float]:
     """One transaction at a time: torch as it comes, the folded encoder, the whole live step, and reasons; best means over some rows."""
-    encoder = Encoder(trained.layout).eval()
+    encoder = EncoderNetwork(trained.layout).eval()
     encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
     rows = np.linspace(0, panel.n_rows - 1, LIVE_ROWS).astype(int)
     cells, codes = (
@@ -88,7 +83,7 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
         STATES, encoder=folded, n_restarts=1, max_iter=5, progress=False
     ).fit(panel)
     belief = np.full(STATES, 1 / STATES)
-    before = model.log_predicted(belief)[None]
+    before = model.predict_log_belief(belief)[None]
 
     def eager(i: int) -> NDArray[Any]:
         with torch.inference_mode():
@@ -102,7 +97,9 @@ def live(trained: TrainedEncoder, folded: FoldedEncoder, panel: Panel) -> dict[s
         "eager_us": eager,
         "folded_us": lambda i: folded.encode_row(cells[i], codes[i]),
         "step_us": lambda i: model.step(belief, cells[i], codes[i]),
-        "reasons_us": lambda i: model.contrasts(0, before, cells[i : i + 1], codes[i : i + 1]),
+        "reasons_us": lambda i: model.explain_log_odds(
+            0, before, cells[i : i + 1], codes[i : i + 1]
+        ),
     }
     found = {"largest_difference": float(np.abs(latents - folded.encode(cells, codes)).max())}
     threads = torch.get_num_threads()

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 from sklearn.metrics import average_precision_score, log_loss
 
-from turncoat import Detector, NeuralVariationalHMM
+from turncoat import Detector, Encoder, NeuralVariationalHMM
 from turncoat.data import Transactions, read
 from turncoat.data.simulators import simulate_tables
 from turncoat.data.splits import Split, split_by_customer
 from turncoat.evaluation.calibrators import Isotonic, Platt
 from turncoat.features import Features
 from turncoat.features.split_panels import build_split_panel
-from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.panel import Panel
 
 Array = NDArray[Any]
@@ -77,10 +77,9 @@ def options(
     fraud_states: int,
 ) -> Iterator[Found]:
     """Train an encoder, then everything that can be made of it."""
-    base = NeuralVariationalHMM(states, **model, **settings)
-    encoder = FoldedEncoder.of(
-        base.trained(build_split_panel(data.features, data.transactions, data.split, "fit")[0])
-    )
+    fit_panel = build_split_panel(data.features, data.transactions, data.split, "fit")[0]
+    trained = Encoder(**settings).train(fit_panel, default_seed=model["random_state"])
+    encoder = FrozenEncoder.from_trained(trained)
     (calibration, own, known), (test, places, labels) = data.part("calibration"), data.part("test")
 
     def found(option: str, scores: Array, temperature: float | None = None) -> Found:
@@ -93,7 +92,7 @@ def options(
         )
 
     odds = {
-        part: encoder.head_score(panel.continuous, panel.categorical)
+        part: encoder.score_head(panel.continuous, panel.categorical)
         for part, panel in (("c", calibration), ("t", test))
     }
     head = {part: 1 / (1 + np.exp(-values)) for part, values in odds.items()}
@@ -106,9 +105,7 @@ def options(
             for draws in (0, DRAWS) if temperature == "auto" else (0,):
                 detector = Detector(
                     data.features,
-                    NeuralVariationalHMM(
-                        states, **model, **settings, encoder=encoder, dropout_draws=draws
-                    ),
+                    NeuralVariationalHMM(states, **model, encoder=encoder, dropout_draws=draws),
                     supervision=supervision,
                     n_fraud_states=fraud_states,
                     temperature=temperature,
@@ -128,7 +125,7 @@ def options(
                     )
                     scores = ranked.score_panel(
                         test,
-                        ranker_scores=detector.model_.encoder_.head_score(
+                        ranker_scores=detector.model_.encoder_.score_head(
                             test.continuous, test.categorical
                         ),
                     )
@@ -203,18 +200,15 @@ def main() -> None:
     )
     data = Data(transactions, split, Features().fit(transactions.take(split.fit)))
     console = Console(stderr=True)
-    model = {
-        "latent_dim": told.latent_dim,
-        "hidden_dim": told.hidden_dim,
-        "epochs": told.epochs,
-        "patience": 6,
-        "max_iter": 100,
-        "random_state": told.seed,
-    }
+    shape = {"latent_dim": told.latent_dim, "hidden_dim": told.hidden_dim}
+    training = {**shape, "max_epochs": told.epochs, "patience_epochs": 6}
+    model = {"max_iter": 100, "random_state": told.seed}
     found: list[Found] = []
     for place in map(int, told.encoders.split(",")):
         name = list(ENCODERS)[place]
-        for one in options(data, name, ENCODERS[name], model, told.states, told.fraud_states):
+        for one in options(
+            data, name, {**training, **ENCODERS[name]}, model, told.states, told.fraud_states
+        ):
             found.append(one)
             console.print(
                 f"{one.encoder}: {one.option}: AP {one.average_precision:.4f}, log loss {one.log_loss:.5f}",

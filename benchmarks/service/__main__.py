@@ -29,7 +29,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.engine import timing
-from turncoat import Detector, NeuralVariationalHMM, VariationalHMM
+from turncoat import Detector, Encoder, NeuralVariationalHMM, VariationalHMM
 from turncoat.data import read
 from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
@@ -67,7 +67,7 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
     )
     detector.save(folder / "variational")
     if neural:
-        model = NeuralVariationalHMM(STATES, latent_dim=64, epochs=2, **quick)
+        model = NeuralVariationalHMM(STATES, encoder=Encoder(max_epochs=2), **quick)
         Detector(Features(), model, supervision="anchored").fit(transactions).save(
             folder / "neural"
         )

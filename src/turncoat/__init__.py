@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError, TurncoatError
-from turncoat.models.alignment import align_states
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import Posteriors
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.fitting import FitReport, RestartReport
+from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.model import NeuralVariationalHMM
-from turncoat.models.parameters import HMMParams, Prior, VariationalParams
+from turncoat.models.parameters import HMMParams, Prior, VariationalParams, align_states
 from turncoat.models.storage import load_model
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
@@ -40,6 +40,7 @@ __all__ = [
     "DataError",
     "Detector",
     "DetectorState",
+    "Encoder",
     "FitReport",
     "HMMParams",
     "NeuralVariationalHMM",

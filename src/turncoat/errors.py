@@ -31,7 +31,7 @@ class StoreError(TurncoatError):
     """The store of beliefs is out of reach, full, damaged, or holds something else."""
 
 
-class DamagedError(StoreError):
+class CorruptRecordError(StoreError):
     """One thing in the store is damaged."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,8 +12,8 @@ from numpy.typing import ArrayLike
 from turncoat.arrays import Array
 from turncoat.errors import DataError
 
-LARGEST_VALUE = 1e15  # its square, summed over a block, still fits float32
-MOST_CATEGORIES = 1_000_000
+MAX_VALUE = 1e15  # its square, summed over a block, still fits float32
+MAX_CATEGORIES = 1_000_000
 _CHECKED_ROWS = 8192
 
 
@@ -178,6 +179,13 @@ class Panel:
         )
 
 
+def check_is_panel(panel: Any) -> None:
+    """Raise a DataError for anything but a Panel."""
+    if not isinstance(panel, Panel):
+        kind = type(panel).__name__
+        raise DataError(f"expected a Panel, found {kind}; make one with Panel.from_arrays")
+
+
 def _two_dimensional(values: ArrayLike, name: str, missing: float) -> Array:
     """The values as a table; masked cells become the missing value."""
     if isinstance(values, np.ma.MaskedArray):
@@ -229,10 +237,10 @@ def _categorical(
             f"n_categories has {wanted.size} entries for {array.shape[1]} categorical columns"
         )
     if wanted.size and (
-        wanted.dtype.kind not in "ui" or wanted.min() < 1 or wanted.max() > MOST_CATEGORIES
+        wanted.dtype.kind not in "ui" or wanted.min() < 1 or wanted.max() > MAX_CATEGORIES
     ):
         raise DataError(
-            f"n_categories must be whole numbers of at least 1 and at most {MOST_CATEGORIES:,}; found {sizes!r}"
+            f"n_categories must be whole numbers of at least 1 and at most {MAX_CATEGORIES:,}; found {sizes!r}"
         )
     return array, wanted.astype(np.int64)
 
@@ -262,12 +270,12 @@ def _check_cells(numbers: Array) -> Array:
     missing = np.zeros(numbers.shape[1], bool)
     for start in range(0, len(numbers), _CHECKED_ROWS):
         part = numbers[start : start + _CHECKED_ROWS]
-        bad = np.abs(part) > LARGEST_VALUE
+        bad = np.abs(part) > MAX_VALUE
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             raise DataError(
                 f"continuous row {start + row}, column {column}: found {part[row, column]}; values must be finite and "
-                f"within {LARGEST_VALUE:g}. Use NaN for a missing cell, or rescale the column"
+                f"within {MAX_VALUE:g}. Use NaN for a missing cell, or rescale the column"
             )
         missing |= np.isnan(part).any(axis=0)
     return missing
@@ -275,10 +283,10 @@ def _check_cells(numbers: Array) -> Array:
 
 def _check_codes(codes: Array, sizes: Array | None) -> tuple[Array, tuple[int, ...], Array]:
     """Refuse codes out of range; store them in the smallest type; tell which columns have missing ones."""
-    for column in np.flatnonzero(codes.max(axis=0) >= MOST_CATEGORIES):
+    for column in np.flatnonzero(codes.max(axis=0) >= MAX_CATEGORIES):
         row = int(codes[:, column].argmax())
         raise DataError(
-            f"categorical row {row}, column {column}: found code {codes[row, column]}; codes must lie below {MOST_CATEGORIES:,}. "
+            f"categorical row {row}, column {column}: found code {codes[row, column]}; codes must lie below {MAX_CATEGORIES:,}. "
             "Number the values of a column from 0 on"
         )
     largest = codes.max(axis=0).astype(np.int64)

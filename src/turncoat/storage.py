@@ -39,7 +39,7 @@ _LOAD_ATTEMPTS = (
 
 
 @dataclass(frozen=True)
-class Format:
+class BundleFormat:
     """A kind of thing that is saved: what people call it, its name in the manifest, the version this code reads and writes."""
 
     what: str
@@ -188,7 +188,7 @@ def check_writable(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def replaced_folder(target: Path, overwrite: bool) -> Iterator[Path]:
+def replace_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     """A folder to write to, which takes the target's place when all is written; a failure leaves the target as it was."""
     check_replaceable(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -169,7 +169,7 @@ def test_halving_keeps_the_best_and_reports_the_rest(tier: Any, panel: Panel) ->
 @every_tier
 def test_alignment_undoes_a_permutation(tier: Any, panel: Panel) -> None:
     model = tier(3, **QUICK).fit(panel)
-    shuffled = tier.from_params(model.params_.reordered([2, 0, 1]))
+    shuffled = tier.from_params(model.params_.reorder([2, 0, 1]))
     order = align_states(model.smooth(panel).probs, shuffled.smooth(panel).probs)
     np.testing.assert_array_equal(order, [1, 2, 0])
     np.testing.assert_allclose(
@@ -179,7 +179,7 @@ def test_alignment_undoes_a_permutation(tier: Any, panel: Panel) -> None:
     np.testing.assert_array_equal(
         np.argsort(path_order)[shuffled.decode(panel)], model.decode(panel)
     )
-    np.testing.assert_array_equal(shuffled.params_.reordered(order).means, model.params_.means)
+    np.testing.assert_array_equal(shuffled.params_.reorder(order).means, model.params_.means)
 
 
 @every_tier

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.serving.redis_server import RedisServer, running_redis
-from turncoat.errors import ConfigError, DamagedError, StoreError
+from turncoat.errors import ConfigError, CorruptRecordError, StoreError
 from turncoat.serving.records import FORMAT, Record, pack_record, unpack_record
 from turncoat.serving.stores import (
     LABEL,
@@ -1559,7 +1559,7 @@ def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> Non
         assert await put(store, [], [entry(content=b"long" * 1000)])
         await in_its_thread(store, f"UPDATE log SET {damage}")
         for use in (store.read_log(), store.read_history("c")):
-            with pytest.raises(DamagedError, match="the file is damaged"):
+            with pytest.raises(CorruptRecordError, match="the file is damaged"):
                 await use
 
     using(f"sqlite:///{path}", work)
@@ -1574,7 +1574,7 @@ def test_sqlite_a_damaged_counter_harms_its_own_record_alone(path: Path, counter
         await in_its_thread(store, f"UPDATE records SET counter = {counter} WHERE key = 'a'")
         held = await store.read_records(["a", "b"])
         assert held["b"] == StoredRecord(1, b"2")
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptRecordError):
             unpack_record("a", held["a"].data)
 
     using(f"sqlite:///{path}", work)
@@ -1761,7 +1761,7 @@ def test_redis_changes_nothing_where_a_key_is_taken(
             redis_server.command("DEL", f"{prefix}:{name}")
         assert keys_of(redis_server, redis_url) == set()
         redis_server.command("SET", f"{prefix}:r:a", "short")
-        with pytest.raises(DamagedError, match="record of 'a' is damaged"):
+        with pytest.raises(CorruptRecordError, match="record of 'a' is damaged"):
             unpack_record("a", (await store.read_records(["a"]))["a"].data)
         redis_server.command("XADD", f"{prefix}:log", "*", "somebody", "else")
         with pytest.raises(StoreError, match="no entry"):

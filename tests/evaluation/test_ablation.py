@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from tests.models.neural.panels import WITHOUT_TORCH, mixed_panel, quick_settings
+from tests.models.neural.panels import WITHOUT_TORCH, mixed_panel, small_encoder
 from turncoat import BundleError, ConfigError, DataError
 from turncoat.evaluation.ablation import (
     REWEIGHTED,
@@ -32,8 +33,8 @@ from turncoat.evaluation.results import (
     load_ablation,
     save_results,
 )
-from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.models.neural.trained import TrainedEncoder
+from turncoat.models.neural.encoder import TrainedEncoder
+from turncoat.models.neural.frozen import FrozenEncoder
 
 PANEL = mixed_panel()
 
@@ -41,11 +42,7 @@ PANEL = mixed_panel()
 @pytest.fixture(scope="module")
 def encoder() -> TrainedEncoder:
     pytest.importorskip("torch")
-    from turncoat.models.neural.training import train_encoder
-
-    return train_encoder(
-        PANEL, latent_dim=4, hidden_dim=16, settings=quick_settings(epochs=2), n_threads=1
-    )
+    return small_encoder(max_epochs=2).train(PANEL, n_threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +182,7 @@ def test_three_runs_cycle_by_cycle(encoder: TrainedEncoder, ablation: JointAblat
         assert all(sum(one.counts) == pytest.approx(PANEL.n_rows, rel=1e-5) for one in run.cycles)
     assert scratch.cycles[0] == reweighted.cycles[0]
     assert scratch.cycles[1] != reweighted.cycles[1]
-    latents = FoldedEncoder.of(encoder).embed(PANEL).continuous
+    latents = FrozenEncoder.from_trained(encoder).embed(PANEL).continuous
     decoupled = measured_cycle(0, latents, np.ones((PANEL.n_rows, 1)), PANEL.labels)
     for name in ("separation", "relative_separation", "spread"):
         assert getattr(trained.cycles[0], name) == pytest.approx(getattr(decoupled, name), abs=1e-4)
@@ -233,7 +230,7 @@ def test_some_of_a_big_panel(encoder: TrainedEncoder) -> None:
 
 
 def test_training_is_as_the_encoders_own(encoder: TrainedEncoder, ablation: JointAblation) -> None:
-    faster = replace(encoder, settings=replace(encoder.settings, learning_rate=0.01))
+    faster = replace(encoder, settings=clone(encoder.settings).set_params(learning_rate=0.01))
     other = joint_ablation(PANEL, faster, n_states=3, cycles=1, seed=5)
     assert other.runs[1].cycles[0] == ablation.runs[1].cycles[0]
     assert other.runs[1].cycles[1] != ablation.runs[1].cycles[1]

@@ -9,7 +9,7 @@ import pytest
 
 from turncoat import DataError, HMMParams
 from turncoat.models.fitting import FitOptions, fit
-from turncoat.numerics.coding import Statistics, Terms
+from turncoat.numerics.layout import LogModel, Statistics
 
 PARAMS = HMMParams([1.0], [[1.0]], [[0.0]], [[1.0]])
 
@@ -20,7 +20,7 @@ class Scripted:
     def __init__(self, bounds: list[float]) -> None:
         self.bounds = iter(bounds)
 
-    def terms(self, params: HMMParams) -> Any:
+    def build_log_model(self, params: HMMParams) -> Any:
         return None
 
     def update(self, statistics: Statistics, previous: HMMParams | None) -> HMMParams:
@@ -32,7 +32,7 @@ class Scripted:
     def floored_share(self, params: HMMParams) -> float:
         return 0.0
 
-    def collect(self, terms: Terms) -> Statistics:
+    def collect(self, terms: LogModel) -> Statistics:
         empty = np.zeros((1, 0))
         return Statistics(
             np.ones(1),
@@ -53,12 +53,12 @@ def run(
     bounds: list[float], max_iter: int = 10, tol: float = 1e-3, precision: str = "float64"
 ) -> Any:
     tier = Scripted(bounds)
-    seen: list[tuple[int, int, int, float]] = []
+    seen: list[tuple[int, int, float]] = []
     options = FitOptions(max_iter, tol, False, precision)
     _, report = fit(
         tier, [(0, lambda: PARAMS)], tier.collect, options, lambda *news: seen.append(news)
     )
-    assert [bound for _, _, _, bound in seen] == list(report.history)
+    assert [bound for _, _, bound in seen] == list(report.history)
     return report
 
 

@@ -63,21 +63,21 @@ def test_intervals_cover_what_they_say() -> None:
         ),
     }
     for name, values in drawn.items():
-        low, high = params.interval(name, 0.8)
+        low, high = params.credible_interval(name, 0.8)
         np.testing.assert_allclose(
             ((values > low) & (values < high)).mean(axis=0), 0.8, atol=0.005, err_msg=name
         )
-    low, high = params.interval("category_probs", 0.8)[0]
+    low, high = params.credible_interval("category_probs", 0.8)[0]
     values = np.stack([rng.dirichlet(row, n) for row in params.category_concentration[0]], axis=1)
     np.testing.assert_allclose(((values > low) & (values < high)).mean(axis=0), 0.8, atol=0.005)
-    assert (params.interval("category_probs")[1][0] == 1.0).all()
+    assert (params.credible_interval("category_probs")[1][0] == 1.0).all()
 
 
 def test_intervals_refuse_nonsense() -> None:
     with pytest.raises(ConfigError, match="no parameter 'speed'"):
-        posterior().interval("speed")
+        posterior().credible_interval("speed")
     with pytest.raises(ConfigError, match="between 0 and 1"):
-        posterior().interval("means", 1.0)
+        posterior().credible_interval("means", 1.0)
 
 
 def test_posterior_must_be_positive() -> None:
@@ -87,7 +87,7 @@ def test_posterior_must_be_positive() -> None:
 
 def test_reordering_must_name_every_state_once() -> None:
     with pytest.raises(ConfigError, match="each of the 2 states once"):
-        posterior().reordered([0, 0])
+        posterior().reorder([0, 0])
 
 
 def test_priors_as_published_and_weak() -> None:

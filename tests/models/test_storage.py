@@ -76,7 +76,7 @@ def test_prior_and_emission_survive(tmp_path: Path) -> None:
 def test_saving_again_replaces_and_leaves_nothing_behind(saved: Path) -> None:
     BaumWelchHMM.from_params(PARAMS, tol=0.5).save(saved)
     assert load_model(saved).tol == 0.5
-    BaumWelchHMM.from_params(PARAMS.reordered([1, 0])).save(saved)
+    BaumWelchHMM.from_params(PARAMS.reorder([1, 0])).save(saved)
     np.testing.assert_array_equal(load_model(saved).params_.means, [[1.0], [0.0]])
     assert os.listdir(saved.parent) == ["model"]
     assert len(os.listdir(saved)) == 2
@@ -94,7 +94,7 @@ def test_a_failed_save_leaves_the_earlier_model(
 
     monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(BundleError, match="No space left"):
-        BaumWelchHMM.from_params(PARAMS.reordered([1, 0]), tol=0.5).save(saved)
+        BaumWelchHMM.from_params(PARAMS.reorder([1, 0]), tol=0.5).save(saved)
     assert load_model(saved).tol == 0.25
     with pytest.raises(BundleError, match="No space left"):
         BaumWelchHMM.from_params(PARAMS).save(saved.parent / "another")
@@ -118,7 +118,7 @@ def test_an_interrupted_save_leaves_the_earlier_model(
 
 
 def test_loading_while_another_saves_gives_one_or_the_other(saved: Path) -> None:
-    models = [BaumWelchHMM.from_params(PARAMS.reordered(order)) for order in ([0, 1], [1, 0])]
+    models = [BaumWelchHMM.from_params(PARAMS.reorder(order)) for order in ([0, 1], [1, 0])]
 
     def save_often() -> None:
         for round_ in range(60):
@@ -186,8 +186,8 @@ def test_every_flipped_byte_is_refused(saved: Path) -> None:
 
 
 def test_a_newer_format_says_so(saved: Path) -> None:
-    rewrite(saved, format_version=2)
-    with pytest.raises(BundleError, match=r"format version 2.*Upgrade"):
+    rewrite(saved, format_version=3)
+    with pytest.raises(BundleError, match=r"format version 3.*Upgrade"):
         load_model(saved)
 
 

@@ -15,7 +15,7 @@ from tests.reference.enumeration import log as log0
 from tests.reference.logdomain import forward_backward, viterbi
 from tests.reference.problems import Problem, random_factors, random_problem
 from turncoat import BaumWelchHMM, ConfigError, HMMParams, Panel, VariationalHMM, load_model
-from turncoat.models.tiers import predictive_terms
+from turncoat.models.variational import build_predictive_model
 from turncoat.scoring.temperature import TEMPERATURES, choose_temperature
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -129,7 +129,7 @@ def test_changing_the_temperature_of_a_used_model_counts_at_once(kind: str) -> N
         model.filter(panel).probs,
         model.step(None, panel.continuous[1], panel.categorical[1]),
     ]
-    pieces = model.pieces(panel.continuous, panel.categorical)[0]
+    pieces = model.explain_emission(panel.continuous, panel.categorical)[0]
     model.set_params(temperature=4.0)
     fresh = model_of(problem, kind, temperature=4.0)
     after = [model.filter(panel).probs, model.step(None, panel.continuous[1], panel.categorical[1])]
@@ -138,7 +138,10 @@ def test_changing_the_temperature_of_a_used_model_counts_at_once(kind: str) -> N
         after[1], fresh.step(None, panel.continuous[1], panel.categorical[1])
     )
     np.testing.assert_allclose(
-        model.pieces(panel.continuous, panel.categorical)[0], pieces / 4.0, rtol=1e-12, atol=1e-12
+        model.explain_emission(panel.continuous, panel.categorical)[0],
+        pieces / 4.0,
+        rtol=1e-12,
+        atol=1e-12,
     )
     assert not np.allclose(before[0], after[0])
     assert not np.allclose(before[1], after[1])
@@ -150,12 +153,12 @@ def test_temperature_one_changes_no_bit(shape: str, kind: str) -> None:
     problem = problem_of(shape)
     panel = panel_of(problem)
     plain = model_of(problem, kind, precision="float32")
-    terms = plain._scoring_terms(plain.params_)
+    terms = plain._build_log_model(plain.params_)
     for one in (1, 1.0, np.float64(1.0)):
         model = model_of(problem, kind, precision="float32", temperature=one)
         np.testing.assert_array_equal(model.filter(panel).probs, plain.filter(panel).probs)
         np.testing.assert_array_equal(model.smooth(panel).probs, plain.smooth(panel).probs)
-        divided = terms.tempered(float(one))
+        divided = terms.apply_temperature(float(one))
         for name in (
             "log_initial",
             "log_transition",
@@ -172,11 +175,11 @@ def test_temperature_one_changes_no_bit(shape: str, kind: str) -> None:
 
 def test_temperatures_multiply() -> None:
     q = random_factors(1, 2, 3, (2, 4))
-    terms = predictive_terms(variational(q).params_)
-    twice, once = terms.tempered(2.0).tempered(3.0), terms.tempered(6.0)
+    terms = build_predictive_model(variational(q).params_)
+    twice, once = terms.apply_temperature(2.0).apply_temperature(3.0), terms.apply_temperature(6.0)
     rng = np.random.default_rng(0)
     row = rng.normal(size=(4, 3)), rng.integers(-1, 2, (4, 2))
-    for one, other in zip(twice.pieces(*row), once.pieces(*row), strict=True):
+    for one, other in zip(twice.row_terms(*row), once.row_terms(*row), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
@@ -209,7 +212,7 @@ def test_without_its_chain_a_model_sees_each_row_alone(
     _, _, emission = terms_of(shape, kind)
     weights = np.array([3.0, 0.5, 1.5])
     rows = np.log(weights / weights.sum()) + emission / temperature
-    found = model.memoryless(panel_of(problem), weights)
+    found = model.infer_without_chain(panel_of(problem), weights)
     np.testing.assert_allclose(found.probs, softmax(rows, axis=1), atol=1e-10)
     expected = [logsumexp(part, axis=1).sum() for part in problem.split(rows)]
     np.testing.assert_allclose(found.log_likelihood, expected, rtol=1e-10)
@@ -217,7 +220,7 @@ def test_without_its_chain_a_model_sees_each_row_alone(
 
 def test_without_its_chain_a_state_of_no_weight_is_never_believed() -> None:
     problem = problem_of("mixed with missing cells")
-    probs = model_of(problem, "point").memoryless(panel_of(problem), [1.0, 0.0, 1.0]).probs
+    probs = model_of(problem, "point").infer_without_chain(panel_of(problem), [1.0, 0.0, 1.0]).probs
     assert (probs[:, 1] == 0.0).all()
     np.testing.assert_allclose(probs.sum(axis=1), 1.0)
 
@@ -231,7 +234,7 @@ def test_pieces_add_up_to_the_emission_of_the_kernels(
     """A sequence of one row under a single state has the emission as its likelihood."""
     problem = problem_of(shape)
     model, whole = model_of(problem, kind, temperature=temperature), panel_of(problem)
-    cells, names, rest = model.pieces(whole.continuous, whole.categorical)
+    cells, names, rest = model.explain_emission(whole.continuous, whole.categorical)
     assert not rest.any()
     assert cells.shape == (whole.n_rows, 3, whole.n_continuous)
     assert names.shape == (whole.n_rows, 3, whole.n_categorical)
@@ -249,7 +252,7 @@ def test_pieces_add_up_to_the_emission_of_the_kernels(
         n_categories=whole.n_categories or None,
     )
     for state in range(3):
-        kernels = model.memoryless(alone, np.eye(3)[state]).log_likelihood
+        kernels = model.infer_without_chain(alone, np.eye(3)[state]).log_likelihood
         np.testing.assert_allclose(total[:, state], kernels, rtol=1e-10, atol=1e-10)
 
 
@@ -258,10 +261,12 @@ def test_the_predicted_belief_is_the_chain_alone(kind: str) -> None:
     problem = problem_of("gaussian")
     model = model_of(problem, kind, temperature=3.0)
     initial, transition, _ = terms_of("gaussian", kind)
-    np.testing.assert_allclose(model.log_predicted(None), initial, rtol=1e-12)
+    np.testing.assert_allclose(model.predict_log_belief(None), initial, rtol=1e-12)
     for belief in ([0.2, 0.5, 0.3], [1.0, 0.0, 0.0]):
         np.testing.assert_allclose(
-            model.log_predicted(belief), np.log(np.array(belief) @ np.exp(transition)), rtol=1e-10
+            model.predict_log_belief(belief),
+            np.log(np.array(belief) @ np.exp(transition)),
+            rtol=1e-10,
         )
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.coding import Coding, Terms
-from turncoat.numerics.ragged import joined
-from turncoat.numerics.structures import Observations, Potentials
+from turncoat.numerics.layout import ColumnLayout, LogModel
+from turncoat.numerics.structures import KernelTables, Observations, join_columns
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,10 @@ CASES = {
 class Problem:
     """A case, drawn."""
 
-    coding: Coding
-    terms: Terms
+    layout: ColumnLayout
+    terms: LogModel
     observations: Observations
-    potentials: Potentials
+    tables: KernelTables
     continuous: Array
     categorical: Array
 
@@ -83,7 +82,7 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         if case.anchors
         else None
     )
-    terms = Terms(
+    terms = LogModel(
         log_initial=np.log(rng.dirichlet(np.ones(k))),
         log_transition=np.log(
             transition, out=np.full(transition.shape, -np.inf), where=transition > 0
@@ -91,14 +90,16 @@ def draw(case: Case, precision: str, seed: int = 0) -> Problem:
         means=case.separation * rng.normal(size=(k, d)),
         scales=rng.uniform(0.5, 2.0, (k, d)),
         constants=rng.normal(size=(k, d)),
-        log_categories=joined([np.log(rng.dirichlet(np.ones(c), k)) for c in case.n_categories], k),
+        log_categories=join_columns(
+            [np.log(rng.dirichlet(np.ones(c), k)) for c in case.n_categories], k
+        ),
         n_categories=case.n_categories,
         dof=rng.uniform(3.0, 50.0, (k, d)) if case.student else None,
     )
-    coding = Coding.of(
+    layout = ColumnLayout.create(
         case.n_categories, np.isnan(continuous).any(axis=0), (categorical < 0).any(axis=0)
     )
     offsets = np.concatenate([[0], np.cumsum(case.lengths)]).astype(np.int64)
-    observations = coding.pack(continuous, categorical, offsets, anchors)
-    potentials = coding.potentials(terms, continuous.dtype, precision, anchor_table)
-    return Problem(coding, terms, observations, potentials, continuous, categorical)
+    observations = layout.pack(continuous, categorical, offsets, anchors)
+    tables = layout.build_tables(terms, continuous.dtype, precision, anchor_table)
+    return Problem(layout, terms, observations, tables, continuous, categorical)

@@ -268,7 +268,7 @@ def all_paths(
 @pytest.mark.parametrize("seed", range(3))
 def test_likelihoods_of_codes_condition_as_they_should(table: str, seed: int) -> None:
     problem, codes = coded(seed)
-    anchors = Anchors.of_likelihoods(codes, LIKELIHOODS[table])
+    anchors = Anchors.from_likelihoods(codes, LIKELIHOODS[table])
     expected = all_paths(problem, codes, LIKELIHOODS[table])
     model = BaumWelchHMM.from_params(params_of(problem), precision="float64")
     np.testing.assert_allclose(
@@ -287,7 +287,7 @@ def test_likelihoods_of_codes_condition_as_they_should(table: str, seed: int) ->
 @pytest.mark.parametrize("seed", range(2))
 def test_an_em_step_with_likelihoods_of_codes_is_the_enumerated_one(table: str, seed: int) -> None:
     problem, codes = coded(seed)
-    anchors = Anchors.of_likelihoods(codes, LIKELIHOODS[table])
+    anchors = Anchors.from_likelihoods(codes, LIKELIHOODS[table])
     options = {
         **QUIET,
         "max_iter": 2,
@@ -318,7 +318,7 @@ def test_an_em_step_with_likelihoods_of_codes_is_the_enumerated_one(table: str, 
 @every_table
 def test_a_variational_step_with_likelihoods_of_codes_is_the_enumerated_one(table: str) -> None:
     problem, codes = coded(5)
-    anchors = Anchors.of_likelihoods(codes, LIKELIHOODS[table])
+    anchors = Anchors.from_likelihoods(codes, LIKELIHOODS[table])
     q = random_factors(2, 3, 2, (3,))
     model = VariationalHMM(3, init=posterior_of(q), **{**QUIET, "max_iter": 2, "tol": 0.0}).fit(
         panel_of(problem), anchors
@@ -348,7 +348,7 @@ def test_sets_of_states_are_likelihoods_too(noise: float) -> None:
     model, panel = variational(random_factors(0, 3, 2, (3,))), panel_of(problem)
     by_set = model.smooth(panel, Anchors(codes, allowed, noise)).probs
     by_chance = model.smooth(
-        panel, Anchors.of_likelihoods(codes, np.where(allowed, 1 - noise, noise))
+        panel, Anchors.from_likelihoods(codes, np.where(allowed, 1 - noise, noise))
     ).probs
     np.testing.assert_array_equal(by_set, by_chance)
 
@@ -357,13 +357,13 @@ def test_likelihoods_that_are_none_are_refused() -> None:
     codes = np.zeros(4, int)
     for wrong in ([[0.5, -0.1]], [[np.nan, 1.0]], [[np.inf, 1.0]]):
         with pytest.raises(ConfigError, match="finite and not negative"):
-            Anchors.of_likelihoods(codes, wrong)
+            Anchors.from_likelihoods(codes, wrong)
     with pytest.raises(ConfigError, match="code 0 allows no state"):
-        Anchors.of_likelihoods(codes, [[0.0, 0.0]])
+        Anchors.from_likelihoods(codes, [[0.0, 0.0]])
     with pytest.raises(DataError, match="found code 1"):
-        Anchors.of_likelihoods(codes + 1, [[0.5, 0.5]])
+        Anchors.from_likelihoods(codes + 1, [[0.5, 0.5]])
     problem, own = coded(0)
-    narrow = Anchors.of_likelihoods(np.minimum(own, 0), [[0.5, 0.5]])
+    narrow = Anchors.from_likelihoods(np.minimum(own, 0), [[0.5, 0.5]])
     with pytest.raises(ConfigError, match="each of the 3 states; found 2"):
         BaumWelchHMM.from_params(params_of(problem)).filter(panel_of(problem), narrow)
 

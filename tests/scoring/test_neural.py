@@ -11,6 +11,7 @@ import pytest
 
 from turncoat import ConfigError, Detector, load
 from turncoat.features import Features
+from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Anchoring, DetectorState
 from turncoat.scoring.temperature import TEMPERATURES
@@ -19,13 +20,10 @@ from turncoat.selection import sweep
 from .cases import EVERY, Data, data_of, replayed, time_split
 
 TINY = {
-    "latent_dim": 4,
-    "hidden_dim": 12,
-    "epochs": 3,
+    "encoder": Encoder(latent_dim=4, hidden_dim=12, max_epochs=3, device="cpu"),
     "n_restarts": 1,
     "max_iter": 8,
     "n_threads": 1,
-    "device": "cpu",
     "progress": False,
 }
 
@@ -83,7 +81,7 @@ def test_the_head_ranks_inside_the_regimes(tmp_path: Path) -> None:
     split = time_split(data.transactions)
     ranked = made.add_ranker(made.model_.encoder_, data.transactions, split)
     panel = made.features_.transform(data.transactions)
-    head = made.model_.head_scores(panel)
+    head = made.model_.predict_head_probs(panel)
     scores = ranked.score(data.transactions)
     fitted = ranked.calibration_.regime_rankers["filtered"]
     wanted, variance = fitted.predict(

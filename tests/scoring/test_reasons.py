@@ -20,7 +20,7 @@ from turncoat import ConfigError, DataError, Detector
 from turncoat.data.schema import Schema
 from turncoat.features import FeatureRow, Features
 from turncoat.features.plan import FeaturePlan
-from turncoat.models.live import Contrasts
+from turncoat.models.live import LogOddsContributions
 from turncoat.scoring import DetectorState, Score
 from turncoat.scoring.descriptions import AVERAGE, HISTORY, OTHERS, FeatureDescriber, Sources
 from turncoat.scoring.reasons import Reason, list_reasons
@@ -147,17 +147,19 @@ def plan_of(name: str) -> FeaturePlan:
     return PLANS[name]().plan
 
 
-def made_of(history: float, cells: Any, codes: Any, average: float = 0.0) -> Contrasts:
+def made_of(history: float, cells: Any, codes: Any, average: float = 0.0) -> LogOddsContributions:
     """Of one row."""
     terms = (np.array([cells], np.float64), np.array([codes], np.float64))
-    return Contrasts(0, np.array([1]), np.array([history]), *terms, np.array([average]))
+    return LogOddsContributions(0, np.array([1]), np.array([history]), *terms, np.array([average]))
 
 
 def described(sources: Sources, words: Any) -> Any:
     return SimpleNamespace(sources=sources, describe=words)
 
 
-def named(made: Contrasts, sources: Sources, most: int | None = None) -> tuple[Reason, ...]:
+def named(
+    made: LogOddsContributions, sources: Sources, most: int | None = None
+) -> tuple[Reason, ...]:
     """Reasons of one row whose words are the sources' names."""
     words = [lambda _, name=name: f"{name}!" for name in sources.names]
     (found,) = list_reasons(
@@ -223,7 +225,9 @@ def test_the_strongest_come_first_and_the_rest_are_counted() -> None:
     assert str(Reason("b", "b!", 1.94)) == "b!: +1.9"
 
 
-def plain_reasons(made: Contrasts, sources: Sources, most: int | None) -> list[tuple[str, float]]:
+def plain_reasons(
+    made: LogOddsContributions, sources: Sources, most: int | None
+) -> list[tuple[str, float]]:
     """Every source in a dictionary, all of them sorted."""
     totals = {HISTORY: float(made.history[0])} | (
         {AVERAGE: float(made.rest[0])} if made.rest[0] else {}
@@ -278,12 +282,12 @@ def test_rows_do_not_mix() -> None:
         np.arange(6) % 2.0,
     )
     words = [lambda row, name=name: f"{name} {row.continuous[0]}" for name in sources.names]
-    together = Contrasts(0, np.ones(6, np.int64), history, cells, codes, rest)
+    together = LogOddsContributions(0, np.ones(6, np.int64), history, cells, codes, rest)
     found = list_reasons(
         together, described(sources, words), list(map(FeatureRow, cells, codes)), 3
     )
     for i, of_row in enumerate(found):
-        alone = Contrasts(
+        alone = LogOddsContributions(
             0,
             np.array([1]),
             history[i : i + 1],

@@ -26,7 +26,7 @@ from turncoat import BaumWelchHMM, BundleError, ConfigError, Prior, VariationalH
 from turncoat.features import Features
 from turncoat.scoring import Anchoring
 from turncoat.selection.orders import ORDER_FORMAT
-from turncoat.storage import Format
+from turncoat.storage import BundleFormat
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def test_the_stop_says_what_is_kept(tmp_path, fits, capsys):
 
 
 def test_stopped_while_saving_leaves_no_half_order(tmp_path, monkeypatch, fits):
-    save = Format.save
+    save = BundleFormat.save
 
     def interrupted(self, place, content, arrays):
         if self is ORDER_FORMAT and fits == [2, 3]:
             raise KeyboardInterrupt
         save(self, place, content, arrays)
 
-    monkeypatch.setattr(Format, "save", interrupted)
+    monkeypatch.setattr(BundleFormat, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         swept(folder=tmp_path / "sweep")
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == [
@@ -195,7 +195,7 @@ def edited_figures(order: Path) -> None:
 
 
 def figures_of_another_format(order: Path) -> None:
-    Format("order", version=1).save(order / "figures", {"criteria": {}}, {"x": np.zeros(1)})
+    BundleFormat("order", version=1).save(order / "figures", {"criteria": {}}, {"x": np.zeros(1)})
 
 
 def of_another_order(order: Path) -> None:

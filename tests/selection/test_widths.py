@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 
 from tests.selection.portfolio import portfolio, variational
-from turncoat import ConfigError, NeuralVariationalHMM
+from turncoat import ConfigError, Encoder, NeuralVariationalHMM
 from turncoat.features import Features
-from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.selection import OrderSummary, choose, choose_width, sweep, sweep_widths
 
 TINY: dict[str, Any] = {
-    "hidden_dim": 8,
-    "epochs": 2,
+    "encoder": Encoder(latent_dim=2, hidden_dim=8, max_epochs=2, device="cpu"),
     "n_restarts": 1,
     "max_iter": 5,
     "n_threads": 1,
-    "device": "cpu",
     "progress": False,
 }
 
@@ -67,7 +65,7 @@ def test_every_width_has_an_encoder_of_its_own(tmp_path: Path) -> None:
 
 
 def test_orders_with_encoders_of_their_own_are_not_compared() -> None:
-    model = NeuralVariationalHMM(2, **TINY, latent_dim=2, shared_encoder=False)
+    model = NeuralVariationalHMM(2, **TINY, shared_encoder=False)
     swept = sweep(*portfolio(), model=model, features=Features(), orders=(2, 3))
     assert all(fit.criteria == {} for fit in swept.fits.values())
     assert swept.choose().by_criterion is None
@@ -76,17 +74,17 @@ def test_orders_with_encoders_of_their_own_are_not_compared() -> None:
 def test_refusals() -> None:
     with pytest.raises(ConfigError, match="NeuralVariationalHMM"):
         sweep_widths(*portfolio(), model=variational(), features=Features())  # type: ignore[arg-type]
-    model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
+    model = NeuralVariationalHMM(2, **TINY)
     fitted = sweep(*portfolio(), model=model, features=Features(), orders=(2,)).models[2]
-    assert isinstance(fitted.encoder_, FoldedEncoder)
-    with pytest.raises(ConfigError, match="without an `encoder`"):
-        sweep_widths(*portfolio(), model=fitted.again(), features=Features())
+    assert isinstance(fitted.encoder_, FrozenEncoder)
+    with pytest.raises(ConfigError, match="give one with an `Encoder`"):
+        sweep_widths(*portfolio(), model=fitted.copy_unfitted(), features=Features())
     with pytest.raises(ConfigError, match="no width"):
         sweep_widths(*portfolio(), model=model, features=Features(), widths=())
 
 
 def test_a_given_encoder_serves_all_orders_and_tells_sweeps_apart(tmp_path: Path) -> None:
-    model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
+    model = NeuralVariationalHMM(2, **TINY)
     encoders = []
     for seed in (1, 2):
         swept = sweep(
@@ -96,9 +94,7 @@ def test_a_given_encoder_serves_all_orders_and_tells_sweeps_apart(tmp_path: Path
             orders=(2,),
         )
         encoders.append(swept.models[2].encoder_)
-    given = NeuralVariationalHMM(
-        2, **TINY, latent_dim=2, encoder=encoders[0], checkpoint=tmp_path / "unused"
-    )
+    given = NeuralVariationalHMM(2, **{**TINY, "encoder": encoders[0]})
     for _ in range(2):
         found = sweep(
             *portfolio(), model=given, features=Features(), orders=(2, 3), folder=tmp_path / "sweep"
@@ -117,7 +113,7 @@ def test_a_given_encoder_serves_all_orders_and_tells_sweeps_apart(tmp_path: Path
 
 
 def test_a_damaged_encoder_of_a_sweep_is_trained_again(tmp_path: Path) -> None:
-    model = NeuralVariationalHMM(2, **TINY, latent_dim=2)
+    model = NeuralVariationalHMM(2, **TINY)
     before = sweep(
         *portfolio(), model=model, features=Features(), orders=(2,), folder=tmp_path / "sweep"
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.scoring.cases import data_of, detector
 from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
-from turncoat.errors import DamagedError, StoreError
+from turncoat.errors import CorruptRecordError, StoreError
 from turncoat.scoring import DetectorState
 from turncoat.serving.attempt import LateTransactionError, UpdatePolicy
 from turncoat.serving.decoding import FieldError, Transaction, TransactionDecoder
@@ -531,7 +531,7 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
         found = asyncio.run(go())
         for one, answer in zip(some, found, strict=True):
             assert isinstance(
-                answer, DamagedError if one.customer == some[0].customer else ScoredResponse
+                answer, CorruptRecordError if one.customer == some[0].customer else ScoredResponse
             ), answer
 
 

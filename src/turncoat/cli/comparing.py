@@ -265,12 +265,12 @@ def demo(
     """
     from turncoat.data import read, simulators
     from turncoat.evaluation.settings import with_changes
-    from turncoat.storage import replaced_folder
+    from turncoat.storage import replace_folder
 
     data = out / f"data-{rows}-{seed}"
     if not data.exists():
         with (
-            replaced_folder(data, overwrite=False) as aside,
+            replace_folder(data, overwrite=False) as aside,
             Console(stderr=True).status(f"simulating {rows:,} transactions"),
         ):
             simulators.simulate_files(

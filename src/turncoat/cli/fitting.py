@@ -192,16 +192,26 @@ def _build_model(
     tier: Tier, n_states: int, emission: str, neural_options: dict[str, Any], ranker: str
 ) -> BaumWelchHMM | VariationalHMM:
     """Return an unfitted model. Refuse options that the tier does not have."""
-    from turncoat import BaumWelchHMM, NeuralVariationalHMM, VariationalHMM
-    from turncoat.models.neural.extra import torch_training
+    from turncoat import BaumWelchHMM, Encoder, NeuralVariationalHMM, VariationalHMM
+    from turncoat.models.neural.encoder import import_training
 
     if tier == "baum-welch" and emission != "expected-log":
         raise ConfigError(
             "--emission works with --tier variational or neural. Choose one, or leave it out"
         )
     if tier == "neural":
-        torch_training().chosen_device(neural_options["device"])
-        return NeuralVariationalHMM(n_states, emission=emission, **neural_options)
+        import_training().select_device(neural_options["device"])
+        encoder = Encoder(
+            latent_dim=neural_options["latent_dim"],
+            max_epochs=neural_options["epochs"],
+            class_weighting=neural_options["class_weighting"],
+            activation=neural_options["activation"],
+            device=neural_options["device"],
+        )
+        draws = neural_options["dropout_draws"]
+        return NeuralVariationalHMM(
+            n_states, encoder=encoder, emission=emission, dropout_draws=draws
+        )
     given = [
         f"--{name.replace('_', '-')}"
         for name, value in neural_options.items()
@@ -260,7 +270,9 @@ def _choose_states(
         raise DataError(
             f"no number of regimes is eligible (the fits are in {folder}). Give one with --states"
         )
-    chosen = result.models[choice.by_eligibility].again()  # keeps an encoder that is trained
+    chosen = result.models[
+        choice.by_eligibility
+    ].copy_unfitted()  # keeps an encoder that is trained
     detector.set_params(model=chosen)
     return choice
 

@@ -14,8 +14,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.results import JointAblation, JointCycle, JointRun
-from turncoat.models.neural.extra import torch_training
-from turncoat.models.neural.trained import TrainedEncoder
+from turncoat.models.neural.encoder import TrainedEncoder, import_training
 from turncoat.panel import Panel
 
 Announce = Callable[[str, int, int], None]  # start, cycles done, cycles in all
@@ -26,7 +25,7 @@ SCRATCH, TRAINED, REWEIGHTED = (
     "from scratch, reweighted",
 )
 _LEAST_OCCUPANCY = 0.005  # of a state whose fraud share counts
-_AS_THE_ENCODER = ("dropout", "learning_rate", "batch_size", "gradient_norm", "device")
+_AS_THE_ENCODER = ("dropout", "learning_rate", "batch_size", "max_gradient_norm", "device")
 
 
 def joint_ablation(
@@ -43,7 +42,7 @@ def joint_ablation(
 
     Labels only measure. The run from the trained encoder begins with the latents of the decoupled tier.
     """
-    torch_training()
+    import_training()
     from turncoat.models.neural.joint import JointSettings, Snapshot, train_jointly
 
     if n_states < 2:

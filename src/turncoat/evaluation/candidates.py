@@ -148,7 +148,7 @@ def hmm(
                     )[places]
                     sure = float((found.belief[places].max(axis=1) > _SURE).mean())
             if has_head:
-                scores[head.name][part] = made.model_.head_scores(panel)[places]
+                scores[head.name][part] = made.model_.predict_head_probs(panel)[places]
         return CandidateScores(scores, {"saturation": sure})
 
     needs = () if encoder_of is None else (encoder_of,)
@@ -307,7 +307,7 @@ def head_ranker(needs: str, of: str) -> Candidate:
         scores = {}
         for part in (CALIBRATION, TEST):
             panel, places = fold.panel(part, detector.features_)
-            external = detector.model_.encoder_.head_score(panel.continuous, panel.categorical)
+            external = detector.model_.encoder_.score_head(panel.continuous, panel.categorical)
             scores[part] = ranked.score_panel(panel, ranker_scores=external).probability[places]
         return CandidateScores({column.name: scores})
 

@@ -525,7 +525,7 @@ def _latents(studied: Study) -> tuple[LatentMap, ...]:
             fold.labels(TEST),
             detector.regimes.fraud_state,
             n_states=model.n_states,
-            head=model.head_scores(panel)[places],
+            head=model.predict_head_probs(panel)[places],
             seed=seed,
         ),
     )

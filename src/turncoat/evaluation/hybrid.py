@@ -50,9 +50,9 @@ def row_log_likelihoods(source: Detector | HiddenMarkovModel[Any], panel: Panel)
 
 def _row_log_likelihoods(model: HiddenMarkovModel[Any], panel: Panel, belief: Array) -> Array:
     """The normaliser of every filtering step: log sum_k P(k | earlier rows) b_k(row)."""
-    log_initial = model.log_predicted(None)
+    log_initial = model.predict_log_belief(None)
     n_states = len(log_initial)
-    log_transition = np.stack([model.log_predicted(certain) for certain in np.eye(n_states)])
+    log_transition = np.stack([model.predict_log_belief(certain) for certain in np.eye(n_states)])
     first = np.zeros(panel.n_rows, bool)
     first[panel.offsets[:-1]] = True
     with np.errstate(divide="ignore"):

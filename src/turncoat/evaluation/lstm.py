@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 from turncoat.arrays import Array
 from turncoat.errors import DataError
-from turncoat.models.neural.layout import EncoderLayout, table_width
-from turncoat.models.neural.trained import TRAINING_RULES
-from turncoat.models.neural.training import chosen_device, deterministic
-from turncoat.models.neural.validation import split_rows
-from turncoat.models.settings import Rule, check_settings, whole_number
+from turncoat.models.neural.encoder import (
+    ENCODER_RULES,
+    EncoderLayout,
+    split_training_rows,
+    table_width,
+)
+from turncoat.models.neural.training import deterministic_torch, select_device
+from turncoat.models.validation import Rule, check_settings, whole_number
 from turncoat.panel import Panel
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each [1, sequences, hidden_dim]
@@ -29,8 +32,14 @@ _RULES: dict[str, Rule] = {
     "longest": whole_number(1),
     "batch_rows": whole_number(1),
     **{
-        name: TRAINING_RULES[name]
-        for name in ("epochs", "patience", "learning_rate", "validation_share", "device")
+        name: ENCODER_RULES[rule]
+        for name, rule in (
+            ("epochs", "max_epochs"),
+            ("patience", "patience_epochs"),
+            ("learning_rate", "learning_rate"),
+            ("validation_share", "validation_fraction"),
+            ("device", "device"),
+        )
     },
 }
 _LONGEST_GRADIENT = 1.0
@@ -65,11 +74,11 @@ class LSTMBaseline:
     ) -> FittedLSTM:
         """Learn the known labels of the rows at `places`; all other rows are history. `announce` hears (epoch, validation loss)."""
         judged, held_out = _split(panel, places, self.validation_share, seed)
-        device = chosen_device(self.device)
+        device = select_device(self.device)
         layout = EncoderLayout(panel.n_continuous, panel.n_categories)
         validation = _Validation.of(panel, held_out)
         windows = _Windows.of(panel, judged, self.longest)
-        with deterministic(device, n_threads):
+        with deterministic_torch(device, n_threads):
             network = _new_network(
                 layout, np.asarray(np.isnan(panel.continuous).any(axis=0)), self.hidden_dim, seed
             ).to(device)
@@ -107,7 +116,7 @@ class FittedLSTM:
 
     def score(self, panel: Panel) -> Array:
         """Probability of fraud [N] of every row, from that row and all rows before it in its sequence."""
-        self.layout.check(panel)
+        self.layout.check_panel(panel)
         return np.asarray(expit(_log_odds(self.network, panel)))
 
 
@@ -284,7 +293,7 @@ def _split(panel: Panel, places: Array, share: float, seed: int) -> tuple[Array,
     if panel.labels is not None:
         labels[places] = panel.labels[places]
     try:
-        train, held_out = split_rows(replace(panel, labels=labels), share, seed)
+        train, held_out = split_training_rows(replace(panel, labels=labels), share, seed)
     except DataError as problem:
         counts = [
             (

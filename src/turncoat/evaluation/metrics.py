@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.results import Curves
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.numerics.jit import jit_exact
 
 N_BINS = 15
 BUDGETS = (0.001, 0.005, 0.01, 0.05)  # shares of all transactions that are alerted
@@ -304,7 +304,7 @@ def curves(judged: ScoredLabels, n_bins: int = N_BINS) -> Curves:
     )
 
 
-@compiled_exactly
+@jit_exact
 def row_figures(ranking: Ranking, weights: Array) -> Array:
     """The ROW_METRICS, in order, with row weights [N]."""
     sums, brier, log_loss = tally(ranking, weights)
@@ -325,7 +325,7 @@ def row_figures(ranking: Ranking, weights: Array) -> Array:
     return figures
 
 
-@compiled_exactly
+@jit_exact
 def tally(ranking: Ranking, weights: Array) -> tuple[Array, float, float]:
     """Weight, frauds, and frauds less scores, of the g best groups [3, G + 1]; and the sums of Brier and log losses."""
     sums = np.zeros((3, len(ranking.ends) + 1))
@@ -345,7 +345,7 @@ def tally(ranking: Ranking, weights: Array) -> tuple[Array, float, float]:
     return sums, brier, log_loss
 
 
-@compiled_exactly
+@jit_exact
 def _average_precision(weight: Array, frauds: Array) -> float:
     """Precision at every group, weighted by the recall it adds."""
     total = 0.0
@@ -355,7 +355,7 @@ def _average_precision(weight: Array, frauds: Array) -> float:
     return float(total / frauds[-1])
 
 
-@compiled_exactly
+@jit_exact
 def _auroc_and_ks(weight: Array, frauds: Array) -> tuple[float, float]:
     """Share of pairs of fraud and genuine in the right order, ties half; the largest distance of their distributions."""
     all_frauds, all_genuine = frauds[-1], weight[-1] - frauds[-1]
@@ -368,7 +368,7 @@ def _auroc_and_ks(weight: Array, frauds: Array) -> tuple[float, float]:
     return pairs / (2.0 * all_frauds * all_genuine), distance / (all_frauds * all_genuine)
 
 
-@compiled_exactly
+@jit_exact
 def _ece_width(gaps: Array, ends: Array) -> float:
     """Absolute gaps summed over bins of equal width; a score on an edge is in the upper bin, 1 in the last."""
     total = 0.0
@@ -377,7 +377,7 @@ def _ece_width(gaps: Array, ends: Array) -> float:
     return total
 
 
-@compiled_exactly
+@jit_exact
 def _ece_mass(weight: Array, gaps: Array) -> float:
     """Absolute gaps summed over bins of equal weight, cut anew for every weighting; rows on a cut are shared out."""
     total = before = 0.0
@@ -388,7 +388,7 @@ def _ece_mass(weight: Array, gaps: Array) -> float:
     return total
 
 
-@compiled_exactly
+@jit_exact
 def read(weight: Array, sums: Array, place: float) -> float:
     """A running sum where the running weight is `place`; all of it beyond the end."""
     g = np.searchsorted(weight, place)

@@ -57,7 +57,7 @@ def _looks(detector: Detector, panel: Panel) -> tuple[Array, list[Array]]:
     They are the model's own parameters; where an encoder comes first, averages over the panel's filtered beliefs.
     """
     model = detector.model_
-    if model.chain() is model:
+    if model.to_latent_hmm() is model:
         return model.params_.means, list(model.params_.category_probs)
     belief = model.filter(panel).probs
     there = ~np.isnan(panel.continuous)

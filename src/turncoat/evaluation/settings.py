@@ -15,7 +15,7 @@ from turncoat.evaluation.protocols import SplitProtocol
 from turncoat.evaluation.tuning import check_extra
 from turncoat.features import Features
 from turncoat.models.baum_welch import BaumWelchHMM
-from turncoat.models.neural.extra import torch_training
+from turncoat.models.neural.encoder import import_training
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.variational import VariationalHMM
 from turncoat.scoring import Detector
@@ -163,9 +163,13 @@ class StudySettings:
             )
         )
         if tier == NEURAL:
-            names = ("hidden_dim", "epochs", "class_weighting", "activation", "dropout_draws")
             made.set_params(
-                latent_dim=self.latent_dims[0], **{name: getattr(self, name) for name in names}
+                dropout_draws=self.dropout_draws,
+                encoder__latent_dim=self.latent_dims[0],
+                encoder__hidden_dim=self.hidden_dim,
+                encoder__max_epochs=self.epochs,
+                encoder__class_weighting=self.class_weighting,
+                encoder__activation=self.activation,
             )
         return made
 
@@ -209,12 +213,12 @@ def check_settings(settings: StudySettings) -> None:
     if not all(0 <= seed < 2**32 for seed in settings.seeds):
         raise ConfigError(f"seeds are {settings.seeds}; each must be at least 0 and below 2**32")
     if NEURAL in settings.tiers:
-        torch_training()
+        import_training()
         for width in settings.latent_dims:
             replace(settings, latent_dims=(width,)).detector(NEURAL, n_states).check_settings()
         check_extra("umap", "the map of latents")
     if "lstm" in settings.baselines:
-        torch_training()
+        import_training()
     if "xgboost" in settings.baselines:
         for module in ("xgboost", "optuna", "venn_abers"):
             check_extra(module, "a comparison with XGBoost")

@@ -36,14 +36,13 @@ from turncoat.evaluation.settings import (
     plain_settings,
 )
 from turncoat.features.split_panels import build_fit_panel
-from turncoat.models.neural.trained import TrainingSettings
-from turncoat.models.neural.validation import split_rows
+from turncoat.models.neural.encoder import Encoder, split_training_rows
 from turncoat.panel import Panel
 from turncoat.scoring import Detector, load
 from turncoat.selection import Stability, Sweep, choose_width, sweep, sweep_widths
-from turncoat.storage import Format, check_writable, digest, replace_file
+from turncoat.storage import BundleFormat, check_writable, digest, replace_file
 
-FIT = Format("fit", version=1)
+FIT = BundleFormat("fit", version=1)
 _IDENTITY, _JOINT = "study.json", "joint.json"
 _TRIALS_TOLD = 10
 
@@ -188,7 +187,7 @@ def _check_encoder_rows(transactions: Transactions, split: Split) -> None:
     bare = Panel.from_arrays(
         np.zeros((kept.n_rows, 1), np.float32), lengths=np.diff(kept.offsets), labels=kept.labels
     )
-    split_rows(bare, TrainingSettings().validation_share, 0)
+    split_training_rows(bare, Encoder().validation_fraction, 0)
 
 
 def _open(folder: Path, settings: StudySettings, fingerprint: str) -> None:
@@ -347,7 +346,7 @@ def _joint(
                 console.print(f"  joint training {start}: {total} cycles", highlight=False)
 
         began = time.perf_counter()
-        trained = model.trained(panel)
+        trained = model.train_encoder(panel)
         found = joint_ablation(
             panel,
             trained,

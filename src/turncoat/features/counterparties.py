@@ -13,7 +13,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.features import history
 from turncoat.features.history import DAY, advance
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.numerics.jit import jit_exact
 
 RISK_WINDOWS = ("day", "week", "month")
 CONTINUOUS = (
@@ -54,7 +54,7 @@ def last_time(numbers: Array) -> float:
     return float(numbers[_LAST])
 
 
-@compiled_exactly
+@jit_exact
 def _come_of_age(risk: Array, time: float, delay: float) -> None:
     """Move days that ended `delay` ago into the known totals, fading what was known day by day."""
     n_days = (len(risk) - _RING) // 2
@@ -74,7 +74,7 @@ def _come_of_age(risk: Array, time: float, delay: float) -> None:
     risk[_KNOWN_DAY] = day
 
 
-@compiled_exactly
+@jit_exact
 def report_fraud(risk: Array, time: float) -> None:
     """A transaction at `time` turned out to be fraud. If its day is of age already, the known totals take it, faded."""
     n_days = (len(risk) - _RING) // 2
@@ -86,7 +86,7 @@ def report_fraud(risk: Array, time: float) -> None:
             risk[_FRAUDS + w] += math.exp((day - risk[_KNOWN_DAY]) / _FADE_DAYS[w])
 
 
-@compiled_exactly
+@jit_exact
 def advance_counterparty(
     state: tuple[Array, Array, Array],
     time: float,
@@ -122,7 +122,7 @@ def advance_counterparty(
         risk[_RING + 2 * int(math.floor(now / DAY) % n_days)] += 1.0
 
 
-@compiled_exactly
+@jit_exact
 def replay_counterparties(
     order: Array,
     counterparties: Array,

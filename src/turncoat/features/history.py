@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.numerics.jit import jit_exact
 
 HOUR, DAY, WEEK, MONTH = 3600.0, 86400.0, 7 * 86400.0, 30 * 86400.0
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
@@ -56,7 +56,7 @@ def habit_words(n_habits: int) -> int:
     return _HABIT_WORDS * n_habits
 
 
-@compiled_exactly
+@jit_exact
 def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, facts: Array) -> None:
     """Continuous facts [18] of a transaction against a state already decayed to its time. NaN is what cannot be known yet."""
     n = numbers[_N]
@@ -91,7 +91,7 @@ def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, fa
         ) / habitual
 
 
-@compiled_exactly
+@jit_exact
 def _decay(numbers: Array, time: float) -> None:
     """Let the windows fade from the last transaction to now. A row that arrives late counts as now."""
     passed = max(time - numbers[_LAST], 0.0)
@@ -104,7 +104,7 @@ def _decay(numbers: Array, time: float) -> None:
         numbers[place] *= kept
 
 
-@compiled_exactly
+@jit_exact
 def _join(numbers: Array, time: float, amount: float, n_missing: float) -> None:
     """Add a transaction to the state."""
     if numbers[_N] == 0.0:
@@ -134,7 +134,7 @@ def _join(numbers: Array, time: float, amount: float, n_missing: float) -> None:
     numbers[_MISSING] = n_missing
 
 
-@compiled_exactly
+@jit_exact
 def _mark(marks: Array, base: int, name: int) -> bool:
     """Set both marks of a name; says whether both were set before."""
     seen = True
@@ -146,7 +146,7 @@ def _mark(marks: Array, base: int, name: int) -> bool:
     return seen
 
 
-@compiled_exactly
+@jit_exact
 def advance(
     numbers: Array,
     marks: Array,
@@ -180,7 +180,7 @@ def advance(
             marks[base] = name
 
 
-@compiled_exactly
+@jit_exact
 def replay(
     offsets: Array,
     times: Array,

@@ -15,7 +15,7 @@ from turncoat.features.plan import LiveLayout
 from turncoat.features.scaling import fill_row, flag_names
 from turncoat.features.time_features import CONTINUOUS as MOMENT_FACTS
 from turncoat.features.time_features import take_moment
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.numerics.jit import jit_exact
 
 _OWN, _MOMENT = history.N_FACTS, len(MOMENT_FACTS)
 
@@ -41,7 +41,7 @@ class Records(NamedTuple):
     counterparty_risk: Array
 
 
-@compiled_exactly
+@jit_exact
 def take_rows(
     rows: LiveRows, records: Records, layout: LiveLayout, continuous: Array, categorical: Array
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.numerics.jit import jit_exact
 
 HEAVY_KURTOSIS = 8.0  # an exponential distribution has 9
 FURTHEST = 1e6  # spreads; a value further out counts as this far, so that no row can be infinite
@@ -57,7 +57,7 @@ class Scales:
         return cls(*np.ascontiguousarray(fitted.T))
 
 
-@compiled_exactly
+@jit_exact
 def _signed_log(x: float, unit: float) -> float:
     """sign(x) log(1 + |x| / unit); NaN stays NaN. Plain arithmetic, so that loops over it run on vectors."""
     y = abs(x) / unit
@@ -74,7 +74,7 @@ def _signed_log(x: float, unit: float) -> float:
     return x if x != x else -size if x < 0.0 else size
 
 
-@compiled_exactly
+@jit_exact
 def _moments(cells: Array, unit: float) -> tuple[float, float, float, float]:
     """Mean, spread, kurtosis and mean size of the cells there are, after the signed log if `unit` is positive."""
     n, total, size = 0, 0.0, 0.0
@@ -98,7 +98,7 @@ def _moments(cells: Array, unit: float) -> tuple[float, float, float, float]:
     return mean, math.sqrt(variance), kurtosis, size / n
 
 
-@compiled_exactly
+@jit_exact
 def _fit_column(cells: Array) -> tuple[float, float, float]:
     """Unit, centre and spread; a column that does not vary has spread 0."""
     mean, spread, kurtosis, size = _moments(cells, 0.0)
@@ -111,13 +111,13 @@ def _fit_column(cells: Array) -> tuple[float, float, float]:
     return unit, mean, spread
 
 
-@compiled_exactly
+@jit_exact
 def _within(x: float) -> np.float32:
     """The number, no further from 0 than is allowed; NaN stays NaN."""
     return np.float32(FURTHEST if x > FURTHEST else -FURTHEST if x < -FURTHEST else x)
 
 
-@compiled_exactly
+@jit_exact
 def fill_columns(
     cells: Array,
     targets: Array,
@@ -158,7 +158,7 @@ def fill_columns(
                         categorical[targets[start + i], flags[g]] = raw[i] != raw[i]
 
 
-@compiled_exactly
+@jit_exact
 def fill_row(
     cells: Array,
     scale: tuple[Array, Array, Array],
@@ -186,7 +186,7 @@ def fill_row(
     return n_missing
 
 
-@compiled_exactly
+@jit_exact
 def flag_names(codes: Array, n_names: int, names: Array, flags: Array) -> int:
     """Write the missing flags of some names of one row, whose first codes are its names'. Returns how many names are missing."""
     for i in range(len(names)):

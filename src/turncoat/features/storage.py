@@ -13,9 +13,9 @@ from turncoat.features.features import Features
 from turncoat.features.plan import FeaturePlan
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
-from turncoat.storage import Format
+from turncoat.storage import BundleFormat
 
-FEATURES = Format("features", version=3)
+FEATURES = BundleFormat("features", version=3)
 
 
 def save_features(features: Features, folder: str | os.PathLike[str]) -> None:

@@ -6,14 +6,14 @@ import math
 
 from turncoat.arrays import Array
 from turncoat.features.history import DAY, WEEK
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.numerics.jit import jit_exact
 
 CONTINUOUS = ("hour_cos", "hour_sin", "n_missing")
 CATEGORICAL = ("weekday",)
 WEEKDAYS = 7
 
 
-@compiled_exactly
+@jit_exact
 def take_moment(time: float, n_missing: int, facts: Array, codes: Array) -> None:
     """Facts [3] and codes [1] of one transaction."""
     hour = 2.0 * math.pi * (time % DAY) / DAY
@@ -25,7 +25,7 @@ def take_moment(time: float, n_missing: int, facts: Array, codes: Array) -> None
     )  # a hair before 0 is a whole week after rounding
 
 
-@compiled_exactly
+@jit_exact
 def take_moments(times: Array, n_missing: Array, facts: Array, codes: Array) -> None:
     """Facts [3, N] and codes [1, N] of N transactions."""
     for i in range(len(times)):

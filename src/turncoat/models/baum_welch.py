@@ -1,53 +1,162 @@
-"""Tier 1 as an estimator."""
+"""Tier 1: the HMM with point parameters, fitted by maximum likelihood (Baum-Welch)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
+from turncoat.arrays import Array
 from turncoat.models.base import HiddenMarkovModel
-from turncoat.models.initialisation import Columns
+from turncoat.models.fitting import NO_EVIDENCE
+from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.parameters import HMMParams
-from turncoat.models.settings import Rule, number
-from turncoat.models.tiers import MaximumLikelihood, Tier, point_terms
-from turncoat.numerics.coding import Terms
+from turncoat.models.validation import Rule, number
+from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
+from turncoat.numerics.structures import column_sums, join_columns, split_columns
 
-_LOWEST_FLOOR = 1e-12  # without any floor, a state on a single value has a likelihood without bound
+# Without a floor, a state on a single value has an unbounded likelihood.
+_MIN_FLOOR = 1e-12
+# A state needs this share of all rows in a column to move its mean and variance there. The kernels
+# leave out weights below 1e-8.
+_MIN_SHARE = 1e-6
+# Keeps possible transitions possible: far below any effect on a likelihood, far above underflow.
+_MIN_PROBABILITY = 1e-30
+_MIN_CATEGORY_PROBABILITY = 1e-300
 
 
+@dataclass(frozen=True)
+class MaximumLikelihood:
+    """Baum-Welch with a variance floor and additive smoothing of categories."""
+
+    min_variances: Array  # [D]
+    column_variances: Array  # [D] used where a state has never seen a column
+    category_smoothing: float
+
+    def build_log_model(self, params: HMMParams) -> LogModel:
+        """Return the Gaussian and categorical log densities at the point parameters."""
+        return build_point_model(params)
+
+    def update(self, statistics: Statistics, previous: HMMParams | None) -> HMMParams:
+        """Return weighted means, variances and frequencies; a missing cell has no weight."""
+        has_rows = statistics.observed > _MIN_SHARE * statistics.n_rows
+        weight = np.where(has_rows, statistics.observed, 1.0)
+        step = statistics.first / weight
+        variances = np.maximum(statistics.second / weight - step**2, self.min_variances)
+        before: Any = previous or _Defaults(statistics.reference, self.column_variances)
+        categories = self._category_probs(statistics, previous)
+        return HMMParams(
+            initial_probs=_normalise_counts(statistics.initial, before.initial_probs),
+            transition_matrix=_normalise_counts(statistics.transitions, before.transition_matrix),
+            means=np.where(has_rows, statistics.reference + step, before.means),
+            variances=np.where(has_rows, variances, before.variances),
+            category_probs=split_columns(categories, statistics.n_categories),
+        )
+
+    def penalty(self, params: HMMParams) -> float:
+        """Return the log density of the Dirichlet that the smoothing stands for, up to a constant."""
+        if self.category_smoothing == 0.0:
+            return 0.0
+        probs = join_columns(params.category_probs, params.n_states)
+        return self.category_smoothing * float(np.log(probs).sum())
+
+    def floored_share(self, params: HMMParams) -> float:
+        """Return the share of variances that sit on the floor."""
+        if not params.variances.size:
+            return 0.0
+        return float((params.variances <= self.min_variances).mean())
+
+    def _category_probs(self, statistics: Statistics, previous: HMMParams | None) -> Array:
+        smoothed = statistics.categories + self.category_smoothing
+        sizes = statistics.n_categories
+        total = column_sums(smoothed, sizes)
+        has_rows = total > NO_EVIDENCE
+        if previous is None:
+            fallback = 1.0 / column_sums(np.ones(smoothed.shape), sizes)
+        else:
+            fallback = join_columns(previous.category_probs, previous.n_states)
+        return np.where(has_rows, smoothed / np.where(has_rows, total, 1.0), fallback)
+
+
+@dataclass(frozen=True)
+class _Defaults:
+    """Stands in for the previous parameters at the first update."""
+
+    means: Array
+    variances: Array
+    initial_probs: None = None
+    transition_matrix: None = None
+
+
+def _normalise_counts(counts: Array, previous: Array | None) -> Array:
+    """Return rows of counts as probabilities.
+
+    An impossible transition stays impossible. A row without counts stays as it was.
+    """
+    total = counts.sum(axis=-1, keepdims=True)
+    has_rows = total > NO_EVIDENCE
+    fallback = np.full(counts.shape, 1.0 / counts.shape[-1]) if previous is None else previous
+    probs = np.where(has_rows, counts / np.where(has_rows, total, 1.0), fallback)
+    probs = np.maximum(probs, _MIN_PROBABILITY)
+    if previous is not None:
+        probs = np.where(previous > 0.0, probs, 0.0)
+    return np.asarray(probs / probs.sum(axis=-1, keepdims=True))
+
+
+def build_point_model(params: HMMParams) -> LogModel:
+    """Return the log model at point parameters."""
+    categories = join_columns(params.category_probs, params.n_states)
+    return LogModel(
+        log_initial=log_allowing_zero(params.initial_probs),
+        log_transition=log_allowing_zero(params.transition_matrix),
+        means=params.means,
+        scales=1.0 / np.sqrt(params.variances),
+        constants=-0.5 * (LOG_TWO_PI + np.log(params.variances)),
+        log_categories=np.log(np.maximum(categories, _MIN_CATEGORY_PROBABILITY)),
+        n_categories=params.n_categories,
+    )
+
+
+@dataclass(eq=False, repr=False)
 class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
-    """Hidden Markov model by maximum likelihood: diagonal-Gaussian times categorical emissions, missing cells left out.
+    """HMM by maximum likelihood, with diagonal-Gaussian and categorical emissions.
+
+    Missing cells are left out of the likelihood.
 
     Parameters
     ----------
     n_states
-        Number of hidden regimes K.
+        Number of hidden states (regimes) K.
     n_restarts, random_state
-        k-means++ starts, with seeds ``random_state + 137 r``; the best final likelihood wins.
+        Number of k-means++ starts, with seeds ``random_state + 137 r``. The best bound wins.
     max_iter, tol
-        Iterations at most, and the change per transaction (in nats) below which a fit has converged.
+        Maximum iterations, and the change per transaction (in nats) that counts as convergence.
     variance_floor
-        Lowest variance, as a share of the column's overall variance; never taken below 1e-12.
+        Minimum variance, as a share of the column's overall variance; at least 1e-12.
     category_smoothing
-        Pseudo-count given to every category, so that one a state has never seen is rare and not impossible.
+        Pseudo-count of every category, so that an unseen category is rare and not impossible.
     restart_halving
         Drop the worse half of the restarts early instead of running all of them to the end.
     precision
-        Working precision of the kernels inside a block: ``"float32"`` or ``"float64"``. Totals are always float64.
+        Working precision of the kernels: ``"float32"`` or ``"float64"``. Totals are float64.
     n_threads
-        Threads; all available processors by default. The result does not depend on it.
+        Number of threads; all processors by default. The result does not depend on it.
     init
         Parameters to start from, in place of restarts.
     progress
         Show a progress bar; by default only on a terminal.
+    temperature
+        Divides the emissions' log densities when scoring. Fitting does not use it.
 
     Attributes
     ----------
     params_ : HMMParams
-        What was fitted.
+        The fitted parameters.
     lower_bound_ : float
-        Log-likelihood plus the log of the smoothing's Dirichlet, at `params_`: the quantity that never decreases.
+        Log-likelihood plus the log density of the smoothing's Dirichlet, at `params_`.
     fit_report_ : FitReport
-        How the fit went: convergence, every restart, floors, empty states, decreases.
+        Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
     rules: ClassVar[dict[str, Rule]] = {
@@ -57,54 +166,17 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
     }
     params_type = HMMParams
 
-    def __init__(
-        self,
-        n_states: int,
-        *,
-        n_restarts: int = 5,
-        max_iter: int = 100,
-        tol: float = 1e-5,
-        variance_floor: float = 1e-3,
-        category_smoothing: float = 0.1,
-        restart_halving: bool = True,
-        random_state: int = 0,
-        precision: str = "float32",
-        n_threads: int | None = None,
-        init: HMMParams | None = None,
-        progress: bool | None = None,
-        temperature: float = 1.0,
-    ) -> None:
-        self.n_states = n_states
-        self.n_restarts = n_restarts
-        self.max_iter = max_iter
-        self.tol = tol
-        self.variance_floor = variance_floor
-        self.category_smoothing = category_smoothing
-        self.restart_halving = restart_halving
-        self.random_state = random_state
-        self.precision = precision
-        self.n_threads = n_threads
-        self.init = init
-        self.progress = progress
-        self.temperature = temperature
+    variance_floor: float = field(default=1e-3, kw_only=True)
+    category_smoothing: float = field(default=0.1, kw_only=True)
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
-        """The published settings: five full restarts, 100 iterations, tolerance 1e-3."""
-        return cls(
-            n_states,
-            **{
-                "n_restarts": 5,
-                "max_iter": 100,
-                "tol": 1e-3,
-                "restart_halving": False,
-                **overrides,
-            },
-        )
+        """Return a model with the published settings: five full restarts, tolerance 1e-3."""
+        return cls(n_states, **{"tol": 1e-3, "restart_halving": False, **overrides})
 
-    def _tier(self, columns: Columns) -> Tier[HMMParams]:
-        lowest = max(self.variance_floor, _LOWEST_FLOOR) * columns.variances
-        return MaximumLikelihood(lowest, columns.variances, self.category_smoothing)
+    def _build_algorithm(self, columns: ColumnMoments) -> MaximumLikelihood:
+        floors = max(self.variance_floor, _MIN_FLOOR) * columns.variances
+        return MaximumLikelihood(floors, columns.variances, self.category_smoothing)
 
-    def _scoring_terms(self, params: HMMParams) -> Terms:
-        return point_terms(params)
+    def _build_log_model(self, params: HMMParams) -> LogModel:
+        return build_point_model(params)

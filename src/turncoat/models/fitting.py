@@ -6,19 +6,38 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.errors import DataError
-from turncoat.models.tiers import P, Tier
-from turncoat.numerics.coding import Statistics, Terms
+from turncoat.models.parameters import HMMParams, VariationalParams
+from turncoat.numerics.layout import LogModel, Statistics
+
+P = TypeVar("P", HMMParams, VariationalParams)
 
 RESTART_SEED_STEP = 137
-_FIRST_RUNG = 10
-_EMPTY_ROWS = 1.0
+NO_EVIDENCE = 1e-8  # expected rows below which counts are rounding errors
+_FIRST_HALVING = 10  # iterations
+_EMPTY_STATE_ROWS = 1.0
 _ROUNDING = {"float32": 2e-7, "float64": 1e-10}
+
+
+class EMAlgorithm(Protocol[P]):
+    """What the fit loop needs from a tier: parameters for the E-step, the M-step, the penalty."""
+
+    def build_log_model(self, params: P) -> LogModel:
+        """Return the model that the E-step runs with."""
+
+    def update(self, statistics: Statistics, previous: P | None) -> P:
+        """Run the M-step. `previous` is kept where the statistics hold no evidence."""
+
+    def penalty(self, params: P) -> float:
+        """Return what is added to the log-likelihood to give the bound, which never decreases."""
+
+    def floored_share(self, params: P) -> float:
+        """Return the share of state x column variances that sit on a floor."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,7 @@ class RestartReport:
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a person reads about a fit; all but `restarts` and `seconds` concern the winning restart."""
+    """How a fit went. All but `restarts` and `seconds` describe the best restart."""
 
     converged: bool
     stop_reason: str  # "tolerance" or "iteration cap"
@@ -42,7 +61,7 @@ class FitReport:
     history: tuple[float, ...] = field(repr=False)  # the bound at every iteration
     restarts: tuple[RestartReport, ...] = field(repr=False)
     floored_share: float  # of state x column variances that sit on the floor
-    empty_states: tuple[int, ...]  # states holding less than one expected row
+    empty_states: tuple[int, ...]  # states with less than one expected row
     decreases: tuple[int, ...]  # iterations at which the bound fell by more than rounding
     seconds: float  # all restarts together
 
@@ -59,10 +78,10 @@ class FitOptions:
 
 @dataclass
 class _Run(Generic[P]):
-    """One restart under way. `params` are the parameters at which the last bound was computed."""
+    """One restart. `params` are the parameters at which the last bound was computed."""
 
     seed: int
-    upcoming: P
+    next_params: P
     params: P
     occupancy: Array = field(default_factory=lambda: np.zeros(0))
     history: list[float] = field(default_factory=list)
@@ -74,93 +93,90 @@ class _Run(Generic[P]):
         return self.history[-1]
 
 
-Announce = Callable[[int, int, int, float], None]
-"""Called after every iteration with (restart, restarts, iteration, bound)."""
-
-
 def fit(
-    tier: Tier[P],
+    algorithm: EMAlgorithm[P],
     starts: list[tuple[int, Callable[[], P]]],
-    collect: Callable[[Terms], Statistics],
+    collect: Callable[[LogModel], Statistics],
     options: FitOptions,
-    announce: Announce,
+    report_iteration: Callable[[int, int, float], None],
 ) -> tuple[P, FitReport]:
-    """Run every start to its end, or halve their number as they go, and keep the one with the highest bound."""
-    began = time.perf_counter()
-    runs = [_begin(seed, start()) for seed, start in starts]
-    alive = list(range(len(runs)))
-    rung = _FIRST_RUNG
-    while options.restart_halving and len(alive) > 1 and rung < options.max_iter:
-        for place in alive:
-            _advance(tier, runs[place], collect, options, rung, partial(announce, place, len(runs)))
-        best = sorted(alive, key=lambda place: -runs[place].bound)
-        survivors = best[: -(-len(alive) // 2) if len(alive) > 3 else 1]
-        for place in set(alive) - set(survivors):
-            runs[place].stopped_early = not runs[place].converged
-        alive = sorted(survivors)
-        rung *= 2
-    for place in alive:
-        _advance(
-            tier,
-            runs[place],
-            collect,
-            options,
-            options.max_iter,
-            partial(announce, place, len(runs)),
-        )
-    winner = max((runs[place] for place in alive), key=lambda run: run.bound)
-    return winner.params, _report(tier, winner, runs, options, time.perf_counter() - began)
+    """Run the restarts and return the parameters with the highest bound, and the report.
+
+    `report_iteration` is called with (restart, iteration, bound). With `restart_halving` the worse half of the restarts is dropped after 10, 20, 40, ... iterations.
+    """
+    started = time.perf_counter()
+    runs = [_Run(seed, params, params) for seed, start in starts for params in (start(),)]
+    active = list(range(len(runs)))
+
+    def advance(max_iter: int) -> None:
+        for i in active:
+            report = partial(report_iteration, i)
+            _iterate(algorithm, runs[i], collect, options.tol, max_iter, report)
+
+    halving = _FIRST_HALVING
+    while options.restart_halving and len(active) > 1 and halving < options.max_iter:
+        advance(halving)
+        ranked = sorted(active, key=lambda i: -runs[i].bound)
+        survivors = ranked[: -(-len(active) // 2) if len(active) > 3 else 1]
+        for i in set(active) - set(survivors):
+            runs[i].stopped_early = not runs[i].converged
+        active = sorted(survivors)
+        halving *= 2
+    advance(options.max_iter)
+    best = max((runs[i] for i in active), key=lambda run: run.bound)
+    report = _build_report(algorithm, best, runs, options, time.perf_counter() - started)
+    return best.params, report
 
 
-def _begin(seed: int, start: P) -> _Run[P]:
-    return _Run(seed, upcoming=start, params=start)
-
-
-def _advance(
-    tier: Tier[P],
+def _iterate(
+    algorithm: EMAlgorithm[P],
     run: _Run[P],
-    collect: Callable[[Terms], Statistics],
-    options: FitOptions,
-    until: int,
-    announce: Callable[[int, float], None],
+    collect: Callable[[LogModel], Statistics],
+    tol: float,
+    max_iter: int,
+    report_iteration: Callable[[int, float], None],
 ) -> None:
-    """Iterate one restart until it converges or has done `until` iterations."""
-    while len(run.history) < until and not run.converged:
-        statistics = collect(tier.terms(run.upcoming))
-        bound = statistics.log_likelihood + tier.penalty(run.upcoming)
+    """Iterate one restart until it converges or has done `max_iter` iterations."""
+    while len(run.history) < max_iter and not run.converged:
+        statistics = collect(algorithm.build_log_model(run.next_params))
+        bound = statistics.log_likelihood + algorithm.penalty(run.next_params)
         if not np.isfinite(bound):
             raise DataError(
-                f"the fit reached a bound of {bound} at iteration {len(run.history) + 1} of the restart with seed {run.seed}: "
-                "some sequence has no possible path under the starting parameters or anchors, or some value is too far out. "
+                f"the fit reached a bound of {bound} at iteration {len(run.history) + 1} of the "
+                f"restart with seed {run.seed}: some sequence has no possible path under the "
+                "starting parameters or anchors, or some value is too far out. "
                 "Check `init`, allow some anchor noise, or rescale extreme columns"
             )
-        run.params, run.occupancy = run.upcoming, statistics.occupancy
+        run.params, run.occupancy = run.next_params, statistics.occupancy
         run.history.append(bound)
-        announce(len(run.history), bound)
+        report_iteration(len(run.history), bound)
         if len(run.history) > 1:
-            run.converged = bool(abs(bound - run.history[-2]) <= options.tol * statistics.n_rows)
+            run.converged = bool(abs(bound - run.history[-2]) <= tol * statistics.n_rows)
         if not run.converged:
-            run.upcoming = tier.update(statistics, run.params)
+            run.next_params = algorithm.update(statistics, run.params)
 
 
-def _report(
-    tier: Tier[P], winner: _Run[P], runs: list[_Run[P]], options: FitOptions, seconds: float
+def _build_report(
+    algorithm: EMAlgorithm[P],
+    best: _Run[P],
+    runs: list[_Run[P]],
+    options: FitOptions,
+    seconds: float,
 ) -> FitReport:
-    history = np.array(winner.history)
-    fell = (
-        np.flatnonzero(np.diff(history) < -_ROUNDING[options.precision] * np.abs(history[1:])) + 2
+    history = np.array(best.history)
+    fell = np.diff(history) < -_ROUNDING[options.precision] * np.abs(history[1:])
+    restarts = (
+        RestartReport(run.seed, run.bound, len(run.history), run.converged, run.stopped_early)
+        for run in runs
     )
     return FitReport(
-        converged=winner.converged,
-        stop_reason="tolerance" if winner.converged else "iteration cap",
-        n_iter=len(winner.history),
-        history=tuple(winner.history),
-        restarts=tuple(
-            RestartReport(run.seed, run.bound, len(run.history), run.converged, run.stopped_early)
-            for run in runs
-        ),
-        floored_share=tier.floored_share(winner.params),
-        empty_states=tuple(int(k) for k in np.flatnonzero(winner.occupancy < _EMPTY_ROWS)),
-        decreases=tuple(int(i) for i in fell),
+        converged=best.converged,
+        stop_reason="tolerance" if best.converged else "iteration cap",
+        n_iter=len(best.history),
+        history=tuple(best.history),
+        restarts=tuple(restarts),
+        floored_share=algorithm.floored_share(best.params),
+        empty_states=tuple(np.flatnonzero(best.occupancy < _EMPTY_STATE_ROWS).tolist()),
+        decreases=tuple((np.flatnonzero(fell) + 2).tolist()),
         seconds=seconds,
     )

@@ -1,4 +1,4 @@
-"""What a fitted model is: point parameters for Baum-Welch, a posterior for the variational tier, and its prior."""
+"""What a fitted model is: point parameters, or a posterior and its prior. Sampling and alignment."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+from scipy.optimize import linear_sum_assignment
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError
-from turncoat.numerics.ragged import column_sums, joined
+from turncoat.errors import ConfigError, DataError
+from turncoat.numerics.structures import column_sums, join_columns
+from turncoat.panel import Panel
 
 _SUM_TOLERANCE = 1e-6
+_MAY_BE_ZERO = ("sticky", "dof", "scale", "dof_per_column", "scale_per_column")
 
 
 @dataclass(frozen=True, eq=False)
 class HMMParams:
-    """Point parameters of a hidden Markov model with K states, D continuous and J categorical columns."""
+    """Point parameters of an HMM with K states, D continuous and J categorical columns."""
 
     initial_probs: Array  # [K]
     transition_matrix: Array  # [K, K]
@@ -27,19 +30,17 @@ class HMMParams:
     category_probs: tuple[Array, ...] = ()  # J arrays [K, C_j]
 
     def __post_init__(self) -> None:
-        _as_float(self)
-        k = _check_shapes(
-            self, "initial_probs", "transition_matrix", ("means", "variances"), "category_probs"
-        )
-        _check_simplex(self.initial_probs[None], "initial_probs")
-        _check_simplex(self.transition_matrix, "transition_matrix")
-        _check_categories(self.category_probs)
-        if not (
-            np.isfinite(self.means).all()
-            and np.isfinite(self.variances).all()
-            and (self.variances > 0).all()
-        ):
-            raise ConfigError(f"means must be finite and variances positive, for all {k} states")
+        _convert_to_float(self)
+        columns = ("means", "variances")
+        _check_shapes(self, "initial_probs", "transition_matrix", columns, "category_probs")
+        _check_probs(self.initial_probs[None], "initial_probs")
+        _check_probs(self.transition_matrix, "transition_matrix")
+        _check_category_probs(self.category_probs)
+        is_finite = np.isfinite(self.means).all() and np.isfinite(self.variances).all()
+        if not is_finite or not (self.variances > 0).all():
+            raise ConfigError(
+                f"means must be finite and variances positive, for all {self.n_states} states"
+            )
 
     @property
     def n_states(self) -> int:
@@ -51,14 +52,17 @@ class HMMParams:
         """Number of values of each categorical column."""
         return tuple(probs.shape[1] for probs in self.category_probs)
 
-    def reordered(self, order: ArrayLike) -> HMMParams:
-        """The same model with its states in another order."""
-        return HMMParams(*_reordered(self, np.asarray(order), "transition_matrix"))
+    def reorder(self, order: ArrayLike) -> HMMParams:
+        """Return the same model with its states in another order."""
+        return HMMParams(*_reorder_fields(self, np.asarray(order), "transition_matrix"))
 
 
 @dataclass(frozen=True, eq=False)
 class VariationalParams:
-    """Posterior over parameters: Dirichlets, and per state and column a Normal-Gamma (shape dof / 2, rate scale / 2)."""
+    """Posterior over parameters: Dirichlets, and a Normal-Gamma per state and column.
+
+    The Gamma has shape dof / 2 and rate scale / 2.
+    """
 
     initial_concentration: Array  # [K]
     transition_concentration: Array  # [K, K]
@@ -69,29 +73,17 @@ class VariationalParams:
     category_concentration: tuple[Array, ...] = ()  # J arrays [K, C_j]
 
     def __post_init__(self) -> None:
-        _as_float(self)
+        _convert_to_float(self)
+        chain = "initial_concentration", "transition_concentration"
         columns = ("location", "mean_strength", "dof", "scale")
-        _check_shapes(
-            self,
-            "initial_concentration",
-            "transition_concentration",
-            columns,
-            "category_concentration",
-        )
-        positive = [
-            self.initial_concentration,
-            self.transition_concentration,
-            self.mean_strength,
-            self.dof,
-            self.scale,
-            joined(self.category_concentration, self.n_states),
-        ]
-        if (
-            not all(np.isfinite(a).all() and (a > 0).all() for a in positive)
-            or not np.isfinite(self.location).all()
-        ):
+        _check_shapes(self, *chain, columns, "category_concentration")
+        positive = [getattr(self, name) for name in (*chain, *columns[1:])]
+        positive.append(join_columns(self.category_concentration, self.n_states))
+        is_positive = all(np.isfinite(a).all() and (a > 0).all() for a in positive)
+        if not is_positive or not np.isfinite(self.location).all():
             raise ConfigError(
-                "concentrations, mean_strength, dof and scale must be positive and finite, locations finite"
+                "concentrations, mean_strength, dof and scale must be positive and finite, "
+                "locations finite"
             )
 
     @property
@@ -107,12 +99,12 @@ class VariationalParams:
     @property
     def initial_probs(self) -> Array:
         """Posterior mean [K]."""
-        return _mean(self.initial_concentration)
+        return _dirichlet_mean(self.initial_concentration)
 
     @property
     def transition_matrix(self) -> Array:
         """Posterior mean [K, K]."""
-        return _mean(self.transition_concentration)
+        return _dirichlet_mean(self.transition_concentration)
 
     @property
     def means(self) -> Array:
@@ -127,10 +119,13 @@ class VariationalParams:
     @property
     def category_probs(self) -> tuple[Array, ...]:
         """Posterior means, J arrays [K, C_j]."""
-        return tuple(_mean(a) for a in self.category_concentration)
+        return tuple(_dirichlet_mean(a) for a in self.category_concentration)
 
-    def interval(self, name: str, level: float = 0.9) -> Any:
-        """Central credible interval (low, high) of a parameter by name; for category_probs, one pair per column."""
+    def credible_interval(self, name: str, level: float = 0.9) -> Any:
+        """Return the central credible interval (low, high) of a parameter by name.
+
+        For ``category_probs``, returns one pair per column.
+        """
         if not 0.0 < level < 1.0:
             raise ConfigError(f"level must lie between 0 and 1; found {level}")
         tails = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
@@ -144,21 +139,25 @@ class VariationalParams:
             spread = np.sqrt(self.scale / (self.dof * self.mean_strength))
             return tuple(self.location + spread * stats.t.ppf(tail, self.dof) for tail in tails)
         if name == "variances":
-            return tuple(
-                stats.invgamma.ppf(tail, self.dof / 2.0, scale=self.scale / 2.0) for tail in tails
-            )
+            shape, rate = self.dof / 2.0, self.scale / 2.0
+            return tuple(stats.invgamma.ppf(tail, shape, scale=rate) for tail in tails)
         raise ConfigError(
-            f"no parameter {name!r}; choose from initial_probs, transition_matrix, means, variances, category_probs"
+            f"no parameter {name!r}; choose from initial_probs, transition_matrix, means, "
+            "variances, category_probs"
         )
 
-    def reordered(self, order: ArrayLike) -> VariationalParams:
-        """The same posterior with its states in another order."""
-        return VariationalParams(*_reordered(self, np.asarray(order), "transition_concentration"))
+    def reorder(self, order: ArrayLike) -> VariationalParams:
+        """Return the same posterior with its states in another order."""
+        values = _reorder_fields(self, np.asarray(order), "transition_concentration")
+        return VariationalParams(*values)
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior of the variational tier. Per column: nu0 = dof + dof_per_column * D, S0 = scale + scale_per_column * D."""
+    """Prior of the variational tier.
+
+    With D columns, nu0 = dof + dof_per_column * D and S0 = scale + scale_per_column * D.
+    """
 
     initial: float = 1.0
     transition: float = 1.0
@@ -173,46 +172,41 @@ class Prior:
 
     @classmethod
     def weak(cls) -> Prior:
-        """Weakly informative on standardised columns: expected variance 1, worth a handful of observations."""
+        """Return a weak prior for standardised columns: expected variance 1, worth a few rows."""
         return cls()
 
     @classmethod
     def paper(cls) -> Prior:
-        """The published prior for raw features (nu0 = D + 1, S0 = 1); see errata E4 before using it on many columns."""
+        """Return the published prior for raw features (nu0 = D + 1, S0 = 1). See errata E4."""
         return cls(dof=1.0, dof_per_column=1.0, scale=1.0)
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            lowest = (
-                0.0
-                if field.name in ("sticky", "dof", "scale", "dof_per_column", "scale_per_column")
-                else None
-            )
+            name, value = field.name, getattr(self, field.name)
             if not isinstance(value, int | float | np.number) or not np.isfinite(value):
-                raise ConfigError(f"prior {field.name} must be a finite number; found {value!r}")
-            if field.name != "mean" and (value < 0.0 if lowest == 0.0 else value <= 0.0):
-                raise ConfigError(
-                    f"prior {field.name} must be {'at least' if lowest == 0.0 else 'above'} 0; found {value}"
-                )
+                raise ConfigError(f"prior {name} must be a finite number; found {value!r}")
+            is_valid = value >= 0.0 if name in _MAY_BE_ZERO else value > 0.0
+            if name != "mean" and not is_valid:
+                bound = "at least" if name in _MAY_BE_ZERO else "above"
+                raise ConfigError(f"prior {name} must be {bound} 0; found {value}")
         if self.dof + self.dof_per_column <= 0 or self.scale + self.scale_per_column <= 0:
             raise ConfigError("prior dof and scale must be positive")
 
     def total_dof(self, n_columns: int) -> float:
-        """nu0 for D columns."""
+        """Return nu0 for D columns."""
         return self.dof + self.dof_per_column * n_columns
 
     def total_scale(self, n_columns: int) -> float:
-        """S0 for D columns."""
+        """Return S0 for D columns."""
         return self.scale + self.scale_per_column * n_columns
 
     def transition_concentration(self, n_states: int) -> Array:
-        """Prior of the transition rows [K, K]."""
+        """Return the prior of the transition rows [K, K]."""
         return np.full((n_states, n_states), self.transition) + self.sticky * np.eye(n_states)
 
 
-def _as_float(params: Any) -> None:
-    """Store every field as float64; those named for categories hold one array per column."""
+def _convert_to_float(params: Any) -> None:
+    """Store every field as float64. Fields named for categories hold one array per column."""
     for field in fields(params):
         value = getattr(params, field.name)
         if field.name.startswith("category"):
@@ -224,62 +218,54 @@ def _as_float(params: Any) -> None:
 
 def _check_shapes(
     params: Any, initial: str, transition: str, columns: tuple[str, ...], categories: str
-) -> int:
+) -> None:
     k = len(getattr(params, initial)) if getattr(params, initial).ndim == 1 else 0
     if k == 0:
         raise ConfigError(f"{initial} must be a list of at least one state")
-    if getattr(params, transition).shape != (k, k):
-        raise ConfigError(
-            f"{transition} must be [{k}, {k}]; found {getattr(params, transition).shape}"
-        )
-    shape = getattr(params, columns[0]).shape
+    shape = getattr(params, transition).shape
+    if shape != (k, k):
+        raise ConfigError(f"{transition} must be [{k}, {k}]; found {shape}")
+    n_columns = getattr(params, columns[0]).shape[-1]
     for name in columns:
-        if getattr(params, name).ndim != 2 or getattr(params, name).shape != (k, shape[-1]):
-            raise ConfigError(f"{name} must be [{k}, columns]; found {getattr(params, name).shape}")
+        shape = getattr(params, name).shape
+        if shape != (k, n_columns):
+            raise ConfigError(f"{name} must be [{k}, columns]; found {shape}")
     for j, array in enumerate(getattr(params, categories)):
         if array.ndim != 2 or len(array) != k or array.shape[1] == 0:
             raise ConfigError(f"{categories}[{j}] must be [{k}, values]; found {array.shape}")
-    return k
 
 
-def _check_simplex(rows: Array, name: str) -> None:
-    if (
-        not np.isfinite(rows).all()
-        or (rows < 0).any()
-        or (np.abs(rows.sum(axis=1) - 1.0) > _SUM_TOLERANCE).any()
-    ):
+def _check_probs(rows: Array, name: str) -> None:
+    is_distribution = np.abs(rows.sum(axis=1) - 1.0) <= _SUM_TOLERANCE
+    if not (np.isfinite(rows).all() and (rows >= 0).all() and is_distribution.all()):
         raise ConfigError(f"{name} must be probabilities that add up to 1")
 
 
-def _check_categories(columns: tuple[Array, ...]) -> None:
-    """All columns at once; only if something is wrong, which one."""
+def _check_category_probs(columns: tuple[Array, ...]) -> None:
+    """Check all columns at once, and each only to find the wrong one."""
     if not columns:
         return
-    flat, sizes = joined(columns, len(columns[0])), tuple(probs.shape[1] for probs in columns)
-    if (
-        np.isfinite(flat).all()
-        and (flat >= 0).all()
-        and (np.abs(column_sums(flat, sizes) - 1.0) <= _SUM_TOLERANCE).all()
-    ):
+    flat, sizes = join_columns(columns, len(columns[0])), tuple(a.shape[1] for a in columns)
+    is_distribution = np.abs(column_sums(flat, sizes) - 1.0) <= _SUM_TOLERANCE
+    if np.isfinite(flat).all() and (flat >= 0).all() and is_distribution.all():
         return
     for j, probs in enumerate(columns):
-        _check_simplex(probs, f"category_probs[{j}]")
+        _check_probs(probs, f"category_probs[{j}]")
 
 
-def _mean(concentration: Array) -> Array:
+def _dirichlet_mean(concentration: Array) -> Array:
     return np.asarray(concentration / concentration.sum(axis=-1, keepdims=True))
 
 
 def _beta_interval(concentration: Array, tails: tuple[float, float]) -> tuple[Array, ...]:
     rest = concentration.sum(axis=-1, keepdims=True) - concentration
-    certain = rest <= 0  # a single category or state has probability one
-    safe = np.where(certain, 1.0, rest)
-    return tuple(
-        np.where(certain, 1.0, stats.beta.ppf(tail, concentration, safe)) for tail in tails
-    )
+    is_certain = rest <= 0  # a single category or state has probability one
+    safe = np.where(is_certain, 1.0, rest)
+    bounds = (stats.beta.ppf(tail, concentration, safe) for tail in tails)
+    return tuple(np.where(is_certain, 1.0, bound) for bound in bounds)
 
 
-def _reordered(params: Any, order: Array, transition: str) -> list[Any]:
+def _reorder_fields(params: Any, order: Array, transition: str) -> list[Any]:
     if sorted(order.tolist()) != list(range(params.n_states)):
         raise ConfigError(
             f"order must name each of the {params.n_states} states once; found {order.tolist()}"
@@ -294,3 +280,78 @@ def _reordered(params: Any, order: Array, transition: str) -> list[Any]:
         else:
             values.append(value[order])
     return values
+
+
+def sample_panel(
+    params: HMMParams | VariationalParams, lengths: ArrayLike, rng: np.random.Generator
+) -> tuple[Panel, NDArray[np.int64]]:
+    """Draw sequences of the given lengths: the panel and the hidden path [N].
+
+    A posterior is used at its mean.
+    """
+    sizes = np.atleast_1d(np.asarray(lengths))
+    if sizes.ndim != 1 or sizes.size == 0 or sizes.dtype.kind not in "ui" or sizes.min() < 1:
+        raise DataError(
+            f"lengths must be whole numbers of at least 1, one per sequence; found {lengths!r}"
+        )
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    states = np.empty(int(offsets[-1]), np.int64)
+    initial = np.repeat(params.initial_probs[None], len(sizes), axis=0)
+    states[offsets[:-1]] = _draw_categories(initial, rng)
+    for t in range(1, int(sizes.max())):  # all sequences step together
+        rows = offsets[:-1][sizes > t] + t
+        states[rows] = _draw_categories(params.transition_matrix[states[rows - 1]], rng)
+    noise = rng.standard_normal((len(states), params.means.shape[1]))
+    continuous = params.means[states] + np.sqrt(params.variances)[states] * noise
+    categorical = np.empty((len(states), len(params.n_categories)), np.int64)
+    for j, probs in enumerate(params.category_probs):
+        for k in range(params.n_states):
+            rows, p = np.flatnonzero(states == k), probs[k] / probs[k].sum()
+            categorical[rows, j] = rng.choice(probs.shape[1], size=len(rows), p=p)
+    panel = Panel.from_arrays(continuous, categorical, sizes, n_categories=params.n_categories)
+    return panel, states
+
+
+def _draw_categories(probs: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw one category per row of probabilities."""
+    cumulative = np.cumsum(probs, axis=1)
+    draws = rng.random((len(probs), 1)) * cumulative[:, -1:]
+    return np.asarray((draws >= cumulative[:, :-1]).sum(axis=1), dtype=np.int64)
+
+
+def align_states(reference: ArrayLike, other: ArrayLike) -> NDArray[np.int64]:
+    """Return the order of the other fit's states that best matches the reference's.
+
+    Both are posteriors [N, K] or decoded paths [N] of the same rows. With the result `order`,
+    `other[:, order]` lines up with the reference's columns, `params.reorder(order)` with its
+    parameters, and `np.argsort(order)[path]` with its paths. If the numbers of states differ, the
+    smaller fit is padded with empty states.
+    """
+    first, second = np.asarray(reference), np.asarray(other)
+    has_shapes = first.ndim in (1, 2) and second.ndim in (1, 2)
+    if not has_shapes or len(first) != len(second) or len(first) == 0:
+        raise DataError(
+            f"both must describe the same rows; found shapes {first.shape} and {second.shape}"
+        )
+    width = max(_count_states(first), _count_states(second))
+    overlap = _as_probs(first, width).T @ _as_probs(second, width)
+    return np.asarray(linear_sum_assignment(-overlap)[1], dtype=np.int64)
+
+
+def _count_states(values: Array) -> int:
+    if values.ndim == 2:
+        if not np.isfinite(values).all():
+            raise DataError("posteriors must be finite")
+        return int(values.shape[1])
+    if values.dtype.kind not in "ui" or values.min() < 0:
+        raise DataError("expected posteriors [N, K] or a path [N] of state numbers")
+    return int(values.max()) + 1
+
+
+def _as_probs(values: Array, width: int) -> Array:
+    probs = np.zeros((len(values), width))
+    if values.ndim == 2:
+        probs[:, : values.shape[1]] = values
+    else:
+        probs[np.arange(len(values)), values] = 1.0
+    return probs

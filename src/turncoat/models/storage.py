@@ -1,4 +1,4 @@
-"""Saved models: parameters and, beside them, the settings and the report of the fit."""
+"""Saved models: parameters, settings, the report of the fit and, if there is one, the encoder."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import os
 from dataclasses import asdict, fields
 from typing import Any
 
+from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.fitting import FitReport, RestartReport
+from turncoat.models.neural.encoder import Encoder, EncoderLayout, TrainingReport
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
-from turncoat.models.neural.storage import NOT_SAVED, pack_encoder, settle_encoder, unpack_encoder
 from turncoat.models.parameters import Prior
 from turncoat.models.variational import VariationalHMM
-from turncoat.storage import Format
+from turncoat.storage import BundleFormat
 
-MODEL = Format("model", version=1)
+MODEL = BundleFormat("model", version=2)
 _KINDS: dict[str, type[HiddenMarkovModel[Any]]] = {
     kind.__name__: kind for kind in (BaumWelchHMM, VariationalHMM, NeuralVariationalHMM)
 }
-_NOT_SAVED = (
-    "init",
-    "progress",
-    "n_threads",
-    *NOT_SAVED,
-)  # facts about a session, not about the model
+# Settings of a session, not of the model. The encoder is packed on its own.
+_NOT_SAVED = ("init", "progress", "n_threads", "encoder")
+_ENCODER_NOT_SAVED = ("device", "checkpoint_dir")
+_PREFIX = "encoder."
 
 
 def save_model(model: HiddenMarkovModel[Any], folder: str | os.PathLike[str]) -> None:
-    """Write a fitted model into a folder of its own; a model already there is replaced in one instant, or not at all."""
+    """Write a fitted model into its own folder, replacing an earlier model atomically."""
     MODEL.save(folder, *pack_model(model))
 
 
 def load_model(folder: str | os.PathLike[str]) -> BaumWelchHMM | VariationalHMM:
-    """Read a saved model; a `BundleError` says what is wrong with one that cannot be trusted."""
+    """Read a saved model; raise a BundleError for a damaged or unknown one."""
     content, arrays = MODEL.load(folder)
     try:
         return unpack_model(content, arrays)
@@ -44,9 +44,9 @@ def load_model(folder: str | os.PathLike[str]) -> BaumWelchHMM | VariationalHMM:
         ) from problem
 
 
-def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A fitted model as plain content and arrays."""
-    params = model._fitted()
+def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return a fitted model as JSON content and arrays."""
+    params = model._get_params()
     settings = {k: v for k, v in model.get_params(deep=False).items() if k not in _NOT_SAVED}
     if isinstance(settings.get("prior"), Prior):
         settings["prior"] = asdict(settings["prior"])
@@ -57,58 +57,86 @@ def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str,
         "n_categories": list(params.n_categories),
         "fit_report": None if report is None else asdict(report),
     }
-    arrays = _flatten(params)
+    arrays: dict[str, Array] = {}
+    for field in fields(params):
+        value = getattr(params, field.name)
+        if isinstance(value, tuple):
+            arrays |= {f"{field.name}.{j}": array for j, array in enumerate(value)}
+        else:
+            arrays[field.name] = value
     if isinstance(model, NeuralVariationalHMM):
-        content["encoder"], tensors = pack_encoder(model)
-        arrays |= tensors
+        content["encoder"], encoder_arrays = pack_encoder(model)
+        arrays |= encoder_arrays
     return content, arrays
 
 
-def unpack_model(content: dict[str, Any], arrays: dict[str, Any]) -> BaumWelchHMM | VariationalHMM:
-    """The model that `pack_model` took apart; a LookupError, TypeError or ValueError if it makes no sense."""
+def unpack_model(
+    content: dict[str, Any], arrays: dict[str, Array]
+) -> BaumWelchHMM | VariationalHMM:
+    """Rebuild the model of `pack_model`.
+
+    Raises a LookupError, TypeError, ValueError or ConfigError for content that makes no sense.
+    """
     kind = _KINDS[content["kind"]]
     settings = dict(content["settings"])
     if settings.get("prior") is not None:
         settings["prior"] = Prior(**settings["prior"])
-    params = _unflatten(kind.params_type, arrays, len(content["n_categories"]))
+    values: dict[str, Any] = {}
+    for field in fields(kind.params_type):
+        if field.name.startswith("category"):
+            columns = range(len(content["n_categories"]))
+            values[field.name] = tuple(arrays[f"{field.name}.{j}"] for j in columns)
+        else:
+            values[field.name] = arrays[field.name]
     settings.pop("n_states")
-    if "encoder" in content:
-        settings["encoder"] = unpack_encoder(content["encoder"], arrays)
-    model = kind.from_params(params, **settings)
-    if "encoder" in content:
-        settle_encoder(model, content["encoder"])
+    encoder = content.get("encoder")
+    if encoder is not None:
+        settings["encoder"] = unpack_encoder(encoder, arrays)
+    model = kind.from_params(kind.params_type(**values), **settings)
+    if encoder is not None and encoder["settings"] is not None:
+        model.set_params(encoder=Encoder(**encoder["settings"]))
     report = content["fit_report"]
     if report is not None:
-        model.fit_report_ = _report(report)
+        model.fit_report_ = _unpack_report(report)
         model.lower_bound_ = model.fit_report_.history[-1]
     if not isinstance(model, BaumWelchHMM | VariationalHMM):
         raise ValueError(f"unknown kind of model {content['kind']!r}")
     return model
 
 
-def _flatten(params: Any) -> dict[str, Any]:
-    tensors: dict[str, Any] = {}
-    for field in fields(params):
-        value = getattr(params, field.name)
-        tensors |= (
-            {field.name: value}
-            if not isinstance(value, tuple)
-            else {f"{field.name}.{j}": a for j, a in enumerate(value)}
-        )
-    return tensors
-
-
-def _unflatten(kind: type, tensors: dict[str, Any], n_categorical: int) -> Any:
-    values: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.name.startswith("category"):
-            values[field.name] = tuple(tensors[f"{field.name}.{j}"] for j in range(n_categorical))
-        else:
-            values[field.name] = tensors[field.name]
-    return kind(**values)
-
-
-def _report(saved: dict[str, Any]) -> FitReport:
-    listed = {name: tuple(saved[name]) for name in ("history", "empty_states", "decreases")}
+def _unpack_report(saved: dict[str, Any]) -> FitReport:
+    tuples = {name: tuple(saved[name]) for name in ("history", "empty_states", "decreases")}
     restarts = tuple(RestartReport(**restart) for restart in saved["restarts"])
-    return FitReport(**{**saved, **listed, "restarts": restarts})
+    return FitReport(**{**saved, **tuples, "restarts": restarts})
+
+
+def pack_encoder(model: NeuralVariationalHMM) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return a fitted model's encoder as JSON content and arrays under ``encoder.``."""
+    encoder, settings = model.encoder_, None
+    if isinstance(model.encoder, Encoder):
+        params = model.encoder.get_params()
+        settings = {k: v for k, v in params.items() if k not in _ENCODER_NOT_SAVED}
+    content = {
+        "layout": asdict(encoder.layout),
+        "head_bias": encoder.head_bias,
+        "dropout": encoder.dropout,
+        "report": None if encoder.report is None else asdict(encoder.report),
+        "settings": settings,  # None where the encoder was given trained
+    }
+    return content, {f"{_PREFIX}{name}": array for name, array in encoder.arrays().items()}
+
+
+def unpack_encoder(content: dict[str, Any], arrays: dict[str, Array]) -> FrozenEncoder:
+    """Rebuild the encoder of `pack_encoder`; raises as `unpack_model`."""
+    saved, report = content["layout"], content["report"]
+    if report is not None:
+        losses = {name: tuple(report[name]) for name in ("train_losses", "validation_losses")}
+        report = TrainingReport(**{**report, **losses})
+    weights = {k.removeprefix(_PREFIX): a for k, a in arrays.items() if k.startswith(_PREFIX)}
+    return FrozenEncoder(
+        layout=EncoderLayout(**{**saved, "n_categories": tuple(saved["n_categories"])}),
+        head_bias=float(content["head_bias"]),
+        dropout=float(content["dropout"]),
+        report=report,
+        **weights,
+    )

@@ -1,99 +1,176 @@
-"""Tier 2 as an estimator."""
+"""Tier 2: the HMM with a posterior over its parameters, fitted by variational Bayes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+import numpy as np
+from scipy.special import digamma, gammaln
+
 from turncoat.models.base import HiddenMarkovModel
-from turncoat.models.initialisation import Columns
+from turncoat.models.fitting import NO_EVIDENCE
+from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.parameters import Prior, VariationalParams
-from turncoat.models.settings import Rule, instance, one_of, or_none
-from turncoat.models.tiers import Tier, VariationalBayes, expected_log_terms, predictive_terms
-from turncoat.numerics.coding import Terms
+from turncoat.models.validation import Rule, instance_of, one_of, or_none
+from turncoat.numerics.conjugate import (
+    category_divergence,
+    dirichlet_divergence,
+    expected_log_categories,
+    expected_log_probs,
+    normal_gamma_divergence,
+)
+from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
+from turncoat.numerics.structures import join_columns, split_columns
 
 
+@dataclass(frozen=True)
+class VariationalBayes:
+    """Updates of the Dirichlet and Normal-Gamma posteriors (method, section 4)."""
+
+    prior: Prior
+    n_columns: int
+
+    def build_log_model(self, params: VariationalParams) -> LogModel:
+        """Return the expected log densities under the posterior."""
+        return build_expected_log_model(params)
+
+    def update(
+        self, statistics: Statistics, previous: VariationalParams | None
+    ) -> VariationalParams:
+        """Return the prior plus the expected counts; a missing cell adds to no count."""
+        prior, counts = self.prior, np.maximum(statistics.observed, 0.0)
+        weight = np.where(counts > NO_EVIDENCE, counts, 1.0)
+        step = statistics.first / weight
+        average = statistics.reference + step
+        scatter = np.maximum(statistics.second - statistics.first * step, 0.0)
+        strength = prior.mean_strength + counts
+        shrinkage = prior.mean_strength * counts / strength * (average - prior.mean) ** 2
+        transition = prior.transition_concentration(len(statistics.initial))
+        categories = prior.category + statistics.categories
+        return VariationalParams(
+            initial_concentration=prior.initial + statistics.initial,
+            transition_concentration=transition + statistics.transitions,
+            location=(prior.mean_strength * prior.mean + counts * average) / strength,
+            mean_strength=strength,
+            dof=prior.total_dof(self.n_columns) + counts,
+            scale=prior.total_scale(self.n_columns) + scatter + shrinkage,
+            category_concentration=split_columns(categories, statistics.n_categories),
+        )
+
+    def penalty(self, params: VariationalParams) -> float:
+        """Return minus the divergence of the posterior from the prior.
+
+        The log-likelihood term plus this is the ELBO (E5).
+        """
+        prior = self.prior
+        categories = join_columns(params.category_concentration, params.n_states)
+        return -(
+            dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
+            + dirichlet_divergence(
+                params.transition_concentration, prior.transition_concentration(params.n_states)
+            )
+            + normal_gamma_divergence(
+                params.location,
+                params.mean_strength,
+                params.dof,
+                params.scale,
+                prior.mean,
+                prior.mean_strength,
+                prior.total_dof(self.n_columns),
+                prior.total_scale(self.n_columns),
+            )
+            + category_divergence(categories, prior.category, params.n_categories)
+        )
+
+    def floored_share(self, params: VariationalParams) -> float:
+        """Return 0: the prior keeps variances up, so there is no floor."""
+        return 0.0
+
+
+def build_expected_log_model(params: VariationalParams) -> LogModel:
+    """Return E[log .] under the posterior: used by the E-step, and by default for scoring."""
+    expected_log_precision = digamma(params.dof / 2.0) - np.log(params.scale / 2.0)
+    categories = join_columns(params.category_concentration, params.n_states)
+    return LogModel(
+        log_initial=expected_log_probs(params.initial_concentration),
+        log_transition=expected_log_probs(params.transition_concentration),
+        means=params.location,
+        scales=np.sqrt(params.dof / params.scale),
+        constants=0.5 * (expected_log_precision - LOG_TWO_PI - 1.0 / params.mean_strength),
+        log_categories=expected_log_categories(categories, params.n_categories),
+        n_categories=params.n_categories,
+    )
+
+
+def build_predictive_model(params: VariationalParams) -> LogModel:
+    """Return the posterior predictive: Student-t columns, posterior-mean probabilities."""
+    dof, strength = params.dof, params.mean_strength
+    width = np.sqrt(params.scale * (strength + 1.0) / (dof * strength))
+    log_norm = gammaln((dof + 1.0) / 2.0) - gammaln(dof / 2.0) - 0.5 * np.log(dof * np.pi)
+    return LogModel(
+        log_initial=log_allowing_zero(params.initial_probs),
+        log_transition=log_allowing_zero(params.transition_matrix),
+        means=params.location,
+        scales=1.0 / width,
+        constants=log_norm - np.log(width),
+        log_categories=np.log(join_columns(params.category_probs, params.n_states)),
+        n_categories=params.n_categories,
+        dof=dof,
+    )
+
+
+@dataclass(eq=False, repr=False)
 class VariationalHMM(HiddenMarkovModel[VariationalParams]):
-    """Hidden Markov model by variational Bayes: a posterior over every parameter, and a lower bound on the evidence.
+    """HMM by variational Bayes: a posterior over every parameter, and a bound on the evidence.
 
     Parameters
     ----------
-    n_states, n_restarts, max_iter, tol, restart_halving, random_state, precision, n_threads, init, progress
+    n_states, n_restarts, max_iter, tol, restart_halving, random_state, precision, n_threads, init,
+    progress, temperature
         As in `BaumWelchHMM`.
     prior
-        `Prior.weak()` by default, meant for standardised columns; `Prior.paper()` is the published one.
+        `Prior.weak()` by default, for standardised columns; `Prior.paper()` is the published one.
     emission
-        How sequences are scored once fitted: ``"expected-log"`` (as in fitting) or ``"predictive"``, which integrates the
-        posterior out: Student-t columns and posterior-mean probabilities.
+        How sequences are scored: ``"expected-log"`` (as in fitting), or ``"predictive"``, which
+        integrates out the posterior: Student-t columns and posterior-mean probabilities.
 
     Attributes
     ----------
     params_ : VariationalParams
-        What was fitted.
+        The fitted posterior.
     lower_bound_ : float
         The evidence lower bound (ELBO) at `params_`.
     fit_report_ : FitReport
-        How the fit went: convergence, every restart, floors, empty states, decreases.
+        Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
     rules: ClassVar[dict[str, Rule]] = {
         **HiddenMarkovModel.rules,
-        "prior": or_none(instance(Prior, "a Prior")),
+        "prior": or_none(instance_of("a Prior", Prior)),
         "emission": one_of("expected-log", "predictive"),
     }
     params_type = VariationalParams
 
-    def __init__(
-        self,
-        n_states: int,
-        *,
-        prior: Prior | None = None,
-        emission: str = "expected-log",
-        n_restarts: int = 5,
-        max_iter: int = 100,
-        tol: float = 1e-5,
-        restart_halving: bool = True,
-        random_state: int = 0,
-        precision: str = "float32",
-        n_threads: int | None = None,
-        init: VariationalParams | None = None,
-        progress: bool | None = None,
-        temperature: float = 1.0,
-    ) -> None:
-        self.n_states = n_states
-        self.prior = prior
-        self.emission = emission
-        self.n_restarts = n_restarts
-        self.max_iter = max_iter
-        self.tol = tol
-        self.restart_halving = restart_halving
-        self.random_state = random_state
-        self.precision = precision
-        self.n_threads = n_threads
-        self.init = init
-        self.progress = progress
-        self.temperature = temperature
+    prior: Prior | None = field(default=None, kw_only=True)
+    emission: str = field(default="expected-log", kw_only=True)
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
-        """The published settings for raw features: its prior, five full restarts, 100 iterations, tolerance 1e-3."""
-        published = {
-            "prior": Prior.paper(),
-            "n_restarts": 5,
-            "max_iter": 100,
-            "tol": 1e-3,
-            "restart_halving": False,
-        }
+        """Return a model with the published settings for raw features.
+
+        The published prior, five full restarts, 100 iterations and tolerance 1e-3.
+        """
+        published = {"prior": Prior.paper(), "tol": 1e-3, "restart_halving": False}
         return cls(n_states, **{**published, **overrides})
 
-    def _tier(self, columns: Columns) -> Tier[VariationalParams]:
-        return VariationalBayes(self.prior or Prior.weak(), len(columns.centre))
+    def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
+        return VariationalBayes(self.prior or Prior.weak(), len(columns.means))
 
-    def _scoring_name(self) -> str:
+    @property
+    def _emission_kind(self) -> str:
         return self.emission
 
-    def _scoring_terms(self, params: VariationalParams) -> Terms:
-        return (
-            expected_log_terms(params)
-            if self.emission == "expected-log"
-            else predictive_terms(params)
-        )
+    def _build_log_model(self, params: VariationalParams) -> LogModel:
+        is_predictive = self.emission == "predictive"
+        return build_predictive_model(params) if is_predictive else build_expected_log_model(params)

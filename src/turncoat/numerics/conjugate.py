@@ -6,41 +6,37 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from turncoat.arrays import Array
-from turncoat.numerics.ragged import Sizes, column_sums, starts
+from turncoat.numerics.structures import Sizes, column_starts, column_sums
 
 
 def expected_log_probs(concentration: Array) -> Array:
-    """E[log p] under Dirichlet rows (last axis)."""
+    """Return E[log p] under Dirichlet rows (last axis)."""
     return np.asarray(digamma(concentration) - digamma(concentration.sum(axis=-1, keepdims=True)))
 
 
 def expected_log_categories(concentration: Array, sizes: Sizes) -> Array:
-    """E[log p] under the Dirichlets of many columns side by side (see `ragged`)."""
+    """Return E[log p] under the Dirichlets of many columns, joined as by `join_columns`."""
     return np.asarray(digamma(concentration) - digamma(column_sums(concentration, sizes)))
 
 
 def category_divergence(posterior: Array, prior: float, sizes: Sizes) -> float:
-    """Sum over states and columns of KL(Dirichlet(posterior) || Dirichlet(prior, ..., prior)), columns side by side."""
-    firsts = starts(sizes)
-    posterior_totals = column_sums(posterior, sizes)[:, firsts]
+    """Return the sum over states and columns of KL(Dirichlet(posterior) || Dirichlet(prior, ...)).
+
+    The columns are joined as by `join_columns`.
+    """
+    posterior_totals = column_sums(posterior, sizes)[:, column_starts(sizes)]
     prior_totals = prior * np.asarray(sizes, dtype=np.float64)
     by_column = gammaln(posterior_totals) - gammaln(prior_totals)
-    by_category = (
-        gammaln(prior)
-        - gammaln(posterior)
-        + (posterior - prior) * expected_log_categories(posterior, sizes)
-    )
+    log_probs = expected_log_categories(posterior, sizes)
+    by_category = gammaln(prior) - gammaln(posterior) + (posterior - prior) * log_probs
     return float(by_column.sum() + by_category.sum())
 
 
 def dirichlet_divergence(posterior: Array, prior: Array) -> float:
-    """Sum over rows of KL(Dirichlet(posterior) || Dirichlet(prior))."""
+    """Return the sum over rows of KL(Dirichlet(posterior) || Dirichlet(prior))."""
     prior = np.broadcast_to(prior, posterior.shape)
-    log_norms = (
-        gammaln(posterior.sum(-1))
-        - gammaln(prior.sum(-1))
-        + (gammaln(prior) - gammaln(posterior)).sum(-1)
-    )
+    log_norms = gammaln(posterior.sum(-1)) - gammaln(prior.sum(-1))
+    log_norms += (gammaln(prior) - gammaln(posterior)).sum(-1)
     return float(np.sum(log_norms + ((posterior - prior) * expected_log_probs(posterior)).sum(-1)))
 
 
@@ -54,7 +50,10 @@ def normal_gamma_divergence(
     prior_dof: float,
     prior_scale: float,
 ) -> float:
-    """Sum over cells of KL between Normal-Gammas with shape dof / 2 and rate scale / 2 (E3: the diagonal form)."""
+    """Return the sum over cells of KL between Normal-Gammas (E3: the diagonal form).
+
+    The Gammas have shape dof / 2 and rate scale / 2.
+    """
     shape, rate = dof / 2.0, scale / 2.0
     prior_shape, prior_rate = prior_dof / 2.0, prior_scale / 2.0
     precision = shape / rate

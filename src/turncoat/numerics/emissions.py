@@ -1,4 +1,4 @@
-"""Compiled emission kernels: how well each state explains each row of a block."""
+"""Compiled emission kernels: the log density of each row of a block under each state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.compiled import compiled
-from turncoat.numerics.structures import Observations, Potentials, Scratch
+from turncoat.numerics.jit import jit
+from turncoat.numerics.structures import KernelTables, Observations, Scratch
 from turncoat.numerics.vectors import (
     add,
     convert,
@@ -31,9 +31,9 @@ from turncoat.numerics.vectors import (
 TILE_ROWS = 4
 
 
-@compiled
+@jit
 def load_block(continuous: Array, first: int, last: int, shift: Array, block: Array) -> None:
-    """Copy rows first..last into the padded block, shifted; rows up to the next whole tile are cleared."""
+    """Copy rows first..last, shifted, into the padded block; clear rows up to a whole tile."""
     n_rows, n_columns = last - first, continuous.shape[1]
     like = load16(block, (0, 0))
     for t in range(n_rows):
@@ -49,7 +49,7 @@ def load_block(continuous: Array, first: int, last: int, shift: Array, block: Ar
             store(block, (t, d), splat(0.0, like))
 
 
-@compiled
+@jit
 def _load_cells(
     continuous: Array, row: int, d: int, shift: Array, block: Array, t: int, like: Any
 ) -> None:
@@ -58,7 +58,7 @@ def _load_cells(
     store(block, (t, d), convert(subtract(cells, offset), like))
 
 
-@compiled
+@jit
 def _tile_of_four(block: Array, r: int, scale: Array, location: Array, k: int, out: Array) -> None:
     """Squared distances of four rows to four states: sixteen sums in registers."""
     nothing = splat(0.0, load16(scale, (0, 0)))
@@ -67,45 +67,25 @@ def _tile_of_four(block: Array, r: int, scale: Array, location: Array, k: int, o
     a20 = a21 = a22 = a23 = nothing
     a30 = a31 = a32 = a33 = nothing
     for d in range(0, block.shape[1], 16):
-        s0, s1, s2, s3 = (
-            load16(scale, (k, d)),
-            load16(scale, (k + 1, d)),
-            load16(scale, (k + 2, d)),
-            load16(scale, (k + 3, d)),
-        )
+        s0, s1 = load16(scale, (k, d)), load16(scale, (k + 1, d))
+        s2, s3 = load16(scale, (k + 2, d)), load16(scale, (k + 3, d))
         m0, m1 = load16(location, (k, d)), load16(location, (k + 1, d))
         m2, m3 = load16(location, (k + 2, d)), load16(location, (k + 3, d))
         x = load16(block, (r, d))
-        t0, t1, t2, t3 = (
-            residual(x, s0, m0),
-            residual(x, s1, m1),
-            residual(x, s2, m2),
-            residual(x, s3, m3),
-        )
+        t0, t1 = residual(x, s0, m0), residual(x, s1, m1)
+        t2, t3 = residual(x, s2, m2), residual(x, s3, m3)
         a00, a01, a02, a03 = fma(t0, t0, a00), fma(t1, t1, a01), fma(t2, t2, a02), fma(t3, t3, a03)
         x = load16(block, (r + 1, d))
-        t0, t1, t2, t3 = (
-            residual(x, s0, m0),
-            residual(x, s1, m1),
-            residual(x, s2, m2),
-            residual(x, s3, m3),
-        )
+        t0, t1 = residual(x, s0, m0), residual(x, s1, m1)
+        t2, t3 = residual(x, s2, m2), residual(x, s3, m3)
         a10, a11, a12, a13 = fma(t0, t0, a10), fma(t1, t1, a11), fma(t2, t2, a12), fma(t3, t3, a13)
         x = load16(block, (r + 2, d))
-        t0, t1, t2, t3 = (
-            residual(x, s0, m0),
-            residual(x, s1, m1),
-            residual(x, s2, m2),
-            residual(x, s3, m3),
-        )
+        t0, t1 = residual(x, s0, m0), residual(x, s1, m1)
+        t2, t3 = residual(x, s2, m2), residual(x, s3, m3)
         a20, a21, a22, a23 = fma(t0, t0, a20), fma(t1, t1, a21), fma(t2, t2, a22), fma(t3, t3, a23)
         x = load16(block, (r + 3, d))
-        t0, t1, t2, t3 = (
-            residual(x, s0, m0),
-            residual(x, s1, m1),
-            residual(x, s2, m2),
-            residual(x, s3, m3),
-        )
+        t0, t1 = residual(x, s0, m0), residual(x, s1, m1)
+        t2, t3 = residual(x, s2, m2), residual(x, s3, m3)
         a30, a31, a32, a33 = fma(t0, t0, a30), fma(t1, t1, a31), fma(t2, t2, a32), fma(t3, t3, a33)
     store(out, (r, k), totals(a00, a01, a02, a03))
     store(out, (r + 1, k), totals(a10, a11, a12, a13))
@@ -113,32 +93,26 @@ def _tile_of_four(block: Array, r: int, scale: Array, location: Array, k: int, o
     store(out, (r + 3, k), totals(a30, a31, a32, a33))
 
 
-@compiled
+@jit
 def _tile_of_one(block: Array, r: int, scale: Array, location: Array, k: int, out: Array) -> None:
-    """Squared distances of four rows to one state, for the states left over by `_tile_of_four`."""
+    """Squared distances of four rows to one state, for the states after the last four."""
     nothing = splat(0.0, load16(scale, (0, 0)))
     a0 = a1 = a2 = a3 = nothing
     for d in range(0, block.shape[1], 16):
         s, m = load16(scale, (k, d)), load16(location, (k, d))
         t0, t1 = residual(load16(block, (r, d)), s, m), residual(load16(block, (r + 1, d)), s, m)
-        t2, t3 = (
-            residual(load16(block, (r + 2, d)), s, m),
-            residual(load16(block, (r + 3, d)), s, m),
-        )
+        t2 = residual(load16(block, (r + 2, d)), s, m)
+        t3 = residual(load16(block, (r + 3, d)), s, m)
         a0, a1, a2, a3 = fma(t0, t0, a0), fma(t1, t1, a1), fma(t2, t2, a2), fma(t3, t3, a3)
-    out[r, k], out[r + 1, k], out[r + 2, k], out[r + 3, k] = (
-        total(a0),
-        total(a1),
-        total(a2),
-        total(a3),
-    )
+    out[r, k], out[r + 1, k] = total(a0), total(a1)
+    out[r + 2, k], out[r + 3, k] = total(a2), total(a3)
 
 
-@compiled
+@jit
 def gaussian_distances(
     block: Array, n_rows: int, scale: Array, location: Array, out: Array
 ) -> None:
-    """Sum of t^2 over the cells that are there, for every row of the block and every state."""
+    """Write the sum of t^2 over the present cells, for every row of the block and every state."""
     n_states = scale.shape[0]
     whole = n_states - n_states % 4
     for r in range(0, n_rows, TILE_ROWS):
@@ -148,7 +122,7 @@ def gaussian_distances(
             _tile_of_one(block, r, scale, location, k, out)
 
 
-@compiled
+@jit
 def student_distances(
     block: Array,
     n_rows: int,
@@ -158,7 +132,10 @@ def student_distances(
     inverse_dof: Array,
     out: Array,
 ) -> None:
-    """Twice the sum of half_dof * log(1 + t^2 / dof): the Student counterpart of a squared distance, in float64."""
+    """Write twice the sum of half_dof * log(1 + t^2 / dof), in float64.
+
+    This is the Student counterpart of a squared distance.
+    """
     like = load8(half_dof, (0, 0))
     one = splat(1.0, like)
     for t in range(n_rows):
@@ -175,38 +152,35 @@ def student_distances(
             out[t, k] = 2.0 * total(summed)
 
 
-@compiled
+@jit
 def _exact_distances(
-    continuous: Array, row: int, potentials: Potentials, out: Array, place: int
+    continuous: Array, row: int, tables: KernelTables, out: Array, place: int
 ) -> None:
-    """Subtract half of one row's squared distances in float64, for values so far out that float32 overflows."""
-    for k in range(potentials.n_states):
+    """Subtract half of one row's squared distances in float64, where float32 overflows."""
+    for k in range(tables.n_states):
         summed = 0.0
         for d in range(continuous.shape[1]):
             x = np.float64(continuous[row, d])
             if x == x:
-                t = (x - np.float64(potentials.shift[d])) * potentials.scale[
-                    k, d
-                ] - potentials.location[k, d]
+                away = x - np.float64(tables.shift[d])
+                t = away * tables.scale[k, d] - tables.location[k, d]
                 summed += t * t
         out[place, k] -= 0.5 * summed
 
 
-@compiled
+@jit
 def _table_terms(
-    observations: Observations,
-    potentials: Potentials,
-    n_rows: int,
-    first: int,
-    emissions: Array,
-    target: int,
+    obs: Observations, tables: KernelTables, n_rows: int, first: int, emissions: Array, target: int
 ) -> None:
-    """Write constant, flag and level terms of rows first... to emissions; two rows at a time, each in the same fixed order."""
-    flags, levels = observations.flags, observations.levels
-    flag_tables, level_table = potentials.flag_tables, potentials.level_table
+    """Write constant, flag and level terms of rows first... to emissions, two rows at a time.
+
+    Each row's terms are added in the same fixed order.
+    """
+    flags, levels = obs.flags, obs.levels
+    flag_tables, level_table = tables.flag_tables, tables.level_table
     for base in range(0, emissions.shape[1], 8):
-        constant = load8(potentials.constant, (base,))
-        nothing = splat(0.0, load8(potentials.level_table, (0, base)))
+        constant = load8(tables.constant, (base,))
+        nothing = splat(0.0, load8(tables.level_table, (0, base)))
         for t in range(0, n_rows, 2):
             a, b = first + t, first + min(t + 1, n_rows - 1)
             sum_a = sum_b = nothing
@@ -220,40 +194,40 @@ def _table_terms(
             store(emissions, (target + b - first, base), add(constant, convert(sum_b, constant)))
 
 
-@compiled
+@jit
 def _distances(
-    observations: Observations, potentials: Potentials, scratch: Scratch, first: int, last: int
+    obs: Observations, tables: KernelTables, scratch: Scratch, first: int, last: int
 ) -> None:
-    """Load rows first..last and measure them against every state."""
-    load_block(observations.continuous, first, last, potentials.shift, scratch.block)
-    if potentials.half_dof.shape[0] > 0:
+    """Load rows first..last and write their distances to every state."""
+    load_block(obs.continuous, first, last, tables.shift, scratch.block)
+    if tables.half_dof.shape[0] > 0:
         student_distances(
             scratch.block,
             last - first,
-            potentials.scale,
-            potentials.location,
-            potentials.half_dof,
-            potentials.inverse_dof,
+            tables.scale,
+            tables.location,
+            tables.half_dof,
+            tables.inverse_dof,
             scratch.distances,
         )
     else:
         gaussian_distances(
-            scratch.block, last - first, potentials.scale, potentials.location, scratch.distances
+            scratch.block, last - first, tables.scale, tables.location, scratch.distances
         )
 
 
-@compiled
+@jit
 def _with_distance(emissions: Array, place: int, distances: Array, t: int, base: int) -> Any:
-    """Eight states' terms of one row, less half their distances."""
+    """Return eight states' terms of one row, minus half their distances."""
     value = load8(emissions, (place, base))
     return fma(convert(load8(distances, (t, base)), value), splat(-0.5, value), value)
 
 
-@compiled
+@jit
 def _find_peaks(
     emissions: Array, distances: Array, n_rows: int, target: int, shifts: Array
 ) -> bool:
-    """Note each row's largest emission; says whether every row has one that is finite."""
+    """Write each row's largest emission to `shifts`; return whether all of them are finite."""
     finite = True
     for t in range(n_rows):
         top = -math.inf
@@ -264,28 +238,21 @@ def _find_peaks(
     return finite
 
 
-@compiled
-def _measure_again(
-    observations: Observations,
-    potentials: Potentials,
-    scratch: Scratch,
-    n_rows: int,
-    first: int,
-    target: int,
+@jit
+def _recompute_exactly(
+    obs: Observations, tables: KernelTables, scratch: Scratch, n_rows: int, first: int, target: int
 ) -> None:
-    """Give the rows without a finite peak their exact distances, and their peak with them."""
+    """Recompute rows without a finite peak in float64, and their peaks."""
     for t in range(n_rows):
         place = target + t
         if scratch.shifts[place] == -math.inf:
-            _exact_distances(
-                observations.continuous, first + t, potentials, scratch.emissions, place
-            )
-            for k in range(potentials.n_states):
+            _exact_distances(obs.continuous, first + t, tables, scratch.emissions, place)
+            for k in range(tables.n_states):
                 scratch.distances[t, k] = 0.0
                 scratch.shifts[place] = max(scratch.shifts[place], scratch.emissions[place, k])
 
 
-@compiled
+@jit
 def _shift_rows(
     emissions: Array, distances: Array, n_rows: int, target: int, shifts: Array, linear: bool
 ) -> None:
@@ -297,39 +264,30 @@ def _shift_rows(
             store(emissions, (target + t, base), exp(value) if linear else value)
 
 
-@compiled
+@jit
 def block_emissions(
-    observations: Observations,
-    potentials: Potentials,
-    scratch: Scratch,
-    first: int,
-    last: int,
-    target: int,
+    obs: Observations, tables: KernelTables, scratch: Scratch, first: int, last: int, target: int
 ) -> None:
-    """Write the emissions of rows first..last to scratch rows target..., shifted by each row's maximum.
+    """Write the emissions of rows first..last to scratch rows target..., shifted by their maximum.
 
-    The shift goes to `scratch.shifts`. In the scaled (linear) recursion the emissions are exponentiated here. A row's
-    emissions depend on that row alone, bit for bit: not on its neighbours, nor on what the rest of the panel is missing.
-    Each step is a loop of its own: short loops overlap their rows, one long loop waits for each row's peak.
+    The shift goes to `scratch.shifts`. For the scaled (linear) recursion the emissions are
+    exponentiated. A row's emissions depend on that row alone, bit for bit: not on its neighbours,
+    nor on missing values elsewhere in the panel. Each step is its own short loop, because one long
+    loop would wait for each row's peak.
     """
-    emissions, distances, anchors, shifts = (
-        scratch.emissions,
-        scratch.distances,
-        observations.anchors,
-        scratch.shifts,
-    )
+    emissions, distances = scratch.emissions, scratch.distances
+    anchors, shifts = obs.anchors, scratch.shifts
     n_rows = last - first
-    has_columns = observations.continuous.shape[1] > 0
+    has_columns = obs.continuous.shape[1] > 0
     if has_columns:
-        _distances(observations, potentials, scratch, first, last)
-    _table_terms(observations, potentials, n_rows, first, emissions, target)
+        _distances(obs, tables, scratch, first, last)
+    _table_terms(obs, tables, n_rows, first, emissions, target)
     if anchors.shape[0] > 0:
         for t in range(n_rows):
             for base in range(0, emissions.shape[1], 8):
-                anchor = load8(potentials.anchor_table, (anchors[first + t], base))
-                store(
-                    emissions, (target + t, base), add(load8(emissions, (target + t, base)), anchor)
-                )
+                place = (target + t, base)
+                anchor = load8(tables.anchor_table, (anchors[first + t], base))
+                store(emissions, place, add(load8(emissions, place), anchor))
     if not _find_peaks(emissions, distances, n_rows, target, shifts) and has_columns:
-        _measure_again(observations, potentials, scratch, n_rows, first, target)
-    _shift_rows(emissions, distances, n_rows, target, shifts, potentials.linear)
+        _recompute_exactly(obs, tables, scratch, n_rows, first, target)
+    _shift_rows(emissions, distances, n_rows, target, shifts, tables.linear)

@@ -1,6 +1,7 @@
-"""Runs the compiled passes over all sequences on several threads. The result never depends on how many.
+"""Runs the compiled passes over all sequences on several threads. Results do not depend on how many.
 
-Sequences are cut into chunks by their lengths and the model's size; each chunk's sums are its own and are added in chunk order.
+Chunks of sequences follow from the sequences' lengths and the model's size. Each chunk has its own
+sums, and these are added in chunk order.
 """
 
 from __future__ import annotations
@@ -12,183 +13,175 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.compiled import compiled
-from turncoat.numerics.passes import (
+from turncoat.numerics.chunks import (
     COLLECT,
     FILTER,
     SMOOTH,
+    collect_weighted_chunks,
     decode_chunks,
     infer_chunks,
-    weigh_chunks,
 )
+from turncoat.numerics.jit import jit
 from turncoat.numerics.structures import (
+    KernelSums,
+    KernelTables,
     Observations,
-    Plan,
-    Potentials,
     Scratch,
-    Sums,
-    sums_bytes,
+    WorkPlan,
     zero_sums,
 )
 
 BLOCK_ROWS = 1024
-_SMALLEST_CHUNK, _LARGEST_CHUNK, _CHUNKS = 1024, 16384, 32
-_MOST_BYTES = 1 << 27  # for the sums of all chunks together
+_MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS, _N_CHUNKS = 1024, 16384, 32
+_MAX_SUMS_BYTES = 1 << 27  # of all chunks together
 
 
 def available_threads() -> int:
-    """Processors this process may run on."""
+    """Return the number of processors this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS, part_bytes: int = 0) -> Plan:
-    """Group whole sequences into cache-sized groups and groups into chunks of roughly equal rows.
+def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS, part_bytes: int = 0) -> WorkPlan:
+    """Group whole sequences into cache-sized groups, and groups into chunks of similar size.
 
-    Models with very large tables, whose sums take `part_bytes` a chunk, get fewer chunks.
+    Models with very large tables, whose sums take `part_bytes` per chunk, get fewer chunks.
     """
     n_rows = int(offsets[-1])
-    chunk_rows = min(max(n_rows // _CHUNKS, _SMALLEST_CHUNK), _LARGEST_CHUNK)
-    chunk_rows = max(chunk_rows, n_rows * part_bytes // _MOST_BYTES)
+    chunk_rows = min(max(n_rows // _N_CHUNKS, _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS)
+    chunk_rows = max(chunk_rows, n_rows * part_bytes // _MAX_SUMS_BYTES)
     groups = _cut(offsets, block_rows)
     chunks = _cut(offsets[groups], chunk_rows)
     order = np.argsort(-np.diff(offsets[groups][chunks]), kind="stable")
     longest = int(np.diff(offsets[groups]).max())
-    return Plan(groups, chunks, order, block_rows, longest)
+    return WorkPlan(groups, chunks, order, block_rows, longest)
 
 
-@compiled
-def _cut(offsets: Array, most_rows: int) -> Array:
-    """Cut consecutive pieces into runs of at most `most_rows` rows; a longer piece is a run of its own."""
+@jit
+def _cut(offsets: Array, max_rows: int) -> Array:
+    """Cut pieces into runs of at most `max_rows` rows; a longer piece is a run of its own."""
     cuts = np.empty_like(offsets)
     cuts[0] = 0
     n_cuts = 1
     for piece in range(1, offsets.shape[0]):
-        if offsets[piece] - offsets[cuts[n_cuts - 1]] > most_rows and cuts[n_cuts - 1] < piece - 1:
+        if offsets[piece] - offsets[cuts[n_cuts - 1]] > max_rows and cuts[n_cuts - 1] < piece - 1:
             cuts[n_cuts] = piece - 1
             n_cuts += 1
     cuts[n_cuts] = offsets.shape[0] - 1
     return cuts[: n_cuts + 1].copy()
 
 
-def _scratch(potentials: Potentials, plan: Plan, collecting: bool) -> Scratch:
-    working = potentials.scale.dtype
-    width = potentials.initial.shape[0]
-    n_patterns = 256 * potentials.flag_tables.shape[0] if collecting else 0
+def _allocate_scratch(tables: KernelTables, plan: WorkPlan, collecting: bool) -> Scratch:
+    working, width = tables.scale.dtype, tables.initial.shape[0]
+    n_patterns = 256 * tables.flag_tables.shape[0] if collecting else 0
     return Scratch(
-        block=np.zeros((plan.block_rows, potentials.scale.shape[1]), working),
+        block=np.zeros((plan.block_rows, tables.scale.shape[1]), working),
         distances=np.zeros((plan.block_rows, width), working),
         emissions=np.zeros((plan.longest, width)),
         shifts=np.zeros(plan.longest),
         posteriors=np.zeros((plan.longest, width)),
-        filtered=np.zeros((plan.longest if potentials.linear else 0, width)),
-        log_joint=np.zeros((0 if potentials.linear else plan.longest, width)),
+        filtered=np.zeros((plan.longest if tables.linear else 0, width)),
+        log_joint=np.zeros((0 if tables.linear else plan.longest, width)),
         weights=np.zeros((plan.block_rows, width), working),
-        rows=np.zeros((potentials.n_states, plan.block_rows), np.int64),
-        kept=np.zeros(potentials.n_states, np.int64),
+        rows=np.zeros((tables.n_states, plan.block_rows), np.int64),
+        n_rows=np.zeros(tables.n_states, np.int64),
         pattern_counts=np.zeros((n_patterns, width)),
         pair_weights=np.zeros((width, width)),
         vectors=np.zeros((4, width)),
     )
 
 
-def _on_threads(
-    potentials: Potentials,
-    plan: Plan,
+def _run_threads(
+    tables: KernelTables,
+    plan: WorkPlan,
     collecting: bool,
     n_threads: int,
     work: Callable[[Array, Scratch], None],
 ) -> None:
-    """Run work(tickets, scratch) on every thread, this one included, each with scratch memory of its own; tickets number the chunks."""
-    tickets = np.zeros(1, np.int64)
-    others = min(n_threads, len(plan.order)) - 1
-    with ThreadPoolExecutor(max(others, 1)) as pool:
+    """Run work(queue, scratch) on every thread, this one included, each with its own scratch."""
+    queue = np.zeros(1, np.int64)
+    n_others = min(n_threads, len(plan.order)) - 1
+    with ThreadPoolExecutor(max(n_others, 1)) as pool:
         tasks = [
-            pool.submit(work, tickets, _scratch(potentials, plan, collecting))
-            for _ in range(others)
+            pool.submit(work, queue, _allocate_scratch(tables, plan, collecting))
+            for _ in range(n_others)
         ]
-        work(tickets, _scratch(potentials, plan, collecting))
+        work(queue, _allocate_scratch(tables, plan, collecting))
         for task in tasks:
             task.result()
 
 
-def _added(parts: Sums) -> Sums:
-    """All parts added in order, as a single part."""
-    return Sums(*(np.add.reduce(field, axis=0, keepdims=True) for field in parts))
+def _plan_sums(obs: Observations, tables: KernelTables) -> tuple[WorkPlan, KernelSums]:
+    """Return a plan and zero sums with a part per chunk."""
+    part_bytes = sum(field.nbytes for field in zero_sums(tables, 1))
+    plan = make_plan(obs.offsets, part_bytes=part_bytes)
+    return plan, zero_sums(tables, len(plan.order))
+
+
+def _add_parts(parts: KernelSums) -> KernelSums:
+    """Add all parts in order; return a single part."""
+    return KernelSums(*(np.add.reduce(field, axis=0, keepdims=True) for field in parts))
 
 
 def collect(
-    observations: Observations, potentials: Potentials, n_threads: int = 1
-) -> tuple[Sums, Array]:
-    """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
-    plan = make_plan(observations.offsets, part_bytes=sums_bytes(potentials))
-    parts = zero_sums(potentials, len(plan.order))
-    log_likelihoods = np.zeros(len(observations.offsets) - 1)
+    obs: Observations, tables: KernelTables, n_threads: int = 1
+) -> tuple[KernelSums, Array]:
+    """Return the expected sufficient statistics, and the log-likelihood of each sequence [U]."""
+    plan, parts = _plan_sums(obs, tables)
+    log_likelihoods = np.zeros(len(obs.offsets) - 1)
     no_probs = np.zeros((0, 0))
 
-    def work(tickets: Array, scratch: Scratch) -> None:
-        infer_chunks(
-            observations,
-            potentials,
-            plan,
-            tickets,
-            scratch,
-            COLLECT,
-            no_probs,
-            log_likelihoods,
-            parts,
-        )
+    def work(queue: Array, scratch: Scratch) -> None:
+        infer_chunks(obs, tables, plan, queue, scratch, COLLECT, no_probs, log_likelihoods, parts)
 
-    _on_threads(potentials, plan, True, n_threads, work)
-    return _added(parts), log_likelihoods
+    _run_threads(tables, plan, True, n_threads, work)
+    return _add_parts(parts), log_likelihoods
 
 
-def collect_given(
-    observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1
-) -> Sums:
-    """Sufficient statistics under given state probabilities [N, K]; `potentials` only says where moments are centred."""
-    plan = make_plan(observations.offsets, part_bytes=sums_bytes(potentials))
-    parts = zero_sums(potentials, len(plan.order))
+def collect_weighted(
+    obs: Observations, tables: KernelTables, probs: Array, n_threads: int = 1
+) -> KernelSums:
+    """Return sufficient statistics under given state probabilities [N, K].
 
-    def work(tickets: Array, scratch: Scratch) -> None:
-        weigh_chunks(observations, potentials, plan, tickets, scratch, probs, parts)
+    `tables` only sets where moments are centred.
+    """
+    plan, parts = _plan_sums(obs, tables)
 
-    _on_threads(potentials, plan, True, n_threads, work)
-    return _added(parts)
+    def work(queue: Array, scratch: Scratch) -> None:
+        collect_weighted_chunks(obs, tables, plan, queue, scratch, probs, parts)
+
+    _run_threads(tables, plan, True, n_threads, work)
+    return _add_parts(parts)
 
 
 def infer(
-    observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1
+    obs: Observations, tables: KernelTables, smoothed: bool, n_threads: int = 1
 ) -> tuple[Array, Array]:
-    """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]."""
-    plan = make_plan(observations.offsets)
-    probs = np.empty((int(observations.offsets[-1]), potentials.n_states))
-    log_likelihoods = np.zeros(len(observations.offsets) - 1)
+    """Return filtered or smoothed probabilities [N, K] and log-likelihoods [U]."""
+    plan = make_plan(obs.offsets)
+    probs = np.empty((int(obs.offsets[-1]), tables.n_states))
+    log_likelihoods = np.zeros(len(obs.offsets) - 1)
     mode = SMOOTH if smoothed else FILTER
-    no_sums = zero_sums(potentials, 1)
+    no_sums = zero_sums(tables, 1)
 
-    def work(tickets: Array, scratch: Scratch) -> None:
-        infer_chunks(
-            observations, potentials, plan, tickets, scratch, mode, probs, log_likelihoods, no_sums
-        )
+    def work(queue: Array, scratch: Scratch) -> None:
+        infer_chunks(obs, tables, plan, queue, scratch, mode, probs, log_likelihoods, no_sums)
 
-    _on_threads(potentials, plan, False, n_threads, work)
+    _run_threads(tables, plan, False, n_threads, work)
     return probs, log_likelihoods
 
 
-def decode(
-    observations: Observations, potentials: Potentials, n_threads: int = 1
-) -> tuple[Array, Array]:
-    """Most likely state path [N] and its log probability [U], for every sequence."""
-    plan = make_plan(observations.offsets)
-    log_potentials = potentials._replace(linear=False)
-    path = np.empty(int(observations.offsets[-1]), np.int64)
-    log_probs = np.empty(len(observations.offsets) - 1)
+def decode(obs: Observations, tables: KernelTables, n_threads: int = 1) -> tuple[Array, Array]:
+    """Return the most likely state path [N] and its log probability [U], for every sequence."""
+    plan = make_plan(obs.offsets)
+    log_tables = tables._replace(linear=False)
+    path = np.empty(int(obs.offsets[-1]), np.int64)
+    log_probs = np.empty(len(obs.offsets) - 1)
 
-    def work(tickets: Array, scratch: Scratch) -> None:
-        back = np.empty((plan.longest, potentials.n_states), np.int64)
-        decode_chunks(observations, log_potentials, plan, tickets, scratch, back, path, log_probs)
+    def work(queue: Array, scratch: Scratch) -> None:
+        back = np.empty((plan.longest, tables.n_states), np.int64)
+        decode_chunks(obs, log_tables, plan, queue, scratch, back, path, log_probs)
 
-    _on_threads(log_potentials, plan, False, n_threads, work)
+    _run_threads(log_tables, plan, False, n_threads, work)
     return path, log_probs

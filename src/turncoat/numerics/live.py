@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.coding import Terms
-from turncoat.numerics.compiled import compiled, compiled_exactly
-from turncoat.numerics.ragged import starts
-from turncoat.numerics.structures import padded_columns, padded_states
+from turncoat.numerics.jit import jit, jit_exact
+from turncoat.numerics.layout import LogModel
+from turncoat.numerics.structures import column_starts, pad_columns, pad_states
 from turncoat.numerics.vectors import (
     add,
     fma,
@@ -25,28 +24,23 @@ from turncoat.numerics.vectors import (
     total,
 )
 
-FINE, BAD_CELL, BAD_CODE, BAD_BELIEF = 0, 1, 2, 3
-# How far a stored belief may be from adding up to one; and a normaliser too close to the smallest numbers to divide by.
+OK, BAD_CELL, BAD_CODE, BAD_BELIEF = 0, 1, 2, 3
+# How far a stored belief may be from adding up to one; a normaliser too small to divide by.
 _BELIEF_ROUNDING, _UNDERFLOW = 1e-6, 1e-290
 
-
-# Places in `LiveTables.layout`; the first rows of the categorical columns, and the end of the last, follow.
-_STATES, _WIDTH, _COLUMNS, _PADDED, _COLUMNS_AT, _LEVELS_AT, _STUDENT, _BOUNDS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-)
+# Places in `LiveTables.layout`. The first row of each categorical column, and the end of the last,
+# follow at _BOUNDS.
+_STATES, _WIDTH, _COLUMNS, _PADDED, _COLUMNS_AT, _LEVELS_AT, _STUDENT, _BOUNDS = range(8)
 
 
 class LiveTables(NamedTuple):
-    """A model as the live step reads it. Only two arrays, since unpacking each costs a tenth of the whole step."""
+    """A model as the live step reads it: two arrays, since each costs a tenth of a step to unpack.
 
-    numbers: Array  # float64: initial [KP], transition [KP, KP], summed constants [KP]; columns [3 or 5, K, DP]; categories [sum of C_j, KP]
+    `numbers` holds initial [KP], transition [KP, KP] and summed constants [KP], then columns
+    [3 or 5, K, DP], then categories [sum of C_j, KP].
+    """
+
+    numbers: Array  # float64
     layout: Array  # int64: sizes and places, see above
 
     @property
@@ -61,77 +55,67 @@ class LiveTables(NamedTuple):
 
     @property
     def bounds(self) -> Array:
-        """First row of each categorical column among the category probabilities, and the end of the last [J + 1]."""
+        """First row of each categorical column in the categories, and the end of the last [J + 1]."""
         return np.asarray(self.layout[_BOUNDS:])
 
     def arrays(self) -> tuple[Array, Array, Array]:
-        """The three tables as arrays: chain [KP + 2, KP], columns [3 or 5, K, DP], levels [sum of C_j, KP]."""
-        width, columns_at, levels_at = (
-            int(self.layout[place]) for place in (_WIDTH, _COLUMNS_AT, _LEVELS_AT)
-        )
-        columns = self.numbers[columns_at:levels_at].reshape(
-            5 if self.layout[_STUDENT] else 3, self.n_states, self.layout[_PADDED]
-        )
+        """Return chain [KP + 2, KP], columns [3 or 5, K, DP] and levels [sum of C_j, KP]."""
+        width, columns_at, levels_at = self.layout[[_WIDTH, _COLUMNS_AT, _LEVELS_AT]].tolist()
+        shape = 5 if self.layout[_STUDENT] else 3, self.n_states, self.layout[_PADDED]
         return (
             self.numbers[:columns_at].reshape(-1, width),
-            columns,
+            self.numbers[columns_at:levels_at].reshape(shape),
             self.numbers[levels_at:].reshape(-1, width),
         )
 
 
-def live_tables(terms: Terms) -> LiveTables:
-    """Tables for `live_step`: per column the scale, location and constant; for Student columns (dof + 1) / 2 and 1 / dof too."""
-    n_states, n_columns = terms.means.shape
-    width, padded = padded_states(n_states), padded_columns(n_columns)
+def build_live_tables(model: LogModel) -> LiveTables:
+    """Return the tables of `live_step`.
+
+    Columns have scale, location and constant; Student columns also (dof + 1) / 2 and 1 / dof.
+    """
+    n_states, n_columns = model.means.shape
+    width, padded = pad_states(n_states), pad_columns(n_columns)
     chain = np.zeros((width + 2, width))
-    chain[0, :n_states] = np.exp(terms.log_initial)
-    chain[1 : n_states + 1, :n_states] = np.exp(terms.log_transition)
-    chain[width + 1, :n_states] = terms.constants.sum(axis=1)
-    columns = np.zeros((3 if terms.dof is None else 5, n_states, padded))
-    columns[0, :, :n_columns] = terms.scales
-    columns[1, :, :n_columns] = terms.means * terms.scales
-    columns[2, :, :n_columns] = terms.constants
-    if terms.dof is not None:
-        columns[3, :, :n_columns] = terms.half_dof
-        columns[4, :, :n_columns] = 1.0 / terms.dof
-    levels = np.zeros((terms.log_categories.shape[1], width))
-    levels[:, :n_states] = terms.log_categories.T
-    sizes = [
-        n_states,
-        width,
-        n_columns,
-        padded,
-        chain.size,
-        chain.size + columns.size,
-        int(terms.dof is not None),
-    ]
-    bounds = [*starts(terms.n_categories).tolist(), sum(terms.n_categories)]
-    numbers = np.concatenate([chain.ravel(), columns.ravel(), levels.ravel()])
-    return LiveTables(numbers, np.asarray(sizes + bounds, dtype=np.int64))
+    chain[0, :n_states] = np.exp(model.log_initial)
+    chain[1 : n_states + 1, :n_states] = np.exp(model.log_transition)
+    chain[width + 1, :n_states] = model.constants.sum(axis=1)
+    columns = np.zeros((3 if model.dof is None else 5, n_states, padded))
+    columns[0, :, :n_columns] = model.scales
+    columns[1, :, :n_columns] = model.means * model.scales
+    columns[2, :, :n_columns] = model.constants
+    if model.dof is not None:
+        columns[3, :, :n_columns] = model.half_dof
+        columns[4, :, :n_columns] = 1.0 / model.dof
+    levels = np.zeros((model.log_categories.shape[1], width))
+    levels[:, :n_states] = model.log_categories.T
+    places = [chain.size, chain.size + columns.size, int(model.dof is not None)]
+    bounds = [*column_starts(model.n_categories).tolist(), sum(model.n_categories)]
+    layout = np.array([n_states, width, n_columns, padded, *places, *bounds], dtype=np.int64)
+    return LiveTables(np.concatenate([chain.ravel(), columns.ravel(), levels.ravel()]), layout)
 
 
-@compiled
+@jit
 def live_step(
-    belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
+    belief: Array, cells: Array, codes: Array, tables: LiveTables, max_value: float
 ) -> tuple[int, int, Array, float]:
-    """New belief [K] from a belief [K] (empty for a new customer) and one row; also its log predictive density.
+    """Update a belief [K] (empty for a new customer) with one row.
 
-    Returns (status, place, belief, log density); a bad cell, code or belief is reported by its place, and nothing is computed.
+    Returns (status, place, new belief, log predictive density). For a bad cell, code or belief,
+    `place` says which one and nothing is computed.
     """
     numbers, layout = tables.numbers, tables.layout
     n_states, width, padded = layout[_STATES], layout[_WIDTH], layout[_PADDED]
     if belief.shape[0] > 0:
-        held = 0.0
+        belief_total = 0.0
         for k in range(n_states):
-            held += belief[k] if belief[k] >= 0.0 else math.nan
-        if not abs(held - 1.0) <= _BELIEF_ROUNDING:
+            belief_total += belief[k] if belief[k] >= 0.0 else math.nan
+        if not abs(belief_total - 1.0) <= _BELIEF_ROUNDING:
             return BAD_BELIEF, 0, belief, math.nan
-    work = np.zeros(
-        padded + 2 * width
-    )  # the row, what each state makes of it, where the chain is expected
+    work = np.zeros(padded + 2 * width)  # the row, its log densities, the predicted belief
     scores, predicted = work[padded : padded + width], work[padded + width :]
-    status, place = _score_row(cells, codes, numbers, layout, largest_value, work[:padded], scores)
-    if status != FINE:
+    status, place = _score_row(cells, codes, numbers, layout, max_value, work[:padded], scores)
+    if status != OK:
         return status, place, belief, math.nan
     top = scores[:n_states].max()
     _predict(belief, numbers, width, predicted[:n_states])
@@ -141,31 +125,34 @@ def live_step(
         updated[j] = predicted[j] * math.exp(scores[j] - top)
         evidence += updated[j]
     if evidence < _UNDERFLOW:
-        top, evidence = _rescue(predicted, scores, updated)
+        top, evidence = _update_in_logs(predicted, scores, updated)
     for j in range(n_states):
         updated[j] /= evidence
-    return FINE, 0, updated, top + math.log(evidence)
+    return OK, 0, updated, top + math.log(evidence)
 
 
-@compiled
+@jit
 def _score_row(
     cells: Array,
     codes: Array,
     numbers: Array,
     layout: Array,
-    largest_value: float,
+    max_value: float,
     row: Array,
     scores: Array,
 ) -> tuple[int, int]:
-    """Put a row's cells into a padded one, and its log density under every state into scores; or say which cell or code is bad."""
+    """Write the cells to a padded row, and its log density under every state to `scores`.
+
+    Returns a status and the place of a bad cell or code.
+    """
     n_bad = n_missing = 0
     for d in range(layout[_COLUMNS]):
         row[d] = cells[d]
-        n_bad += abs(cells[d]) > largest_value
+        n_bad += abs(cells[d]) > max_value
         n_missing += cells[d] != cells[d]
     if n_bad > 0:
         for d in range(layout[_COLUMNS]):
-            if abs(cells[d]) > largest_value:
+            if abs(cells[d]) > max_value:
                 return BAD_CELL, d
     width = layout[_WIDTH]
     for base in range(0, width, 8):
@@ -175,19 +162,15 @@ def _score_row(
             if code < -1 or code >= layout[_BOUNDS + j + 1] - first:
                 return BAD_CODE, j
             if code >= 0:
-                even, odd = (
-                    odd,
-                    add(
-                        even, load8(numbers, (layout[_LEVELS_AT] + (first + code) * width + base,))
-                    ),
-                )
+                at = layout[_LEVELS_AT] + (first + code) * width + base
+                even, odd = odd, add(even, load8(numbers, (at,)))
         store(scores, (base,), add(even, odd))
     for k in range(layout[_STATES]):
         scores[k] += _cells_log_density(row, numbers, layout, k, n_missing > 0)
-    return FINE, 0
+    return OK, 0
 
 
-@compiled
+@jit
 def live_steps(
     beliefs: Array,
     known: Array,
@@ -195,13 +178,13 @@ def live_steps(
     cells: Array,
     codes: Array,
     tables: LiveTables,
-    largest_value: float,
+    max_value: float,
 ) -> tuple[int, int, int, Array]:
-    """`live_step` for N rows in order: new beliefs [N, K].
+    """Apply `live_step` to N rows in order; return (status, row, place, new beliefs [N, K]).
 
-    Row i goes on from the new belief of row `previous[i]` where that is not -1, which is then put into `beliefs` and `known`; else from
-    `beliefs[i]`, or anew if that is not `known`. Returns (status, row, place, beliefs); a bad cell, code or belief is reported by its row
-    and place.
+    Row i continues from the new belief of row `previous[i]` unless that is -1; `beliefs` and
+    `known` are updated with it. Otherwise it continues from `beliefs[i]`, or starts anew if that is
+    not `known`. For a bad cell, code or belief, row and place say which one.
     """
     updated = np.empty_like(beliefs)
     for i in range(len(beliefs)):
@@ -209,83 +192,76 @@ def live_steps(
             beliefs[i] = updated[previous[i]]
             known[i] = True
         status, place, belief, _ = live_step(
-            beliefs[i] if known[i] else beliefs[i, :0], cells[i], codes[i], tables, largest_value
+            beliefs[i] if known[i] else beliefs[i, :0], cells[i], codes[i], tables, max_value
         )
-        if status != FINE:
+        if status != OK:
             return status, i, place, updated
         updated[i] = belief
-    return FINE, 0, 0, updated
+    return OK, 0, 0, updated
 
 
-@compiled
-def live_contrasts(
+@jit
+def live_contributions(
     state: int,
     log_predicted: Array,
     cells: Array,
     codes: Array,
     tables: LiveTables,
-    largest_value: float,
+    max_value: float,
 ) -> tuple[int, int, int, Array, Array, Array]:
-    """What N rows add to the log odds of a state against each row's strongest rival, given the log beliefs before them [N, K].
+    """Return what N rows add to the log odds of a state against each row's strongest rival.
 
-    Returns (status, row, place, rivals [N], what each cell adds [N, D], what each code adds [N, J]); missing ones add nothing. A bad cell
-    or code is reported by its row and place.
+    `log_predicted` [N, K] are the log beliefs before the rows. Returns (status, row, place,
+    rivals [N], terms of cells [N, D], terms of codes [N, J]). A missing value adds nothing. For a
+    bad cell or code, row and place say which one.
     """
     numbers, layout = tables.numbers, tables.layout
-    n_states, width, padded, n_columns = (
-        layout[_STATES],
-        layout[_WIDTH],
-        layout[_PADDED],
-        layout[_COLUMNS],
-    )
+    n_states, width, n_columns = layout[_STATES], layout[_WIDTH], layout[_COLUMNS]
     rivals = np.zeros(len(cells), np.int64)
-    of_cells, of_codes = np.zeros((len(cells), n_columns)), np.zeros((len(cells), codes.shape[1]))
-    row, scores = np.zeros(padded), np.zeros(width)
+    from_cells = np.zeros((len(cells), n_columns))
+    from_codes = np.zeros((len(cells), codes.shape[1]))
+    row, scores = np.zeros(layout[_PADDED]), np.zeros(width)
     for i in range(len(cells)):
-        status, place = _score_row(cells[i], codes[i], numbers, layout, largest_value, row, scores)
-        if status != FINE:
-            return status, i, place, rivals, of_cells, of_codes
+        status, place = _score_row(cells[i], codes[i], numbers, layout, max_value, row, scores)
+        if status != OK:
+            return status, i, place, rivals, from_cells, from_codes
         rival, best = 0 if state != 0 else n_states - 1, -math.inf
         for k in range(n_states):
             if k != state and log_predicted[i, k] + scores[k] > best:
                 rival, best = k, log_predicted[i, k] + scores[k]
         rivals[i] = rival
-        _add_cells(row, numbers, layout, state, 1.0, of_cells[i])
-        _add_cells(row, numbers, layout, rival, -1.0, of_cells[i])
+        _add_cells(row, numbers, layout, state, 1.0, from_cells[i])
+        _add_cells(row, numbers, layout, rival, -1.0, from_cells[i])
         for j in range(codes.shape[1]):
             if codes[i, j] >= 0:
                 at = layout[_LEVELS_AT] + (layout[_BOUNDS + j] + codes[i, j]) * width
-                of_codes[i, j] = numbers[at + state] - numbers[at + rival]
-    return FINE, 0, 0, rivals, of_cells, of_codes
+                from_codes[i, j] = numbers[at + state] - numbers[at + rival]
+    return OK, 0, 0, rivals, from_cells, from_codes
 
 
-@compiled
+@jit
 def _add_cells(row: Array, numbers: Array, layout: Array, k: int, sign: float, out: Array) -> None:
-    """Add, or take away, what each cell [D] of a padded row adds to the log density under state k."""
-    at, table = layout[_COLUMNS_AT] + k * layout[_PADDED], layout[_STATES] * layout[_PADDED]
-    scales, places = numbers[at : at + len(out)], numbers[at + table : at + table + len(out)]
-    constants = numbers[at + 2 * table : at + 2 * table + len(out)]
+    """Add to `out` [D], with a sign, each cell's term of the log density under state k."""
+    n, table = len(out), layout[_STATES] * layout[_PADDED]
+    at = layout[_COLUMNS_AT] + k * layout[_PADDED]
+    scales, locations = numbers[at : at + n], numbers[at + table : at + table + n]
+    constants = numbers[at + 2 * table : at + 2 * table + n]
     if layout[_STUDENT]:
-        halves, shares = (
-            numbers[at + 3 * table : at + 3 * table + len(out)],
-            numbers[at + 4 * table : at + 4 * table + len(out)],
-        )
-        for d in range(len(out)):
-            away = row[d] * scales[d] - places[d]
-            out[d] += (
-                sign * (constants[d] - halves[d] * math.log1p(away * away * shares[d]))
-                if away == away
-                else 0.0
-            )
+        half_dof = numbers[at + 3 * table : at + 3 * table + n]
+        inverse_dof = numbers[at + 4 * table : at + 4 * table + n]
+        for d in range(n):
+            t = row[d] * scales[d] - locations[d]
+            size = half_dof[d] * math.log1p(t * t * inverse_dof[d])
+            out[d] += sign * (constants[d] - size) if t == t else 0.0
     else:
-        for d in range(len(out)):
-            away = row[d] * scales[d] - places[d]
-            out[d] += sign * (constants[d] - 0.5 * (away * away)) if away == away else 0.0
+        for d in range(n):
+            t = row[d] * scales[d] - locations[d]
+            out[d] += sign * (constants[d] - 0.5 * (t * t)) if t == t else 0.0
 
 
-@compiled
+@jit
 def _predict(belief: Array, numbers: Array, width: int, out: Array) -> None:
-    """Where the chain is expected before the row is seen."""
+    """Write the belief before the row to `out` [K]."""
     for j in range(out.shape[0]):
         out[j] = numbers[j]
         if belief.shape[0] > 0:
@@ -294,45 +270,37 @@ def _predict(belief: Array, numbers: Array, width: int, out: Array) -> None:
                 out[j] += belief[i] * numbers[(i + 1) * width + j]
 
 
-@compiled_exactly
-def log_predicted(belief: Array, log_transition: Array) -> Array:
-    """Where the chain is expected before a row is seen, as logs [K]: never lost to underflow."""
-    expected = np.full(len(belief), -np.inf)
+@jit_exact
+def predict_log(belief: Array, log_transition: Array) -> Array:
+    """Return the log belief before a row [K]; it never underflows."""
+    predicted = np.full(len(belief), -np.inf)
     for i in range(len(belief)):
-        held = math.log(belief[i]) if belief[i] > 0.0 else -math.inf
+        log_belief = math.log(belief[i]) if belief[i] > 0.0 else -math.inf
         for j in range(len(belief)):
-            moved = held + log_transition[i, j]
-            top, low = max(moved, expected[j]), min(moved, expected[j])
+            term = log_belief + log_transition[i, j]
+            top, low = max(term, predicted[j]), min(term, predicted[j])
             if low > -math.inf:
                 top += math.log1p(math.exp(low - top))
-            expected[j] = top
-    return expected
+            predicted[j] = top
+    return predicted
 
 
-@compiled_exactly
-def log_predicted_rows(
+@jit_exact
+def predict_log_rows(
     beliefs: Array, known: Array, log_initial: Array, log_transition: Array
 ) -> Array:
-    """`log_predicted` for N beliefs [N, K]; where none is `known`, the beginning of the chain."""
-    expected = np.empty_like(beliefs)
+    """Apply `predict_log` to N beliefs [N, K]; rows not `known` get the initial distribution."""
+    predicted = np.empty_like(beliefs)
     for i in range(len(beliefs)):
-        if known[i]:
-            expected[i] = log_predicted(beliefs[i], log_transition)
-        else:
-            expected[i] = log_initial
-    return expected
+        predicted[i] = predict_log(beliefs[i], log_transition) if known[i] else log_initial
+    return predicted
 
 
-@compiled
+@jit
 def _cells_log_density(row: Array, numbers: Array, layout: Array, k: int, missing: bool) -> float:
-    """Log density of one padded row under state k; a missing cell adds nothing, not even its constant."""
-    n_states, width, padded, student = (
-        layout[_STATES],
-        layout[_WIDTH],
-        layout[_PADDED],
-        layout[_STUDENT],
-    )
-    at, table = layout[_COLUMNS_AT] + k * padded, n_states * padded
+    """Return the log density of a padded row under state k; a missing cell adds nothing at all."""
+    width, padded, student = layout[_WIDTH], layout[_PADDED], layout[_STUDENT]
+    at, table = layout[_COLUMNS_AT] + k * padded, layout[_STATES] * padded
     nothing = splat(0.0, load16(numbers, (0,)))
     density, constants = nothing, nothing
     for d in range(0, padded, 16):
@@ -349,9 +317,9 @@ def _cells_log_density(row: Array, numbers: Array, layout: Array, k: int, missin
     return float((-1.0 if student else -0.5) * total(density) + constant)
 
 
-@compiled
-def _rescue(predicted: Array, scores: Array, updated: Array) -> tuple[float, float]:
-    """Redo the step in the log domain when every product underflowed; returns its shift and normaliser."""
+@jit
+def _update_in_logs(predicted: Array, scores: Array, updated: Array) -> tuple[float, float]:
+    """Redo the step in the log domain after underflow; return its shift and normaliser."""
     top = -math.inf
     for j in range(updated.shape[0]):
         updated[j] = scores[j] + math.log(predicted[j]) if predicted[j] > 0.0 else -math.inf

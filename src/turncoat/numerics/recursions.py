@@ -1,8 +1,9 @@
 """Compiled recursions over one sequence: forward, backward and the most likely path.
 
-The scaled forms are used whenever every transition is possible. They are safe: each row's emissions are shifted to a
-maximum of one, so a normaliser is never smaller than the smallest transition probability. The log-domain forms serve
-models with impossible transitions, where a probability that underflowed could not come back.
+The scaled forms run whenever every transition is possible. They are safe because each row's
+emissions are shifted to a maximum of one, so a normaliser is at least the smallest transition
+probability. The log-domain forms are for models with impossible transitions, where a probability
+that underflowed could not recover.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import math
 
 from turncoat.arrays import Array
-from turncoat.numerics.compiled import compiled
+from turncoat.numerics.jit import jit
 from turncoat.numerics.vectors import add, fma, largest, load8, multiply, splat, store, total
 
 # Far above the smallest number, even after one more step through the least likely transition.
 _SMALL = 1e-100
 
 
-@compiled
+@jit
 def _weigh_rows(weights: Array, t: int, matrix: Array, n_states: int, out: Array) -> None:
-    """out = weights[t] @ matrix, eight columns at a time, in two interleaved sums."""
+    """Write weights[t] @ matrix to `out`, eight columns at a time, in two interleaved sums."""
     paired = n_states - n_states % 2
     for base in range(0, out.shape[0], 8):
         even = odd = splat(0.0, load8(matrix, (0, base)))
@@ -31,7 +32,7 @@ def _weigh_rows(weights: Array, t: int, matrix: Array, n_states: int, out: Array
         store(out, (base,), add(even, odd))
 
 
-@compiled
+@jit
 def forward(
     initial: Array,
     transition: Array,
@@ -41,7 +42,10 @@ def forward(
     predicted: Array,
     filtered: Array,
 ) -> float:
-    """Filtered probabilities [T, KP] of one sequence (the method, section 2); returns its log-likelihood."""
+    """Write filtered probabilities [T, KP] of one sequence (method, section 2).
+
+    Returns its log-likelihood.
+    """
     width = initial.shape[0]
     log_likelihood = 0.0
     for base in range(0, width, 8):
@@ -52,9 +56,8 @@ def forward(
             joint = multiply(load8(predicted, (base,)), load8(emissions, (t, base)))
             store(filtered, (t, base), joint)
             evidence += total(joint)
-        _weigh_rows(
-            filtered, t, transition, n_states, predicted
-        )  # beside the division, not after it
+        # Before the division, so that the two overlap.
+        _weigh_rows(filtered, t, transition, n_states, predicted)
         inverse = 1.0 / evidence
         for base in range(0, width, 8):
             scale = splat(inverse, load8(predicted, (base,)))
@@ -64,7 +67,7 @@ def forward(
     return log_likelihood
 
 
-@compiled
+@jit
 def backward(
     transition_back: Array,
     n_states: int,
@@ -74,10 +77,10 @@ def backward(
     smoothed: Array,
     pair_weights: Array,
 ) -> None:
-    """Smoothed probabilities [T, KP] from filtered ones, last row first. `ahead` is [KP] work space.
+    """Write smoothed probabilities [T, KP] from filtered ones. `ahead` [KP] is work space.
 
-    Adds to `pair_weights` [KP, KP] the outer products that, multiplied by the transition matrix, are the expected
-    transitions: only K x K sums are kept. Overwrites `emissions`.
+    Adds outer products to `pair_weights` [KP, KP]; multiplied by the transition matrix they are the
+    expected transitions. Overwrites `emissions`.
     """
     width, last = filtered.shape[1], filtered.shape[0] - 1
     for base in range(0, width, 8):
@@ -85,11 +88,8 @@ def backward(
         store(ahead, (base,), splat(1.0, load8(ahead, (base,))))
     for t in range(last - 1, -1, -1):
         for base in range(0, width, 8):
-            store(
-                emissions,
-                (t + 1, base),
-                multiply(load8(ahead, (base,)), load8(emissions, (t + 1, base))),
-            )
+            weighted = multiply(load8(ahead, (base,)), load8(emissions, (t + 1, base)))
+            store(emissions, (t + 1, base), weighted)
         _weigh_rows(emissions, t + 1, transition_back, n_states, ahead)
         evidence, top = 0.0, 0.0
         for base in range(0, width, 8):
@@ -100,20 +100,19 @@ def backward(
         for base in range(0, width, 8):
             behind = load8(ahead, (base,))
             scale = splat(inverse, behind)
-            store(
-                smoothed, (t, base), multiply(multiply(load8(filtered, (t, base)), behind), scale)
-            )
+            joint = multiply(load8(filtered, (t, base)), behind)
+            store(smoothed, (t, base), multiply(joint, scale))
             store(emissions, (t + 1, base), multiply(load8(emissions, (t + 1, base)), scale))
-        if top < _SMALL:  # the values only shrink, and slowly: a branch that is hardly ever taken
+        if top < _SMALL:  # the values shrink slowly, so this branch is rarely taken
             for base in range(0, width, 8):
                 behind = load8(ahead, (base,))
                 store(ahead, (base,), multiply(behind, splat(1.0 / top, behind)))
     _add_pairs(filtered, emissions, pair_weights)
 
 
-@compiled
+@jit
 def _add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
-    """Add the outer products of each row of `before` and the next row of `after`, eight by eight in registers."""
+    """Add the outer products of each row of `before` and the next of `after`, eight by eight."""
     for i in range(0, before.shape[1], 8):
         for base in range(0, before.shape[1], 8):
             a0, a1 = load8(pair_weights, (i, base)), load8(pair_weights, (i + 1, base))
@@ -123,18 +122,12 @@ def _add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
             for t in range(before.shape[0] - 1):
                 x = load8(after, (t + 1, base))
                 a0, a1 = fma(splat(before[t, i], x), x, a0), fma(splat(before[t, i + 1], x), x, a1)
-                a2, a3 = (
-                    fma(splat(before[t, i + 2], x), x, a2),
-                    fma(splat(before[t, i + 3], x), x, a3),
-                )
-                a4, a5 = (
-                    fma(splat(before[t, i + 4], x), x, a4),
-                    fma(splat(before[t, i + 5], x), x, a5),
-                )
-                a6, a7 = (
-                    fma(splat(before[t, i + 6], x), x, a6),
-                    fma(splat(before[t, i + 7], x), x, a7),
-                )
+                a2 = fma(splat(before[t, i + 2], x), x, a2)
+                a3 = fma(splat(before[t, i + 3], x), x, a3)
+                a4 = fma(splat(before[t, i + 4], x), x, a4)
+                a5 = fma(splat(before[t, i + 5], x), x, a5)
+                a6 = fma(splat(before[t, i + 6], x), x, a6)
+                a7 = fma(splat(before[t, i + 7], x), x, a7)
             store(pair_weights, (i, base), a0)
             store(pair_weights, (i + 1, base), a1)
             store(pair_weights, (i + 2, base), a2)
@@ -145,7 +138,7 @@ def _add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
             store(pair_weights, (i + 7, base), a7)
 
 
-@compiled
+@jit
 def _log_sum_exp(values: Array, n: int) -> float:
     top = -math.inf
     for i in range(n):
@@ -158,7 +151,7 @@ def _log_sum_exp(values: Array, n: int) -> float:
     return float(top + math.log(total))
 
 
-@compiled
+@jit
 def log_forward(
     log_initial: Array,
     log_transition: Array,
@@ -169,7 +162,10 @@ def log_forward(
     log_joint: Array,
     filtered: Array,
 ) -> float:
-    """`forward` in the log domain: emissions are logarithms, `log_joint` keeps log p(x_1..t, state). -inf if impossible."""
+    """Run `forward` in the log domain: emissions are logs, `log_joint` gets log p(x_1..t, state).
+
+    Returns -inf for an impossible sequence.
+    """
     log_likelihood = 0.0
     for t in range(emissions.shape[0]):
         for j in range(n_states):
@@ -188,19 +184,21 @@ def log_forward(
     return log_likelihood + _log_sum_exp(log_joint[emissions.shape[0] - 1], n_states)
 
 
-@compiled
+@jit
 def log_backward(
     log_transition: Array,
     n_states: int,
     emissions: Array,
-    terms: Array,
-    ahead: Array,
-    pulled: Array,
+    vectors: Array,
     log_joint: Array,
     posteriors: Array,
     transitions: Array,
 ) -> None:
-    """`backward` in the log domain. Adds the expected transitions themselves to `transitions`."""
+    """Run `backward` in the log domain. Adds the expected transitions to `transitions`.
+
+    `vectors` [3 or more, KP] is work space.
+    """
+    terms, ahead, behind = vectors[0], vectors[1], vectors[2]
     last = emissions.shape[0] - 1
     total = _log_sum_exp(log_joint[last], n_states)
     for j in range(n_states):
@@ -210,13 +208,13 @@ def log_backward(
             for j in range(n_states):
                 terms[j] = log_transition[i, j] + emissions[t + 1, j] + ahead[j]
                 transitions[i, j] += math.exp(log_joint[t, i] + terms[j] - total)
-            pulled[i] = _log_sum_exp(terms, n_states)
+            behind[i] = _log_sum_exp(terms, n_states)
         for i in range(n_states):
-            ahead[i] = pulled[i]
-            posteriors[t, i] = math.exp(log_joint[t, i] + pulled[i] - total)
+            ahead[i] = behind[i]
+            posteriors[t, i] = math.exp(log_joint[t, i] + behind[i] - total)
 
 
-@compiled
+@jit
 def most_likely_path(
     log_initial: Array,
     log_transition: Array,
@@ -227,7 +225,10 @@ def most_likely_path(
     back: Array,
     path: Array,
 ) -> float:
-    """Viterbi: the single most probable path [T] of one sequence, from log emissions; returns its log probability."""
+    """Write the most probable path [T] of one sequence (Viterbi); return its log probability.
+
+    `emissions` are logs.
+    """
     length = emissions.shape[0]
     for j in range(n_states):
         best[j] = log_initial[j] + emissions[0, j]

@@ -5,62 +5,75 @@ from __future__ import annotations
 from typing import Any
 
 from turncoat.arrays import Array
-from turncoat.numerics.compiled import compiled
-from turncoat.numerics.structures import Observations, Potentials, Scratch, Sums
-from turncoat.numerics.vectors import add, convert, fma, load8, load16, multiply, seen, splat, store
+from turncoat.numerics.jit import jit
+from turncoat.numerics.structures import KernelSums, KernelTables, Observations, Scratch
+from turncoat.numerics.vectors import (
+    add,
+    convert,
+    fma,
+    load8,
+    load16,
+    multiply,
+    splat,
+    store,
+    zero_if_missing,
+)
 
-# A posterior below this is left out of the float32 moments, whose own rounding is larger.
+# Smaller posteriors are left out of the float32 moments, whose own rounding is larger.
 _NEGLIGIBLE = 1e-8
-# Rows whose sixteen columns stay in the first cache while every state uses them.
+# Rows whose sixteen columns stay in the L1 cache while every state uses them.
 _CACHED_ROWS = 256
 
 
-@compiled
-def weigh_rows(
-    posteriors: Array, n_rows: int, n_states: int, weights: Array, rows: Array, kept: Array
+@jit
+def select_rows(
+    posteriors: Array, n_rows: int, n_states: int, weights: Array, rows: Array, counts: Array
 ) -> int:
-    """Posteriors in the working precision, and per state the rows it has a part in; returns how many in all."""
+    """Write posteriors in the working precision, and each state's rows with a relevant posterior.
+
+    Returns the number of rows selected, over all states.
+    """
     like = load8(weights, (0, 0))
     for t in range(n_rows):
         for base in range(0, weights.shape[1], 8):
             store(weights, (t, base), convert(load8(posteriors, (t, base)), like))
     threshold = _NEGLIGIBLE if weights.itemsize == 4 else 0.0
-    n_kept = 0
+    n_selected = 0
     for k in range(n_states):
         n = 0
         for t in range(n_rows):
             rows[k, n] = t
             n += weights[t, k] > threshold
-        kept[k] = n
-        n_kept += n
-    return n_kept
+        counts[k] = n
+        n_selected += n
+    return n_selected
 
 
-@compiled
-def _add_moments(once: Any, twice: Any, k: int, d: int, sums: Sums) -> None:
+@jit
+def _add_moments(once: Any, twice: Any, k: int, d: int, sums: KernelSums) -> None:
     """Add a block's moments, summed in the working precision, to the float64 totals."""
     wide = load16(sums.first, (k, d))
     store(sums.first, (k, d), add(wide, convert(once, wide)))
     store(sums.second, (k, d), add(load16(sums.second, (k, d)), convert(twice, wide)))
 
 
-@compiled
+@jit
 def clear_missing(block: Array, n_rows: int) -> None:
-    """Put zero in the missing cells of the block: they add nothing to its moments."""
+    """Set missing cells of the block to zero, so that they add nothing to its moments."""
     for t in range(n_rows):
         for d in range(0, block.shape[1], 16):
-            store(block, (t, d), seen(load16(block, (t, d))))
+            store(block, (t, d), zero_if_missing(load16(block, (t, d))))
 
 
-@compiled
-def sparse_moments(block: Array, n_states: int, scratch: Scratch, sums: Sums) -> None:
-    """Weighted sums of the block's cells and their squares over each state's kept rows."""
+@jit
+def sparse_moments(block: Array, n_states: int, scratch: Scratch, sums: KernelSums) -> None:
+    """Add weighted sums of the block's cells and their squares over each state's selected rows."""
     weights, rows = scratch.weights, scratch.rows
     nothing = splat(0.0, load16(block, (0, 0)))
     for d in range(0, block.shape[1], 16):
         for k in range(n_states):
             once = twice = nothing
-            for i in range(scratch.kept[k]):
+            for i in range(scratch.n_rows[k]):
                 t = rows[k, i]
                 x = load16(block, (t, d))
                 weighted = multiply(splat(weights[t, k], nothing), x)
@@ -69,9 +82,11 @@ def sparse_moments(block: Array, n_states: int, scratch: Scratch, sums: Sums) ->
             _add_moments(once, twice, k, d, sums)
 
 
-@compiled
-def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums: Sums) -> None:
-    """`sparse_moments` without skipping: four states share each cell's value and square."""
+@jit
+def dense_moments(
+    block: Array, n_rows: int, n_states: int, weights: Array, sums: KernelSums
+) -> None:
+    """Add the same sums over all rows: four states share each cell's value and square."""
     whole = n_states - n_states % 4
     nothing = splat(0.0, load16(block, (0, 0)))
     for start in range(0, n_rows, _CACHED_ROWS):
@@ -85,12 +100,8 @@ def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums
                     square = multiply(x, x)
                     w0, w1 = splat(weights[t, k], nothing), splat(weights[t, k + 1], nothing)
                     w2, w3 = splat(weights[t, k + 2], nothing), splat(weights[t, k + 3], nothing)
-                    once0, once1, once2, once3 = (
-                        fma(w0, x, once0),
-                        fma(w1, x, once1),
-                        fma(w2, x, once2),
-                        fma(w3, x, once3),
-                    )
+                    once0, once1 = fma(w0, x, once0), fma(w1, x, once1)
+                    once2, once3 = fma(w2, x, once2), fma(w3, x, once3)
                     twice0, twice1 = fma(w0, square, twice0), fma(w1, square, twice1)
                     twice2, twice3 = fma(w2, square, twice2), fma(w3, square, twice3)
                 _add_moments(once0, twice0, k, d, sums)
@@ -106,14 +117,14 @@ def dense_moments(block: Array, n_rows: int, n_states: int, weights: Array, sums
                 _add_moments(once, twice, k, d, sums)
 
 
-@compiled
+@jit
 def count_codes(
     codes: Array, stride: int, posteriors: Array, first: int, n_rows: int, counts: Array
 ) -> None:
-    """Add each row's posterior to the counter of each of its codes: row `stride * column + code` of `counts`.
+    """Add each row's posterior to the counter of each code: row `stride * column + code` of `counts`.
 
-    Most rows of a block share a column's code. Those of the first row's code are not counted one by one, which would
-    make each addition wait for the last, but as what the other codes leave of the block's total.
+    Most rows of a block share a column's code. Rows with the first row's code are counted as the
+    block's total minus the other codes. Counted one by one, each addition would wait for the last.
     """
     for base in range(0, counts.shape[1], 8):
         everything = splat(0.0, load8(posteriors, (0, base)))
@@ -134,11 +145,12 @@ def count_codes(
             store(counts, place, add(load8(counts, place), rest))
 
 
-@compiled
+@jit
 def fold_patterns(patterns: Array, flags: Array) -> None:
-    """Marginalise pattern counts [256 G, KP] to counts of set flags, added to [8 G, KP]. Destroys `patterns`.
+    """Add pattern counts [256 G, KP] up to counts of set flags [8 G, KP]. Overwrites `patterns`.
 
-    From the highest bit down: the upper half of the patterns has it set; then the halves are added and the bit is gone.
+    From the highest bit down: the upper half of the patterns has the bit set. Adding the halves
+    removes the bit.
     """
     for g in range(patterns.shape[0] // 256):
         for base in range(0, patterns.shape[1], 8):
@@ -153,32 +165,32 @@ def fold_patterns(patterns: Array, flags: Array) -> None:
                 half //= 2
 
 
-@compiled
+@jit
 def block_statistics(
-    observations: Observations,
-    potentials: Potentials,
+    obs: Observations,
+    tables: KernelTables,
     scratch: Scratch,
     posteriors: Array,
     first: int,
     last: int,
-    sums: Sums,
+    sums: KernelSums,
 ) -> None:
     """Add rows first..last, already loaded in the block, with their posteriors [rows, KP], to the sums."""
-    n_rows, n_states = last - first, potentials.n_states
-    if observations.continuous.shape[1] > 0:
-        if not observations.complete:
+    n_rows, n_states = last - first, tables.n_states
+    if obs.continuous.shape[1] > 0:
+        if not obs.complete:
             clear_missing(scratch.block, n_rows)
-        n_kept = weigh_rows(
-            posteriors, n_rows, n_states, scratch.weights, scratch.rows, scratch.kept
+        n_selected = select_rows(
+            posteriors, n_rows, n_states, scratch.weights, scratch.rows, scratch.n_rows
         )
-        if 2 * n_kept > n_rows * n_states:
+        if 2 * n_selected > n_rows * n_states:
             dense_moments(scratch.block, n_rows, n_states, scratch.weights, sums)
         else:
             sparse_moments(scratch.block, n_states, scratch, sums)
-    if observations.flags.shape[1] > 0:
-        count_codes(observations.flags, 256, posteriors, first, n_rows, scratch.pattern_counts)
-    if observations.levels.shape[1] > 0:
-        count_codes(observations.levels, 0, posteriors, first, n_rows, sums.levels)
+    if obs.flags.shape[1] > 0:
+        count_codes(obs.flags, 256, posteriors, first, n_rows, scratch.pattern_counts)
+    if obs.levels.shape[1] > 0:
+        count_codes(obs.levels, 0, posteriors, first, n_rows, sums.levels)
     for base in range(0, posteriors.shape[1], 8):
         occupancy = load8(sums.occupancy, (base,))
         for t in range(n_rows):

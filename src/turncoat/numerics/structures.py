@@ -1,11 +1,12 @@
-"""The arrays the kernels read and write, named. Shapes: N rows, U sequences, K states, D continuous columns.
+"""The arrays that kernels read and write. N rows, U sequences, K states, D continuous columns.
 
-States are padded to a multiple of eight (``KP``) and continuous columns to a multiple of sixteen (``DP``), so that the
-inner loops have whole vectors to work on. Padding never reaches a result.
+States are padded to a multiple of eight (``KP``) and continuous columns to a multiple of sixteen
+(``DP``), so that inner loops work on whole vectors. Padding never reaches a result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,23 +16,26 @@ from turncoat.arrays import Array
 STATE_LANES = 8
 COLUMN_LANES = 16
 
+Sizes = tuple[int, ...]
+
 
 class Observations(NamedTuple):
-    """Rows in the form the kernels read. Continuous cells stay where the caller has them; NaN is missing."""
+    """Rows as the kernels read them. Continuous cells share the caller's memory; NaN is missing."""
 
     continuous: Array  # [N, D] float32 or float64
-    flags: Array  # [N, G] uint8, eight yes/no facts to a byte
-    levels: Array  # [N, L] row of `Potentials.level_table` for each many-valued category
-    anchors: Array  # [N] row of `Potentials.anchor_table`; empty when nothing is anchored
+    flags: Array  # [N, G] uint8, eight yes/no facts per byte
+    levels: Array  # [N, L] row of `KernelTables.level_table` of each many-valued category
+    anchors: Array  # [N] row of `KernelTables.anchor_table`; empty when nothing is anchored
     offsets: Array  # [U + 1] first row of each sequence
     complete: bool  # no continuous cell is missing
 
 
-class Potentials(NamedTuple):
-    """One model at one moment, as tables: everything the recursions need and nothing about where it came from.
+class KernelTables(NamedTuple):
+    """A `LogModel` as padded tables: all that the kernels need of a model.
 
-    log b_t(k) = constant_k + sum_d f(x_td) + flag tables + level table + anchor table, where for a Gaussian column
-    f(x) = -t^2 / 2 with t = (x - shift) * scale - location, and for a Student column f(x) = -half_dof * log(1 + t^2 * inverse_dof).
+    log b_t(k) = constant_k + sum_d f(x_td) + flag tables + level table + anchor table. For a Gaussian
+    column f(x) = -t^2 / 2 with t = (x - shift) * scale - location; for a Student column
+    f(x) = -half_dof * log(1 + t^2 * inverse_dof).
     """
 
     initial: Array  # [KP] float64
@@ -40,7 +44,7 @@ class Potentials(NamedTuple):
     log_initial: Array  # [KP] float64
     log_transition: Array  # [KP, KP] float64
     constant: Array  # [KP] float64
-    shift: Array  # [D] taken off every value before it is rounded to the working precision
+    shift: Array  # [D] subtracted from every value before rounding to the working precision
     scale: Array  # [K, DP] working precision
     location: Array  # [K, DP]
     half_dof: Array  # [K, DP] float64, or [0, 0] for Gaussian columns
@@ -49,23 +53,26 @@ class Potentials(NamedTuple):
     level_table: Array  # [R, KP] working precision
     anchor_table: Array  # [codes + 1, KP] float64
     n_states: int
-    linear: bool  # True: scaled recursion; False: log domain, for models with transitions that cannot happen
+    linear: bool  # scaled recursion; otherwise log domain, for models with impossible transitions
 
 
-class Plan(NamedTuple):
-    """How sequences are grouped: a group fits in cache, a chunk is one task. Depends on the lengths alone."""
+class WorkPlan(NamedTuple):
+    """How sequences are grouped. It depends on their lengths alone.
+
+    A group fits in cache; a chunk is the unit of work of a thread.
+    """
 
     groups: Array  # [n_groups + 1] first sequence of each group
     chunks: Array  # [n_chunks + 1] first group of each chunk
-    order: Array  # [n_chunks] largest first, so that no thread is left alone with a long sequence at the end
-    block_rows: int  # rows held in cache at a time
-    longest: int  # rows in the largest group, rounded up to a whole number of tiles
+    order: Array  # [n_chunks] largest first, so that no thread ends with a long sequence alone
+    block_rows: int  # rows in cache at a time
+    longest: int  # rows of the largest group
 
 
 class Scratch(NamedTuple):
-    """One thread's working memory."""
+    """Working memory of one thread."""
 
-    block: Array  # [block_rows, DP] working precision: cells less the shift
+    block: Array  # [block_rows, DP] working precision: cells minus the shift
     distances: Array  # [block_rows, KP] working precision
     emissions: Array  # [longest, KP] float64
     shifts: Array  # [longest] float64
@@ -74,14 +81,17 @@ class Scratch(NamedTuple):
     log_joint: Array  # [longest, KP] float64; empty for the scaled recursion
     weights: Array  # [block_rows, KP] working precision
     rows: Array  # [K, block_rows] int64
-    kept: Array  # [K] int64
+    n_rows: Array  # [K] int64, used entries of `rows`
     pattern_counts: Array  # [256 G, KP] float64
     pair_weights: Array  # [KP, KP] float64
     vectors: Array  # [4, KP] float64
 
 
-class Sums(NamedTuple):
-    """Expected sufficient statistics in float64, a part per chunk (P parts). Moments are taken about `Potentials.shift`."""
+class KernelSums(NamedTuple):
+    """Expected sufficient statistics in float64, one part per chunk (P parts).
+
+    Moments are taken about `KernelTables.shift`.
+    """
 
     initial: Array  # [P, KP]
     transitions: Array  # [P, KP, KP]
@@ -92,30 +102,52 @@ class Sums(NamedTuple):
     levels: Array  # [P, R, KP]
 
 
-def padded_states(n_states: int) -> int:
-    """Number of states rounded up to whole vectors."""
+def pad_states(n_states: int) -> int:
+    """Round the number of states up to whole vectors."""
     return -(-n_states // STATE_LANES) * STATE_LANES
 
 
-def padded_columns(n_columns: int) -> int:
-    """Number of continuous columns rounded up to whole vectors."""
+def pad_columns(n_columns: int) -> int:
+    """Round the number of continuous columns up to whole vectors."""
     return -(-n_columns // COLUMN_LANES) * COLUMN_LANES
 
 
-def zero_sums(potentials: Potentials, n_parts: int) -> Sums:
-    """Statistics of no rows, in the shapes of a model's tables."""
-    width = potentials.initial.shape[0]
-    return Sums(
+def zero_sums(tables: KernelTables, n_parts: int) -> KernelSums:
+    """Return statistics of no rows, in the shapes of a model's tables."""
+    width = tables.initial.shape[0]
+    return KernelSums(
         initial=np.zeros((n_parts, width)),
         transitions=np.zeros((n_parts, width, width)),
         occupancy=np.zeros((n_parts, width)),
-        first=np.zeros((n_parts, *potentials.scale.shape)),
-        second=np.zeros((n_parts, *potentials.scale.shape)),
-        flags=np.zeros((n_parts, 8 * potentials.flag_tables.shape[0], width)),
-        levels=np.zeros((n_parts, *potentials.level_table.shape)),
+        first=np.zeros((n_parts, *tables.scale.shape)),
+        second=np.zeros((n_parts, *tables.scale.shape)),
+        flags=np.zeros((n_parts, 8 * tables.flag_tables.shape[0], width)),
+        levels=np.zeros((n_parts, *tables.level_table.shape)),
     )
 
 
-def sums_bytes(potentials: Potentials) -> int:
-    """Size of one part."""
-    return sum(field.nbytes for field in zero_sums(potentials, 1))
+# Categories of many columns lie side by side in one array [K, C_1 + ... + C_J], so that no step
+# loops over columns.
+
+
+def column_starts(sizes: Sizes) -> Array:
+    """Return the first place of each column [J] in a joined array."""
+    return np.concatenate([[0], np.cumsum(sizes)])[:-1].astype(np.int64)
+
+
+def join_columns(parts: Sequence[Array], n_states: int) -> Array:
+    """Join one array [K, C_j] per column to [K, sum of C_j]."""
+    return np.concatenate(parts, axis=1) if parts else np.empty((n_states, 0))
+
+
+def split_columns(joined: Array, sizes: Sizes) -> tuple[Array, ...]:
+    """Split a joined array into views [K, C_j], one per column."""
+    starts = column_starts(sizes).tolist()
+    return tuple(joined[:, at : at + size] for at, size in zip(starts, sizes, strict=True))
+
+
+def column_sums(joined: Array, sizes: Sizes) -> Array:
+    """Sum each column's categories and repeat the sum for each of them: the shape of `joined`."""
+    if not sizes:
+        return joined
+    return np.repeat(np.add.reduceat(joined, column_starts(sizes), axis=1), sizes, axis=1)

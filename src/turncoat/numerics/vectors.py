@@ -1,8 +1,8 @@
 """Short vectors as values inside compiled functions.
 
-numba vectorises plain loops by guessing; the hot kernels here need to say what they mean: these sixteen columns, these
-eight states, held in registers. ``load8(array, (i, j))`` reads eight neighbours, ``fma(a, b, c)`` is a * b + c on all
-lanes, ``total(v)`` adds the lanes. The compiler maps them to whatever width the machine has.
+numba guesses how to vectorise a plain loop. The hot kernels state it instead: sixteen columns or
+eight states in registers. ``load8(array, (i, j))`` reads eight neighbours, ``fma(a, b, c)`` is
+a * b + c on all lanes, ``total(v)`` adds the lanes. The compiler maps them to the machine's width.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.core.datamodel import register_default
 from numba.core.datamodel.models import PrimitiveModel
 
-# Typed, so that the functions it makes may be called from typed code.
+# Annotated, so that typed code may call the functions it makes.
 intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
 
 _LLVM_FLOAT = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
@@ -33,7 +33,7 @@ class Lanes(types.Type):  # type: ignore[misc]
 
     @property
     def key(self) -> tuple[types.Float, int]:
-        """What makes two of these types the same."""
+        """Identity of the type."""
         return self.dtype, self.width
 
 
@@ -47,7 +47,7 @@ def _llvm(lanes: Lanes) -> ir.VectorType:
     return ir.VectorType(_LLVM_FLOAT[lanes.dtype], lanes.width)
 
 
-def _splatted(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
+def _broadcast(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
     zero = ir.Constant(ir.IntType(32), 0)
     single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, zero)
     mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
@@ -65,21 +65,12 @@ def _call(builder: Any, name: str, returned: Any, arguments: list[Any]) -> Any:
     return builder.call(function, arguments)
 
 
-def _pointer(
-    context: Any,
-    builder: Any,
-    array_type: Any,
-    array: Any,
-    index_type: Any,
-    index: Any,
-    vector: Any,
-) -> Any:
-    proxy = context.make_array(array_type)(context, builder, array)
-    places = cgutils.unpack_tuple(builder, index)
-    places = [
-        context.cast(builder, place, kind, types.intp)
-        for place, kind in zip(places, index_type.types, strict=True)
-    ]
+def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, vector: Any) -> Any:
+    """Pointer to the cell of arguments (array, index), as a pointer to a vector."""
+    array_type, index_type = signature.args[:2]
+    proxy = context.make_array(array_type)(context, builder, arguments[0])
+    indices = zip(cgutils.unpack_tuple(builder, arguments[1]), index_type.types, strict=True)
+    places = [context.cast(builder, place, kind, types.intp) for place, kind in indices]
     cell = cgutils.get_item_pointer(context, builder, array_type, proxy, places, wraparound=False)
     return builder.bitcast(cell, vector.as_pointer())
 
@@ -89,15 +80,12 @@ def _loader(width: int) -> Any:
         lanes = Lanes(array.dtype, width)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array_type, index_type = signature.args
-            cells = _pointer(
-                context, builder, array_type, arguments[0], index_type, arguments[1], _llvm(lanes)
-            )
+            cells = _pointer(context, builder, signature, arguments, _llvm(lanes))
             return builder.load(cells, align=array.dtype.bitwidth // 8)
 
         return lanes(array, index), generate
 
-    load.__doc__ = f"Read {width} neighbouring cells of a contiguous array, from the index on."
+    load.__doc__ = f"Read {width} neighbouring cells of a contiguous array, starting at the index."
     return intrinsic(load)
 
 
@@ -107,13 +95,10 @@ load16 = _loader(16)
 
 @intrinsic
 def store(typing_context: Any, array: Any, index: Any, lanes: Any) -> Any:
-    """Write the lanes to neighbouring cells of a contiguous array, from the index on."""
+    """Write the lanes to neighbouring cells of a contiguous array, starting at the index."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type, index_type, _ = signature.args
-        cells = _pointer(
-            context, builder, array_type, arguments[0], index_type, arguments[1], arguments[2].type
-        )
+        cells = _pointer(context, builder, signature, arguments, arguments[2].type)
         builder.store(arguments[2], cells, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -126,7 +111,7 @@ def splat(typing_context: Any, scalar: Any, like: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value = context.cast(builder, arguments[0], signature.args[0], like.dtype)
-        return _splatted(builder, value, _llvm(like))
+        return _broadcast(builder, value, _llvm(like))
 
     return like(scalar, like), generate
 
@@ -162,26 +147,26 @@ def residual(typing_context: Any, x: Any, scale: Any, location: Any) -> Any:
     """x * scale - location on every lane, and 0 where x is missing (NaN)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, by, off = arguments
-        moved = _call(builder, "fma", value.type, [value, by, builder.fneg(off)])
-        seen = builder.fcmp_ordered("ord", value, value)
-        return builder.select(seen, moved, ir.Constant(value.type, None))
+        value, factor, offset = arguments
+        difference = _call(builder, "fma", value.type, [value, factor, builder.fneg(offset)])
+        present = builder.fcmp_ordered("ord", value, value)
+        return builder.select(present, difference, ir.Constant(value.type, None))
 
     return x(x, scale, location), generate
 
 
 @intrinsic
-def seen(typing_context: Any, x: Any) -> Any:
+def zero_if_missing(typing_context: Any, x: Any) -> Any:
     """x on every lane, and 0 where it is missing (NaN)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        there = builder.fcmp_ordered("ord", arguments[0], arguments[0])
-        return builder.select(there, arguments[0], ir.Constant(arguments[0].type, None))
+        present = builder.fcmp_ordered("ord", arguments[0], arguments[0])
+        return builder.select(present, arguments[0], ir.Constant(arguments[0].type, None))
 
     return x(x), generate
 
 
-def _folded(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
+def _fold(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
     """Combine the upper half of a vector with the lower until one number is left."""
     while vector.type.count > 1:
         half = vector.type.count // 2
@@ -200,14 +185,14 @@ def total(typing_context: Any, lanes: Any) -> Any:
     """The sum of the lanes, added in pairs."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _folded(builder, arguments[0], builder.fadd)
+        return _fold(builder, arguments[0], builder.fadd)
 
     return lanes.dtype(lanes), generate
 
 
 @intrinsic
 def totals(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The sums of the lanes of four vectors of sixteen, as the lanes of a vector of four: cheaper together than alone."""
+    """The sums of the lanes of four vectors of sixteen, as a vector of four. Cheaper together."""
     result = Lanes(a.dtype, 4)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -215,17 +200,16 @@ def totals(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
             index = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
             return builder.shuffle_vector(one, other, index)
 
-        def folded(one: Any, other: Any, width: int) -> Any:
-            """Runs of `width` lanes of both, each folded to half, side by side."""
+        def fold(one: Any, other: Any, width: int) -> Any:
+            """Fold runs of `width` lanes of both to half, side by side."""
             runs = range(0, 32, width)
             low = [run + lane for run in runs for lane in range(width // 2)]
             return builder.fadd(
                 pick(one, other, low), pick(one, other, [place + width // 2 for place in low])
             )
 
-        together = folded(
-            folded(arguments[0], arguments[1], 16), folded(arguments[2], arguments[3], 16), 8
-        )
+        first, second, third, fourth = arguments
+        together = fold(fold(first, second, 16), fold(third, fourth, 16), 8)
         halves = builder.fadd(
             pick(together, together, [0, 1, 4, 5, 8, 9, 12, 13]),
             pick(together, together, [2, 3, 6, 7, 10, 11, 14, 15]),
@@ -240,7 +224,7 @@ def largest(typing_context: Any, lanes: Any) -> Any:
     """The largest lane. No lane may be NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _folded(
+        return _fold(
             builder,
             arguments[0],
             lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b),
@@ -265,25 +249,33 @@ def convert(typing_context: Any, lanes: Any, like: Any) -> Any:
     return target(lanes, like), generate
 
 
-# exp(x) = 2^n * exp(r) with |r| <= log(2) / 2; the Taylor polynomial of degree 13 then errs by less than one rounding.
+# exp(x) = 2^n * exp(r) with |r| <= log(2) / 2. The Taylor polynomial of degree 13 then errs by less
+# than one rounding.
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 _EXP_DEGREE = 13
 _EXP_LOWEST = -708.0
 
 
+def _constants(value: Any) -> tuple[Any, Any, Callable[[float], Any], Callable[[int], Any]]:
+    """Float64 and int64 vector types as wide as the value, and makers of their constants."""
+    vector = value.type
+    whole = ir.VectorType(ir.IntType(64), vector.count)
+    return (
+        vector,
+        whole,
+        lambda number: ir.Constant(vector, [number] * vector.count),
+        lambda number: ir.Constant(whole, [number] * vector.count),
+    )
+
+
 @intrinsic
 def exp(typing_context: Any, lanes: Any) -> Any:
-    """The exponential of every float64 lane, none of them above 0; below -708 the answer is 0."""
+    """The exponential of every float64 lane, none above 0; below -708 the result is 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x = arguments[0]
-        vector = x.type
-        whole = ir.VectorType(ir.IntType(64), vector.count)
-
-        def number(value: float) -> Any:
-            return ir.Constant(vector, [value] * vector.count)
-
+        vector, whole, number, integer = _constants(x)
         tiny = builder.fcmp_ordered("<", x, number(_EXP_LOWEST))
         x = builder.select(tiny, number(_EXP_LOWEST), x)
         n = _call(builder, "rint", vector, [builder.fmul(x, number(_LOG2_E))])
@@ -295,34 +287,25 @@ def exp(typing_context: Any, lanes: Any) -> Any:
         value = number(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             value = _call(builder, "fma", vector, [value, r, number(coefficient)])
-        exponent = builder.add(builder.fptosi(n, whole), ir.Constant(whole, [1023] * vector.count))
-        power = builder.bitcast(
-            builder.shl(exponent, ir.Constant(whole, [52] * vector.count)), vector
-        )
+        exponent = builder.add(builder.fptosi(n, whole), integer(1023))
+        power = builder.bitcast(builder.shl(exponent, integer(52)), vector)
         return builder.select(tiny, ir.Constant(vector, None), builder.fmul(value, power))
 
     return lanes(lanes), generate
 
 
-# log(y) = e * log(2) + log(m) with m in [1/sqrt(2), sqrt(2)); log(m) = 2 atanh((m - 1) / (m + 1)), eleven terms of the series.
+# log(y) = e * log(2) + log(m) with m in [1/sqrt(2), sqrt(2)); log(m) = 2 atanh((m - 1) / (m + 1)),
+# with eleven terms of the series.
 _LOG_TERMS = 11
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 
 
 @intrinsic
 def log(typing_context: Any, lanes: Any) -> Any:
-    """Natural logarithm of every float64 lane, all of them positive, normal and finite."""
+    """Natural logarithm of every float64 lane, all positive, normal and finite."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = arguments[0].type
-        whole = ir.VectorType(ir.IntType(64), vector.count)
-
-        def number(value: float) -> Any:
-            return ir.Constant(vector, [value] * vector.count)
-
-        def integer(value: int) -> Any:
-            return ir.Constant(whole, [value] * vector.count)
-
+        vector, whole, number, integer = _constants(arguments[0])
         above = builder.sub(builder.bitcast(arguments[0], whole), integer(_SQRT_HALF_BITS))
         exponent = builder.ashr(above, integer(52))
         mantissa = builder.and_(above, integer((1 << 52) - 1))

@@ -35,10 +35,10 @@ from turncoat.scoring.rankers import (
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
-from turncoat.storage import Format, digest, replace_file
+from turncoat.storage import BundleFormat, digest, replace_file
 
-DETECTOR_FORMAT = Format("detector", version=6)
-CALIBRATION_FORMAT = Format("calibration", version=2)
+DETECTOR_FORMAT = BundleFormat("detector", version=6)
+CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
 _MAX_ATTEMPTS = 100  # to claim a number while other processes claim numbers too
@@ -346,7 +346,7 @@ def _unpack_bundle(manifest: Mapping[str, Any], arrays: Mapping[str, Array], fol
 def _check(bundle: Bundle) -> None:
     """Raise ValueError or ConfigError if the parts do not fit each other."""
     plan, calibration = bundle.features.plan, bundle.calibration
-    if bundle.model.input_columns() != (len(plan.continuous), plan.n_categories):
+    if bundle.model.get_input_columns() != (len(plan.continuous), plan.n_categories):
         raise ValueError("the model's columns are not those of the features")
     if calibration.n_states != bundle.model.params_.n_states:
         raise ValueError("the regimes are not those of the model")

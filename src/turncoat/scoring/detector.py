@@ -391,7 +391,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def _temporal_share(self, panel: Panel, places: Array, beliefs: Array) -> float:
         """Mean total variation between filtered beliefs and those of single rows (E9)."""
-        alone = self.model_.memoryless(panel, beliefs.mean(axis=0)).probs
+        alone = self.model_.infer_without_chain(panel, beliefs.mean(axis=0)).probs
         return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
 
     def _replace_calibration(self, calibration: Calibration) -> Detector:

@@ -83,7 +83,7 @@ class LiveScorer:
             of_features, rows, label_follows, links
         )
         customers = np.ascontiguousarray(links[:, 0])
-        beliefs = self.model.steps(prior, has_prior, continuous, categorical, customers)
+        beliefs = self.model.step_batch(prior, has_prior, continuous, categorical, customers)
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
         ranker = self.calibration.ranker

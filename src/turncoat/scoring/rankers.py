@@ -15,7 +15,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
-from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.panel import Panel
 from turncoat.scoring.regimes import check_keep
 from turncoat.scoring.scores import compute_variances
@@ -119,10 +119,10 @@ class XGBoostRanker:
 class HeadRanker:
     """The head that a neural model's encoder was trained with; its log odds are the score."""
 
-    encoder: FoldedEncoder
+    encoder: FrozenEncoder
 
     @property
-    def source(self) -> FoldedEncoder:
+    def source(self) -> FrozenEncoder:
         """The encoder."""
         return self.encoder
 
@@ -131,7 +131,7 @@ class HeadRanker:
     ) -> Array:
         """Log odds of the panel's rows."""
         rows = slice(None) if places is None else places
-        return self.encoder.head_score(panel.continuous[rows], panel.categorical[rows])
+        return self.encoder.score_head(panel.continuous[rows], panel.categorical[rows])
 
     def score_rows(
         self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
@@ -139,7 +139,7 @@ class HeadRanker:
         """Log odds of live rows."""
         return np.array(
             [
-                float(self.encoder.head_of(self.encoder.encode_row(*row)))
+                float(self.encoder.score_latents(self.encoder.encode_row(*row)))
                 for row in zip(continuous, categorical, strict=True)
             ]
         )
@@ -155,7 +155,7 @@ def build_ranker_matrix(continuous: Array, categorical: Array) -> Array:
 def make_ranker(given: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
     """A ranker of a column's name, an XGBoost classifier or a booster, or the encoder of the model itself."""
     plan = features.plan
-    if isinstance(given, FoldedEncoder):
+    if isinstance(given, FrozenEncoder):
         own: object = getattr(model, "encoder_", None)
         if own is not given:
             raise ConfigError(

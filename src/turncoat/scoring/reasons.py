@@ -16,8 +16,8 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.features import FeatureRow
 from turncoat.models.base import HiddenMarkovModel
-from turncoat.models.live import Contrasts
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.models.live import LogOddsContributions
+from turncoat.numerics.jit import jit_exact
 from turncoat.scoring.descriptions import OTHERS, FeatureDescriber
 
 
@@ -56,20 +56,20 @@ class Explainer:
         """
         if self.model.n_states == 1:
             return [()] * len(prior_beliefs)
-        predicted = self.model.log_predictions(prior_beliefs, has_prior)
-        contrasts = self.model.contrasts(self.fraud_state, predicted, continuous, categorical)
+        predicted = self.model.predict_log_beliefs(prior_beliefs, has_prior)
+        terms = self.model.explain_log_odds(self.fraud_state, predicted, continuous, categorical)
         rows = list(map(FeatureRow, continuous, categorical))
-        return list_reasons(contrasts, self.describer, rows, n_reasons)
+        return list_reasons(terms, self.describer, rows, n_reasons)
 
 
 def list_reasons(
-    contrasts: Contrasts,
+    contributions: LogOddsContributions,
     describer: FeatureDescriber,
     rows: Sequence[FeatureRow],
     n_reasons: int | None = None,
 ) -> list[tuple[Reason, ...]]:
     """Reasons of each row, strongest first: terms summed by source, the weakest as one."""
-    sources, c = describer.sources, contrasts
+    sources, c = describer.sources, contributions
     names, describe = sources.names, describer.describe
     n_max = len(names) if n_reasons is None else min(max(n_reasons, 0), len(names))
     ranked = _rank_sources(c.history, c.rest, c.cells, c.codes, sources.places, len(names), n_max)
@@ -87,7 +87,7 @@ def list_reasons(
     return found
 
 
-@compiled_exactly
+@jit_exact
 def _rank_sources(
     history: Array,
     average: Array,

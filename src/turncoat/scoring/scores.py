@@ -11,7 +11,7 @@ import polars as pl
 from scipy.special import betaincinv, entr
 
 from turncoat.arrays import Array
-from turncoat.numerics.compiled import compiled_exactly
+from turncoat.numerics.jit import jit_exact
 from turncoat.scoring.reasons import Reason
 
 MODES = ("filtered", "smoothed")
@@ -111,7 +111,7 @@ def compute_entropy(belief: Array) -> Array:
     return np.asarray(entr(belief).sum(axis=-1))
 
 
-@compiled_exactly
+@jit_exact
 def mix_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Array]:
     """The mean and the variance of a fraud share of which each regime has its own, from beliefs [N, K] in the regimes."""
     mean = np.zeros(len(belief))
@@ -121,7 +121,7 @@ def mix_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Ar
     return mean, compute_variances(belief, covariance)
 
 
-@compiled_exactly
+@jit_exact
 def compute_variances(weights: Array, covariance: Array) -> Array:
     """The variance of a weighted sum, for each row of weights [N, K]; the same for a row alone as among others, unlike BLAS."""
     variance = np.zeros(len(weights))
@@ -142,7 +142,7 @@ def compute_beta_interval(mean: Array, variance: Array, level: float) -> tuple[A
     return np.minimum(betaincinv(a, b, tail), mean), np.maximum(betaincinv(a, b, 1 - tail), mean)
 
 
-@compiled_exactly
+@jit_exact
 def _beta_counts(mean: Array, variance: Array) -> tuple[Array, Array]:
     """The two counts of a Beta distribution, for each mean and variance [N]; where those have none, of one near by."""
     a, b = np.empty(len(mean)), np.empty(len(mean))

@@ -83,4 +83,4 @@ def anchor_known_labels(
             f"known labels must be 0, 1 or -1 (unknown) for each of the {n_rows:,} rows; found {codes.dtype} {codes.shape}"
         )
     own = np.vstack([likelihoods, np.ones(likelihoods.shape[1])])[codes]
-    return Anchors.of_likelihoods(codes.astype(np.int64), likelihoods), own
+    return Anchors.from_likelihoods(codes.astype(np.int64), likelihoods), own

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from turncoat.arrays import Array
 from turncoat.errors import DataError
@@ -24,7 +23,7 @@ def choose_temperature(
         raise DataError(
             "choosing a temperature needs labels, and the schema names none. Set `label`, or name a temperature"
         )
-    seen = model.chain(), model.embed(fit_panel), model.embed(panel)
+    seen = model.to_latent_hmm(), model.embed(fit_panel), model.embed(panel)
     losses = [
         log_loss(_scores(temperature, *seen)[places], panel.labels[places])
         for temperature in TEMPERATURES
@@ -35,7 +34,7 @@ def choose_temperature(
 def _scores(
     temperature: float, model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel
 ) -> Array:
-    warmed = clone(model).set_params(temperature=temperature)._adopt(model.params_)
+    warmed = model.copy_at_temperature(temperature)
     stickiness = np.diag(model.params_.transition_matrix)
     probs = warmed.filter(fit_panel).probs
     labels = np.asarray(fit_panel.labels)

@@ -26,12 +26,12 @@ from turncoat.scoring.bundle import add_prefix, pack_fields, unpack_fields
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import OrderSummary
-from turncoat.storage import Format, digest, replaced_folder
+from turncoat.storage import BundleFormat, digest, replace_folder
 
 Model = BaumWelchHMM | VariationalHMM
 
 CONTEXT = -1  # label of rows that only provide history and are not measured
-ORDER_FORMAT = Format("order", version=3)
+ORDER_FORMAT = BundleFormat("order", version=3)
 _REGIMES = ("held_out", "in_sample")
 
 
@@ -90,7 +90,7 @@ class FittedOrder:
         """Fit a model to the fit part and measure it on both; `proxy` is a continuous column."""
         anchors = None if anchoring is None else anchoring.anchors(panels.fit, model.n_states)
         model.fit(panels.fit, anchors)
-        chain = model.chain()
+        chain = model.to_latent_hmm()
         embedded = SelectionPanels(model.embed(panels.fit), model.embed(panels.held_out))
         has_proxy = proxy is not None and chain is model  # latents are not columns
         return cls(
@@ -123,7 +123,7 @@ class FittedOrder:
         for name in _REGIMES:
             content[name], own = pack_fields(getattr(self, name))
             arrays |= add_prefix(name, own)
-        with replaced_folder(folder, overwrite=True) as target:
+        with replace_folder(folder, overwrite=True) as target:
             self.model.save(target / "model")
             ORDER_FORMAT.save(target / "figures", content, arrays)
 
@@ -181,7 +181,7 @@ def _compute_criteria(
 
     Behind an encoder, trained on the labels, only the latter; without a shared one, neither.
     """
-    if not model.orders_compare:
+    if not model.has_comparable_orders:
         return {}
     held_out = {"held_out": _held_out_density(chain, embedded.held_out)}
     if chain is not model:

@@ -88,5 +88,5 @@ def choose_on_resamples(
 
 def _copy_for_refit(model: Model, fast: bool) -> Model:
     """An unfitted copy; with `fast`, one that starts from the model's solution."""
-    copy: Model = model.again().set_params(progress=False)
+    copy: Model = model.copy_unfitted().set_params(progress=False)
     return copy.set_params(init=model.params_, max_iter=FAST_ITERATIONS) if fast else copy

@@ -25,11 +25,11 @@ from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.features import Features
 from turncoat.features.features import FEATURE_KINDS
 from turncoat.models.baum_welch import BaumWelchHMM
-from turncoat.models.neural.folded import FoldedEncoder
+from turncoat.models.neural.encoder import Encoder
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
-from turncoat.models.neural.trained import TrainedEncoder
 from turncoat.models.parameters import Prior
-from turncoat.models.settings import check_settings, whole_number
+from turncoat.models.validation import check_settings, whole_number
 from turncoat.models.variational import VariationalHMM
 from turncoat.progress import progress_console
 from turncoat.scoring.supervision import Anchoring
@@ -48,7 +48,7 @@ from turncoat.storage import replace_file
 ORDERS = range(2, 11)
 WIDTHS = (32, 64, 128)
 _IDENTITY, _ENCODER = "sweep.json", "encoder"
-_IGNORED_SETTINGS = {"n_states", "init", "progress", "n_threads", "checkpoint", "device"}
+_IGNORED_SETTINGS = {"n_states", "init", "progress", "n_threads", "checkpoint_dir", "device"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,15 +216,15 @@ def sweep_widths(
     **options: Any,
 ) -> dict[int, Sweep]:
     """`sweep` with every `latent_dim` of `widths`, each with its own encoder; by width."""
-    if not isinstance(model, NeuralVariationalHMM) or model.encoder is not None:
+    if not isinstance(model, NeuralVariationalHMM) or model.has_trained_encoder:
         raise ConfigError(
             "only a NeuralVariationalHMM that trains its encoder has widths to sweep; "
-            "give one without an `encoder`"
+            "give one with an `Encoder`"
         )
     counts, found = list(orders), {}
     for width in sorted(set(widths)):
         below = None if folder is None else Path(folder) / f"latents-{width}"
-        wide = clone(model).set_params(latent_dim=width)
+        wide = clone(model).set_params(encoder__latent_dim=width)
         found[width] = sweep(
             transactions, split, model=wide, orders=counts, folder=below, **options
         )
@@ -315,8 +315,12 @@ def _describe_inputs(
     settings = {name: value for name, value in params if name not in _IGNORED_SETTINGS}
     if isinstance(settings.get("prior"), Prior):
         settings["prior"] = asdict(settings["prior"])
-    if isinstance(settings.get("encoder"), TrainedEncoder | FoldedEncoder):
-        settings["encoder"] = FoldedEncoder.of(settings["encoder"]).digest
+    encoder = settings.get("encoder")
+    if isinstance(encoder, Encoder):
+        params = encoder.get_params().items()
+        settings["encoder"] = {k: v for k, v in params if k not in _IGNORED_SETTINGS}
+    elif encoder is not None:
+        settings["encoder"] = FrozenEncoder.from_trained(encoder).digest
     identity = {
         "Turncoat": turncoat.__version__,
         **panels.digests,
@@ -372,12 +376,12 @@ def _open_folder(folder: Path, identity: Mapping[str, Any]) -> Path:
 def _prepare(model: Model, panels: SelectionPanels, place: Path | None) -> Model:
     """The model after the work that all orders share; a damaged encoder is trained again."""
     if place is None:
-        return model.prepared(panels.fit)
+        return model.prepare_sweep(panels.fit)
     try:
-        return model.prepared(panels.fit, place / _ENCODER)
+        return model.prepare_sweep(panels.fit, place / _ENCODER)
     except BundleError:
         shutil.rmtree(place / _ENCODER)
-        return model.prepared(panels.fit, place / _ENCODER)
+        return model.prepare_sweep(panels.fit, place / _ENCODER)
 
 
 def _load_or_fit(

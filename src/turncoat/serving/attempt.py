@@ -15,7 +15,7 @@ from itertools import starmap
 import msgspec
 import numpy as np
 
-from turncoat.errors import DamagedError, DataError, StateError, StoreError
+from turncoat.errors import CorruptRecordError, DataError, StateError, StoreError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.live import FilterSteps
 from turncoat.scoring.scores import Score
@@ -114,7 +114,7 @@ class BatchUpdate:
         try:
             return await self._prepared(one)
         except Exception as problem:
-            if isinstance(problem, StoreError) and not isinstance(problem, DamagedError):
+            if isinstance(problem, StoreError) and not isinstance(problem, CorruptRecordError):
                 raise
             return _refusal(problem)
 
@@ -407,12 +407,12 @@ def _linked(batch: Sequence[Transaction]) -> dict[str, str]:
 def _refusal(problem: Exception) -> Exception:
     """What is said of a transaction that cannot be scored. What is not the sender's fault is told to the operator."""
     if isinstance(problem, StateError):
-        return DamagedError(
+        return CorruptRecordError(
             f"what is stored of the customer or the counterparty is damaged: {problem}"
         )
     if isinstance(problem, DataError):
         return problem if isinstance(problem, FieldError) else FieldError(str(problem))
-    if isinstance(problem, DamagedError):
+    if isinstance(problem, CorruptRecordError):
         return problem
     _log.error("a transaction could not be scored", exc_info=problem)
     return problem

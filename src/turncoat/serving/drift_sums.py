@@ -17,7 +17,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError
-from turncoat.numerics.compiled import compiled
+from turncoat.numerics.jit import jit
 from turncoat.scoring.reference import MAX_CELL, MAX_SCORE_BINS
 
 if sys.platform != "win32":  # where there are no such locks, each process keeps its sums to itself
@@ -57,7 +57,7 @@ class Sums:
         return MAX_SCORE_BINS + 1 + n_states + 3 * n_states * n_columns
 
 
-@compiled
+@jit
 def add_rows(
     sums: Array, beliefs: Array, rows: Array, probabilities: Array, inner_edges: Array, kept: float
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from turncoat.errors import DamagedError
+from turncoat.errors import CorruptRecordError
 
 FORMAT = 1
 _MOST_AT_ONCE = 4096  # transactions of one moment that are told apart
@@ -91,11 +91,11 @@ def unpack_record(key: str, data: bytes) -> Record:
     try:
         record = _decode_record(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
-        raise DamagedError(
+        raise CorruptRecordError(
             f"the record of {key!r} is damaged ({problem}). Remove it, or restore the store from a copy"
         ) from problem
     if record.format != FORMAT:
-        raise DamagedError(
+        raise CorruptRecordError(
             f"the record of {key!r} has format {record.format}; this Turncoat reads format {FORMAT}. Upgrade Turncoat"
         )
     return record
@@ -111,7 +111,7 @@ def unpack_log_content(content: bytes) -> LogContent:
     try:
         return _decode_logged(content)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
-        raise DamagedError(
+        raise CorruptRecordError(
             f"an entry of the log is damaged ({problem}). Restore the store from a copy"
         ) from problem
 

@@ -6,18 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from turncoat import Panel
-from turncoat.models.neural.trained import TrainingSettings
-
-QUICK: dict[str, Any] = {
-    "latent_dim": 4,
-    "hidden_dim": 16,
-    "epochs": 3,
-    "batch_size": 64,
-    "device": "cpu",
-    "n_threads": 1,
-}
-FIT: dict[str, Any] = {**QUICK, "n_restarts": 1, "max_iter": 20}
+from turncoat import Encoder, Panel
 
 WITHOUT_TORCH = """
 import sys
@@ -29,8 +18,12 @@ sys.meta_path.insert(0, _Blocked())
 """  # begins a script that runs as if torch were not installed
 
 
-def quick_settings(**changes: Any) -> TrainingSettings:
-    return TrainingSettings(**{"epochs": 3, "batch_size": 64, "device": "cpu", **changes})
+def small_encoder(**changes: Any) -> Encoder:
+    small = {"latent_dim": 4, "hidden_dim": 16, "max_epochs": 3, "batch_size": 64, "device": "cpu"}
+    return Encoder(**{**small, **changes})
+
+
+FIT: dict[str, Any] = {"n_threads": 1, "n_restarts": 1, "max_iter": 20}
 
 
 def mixed_panel(

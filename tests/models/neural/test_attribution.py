@@ -11,14 +11,13 @@ import pytest
 import torch
 from scipy.special import ndtr
 
+from tests.reference import numpy_kernels
 from turncoat.models.neural import attribution
-from turncoat.models.neural.attribution import _Path, attributed, attributed_odds
-from turncoat.models.neural.encoder import new_encoder
-from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.models.neural.layout import EncoderLayout
-from turncoat.models.neural.slopes import _gelu, _product, panels
-from turncoat.models.neural.trained import TrainedEncoder
-from turncoat.numerics import plain
+from turncoat.models.neural.attribution import _Path, attribute_emission, attribute_log_odds
+from turncoat.models.neural.encoder import Encoder, EncoderLayout, TrainedEncoder
+from turncoat.models.neural.frozen import FrozenEncoder
+from turncoat.models.neural.gradients import _apply_gelu, _multiply, pack_panels
+from turncoat.models.neural.network import build_network
 
 MEANS = np.random.default_rng(0).normal(size=(3, 5))
 
@@ -29,18 +28,18 @@ def emission(latents: np.ndarray) -> np.ndarray:
 
 def encoder_of(
     n_continuous: int, n_categories: tuple[int, ...], activation: str = "gelu"
-) -> tuple[FoldedEncoder, torch.nn.Module]:
+) -> tuple[FrozenEncoder, torch.nn.Module]:
     layout = EncoderLayout(
         n_continuous, n_categories, latent_dim=5, hidden_dim=16, activation=activation
     )
-    module = new_encoder(layout, 0.1, 3).eval()
+    module = build_network(layout, 0.1, 3).eval()
     weights = {
         name: value.detach().numpy().copy()
         for name, value in module.state_dict().items()
         if not name.startswith("head")
     }
-    trained = TrainedEncoder(layout, weights, np.zeros(5, np.float32), 0.0, None, None)  # type: ignore[arg-type]
-    return FoldedEncoder.of(trained), module
+    trained = TrainedEncoder(layout, weights, np.zeros(5, np.float32), 0.0, None, Encoder())  # type: ignore[arg-type]
+    return FrozenEncoder.from_trained(trained), module
 
 
 SHAPES = pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_all_together_are_the_log_emission(
         codes = np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
         if n_continuous > 2:
             cells[2] = np.nan
-        of_cells, of_codes, rest = attributed(encoder, emission, cells, codes)
+        of_cells, of_codes, rest = attribute_emission(encoder, emission, cells, codes)
         assert of_cells.shape == (3, n_continuous)
         assert of_codes.shape == (3, len(n_categories))
         latents = encoder.encode(cells[None], codes[None]).astype(float)
@@ -88,8 +87,8 @@ def test_slopes_are_those_of_torch() -> None:
     path = _Path(encoder, cells, codes)
     inputs = torch.tensor(cells[None], dtype=torch.float64, requires_grad=True)
     module = module.double()
-    latents = module.latent(inputs, torch.tensor(codes[None]))
-    ours, _ = path.latents(np.array([1.0]))
+    latents = module.encode(inputs, torch.tensor(codes[None]))
+    ours, _ = path.encode(np.array([1.0]))
     np.testing.assert_allclose(ours, latents.detach().numpy(), atol=1e-6)
     means = torch.tensor(MEANS)
     weights = torch.tensor([1.0, 2.0, 0.5])
@@ -102,7 +101,7 @@ def test_slopes_are_those_of_torch() -> None:
         for d in range(6):
             moved = [
                 emission(
-                    _Path(encoder, cells + sign * step * np.eye(6)[d], codes).latents(
+                    _Path(encoder, cells + sign * step * np.eye(6)[d], codes).encode(
                         np.array([1.0])
                     )[0]
                 )[0, k].sum()
@@ -124,10 +123,10 @@ def test_shares_are_integrals_of_torchs_gradients() -> None:
     n_steps = 400
     along = ((torch.arange(n_steps, dtype=torch.float64) + 0.5) / n_steps)[:, None] * normalised
     along.requires_grad_(True)
-    latents = module.latent(
+    latents = module.encode(
         along * norm.weight + norm.bias, torch.zeros((n_steps, 0), dtype=torch.int64)
     )
-    of_cells, _, _ = attributed(encoder, emission, cells, np.empty(0, np.int64))
+    of_cells, _, _ = attribute_emission(encoder, emission, cells, np.empty(0, np.int64))
     for k, weight in enumerate((1.0, 2.0, 0.5)):
         (slopes,) = torch.autograd.grad(
             (-0.5 * (latents - torch.tensor(MEANS[k])) ** 2 * weight).sum(),
@@ -142,7 +141,7 @@ def test_shares_are_integrals_of_torchs_gradients() -> None:
 def test_like_cells_are_not_given_huge_shares_of_opposite_signs() -> None:
     encoder, _ = encoder_of(2, ())
     alike, apart = (
-        attributed(encoder, emission, np.array([4.149, other]), np.empty(0, np.int64))[0]
+        attribute_emission(encoder, emission, np.array([4.149, other]), np.empty(0, np.int64))[0]
         for other in (4.096, 2.0)
     )
     np.testing.assert_allclose(
@@ -152,10 +151,12 @@ def test_like_cells_are_not_given_huge_shares_of_opposite_signs() -> None:
 
 def test_a_missing_cell_gives_its_share_to_the_others() -> None:
     encoder, _ = encoder_of(3, ())
-    of_cells, _, rest = attributed(
+    of_cells, _, rest = attribute_emission(
         encoder, emission, np.array([2.0, np.nan, -0.5]), np.empty(0, np.int64)
     )
-    whole, _, _ = attributed(encoder, emission, np.array([2.0, 0.0, -0.5]), np.empty(0, np.int64))
+    whole, _, _ = attribute_emission(
+        encoder, emission, np.array([2.0, 0.0, -0.5]), np.empty(0, np.int64)
+    )
     assert not of_cells[:, 1].any()
     assert np.abs(whole[:, 1]).min() > 0
     np.testing.assert_allclose(of_cells.sum(axis=1), whole.sum(axis=1))
@@ -170,7 +171,7 @@ def test_an_input_that_does_nothing_is_given_nothing() -> None:
     encoder, _ = encoder_of(0, (3, 4))
     tables = encoder.tables.copy()
     tables[4:] = 0.0  # of the second column
-    of_cells, of_codes, _ = attributed(
+    of_cells, of_codes, _ = attribute_emission(
         replace(encoder, tables=tables), emission, np.empty(0), np.array([1, 2])
     )
     assert of_cells.size == 0
@@ -182,7 +183,7 @@ def test_an_input_that_does_nothing_is_given_nothing() -> None:
 
 
 def plain_given(
-    encoder: FoldedEncoder, of: Callable, cells: np.ndarray, codes: np.ndarray, steps: int
+    encoder: FrozenEncoder, of: Callable, cells: np.ndarray, codes: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """What cells and codes are given in so many steps, written out in NumPy with slopes by small changes in every layer's input."""
     missing = np.isnan(cells)
@@ -251,7 +252,7 @@ def test_kernels_give_what_plain_numpy_gives(
     cells = rng.normal(0, 1, n_continuous)
     cells[1:2] = np.nan
     codes = np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
-    given = attributed(encoder, emission, cells, codes)[:2]
+    given = attribute_emission(encoder, emission, cells, codes)[:2]
     for ours, wanted in zip(
         given, plain_given(encoder, emission, cells, codes, steps=16), strict=True
     ):
@@ -272,8 +273,10 @@ def test_odds_are_given_what_their_two_states_are_given(
             np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64),
         )
         before = rng.normal(0, 5, 3)
-        whole = plain.contrast(state, before, *attributed(encoder, emission, cells, codes))
-        found = attributed_odds(encoder, emission, cells, codes, state, before)
+        whole = numpy_kernels.log_odds_terms(
+            state, before, *attribute_emission(encoder, emission, cells, codes)
+        )
+        found = attribute_log_odds(encoder, emission, cells, codes, state, before)
         assert found[0] == whole[0]
         rivals.add((state, found[0]))
         for ours, wanted in zip(found[1:], whole[1:], strict=True):
@@ -295,13 +298,15 @@ def test_steps_are_doubled_until_every_state_is_complete() -> None:
         np.array([1, 2]),
         np.array([0.0, 50.0, -50.0]),
     )
-    whole = plain.contrast(0, before, *attributed(encoder, steep, cells, codes))
-    found = attributed_odds(encoder, steep, cells, codes, 0, before)
+    whole = numpy_kernels.log_odds_terms(
+        0, before, *attribute_emission(encoder, steep, cells, codes)
+    )
+    found = attribute_log_odds(encoder, steep, cells, codes, 0, before)
     assert found[0] == whole[0] == 1
     np.testing.assert_allclose(found[1], whole[1], rtol=1e-9, atol=1e-10)
     path = _Path(encoder, cells, codes)
-    assert len(path.walked(steep).weight) > 16
-    assert len(path.walked(lambda latents: steep(latents)[:, :2]).weight) == 16
+    assert len(path.integrate(steep).weights) > 16
+    assert len(path.integrate(lambda latents: steep(latents)[:, :2]).weights) == 16
 
 
 @pytest.mark.parametrize(
@@ -310,7 +315,7 @@ def test_steps_are_doubled_until_every_state_is_complete() -> None:
 def test_products(n_rows: int, n_inputs: int, width: int) -> None:
     rng = np.random.default_rng(7)
     values, weight = rng.normal(size=(n_rows, n_inputs + 2)), rng.normal(size=(n_inputs, width))
-    found = _product(values, panels(weight))
+    found = _multiply(values, pack_panels(weight))
     np.testing.assert_allclose(
         found[:, :width], values[:, :n_inputs] @ weight, rtol=1e-12, atol=1e-12
     )
@@ -323,7 +328,7 @@ def test_gelu_and_its_slope_to_the_last_digits() -> None:
     )
     table = np.resize(values, (3, 16 * 84))
     given = table.copy()
-    slopes = _gelu(table)
+    slopes = _apply_gelu(table)
     np.testing.assert_allclose(table, given * ndtr(given), rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(
         slopes,
@@ -337,10 +342,10 @@ def test_what_is_prepared_for_an_encoder_is_no_part_of_it() -> None:
     encoder, _ = encoder_of(6, (3, 4))
     before = pickle.dumps(encoder), encoder.digest
     cells, codes = np.arange(6.0), np.array([1, 3])
-    given = attributed(encoder, emission, cells, codes)
+    given = attribute_emission(encoder, emission, cells, codes)
     assert (pickle.dumps(encoder), encoder.digest) == before
     other = replace(encoder, norm_gain=2 * encoder.norm_gain)
-    assert np.abs(attributed(other, emission, cells, codes)[0] - given[0]).max() > 1e-3
-    n_known = len(attribution._KNOWN)
+    assert np.abs(attribute_emission(other, emission, cells, codes)[0] - given[0]).max() > 1e-3
+    n_known = len(attribution._PACKED)
     del encoder, other
-    assert len(attribution._KNOWN) == n_known - 2
+    assert len(attribution._PACKED) == n_known - 2

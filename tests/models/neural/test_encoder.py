@@ -10,17 +10,20 @@ import weakref
 import numpy as np
 import pytest
 
-from tests.models.neural.panels import WITHOUT_TORCH, mixed_panel, quick_settings
-from turncoat import ConfigError, DataError, Panel
-from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.models.neural.layout import EncoderLayout, table_width
-from turncoat.models.neural.trained import TrainedEncoder, TrainingReport, TrainingSettings
+from tests.models.neural.panels import WITHOUT_TORCH, mixed_panel, small_encoder
+from turncoat import ConfigError, DataError, Encoder, Panel
+from turncoat.models.neural.encoder import (
+    EncoderLayout,
+    TrainedEncoder,
+    TrainingReport,
+    table_width,
+)
+from turncoat.models.neural.frozen import FrozenEncoder
 
 torch = pytest.importorskip("torch")
 
-from turncoat.models.neural.checkpoints import arrays_of  # noqa: E402
-from turncoat.models.neural.encoder import Encoder, new_encoder  # noqa: E402
-from turncoat.models.neural.training import train_encoder  # noqa: E402
+from turncoat.models.neural.network import EncoderNetwork, build_network  # noqa: E402
+from turncoat.models.neural.training import copy_weights  # noqa: E402
 
 LAYOUTS = [
     EncoderLayout(5, (2, 9, 3), 4, 16),
@@ -31,14 +34,14 @@ LAYOUTS = [
 ]
 
 
-def untrained(layout: EncoderLayout) -> tuple[Encoder, TrainedEncoder]:
+def untrained(layout: EncoderLayout) -> tuple[EncoderNetwork, TrainedEncoder]:
     """An encoder with random weights everywhere, also where a new one has ones and zeros."""
-    encoder = new_encoder(layout, 0.1, seed=3).eval()
+    encoder = build_network(layout, 0.1, seed=3).eval()
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for weights in encoder.parameters():
             weights.add_(0.3 * torch.randn(weights.shape, generator=generator))
-    arrays = arrays_of(encoder)
+    arrays = copy_weights(encoder)
     report = TrainingReport((), (), 0, 1.0, False)
     weights = {name: array for name, array in arrays.items() if not name.startswith("head.")}
     return encoder, TrainedEncoder(
@@ -47,7 +50,7 @@ def untrained(layout: EncoderLayout) -> tuple[Encoder, TrainedEncoder]:
         arrays["head.weight"][0],
         float(arrays["head.bias"][0]),
         report,
-        TrainingSettings(device="cpu"),
+        Encoder(device="cpu"),
     )
 
 
@@ -64,9 +67,9 @@ def test_widths_of_tables() -> None:
 
 
 def test_layers_and_their_order() -> None:
-    encoder = Encoder(EncoderLayout(5, (2, 9, 3), 4, 16), with_head=True)
+    encoder = EncoderNetwork(EncoderLayout(5, (2, 9, 3), 4, 16), with_head=True)
     kinds = [type(module).__name__ for module in encoder.cell_layers]
-    assert kinds == ["Linear", "GELU", "Dropout", "Linear"]
+    assert kinds == ["Linear", "GELU", "SeededDropout", "Linear"]
     assert encoder.dropout.rate == 0.1
     seen: list[str] = []
     names = (
@@ -87,9 +90,9 @@ def test_layers_and_their_order() -> None:
     assert isinstance(encoder.fusion_activation, torch.nn.GELU)
     assert encoder.fusion_activation.approximate == "none"
     assert isinstance(
-        Encoder(EncoderLayout(5, (2,), 4, 16, "none")).fusion_activation, torch.nn.Identity
+        EncoderNetwork(EncoderLayout(5, (2,), 4, 16, "none")).fusion_activation, torch.nn.Identity
     )
-    assert Encoder(EncoderLayout(5, (2,), 4, 16)).head is None
+    assert EncoderNetwork(EncoderLayout(5, (2,), 4, 16)).head is None
 
 
 def test_number_of_weights() -> None:
@@ -98,7 +101,7 @@ def test_number_of_weights() -> None:
     cells = 2 * d + (d * h + h) + (h * h + h)
     codes = sum((c + 1) * w for c, w in zip(sizes, widths, strict=True)) + (sum(widths) * h + h)
     fusion = (2 * h * h + h) + 2 * h + h * z
-    encoder = Encoder(EncoderLayout(d, sizes, z, h), with_head=True)
+    encoder = EncoderNetwork(EncoderLayout(d, sizes, z, h), with_head=True)
     assert sum(weights.numel() for weights in encoder.parameters()) == cells + codes + fusion + (
         z + 1
     )
@@ -110,13 +113,13 @@ def test_folded_equals_torch(layout: EncoderLayout) -> None:
     encoder, trained = untrained(layout)
     cells, codes = rows_for(layout)
     with torch.no_grad():
-        latents = encoder.latent(torch.from_numpy(cells), torch.from_numpy(codes)).numpy()
+        latents = encoder.encode(torch.from_numpy(cells), torch.from_numpy(codes)).numpy()
         log_odds = encoder(torch.from_numpy(cells), torch.from_numpy(codes)).numpy()
-    folded = FoldedEncoder.of(trained)
+    folded = FrozenEncoder.from_trained(trained)
     found = folded.encode(cells, codes)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, latents, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(folded.head_score(cells, codes), log_odds, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(folded.score_head(cells, codes), log_odds, rtol=1e-5, atol=1e-5)
     for place in (0, 7, 299):
         np.testing.assert_allclose(
             folded.encode_row(cells[place], codes[place]), found[place], rtol=2e-7, atol=1e-7
@@ -129,26 +132,26 @@ def test_in_float64_folding_is_exact() -> None:
     with torch.no_grad():
         latents = (
             encoder.double()
-            .latent(torch.from_numpy(cells).double(), torch.from_numpy(codes))
+            .encode(torch.from_numpy(cells).double(), torch.from_numpy(codes))
             .numpy()
         )
     np.testing.assert_allclose(
-        FoldedEncoder.of(trained).encode(cells, codes), latents, rtol=1e-6, atol=1e-6
+        FrozenEncoder.from_trained(trained).encode(cells, codes), latents, rtol=1e-6, atol=1e-6
     )
 
 
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    folded = FoldedEncoder.of(untrained(LAYOUTS[0])[1])
+    folded = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
     cells, codes = rows_for(LAYOUTS[0])
     whole = folded.encode(cells, codes)
-    monkeypatch.setattr("turncoat.models.neural.folded._BLOCK_ROWS", 7)
+    monkeypatch.setattr("turncoat.models.neural.frozen._BLOCK_ROWS", 7)
     np.testing.assert_allclose(folded.encode(cells, codes), whole, rtol=2e-7, atol=1e-7)
     assert folded.encode(cells[:0], codes[:0]).shape == (0, 4)
 
 
 def test_embedding_keeps_all_but_the_columns() -> None:
     panel = mixed_panel()
-    folded = FoldedEncoder.of(untrained(LAYOUTS[0])[1])
+    folded = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
     latent = folded.embed(panel)
     assert latent.labels is panel.labels
     assert latent.offsets is panel.offsets
@@ -159,7 +162,7 @@ def test_embedding_keeps_all_but_the_columns() -> None:
 
 
 def test_a_panel_is_encoded_once_and_forgotten_with_it() -> None:
-    encoder, panel = FoldedEncoder.of(untrained(LAYOUTS[0])[1]), mixed_panel()
+    encoder, panel = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1]), mixed_panel()
     first = encoder.embed(panel)
     assert encoder.embed(panel) is first
     again = encoder.embed(mixed_panel())
@@ -172,12 +175,12 @@ def test_a_panel_is_encoded_once_and_forgotten_with_it() -> None:
 
 
 def test_a_missing_code_has_a_row_of_its_own() -> None:
-    folded = FoldedEncoder.of(untrained(EncoderLayout(0, (2,), 3, 8))[1])
+    folded = FrozenEncoder.from_trained(untrained(EncoderLayout(0, (2,), 3, 8))[1])
     assert len(np.unique(folded.encode(categorical=[[-1], [0], [1]]), axis=0)) == 3
 
 
 def test_refusals() -> None:
-    folded = FoldedEncoder.of(untrained(LAYOUTS[0])[1])
+    folded = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
     cells, codes = rows_for(LAYOUTS[0], 3)
     with pytest.raises(
         DataError, match="5 continuous and 3 categorical columns; the rows have 4 and 3"
@@ -209,13 +212,13 @@ def test_ready_encoders_need_no_torch() -> None:
     script = """
 import numpy as np
 import turncoat, turncoat.models
-from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.models.neural.layout import EncoderLayout
+from turncoat.models.neural.encoder import EncoderLayout
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
-import turncoat.models.neural.storage
+import turncoat.models.storage
 layout = EncoderLayout(2, (2,), 3, 4)
 one = np.ones
-encoder = FoldedEncoder(layout, one((2, 4)), one(4), one((4, 4)), one(4), one((3, 4)), one(4), one(4), one((4, 3)), one(3), 0.5)
+encoder = FrozenEncoder(layout, one((2, 4)), one(4), one((4, 4)), one(4), one((3, 4)), one(4), one(4), one((4, 3)), one(3), 0.5)
 assert encoder.encode([[0.0, 1.0]], [[1]]).shape == (1, 3)
 cells, codes = np.random.default_rng(0).normal(size=(20, 2)), np.zeros((20, 1), int)
 panel = turncoat.Panel.from_arrays(cells, codes, labels=[0, 1] * 10, n_categories=[2])
@@ -235,28 +238,24 @@ else:
 
 
 def test_importing_turncoat_does_not_import_torch() -> None:
-    names = (
-        "turncoat, turncoat.models, turncoat.models.neural.model, turncoat.models.neural.storage"
-    )
+    names = "turncoat, turncoat.models, turncoat.models.neural.model, turncoat.models.storage"
     script = f"import sys, {names}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_trained_encoders_fold() -> None:
     panel = mixed_panel()
-    trained = train_encoder(
-        panel, latent_dim=4, hidden_dim=16, settings=quick_settings(), n_threads=1
-    )
-    encoder = Encoder(trained.layout)
+    trained = small_encoder().train(panel, n_threads=1)
+    encoder = EncoderNetwork(trained.layout)
     encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
     with torch.no_grad():
         latents = (
             encoder.eval()
-            .latent(torch.tensor(panel.continuous), torch.tensor(panel.categorical))
+            .encode(torch.tensor(panel.continuous), torch.tensor(panel.categorical))
             .numpy()
         )
     np.testing.assert_allclose(
-        FoldedEncoder.of(trained).encode(panel.continuous, panel.categorical),
+        FrozenEncoder.from_trained(trained).encode(panel.continuous, panel.categorical),
         latents,
         rtol=1e-5,
         atol=1e-5,

@@ -9,26 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.neural.panels import mixed_panel, quick_settings
+from tests.models.neural.panels import mixed_panel, small_encoder
 from turncoat import ConfigError, DataError, Panel
-from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.models.neural.layout import EncoderLayout
+from turncoat.models.neural.encoder import Encoder, EncoderLayout, TrainedEncoder
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import latent_prior
-from turncoat.models.neural.trained import TrainedEncoder, TrainingSettings
 from turncoat.models.variational import VariationalHMM
 
 torch = pytest.importorskip("torch")
 
-from turncoat.models.neural.encoder import new_encoder  # noqa: E402
 from turncoat.models.neural.joint import (  # noqa: E402
     JointSettings,
     Snapshot,
     _JointTraining,
-    equal_states,
+    equalise_states,
     expected_log_emission,
     train_jointly,
 )
-from turncoat.models.neural.training import DeviceRows, train_encoder  # noqa: E402
+from turncoat.models.neural.network import build_network  # noqa: E402
+from turncoat.models.neural.training import DeviceRows  # noqa: E402
 
 PANEL = mixed_panel()
 LAYOUT = EncoderLayout(PANEL.n_continuous, PANEL.n_categories, latent_dim=4, hidden_dim=16)
@@ -56,7 +55,7 @@ def assert_same(some: list[Snapshot], others: list[Snapshot]) -> None:
 
 @pytest.fixture(scope="module")
 def encoder() -> TrainedEncoder:
-    return train_encoder(PANEL, latent_dim=4, hidden_dim=16, settings=quick_settings(), n_threads=1)
+    return small_encoder().train(PANEL, n_threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +64,8 @@ def seen() -> list[Snapshot]:
 
 
 def test_defaults_are_those_of_the_encoders_own_training() -> None:
-    ours, theirs = JointSettings(4), TrainingSettings()
-    for name in ("dropout", "learning_rate", "batch_size", "gradient_norm", "device"):
+    ours, theirs = JointSettings(4), Encoder()
+    for name in ("dropout", "learning_rate", "batch_size", "max_gradient_norm", "device"):
         assert getattr(ours, name) == getattr(theirs, name)
 
 
@@ -102,21 +101,21 @@ def test_gradient_against_finite_differences(seen: list[Snapshot]) -> None:
 @pytest.mark.parametrize("reweighted", [False, True])
 def test_an_epoch_raises_the_objective(reweighted: bool) -> None:
     settings = joint_settings(dropout=0.0, reweighted=reweighted)
-    training = _JointTraining(PANEL, DeviceRows.of(PANEL, torch.device("cpu")), settings, 1)
-    encoder = new_encoder(LAYOUT, settings.dropout, settings.seed)
+    training = _JointTraining(PANEL, DeviceRows.from_panel(PANEL, torch.device("cpu")), settings, 1)
+    encoder = build_network(LAYOUT, settings.dropout, settings.seed)
     optimiser = torch.optim.Adam(encoder.parameters(), settings.learning_rate)
-    fixed = training.snapshot(0, encoder, None)
-    weights = torch.tensor(equal_states(fixed.posteriors) if reweighted else fixed.posteriors)
+    fixed = training.take_snapshot(0, encoder, None)
+    weights = torch.tensor(equalise_states(fixed.posteriors) if reweighted else fixed.posteriors)
     reached = []
     for _ in range(4):
         reached.append(
             float(
                 expected_log_emission(
-                    torch.tensor(training._encode(encoder)), weights, fixed.params
+                    torch.tensor(training.encode_rows(encoder)), weights, fixed.params
                 ).mean()
             )
         )
-        training.epoch(encoder, optimiser, fixed)
+        training.run_epoch(encoder, optimiser, fixed)
     assert (np.diff(reached) > 0).all()
 
 
@@ -160,7 +159,9 @@ def test_labels_are_not_used(seen: list[Snapshot]) -> None:
 def test_a_trained_encoder_is_where_it_starts(encoder: TrainedEncoder) -> None:
     from_trained = snapshots(start=encoder)
     np.testing.assert_allclose(
-        from_trained[0].latents, FoldedEncoder.of(encoder).embed(PANEL).continuous, atol=1e-4
+        from_trained[0].latents,
+        FrozenEncoder.from_trained(encoder).embed(PANEL).continuous,
+        atol=1e-4,
     )
     kept = {name: weights.copy() for name, weights in encoder.weights.items()}
     assert_same(from_trained, snapshots(start=encoder))
@@ -169,7 +170,7 @@ def test_a_trained_encoder_is_where_it_starts(encoder: TrainedEncoder) -> None:
 
 
 def test_settings_matter(seen: list[Snapshot]) -> None:
-    assert np.abs(snapshots(gradient_norm=1e-12)[2].latents - seen[0].latents).max() < 1e-3
+    assert np.abs(snapshots(max_gradient_norm=1e-12)[2].latents - seen[0].latents).max() < 1e-3
     for changes in (
         {"dropout": 0.5},
         {"learning_rate": 0.01},
@@ -183,16 +184,16 @@ def test_settings_matter(seen: list[Snapshot]) -> None:
 
 def test_reweighted_states_weigh_the_same() -> None:
     posteriors = np.array([[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.5, 0.5, 0.0], [0.3, 0.7, 0.0]])
-    weights = equal_states(posteriors)
+    weights = equalise_states(posteriors)
     np.testing.assert_allclose(weights.sum(axis=0), [4 / 3, 4 / 3, 0.0])
     np.testing.assert_allclose(weights[0, 0] / weights[1, 0], 0.9 / 0.8)
     scarce = np.array([[1.0, 0.0], [0.9, 0.1]])  # a state with less than a row counts as having one
-    np.testing.assert_allclose(equal_states(scarce)[:, 1], [0.0, 0.1])
+    np.testing.assert_allclose(equalise_states(scarce)[:, 1], [0.0, 0.1])
 
 
 def test_refusals(encoder: TrainedEncoder) -> None:
-    with pytest.raises(ConfigError, match="found FoldedEncoder, which cannot be trained on"):
-        snapshots(start=FoldedEncoder.of(encoder))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="found FrozenEncoder, which cannot be trained"):
+        snapshots(start=FrozenEncoder.from_trained(encoder))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="the encoder knows 5 continuous"):
         snapshots(mixed_panel(n_continuous=4))
     with pytest.raises(ConfigError, match="cycles must be a whole number of at least 1"):

@@ -8,11 +8,20 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.models.neural.panels import FIT, hidden_rule_panel, mixed_panel
-from turncoat import Anchors, ConfigError, DataError, NotFittedError, Panel, Prior, VariationalHMM
-from turncoat.models.neural.folded import FoldedEncoder
+from tests.models.neural.panels import FIT, hidden_rule_panel, mixed_panel, small_encoder
+from tests.reference import numpy_kernels
+from turncoat import (
+    Anchors,
+    ConfigError,
+    DataError,
+    Encoder,
+    NotFittedError,
+    Panel,
+    Prior,
+    VariationalHMM,
+)
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM, latent_prior
-from turncoat.numerics import plain
 
 torch = pytest.importorskip("torch")
 
@@ -21,7 +30,7 @@ PANEL = mixed_panel()
 
 @pytest.fixture(scope="module")
 def model() -> NeuralVariationalHMM:
-    return NeuralVariationalHMM(3, **FIT).fit(PANEL)
+    return NeuralVariationalHMM(3, encoder=small_encoder(), **FIT).fit(PANEL)
 
 
 def test_prior_is_the_published_one() -> None:
@@ -34,14 +43,9 @@ def test_prior_is_the_published_one() -> None:
     )
     assert (prior.initial, prior.transition, prior.sticky) == (1.0, 1.0, 4.0)
     paper = NeuralVariationalHMM.paper(4)
-    assert (
-        paper.n_restarts,
-        paper.max_iter,
-        paper.tol,
-        paper.restart_halving,
-        paper.encoder_seed,
-    ) == (3, 500, 1e-3, False, 42)
-    assert (paper.latent_dim, paper.hidden_dim) == (64, 512)
+    assert (paper.n_restarts, paper.max_iter, paper.tol) == (3, 500, 1e-3)
+    assert (paper.restart_halving, paper.shared_encoder) == (False, False)
+    assert paper.encoder.get_params() == Encoder(random_state=42).get_params()
 
 
 def test_is_tier_2_on_latents(model: NeuralVariationalHMM) -> None:
@@ -50,13 +54,14 @@ def test_is_tier_2_on_latents(model: NeuralVariationalHMM) -> None:
     np.testing.assert_array_equal(model.params_.location, plain.params_.location)
     assert model.lower_bound_ == plain.lower_bound_
     weights = [0.2, 0.3, 0.5]
-    for other in (plain, model.chain()):
+    for other in (plain, model.to_latent_hmm()):
         np.testing.assert_array_equal(model.filter(PANEL).probs, other.filter(latent).probs)
         np.testing.assert_array_equal(model.smooth(PANEL).probs, other.smooth(latent).probs)
         np.testing.assert_array_equal(model.decode(PANEL), other.decode(latent))
         np.testing.assert_array_equal(model.log_likelihood(PANEL), other.log_likelihood(latent))
         np.testing.assert_array_equal(
-            model.memoryless(PANEL, weights).probs, other.memoryless(latent, weights).probs
+            model.infer_without_chain(PANEL, weights).probs,
+            other.infer_without_chain(latent, weights).probs,
         )
         assert model.bic(PANEL) == other.bic(latent)
 
@@ -73,7 +78,7 @@ def test_step_equals_filter(model: NeuralVariationalHMM, settings: dict[str, Any
 
 
 def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
-    cells, codes, rest = model.pieces(PANEL.continuous[:6], PANEL.categorical[:6])
+    cells, codes, rest = model.explain_emission(PANEL.continuous[:6], PANEL.categorical[:6])
     assert cells.shape == (6, 3, PANEL.n_continuous)
     assert codes.shape == (6, 3, PANEL.n_categorical)
     emission = model.log_emission(PANEL.continuous[:6], PANEL.categorical[:6])
@@ -82,7 +87,7 @@ def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
     )
     start = PANEL[0]
     first = (
-        model.log_predicted(None)
+        model.predict_log_belief(None)
         + model.log_emission(start.continuous[:1], start.categorical[:1])[0]
     )
     np.testing.assert_allclose(
@@ -92,17 +97,17 @@ def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
 
 def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
     cells, codes = PANEL.continuous[:2].astype(float), PANEL.categorical[:2].astype(np.int64)
-    assert [part.shape for part in model.pieces(cells[:0], codes[:0])] == [
+    assert [part.shape for part in model.explain_emission(cells[:0], codes[:0])] == [
         (0, 3, 5),
         (0, 3, 3),
         (0, 3),
     ]
     with pytest.raises(DataError, match="code 9"):
-        model.pieces(cells, np.full_like(codes, 9))
+        model.explain_emission(cells, np.full_like(codes, 9))
     with pytest.raises(DataError, match="finite"):
-        model.pieces(np.full_like(cells, np.inf), codes)
+        model.explain_emission(np.full_like(cells, np.inf), codes)
     with pytest.raises(DataError, match="columns"):
-        model.pieces(cells[:, :2], codes)
+        model.explain_emission(cells[:, :2], codes)
 
 
 @pytest.mark.parametrize(
@@ -112,15 +117,17 @@ def test_contrasts_are_differences_of_pieces(
     model: NeuralVariationalHMM, settings: dict[str, Any]
 ) -> None:
     other = NeuralVariationalHMM.from_params(model.params_, encoder=model.encoder_, **settings)
-    cells, codes, rest = other.pieces(PANEL.continuous[:9], PANEL.categorical[:9])
+    cells, codes, rest = other.explain_emission(PANEL.continuous[:9], PANEL.categorical[:9])
     beliefs = np.random.default_rng(0).dirichlet(np.ones(3), 9)
-    before = other.log_predictions(beliefs, np.arange(9) != 4)
-    np.testing.assert_allclose(before[4], other.log_predicted(None))
-    np.testing.assert_allclose(before[5], other.log_predicted(beliefs[5]))
+    before = other.predict_log_beliefs(beliefs, np.arange(9) != 4)
+    np.testing.assert_allclose(before[4], other.predict_log_belief(None))
+    np.testing.assert_allclose(before[5], other.predict_log_belief(beliefs[5]))
     for state in range(3):
-        found = other.contrasts(state, before, PANEL.continuous[:9], PANEL.categorical[:9])
+        found = other.explain_log_odds(state, before, PANEL.continuous[:9], PANEL.categorical[:9])
         for n in range(9):
-            rival, *wanted = plain.contrast(state, before[n], cells[n], codes[n], rest[n])
+            rival, *wanted = numpy_kernels.log_odds_terms(
+                state, before[n], cells[n], codes[n], rest[n]
+            )
             assert (found.state, found.rivals[n]) == (state, rival)
             assert found.history[n] == pytest.approx(before[n, state] - before[n, rival])
             for ours, theirs in zip(
@@ -134,36 +141,36 @@ def test_contrasts_are_differences_of_pieces(
 
 def test_contrasts_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
     before, cells, codes = (
-        model.log_predicted(None)[None],
+        model.predict_log_belief(None)[None],
         PANEL.continuous[:1],
         PANEL.categorical[:1],
     )
     with pytest.raises(DataError, match="code 9"):
-        model.contrasts(0, before, cells, np.full_like(codes, 9))
+        model.explain_log_odds(0, before, cells, np.full_like(codes, 9))
     with pytest.raises(DataError, match="finite"):
-        model.contrasts(0, before, np.full_like(cells, np.inf), codes)
+        model.explain_log_odds(0, before, np.full_like(cells, np.inf), codes)
     with pytest.raises(DataError, match="columns"):
-        model.contrasts(0, before, cells[:, :2], codes)
+        model.explain_log_odds(0, before, cells[:, :2], codes)
     with pytest.raises(NotFittedError):
-        NeuralVariationalHMM(2).contrasts(0, before, cells, codes)
+        NeuralVariationalHMM(2).explain_log_odds(0, before, cells, codes)
 
 
 def test_head(model: NeuralVariationalHMM) -> None:
-    probabilities = model.head_scores(PANEL)
-    log_odds = model.encoder_.head_score(PANEL.continuous, PANEL.categorical)
+    probabilities = model.predict_head_probs(PANEL)
+    log_odds = model.encoder_.score_head(PANEL.continuous, PANEL.categorical)
     np.testing.assert_allclose(probabilities, 1.0 / (1.0 + np.exp(-log_odds)))
-    one = model.encoder_.head_of(
+    one = model.encoder_.score_latents(
         model.encoder_.encode_row(PANEL.continuous[3], PANEL.categorical[3])
     )
     assert float(one) == pytest.approx(log_odds[3], abs=1e-6)
 
 
 def test_what_a_fit_leaves(model: NeuralVariationalHMM) -> None:
-    assert isinstance(model.encoder_, FoldedEncoder)
+    assert isinstance(model.encoder_, FrozenEncoder)
     assert model.training_ is not None
     assert len(model.training_.train_losses) == 3
-    assert model.input_columns() == (5, (2, 9, 3))
-    assert model.encoder is None
+    assert model.get_input_columns() == (5, (2, 9, 3))
+    assert isinstance(model.encoder, Encoder)
 
 
 def test_one_encoder_serves_every_order(model: NeuralVariationalHMM) -> None:
@@ -179,11 +186,17 @@ def test_one_encoder_serves_every_order(model: NeuralVariationalHMM) -> None:
 
 
 def test_clone_and_settings() -> None:
-    model = NeuralVariationalHMM(2, latent_dim=8, prior=Prior(sticky=1.0), encoder_seed=3)
+    encoder = Encoder(latent_dim=8, random_state=3)
+    model = NeuralVariationalHMM(2, encoder=encoder, prior=Prior(sticky=1.0))
     copy = clone(model)
-    assert copy.get_params() == model.get_params()
-    assert copy.set_params(hidden_dim=32, activation="none").hidden_dim == 32
+    assert copy.encoder is not model.encoder
+    assert copy.encoder.get_params() == encoder.get_params()
+    assert copy.get_params()["encoder__latent_dim"] == 8
+    copy.set_params(encoder__hidden_dim=32, encoder__activation="none")
+    assert (copy.encoder.hidden_dim, copy.encoder.activation) == (32, "none")
+    assert encoder.hidden_dim == 512
     assert set(VariationalHMM(1).get_params()) < set(model.get_params())
+    assert NeuralVariationalHMM(2).encoder is not NeuralVariationalHMM(2).encoder
 
 
 def test_clones_share_the_encoder(model: NeuralVariationalHMM) -> None:
@@ -192,12 +205,14 @@ def test_clones_share_the_encoder(model: NeuralVariationalHMM) -> None:
 
 
 def test_the_seed_of_the_encoder_is_its_own() -> None:
-    quick = {**FIT, "epochs": 1, "max_iter": 2}
-    one = NeuralVariationalHMM(2, random_state=1, encoder_seed=7, **quick).fit(PANEL)
-    two = NeuralVariationalHMM(2, random_state=2, encoder_seed=7, **quick).fit(PANEL)
-    np.testing.assert_array_equal(one.encoder_.first_weight, two.encoder_.first_weight)
-    seven = NeuralVariationalHMM(2, random_state=7, **quick).fit(PANEL)
-    np.testing.assert_array_equal(one.encoder_.first_weight, seven.encoder_.first_weight)
+    def first_weight(seed: int, **changes: Any) -> Any:
+        encoder = small_encoder(max_epochs=1, **changes)
+        model = NeuralVariationalHMM(2, encoder=encoder, random_state=seed, max_iter=2)
+        return model.fit(PANEL).encoder_.first_weight
+
+    own_seed = first_weight(1, random_state=7)
+    np.testing.assert_array_equal(own_seed, first_weight(2, random_state=7))
+    np.testing.assert_array_equal(own_seed, first_weight(7))
 
 
 def test_finds_a_fraud_regime_that_raw_columns_hide() -> None:
@@ -214,15 +229,8 @@ def test_finds_a_fraud_regime_that_raw_columns_hide() -> None:
 
     common = {"n_restarts": 2, "max_iter": 40, "n_threads": 1}
     raw, _ = purest(VariationalHMM(3, **common).fit(panel))
-    settings = {
-        "latent_dim": 4,
-        "hidden_dim": 32,
-        "epochs": 20,
-        "learning_rate": 0.01,
-        "batch_size": 128,
-        "device": "cpu",
-    }
-    neural, share = purest(NeuralVariationalHMM(3, **settings, **common).fit(panel))
+    encoder = small_encoder(hidden_dim=32, max_epochs=20, learning_rate=0.01, batch_size=128)
+    neural, share = purest(NeuralVariationalHMM(3, encoder=encoder, **common).fit(panel))
     assert neural > 0.5
     assert neural > 3 * raw
     assert share > 0.9
@@ -241,8 +249,8 @@ def test_anchored(model: NeuralVariationalHMM) -> None:
 
 
 def test_refusals(model: NeuralVariationalHMM, monkeypatch: pytest.MonkeyPatch) -> None:
-    new = NeuralVariationalHMM(2, **FIT)
-    for question in (new.filter, new.embed, new.head_scores):
+    new = NeuralVariationalHMM(2, encoder=small_encoder(), **FIT)
+    for question in (new.filter, new.embed, new.predict_head_probs):
         with pytest.raises(NotFittedError):
             question(PANEL)
     with pytest.raises(NotFittedError):
@@ -252,24 +260,20 @@ def test_refusals(model: NeuralVariationalHMM, monkeypatch: pytest.MonkeyPatch) 
     wide = VariationalHMM(2, n_restarts=1, max_iter=2).fit(PANEL)
     with pytest.raises(ConfigError, match="the encoder makes 4 latents"):
         NeuralVariationalHMM.from_params(wide.params_, encoder=model.encoder_)
-    with pytest.raises(ConfigError, match=r"chain\(\).sample"):
+    with pytest.raises(ConfigError, match=r"to_latent_hmm\(\).sample"):
         model.sample([5])
-    assert model.chain().sample([5])[0].n_continuous == 4
-    with pytest.raises(
-        ConfigError, match="encoder must be a TrainedEncoder or a FoldedEncoder, or None"
-    ):
+    assert model.to_latent_hmm().sample([5])[0].n_continuous == 4
+    with pytest.raises(ConfigError, match="encoder must be an Encoder, a TrainedEncoder or a"):
         NeuralVariationalHMM(2, encoder="good").fit(PANEL)
     with pytest.raises(ConfigError, match="latent_dim must be a whole number"):
-        NeuralVariationalHMM(2, latent_dim=0).fit(PANEL)
+        NeuralVariationalHMM(2, encoder=Encoder(latent_dim=0)).fit(PANEL)
     with pytest.raises(DataError, match="the panel has 4 and 3"):
         model.filter(mixed_panel(n_continuous=4))
     with pytest.raises(DataError, match="the row has 4 and 3"):
         model.step(None, PANEL.continuous[0, :4], PANEL.categorical[0])
     with pytest.raises(DataError, match="expected a Panel"):
         new.fit(PANEL.continuous)  # type: ignore[arg-type]
-    monkeypatch.setattr(
-        NeuralVariationalHMM, "trained", lambda *_: pytest.fail("trained for nothing")
-    )
+    monkeypatch.setattr(Encoder, "train", lambda *_: pytest.fail("trained for nothing"))
     with pytest.raises(DataError, match="a code for each of the panel's"):
         new.fit(PANEL, Anchors([0, 1], [[True, False], [False, True]]))
     with pytest.raises(ConfigError, match="each of the 2 states"):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.models.neural.panels import FIT, WITHOUT_TORCH, mixed_panel
-from turncoat import BundleError, load_model
+from tests.models.neural.panels import FIT, WITHOUT_TORCH, mixed_panel, small_encoder
+from turncoat import BundleError, Encoder, load_model
 from turncoat.models.neural.model import NeuralVariationalHMM
-from turncoat.models.neural.storage import pack_encoder, unpack_encoder
+from turncoat.models.storage import pack_encoder, unpack_encoder
 
 pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ PANEL = mixed_panel()
 
 @pytest.fixture(scope="module")
 def model() -> NeuralVariationalHMM:
-    return NeuralVariationalHMM(2, **FIT).fit(PANEL)
+    return NeuralVariationalHMM(2, encoder=small_encoder(), **FIT).fit(PANEL)
 
 
 def test_encoder_round_trip(model: NeuralVariationalHMM) -> None:
@@ -37,14 +37,15 @@ def test_round_trip(model: NeuralVariationalHMM, tmp_path: Path) -> None:
     loaded = load_model(tmp_path / "model")
     assert isinstance(loaded, NeuralVariationalHMM)
     np.testing.assert_array_equal(loaded.filter(PANEL).probs, model.filter(PANEL).probs)
-    np.testing.assert_array_equal(loaded.head_scores(PANEL), model.head_scores(PANEL))
+    np.testing.assert_array_equal(loaded.predict_head_probs(PANEL), model.predict_head_probs(PANEL))
     assert loaded.training_ == model.training_
     assert loaded.fit_report_ == model.fit_report_
-    assert (
-        loaded.encoder is None
-    )  # a clone trains its own, as a clone of the model that was saved does
-    own = {"device": "auto", "n_threads": None}
-    assert clone(loaded).get_params() == {**model.get_params(), **own}
+    # A clone trains its own encoder, as a clone of the saved model does.
+    session = {"encoder__device": "auto", "n_threads": None}
+    expected, found = {**model.get_params(), **session}, clone(loaded).get_params()
+    for params in (expected, found):
+        assert isinstance(params.pop("encoder"), Encoder)
+    assert found == expected
 
 
 def test_a_given_encoder_is_given_again(model: NeuralVariationalHMM, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_an_encoder_that_makes_no_sense_is_refused(
     model: NeuralVariationalHMM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "turncoat.models.neural.folded.FoldedEncoder.arrays",
+        "turncoat.models.neural.frozen.FrozenEncoder.arrays",
         lambda self: {"first_weight": self.first_weight},
     )
     model.save(tmp_path / "model")

@@ -1,8 +1,8 @@
-"""Which input says what: a state's log emission over latents, shared out among the cells and codes of a row by integrated gradients.
+"""Integrated gradients: a state's log emission over latents, attributed to a row's cells and codes.
 
-The path leads from an average row (every cell at its mean, every code missing) to the row itself, straight in the cells as the first
-LayerNorm leaves them. Along the cells themselves that norm would turn ever faster the more alike they are, and give two like cells
-huge shares of opposite signs. What the inputs are given adds up to the difference between the two ends.
+The path runs from an average row (every cell at its mean, every code missing) to the row itself. It
+is straight in the cells after the first LayerNorm. Before that norm, similar cells would get huge
+contributions of opposite signs. The contributions add up to the difference between the two ends.
 """
 
 from __future__ import annotations
@@ -16,204 +16,217 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.models.neural.slopes import ROUNDING, along, back, lead, of_inputs, panels
-
-Emission = Callable[
-    [Array], Array
-]  # latents [M, latent_dim] to what each adds to the log emission of every state [M, K, latent_dim]
-
-_FEWEST_STEPS, _MOST_STEPS = 16, 1024
-_COMPLETE = (
-    1e-4  # of the difference between the ends: as long as more is missing, the steps are doubled
+from turncoat.models.neural.frozen import NORM_EPSILON, FrozenEncoder
+from turncoat.models.neural.gradients import (
+    backpropagate,
+    backpropagate_to_inputs,
+    pack_panels,
+    path_directions,
+    run_along_path,
 )
-_SMALL = 1e-4  # for slopes of the emission, which is smooth in each latent
+
+# Maps latents [M, latent_dim] to their terms of the log emission of every state [M, K, latent_dim].
+EmissionTerms = Callable[[Array], Array]
+
+_MIN_STEPS, _MAX_STEPS = 16, 1024
+_MAX_MISSING = (
+    1e-4  # of the difference between the ends; the steps are doubled until less is missing
+)
+_DIFFERENCE_STEP = 1e-4  # for slopes of the emission, which is smooth in each latent
 
 
-def attributed(
-    encoder: FoldedEncoder, emission: Emission, cells: Array, codes: Array
+def attribute_emission(
+    encoder: FrozenEncoder, emission_terms: EmissionTerms, cells: Array, codes: Array
 ) -> tuple[Array, Array, Array]:
-    """Of one row [D] and [J]: what cells and codes add to the log emission of every state [K, D] and [K, J], and the average row's [K].
+    """Attribute every state's log emission to one row's cells [K, D] and codes [K, J].
 
-    The last holds what numerical integration missed, so that all together are the log emission itself.
+    The third array [K] is the average row's log emission plus the integration error, so that all
+    three add up to the log emission of the row.
     """
     path = _Path(encoder, cells, codes)
-    walk = path.walked(emission)
-    of_cells, of_codes = path.shared_out(walk, walk.slopes)
-    return of_cells, of_codes, walk.rest
+    integral = path.integrate(emission_terms)
+    from_cells, from_codes = path.attribute(integral, integral.slopes)
+    return from_cells, from_codes, integral.rest
 
 
-def attributed_odds(
-    encoder: FoldedEncoder,
-    emission: Emission,
+def attribute_log_odds(
+    encoder: FrozenEncoder,
+    emission_terms: EmissionTerms,
     cells: Array,
     codes: Array,
     state: int,
     log_predicted: Array,
 ) -> tuple[int, Array, Array, float]:
-    """Likewise for the log odds of one state against its strongest rival alone, given the log belief before the row [K].
+    """Attribute the log odds of one state against its strongest rival, in a fraction of the time.
 
-    The rival, and what cells [D], codes [J] and the average row add; it takes a fraction of the time that all states take.
+    `log_predicted` [K] is the log belief before the row. Returns the rival and what cells [D],
+    codes [J] and the average row contribute.
     """
     path = _Path(encoder, cells, codes)
-    walk = path.walked(emission)
-    scores = log_predicted + walk.reached
+    integral = path.integrate(emission_terms)
+    scores = log_predicted + integral.emission
     scores[state] = -np.inf
     rival = int(scores.argmax())
-    slopes = walk.slopes[:, state] - walk.slopes[:, rival]
-    of_cells, of_codes = path.shared_out(walk, slopes[:, None])
-    return rival, of_cells[0], of_codes[0], float(walk.rest[state] - walk.rest[rival])
+    slopes = integral.slopes[:, state] - integral.slopes[:, rival]
+    from_cells, from_codes = path.attribute(integral, slopes[:, None])
+    rest = float(integral.rest[state] - integral.rest[rival])
+    return rival, from_cells[0], from_codes[0], rest
 
 
 class _Layers(NamedTuple):
-    """What slopes are led back through at the places of a path, and where it leads from there."""
+    """The layers at the nodes of a path, for backpropagation."""
 
-    changes: Array  # [M, latent_dim] how fast the latents change along the path
+    derivatives: Array  # [M, latent_dim] of the latents along the path
     hidden_slopes: Array  # [M, hidden_dim or more] of the first GELU
-    settled: Array  # [M, hidden_dim] after the second LayerNorm, without its gain
-    spread: Array  # [M] that it divided by
+    normalised: Array  # [M, hidden_dim] after the second LayerNorm, without its gain
+    deviation: Array  # [M] that it divided by
     outer_slopes: Array  # [M, hidden_dim or more] of the second GELU
 
 
-class _Walk(NamedTuple):
-    """A path with as many steps as it needs."""
+class _Integral(NamedTuple):
+    """A path with enough nodes."""
 
-    weight: Array  # [M] of every step
+    weights: Array  # [M] of the nodes
     layers: _Layers
     slopes: Array  # [M, K, latent_dim] of the log emission in the latents
-    reached: Array  # [K] the log emission at the row
-    rest: Array  # [K] what is not given to cells and codes
+    emission: Array  # [K] log emission of the row
+    rest: Array  # [K] not attributed to cells and codes
 
 
 class _Path:
-    """From the average row, at t = 0, to the row, at t = 1; and slopes along it."""
+    """The path from the average row, at t = 0, to the row, at t = 1."""
 
-    def __init__(self, encoder: FoldedEncoder, cells: Array, codes: Array) -> None:
-        self.encoder, self.weights = encoder, _weights(encoder)
-        self.own = encoder.table_places(np.asarray(codes, np.int64))
-        given = np.asarray(cells, np.float64)
-        self.missing = np.isnan(given)
-        self.cells = np.where(self.missing, 0.0, given)
-        self.standard, self.spread = self.cells, 1.0
+    def __init__(self, encoder: FrozenEncoder, cells: Array, codes: Array) -> None:
+        self.encoder, self.weights = encoder, _get_weights(encoder)
+        self.code_rows = encoder.table_places(np.asarray(codes, np.int64))
+        values = np.asarray(cells, np.float64)
+        self.missing = np.isnan(values)
+        self.cells = np.where(self.missing, 0.0, values)
+        self.standard, self.deviation = self.cells, 1.0
         if encoder.layout.normalises_cells:
             centred = self.cells - self.cells.mean()
-            self.spread = math.sqrt(float(np.square(centred).mean()) + ROUNDING)
-            self.standard = centred / self.spread
-        self.inner, self.fused = lead(
-            self.standard, self.own, encoder.first_weight, encoder.tables, self.weights.absent
+            self.deviation = math.sqrt(float(np.square(centred).mean()) + NORM_EPSILON)
+            self.standard = centred / self.deviation
+        first, tables = encoder.first_weight, encoder.tables
+        self.inner, self.fused = path_directions(
+            self.standard, self.code_rows, first, tables, self.weights.absent
         )
 
-    def latents(self, t: Array) -> tuple[Array, _Layers]:
-        """Latents [M, latent_dim] at these places, and the layers on the way."""
-        weights, gelu = self.weights, self.encoder.layout.activation == "gelu"
-        start = weights.first_bias, self.inner, weights.fused, self.fused
-        found, *layers = along(
-            t, *start, weights.second, weights.gain, weights.bias, weights.last, gelu
+    def encode(self, t: Array) -> tuple[Array, _Layers]:
+        """Return latents [M, latent_dim] at places t, and the layers there."""
+        weights, layout = self.weights, self.encoder.layout
+        found, *layers = run_along_path(
+            t,
+            weights.first_bias,
+            self.inner,
+            weights.fused,
+            self.fused,
+            weights.second,
+            weights.gain,
+            weights.bias,
+            weights.last,
+            layout.activation == "gelu",
         )
-        used = found[:, : self.encoder.layout.latent_dim]
+        used = found[:, : layout.latent_dim]
         return used[: len(t)], _Layers(used[len(t) :], *layers)
 
-    def walked(self, emission: Emission) -> _Walk:
-        """The path with enough steps for every state."""
-        steps = _FEWEST_STEPS
+    def integrate(self, emission_terms: EmissionTerms) -> _Integral:
+        """Integrate along the path with enough nodes for every state."""
+        steps, h = _MIN_STEPS, _DIFFERENCE_STEP
         while True:
-            t, weight = _nodes(steps)
-            latents, layers = self.latents(t)
-            start, end = emission(latents[steps:]).sum(axis=2)  # [K]
-            within = latents[:steps]
-            slopes = (emission(within + _SMALL) - emission(within - _SMALL)) / (2 * _SMALL)
-            given = np.einsum(
-                "mkl,ml->k", slopes, weight[:, None] * layers.changes[:steps]
-            )  # to all inputs together
-            missed = end - start - given
-            if (
-                steps >= _MOST_STEPS
-                or (np.abs(missed) <= _COMPLETE * (1.0 + np.abs(end - start))).all()
-            ):
-                return _Walk(weight, layers, slopes, end, start + missed)
+            t, weights = _gauss_nodes(steps)
+            latents, layers = self.encode(t)
+            start, end = emission_terms(latents[steps:]).sum(axis=2)  # [K]
+            inner = latents[:steps]
+            slopes = (emission_terms(inner + h) - emission_terms(inner - h)) / (2 * h)
+            changes = weights[:, None] * layers.derivatives[:steps]
+            missing = end - start - np.einsum("mkl,ml->k", slopes, changes)
+            is_complete = np.abs(missing) <= _MAX_MISSING * (1.0 + np.abs(end - start))
+            if steps >= _MAX_STEPS or is_complete.all():
+                return _Integral(weights, layers, slopes, end, start + missing)
             steps *= 2
 
-    def shared_out(self, walk: _Walk, slopes: Array) -> tuple[Array, Array]:
-        """What cells [C, D] and codes [C, J] are given for slopes in the latents [M, C, latent_dim]."""
-        weights, encoder = self.weights, self.encoder
-        layers = walk.layers
-        at_inner, at_fused = back(
-            walk.weight,
+    def attribute(self, integral: _Integral, slopes: Array) -> tuple[Array, Array]:
+        """Attribute slopes in the latents [M, C, latent_dim] to cells [C, D] and codes [C, J]."""
+        weights, encoder, layers = self.weights, self.encoder, integral.layers
+        at_inner, at_fused = backpropagate(
+            integral.weights,
             slopes,
             layers.hidden_slopes,
-            layers.settled,
-            layers.spread,
+            layers.normalised,
+            layers.deviation,
             layers.outer_slopes,
             weights.gain,
             weights.last_back,
             weights.second_back,
         )
-        of_cells, of_codes = of_inputs(
-            at_inner, at_fused, encoder.first_weight, encoder.tables, self.own, weights.missing
+        first, tables = encoder.first_weight, encoder.tables
+        cell_slopes, from_codes = backpropagate_to_inputs(
+            at_inner, at_fused, first, tables, self.code_rows, weights.missing
         )
-        return self._of_present(of_cells), of_codes
+        return self._attribute_cells(cell_slopes), from_codes
 
-    def _of_present(self, slopes: Array) -> Array:
-        """What cells [C, D] are given for mean slopes [C, D] in normalised cells.
+    def _attribute_cells(self, slopes: Array) -> Array:
+        """Return contributions of cells [C, D] from mean slopes [C, D] in normalised cells.
 
-        A missing one is given nothing. It is away from the row's mean because of the others, so its share is theirs.
+        A missing cell contributes nothing. It differs from the row's mean because of the other
+        cells, so its share goes to them.
         """
-        given = slopes * self.standard
+        shares = slopes * self.standard
         if self.encoder.layout.normalises_cells and self.missing.any():
-            pull = -slopes[:, self.missing].sum(axis=1, keepdims=True) / (
-                len(self.cells) * self.spread
-            )
-            given = np.where(self.missing, 0.0, given + pull * self.cells)
-        return np.asarray(given)
+            n_cells = len(self.cells) * self.deviation
+            pull = -slopes[:, self.missing].sum(axis=1, keepdims=True) / n_cells
+            shares = np.where(self.missing, 0.0, shares + pull * self.cells)
+        return np.asarray(shares)
 
 
-class _Weights(NamedTuple):
-    """An encoder in float64: large weights in `panels` as the kernels read them, those for slopes turned."""
+class _PathWeights(NamedTuple):
+    """An encoder in float64. Large weights are packed in panels, also transposed (`_back`)."""
 
     first_bias: Array  # [hidden_dim]
     second: Array
     second_back: Array
-    fused: Array  # [hidden_dim] what the fused layer starts from: its bias, every code missing
+    fused: Array  # [hidden_dim] fused layer at the start: its bias, every code missing
     gain: Array  # [hidden_dim]
     bias: Array  # [hidden_dim]
     last: Array
     last_back: Array
     missing: Array  # [J] rows of the tables for missing codes
-    absent: Array  # [hidden_dim] what they add
+    absent: Array  # [hidden_dim] what these rows add
 
     @classmethod
-    def of(cls, encoder: FoldedEncoder) -> _Weights:
-        first_bias, second, second_bias, gain, bias, last = (
-            array.astype(np.float64)
-            for array in (
-                encoder.first_bias,
-                encoder.second_weight,
-                encoder.second_bias,
-                encoder.norm_gain,
-                encoder.norm_bias,
-                encoder.latent_weight,
-            )
-        )
+    def from_encoder(cls, encoder: FrozenEncoder) -> _PathWeights:
         missing = encoder.table_places(np.full(len(encoder.layout.n_categories), -1))
         absent = encoder.tables[missing].sum(axis=0, dtype=np.float64)
-        inner, outer = (panels(second), panels(second.T)), (panels(last), panels(last.T))
-        return cls(first_bias, *inner, second_bias + absent, gain, bias, *outer, missing, absent)
+        second = encoder.second_weight.astype(np.float64)
+        last = encoder.latent_weight.astype(np.float64)
+        return cls(
+            first_bias=encoder.first_bias.astype(np.float64),
+            second=pack_panels(second),
+            second_back=pack_panels(second.T),
+            fused=encoder.second_bias.astype(np.float64) + absent,
+            gain=encoder.norm_gain.astype(np.float64),
+            bias=encoder.norm_bias.astype(np.float64),
+            last=pack_panels(last),
+            last_back=pack_panels(last.T),
+            missing=missing,
+            absent=absent,
+        )
 
 
-_KNOWN: WeakKeyDictionary[FoldedEncoder, _Weights] = (
-    WeakKeyDictionary()
-)  # made once, and no part of what is saved
+# Packed once per encoder, and never saved.
+_PACKED: WeakKeyDictionary[FrozenEncoder, _PathWeights] = WeakKeyDictionary()
 
 
-def _weights(encoder: FoldedEncoder) -> _Weights:
-    known = _KNOWN.get(encoder)
-    if known is None:
-        known = _KNOWN[encoder] = _Weights.of(encoder)
-    return known
+def _get_weights(encoder: FrozenEncoder) -> _PathWeights:
+    packed = _PACKED.get(encoder)
+    if packed is None:
+        packed = _PACKED[encoder] = _PathWeights.from_encoder(encoder)
+    return packed
 
 
 @cache
-def _nodes(steps: int) -> tuple[Array, Array]:
-    """Places between 0 and 1 (Gauss-Legendre), followed by 0 and 1 themselves; the weights of those between."""
+def _gauss_nodes(steps: int) -> tuple[Array, Array]:
+    """Gauss-Legendre nodes on (0, 1), followed by 0 and 1; and the weights of the nodes."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     return np.append(0.5 * (nodes + 1.0), [0.0, 1.0]), 0.5 * weights

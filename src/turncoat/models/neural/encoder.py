@@ -1,143 +1,292 @@
-"""The encoder as a torch module (the method, section 5)."""
+"""What an encoder is: its settings, its layer sizes, and its trained weights. Nothing here needs torch."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass, field
+from itertools import groupby
+from os import PathLike
+from types import ModuleType
+from typing import ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from sklearn.base import BaseEstimator
 
-from turncoat.models.neural.layout import EncoderLayout
+from turncoat.arrays import Array
+from turncoat.errors import ConfigError, DataError
+from turncoat.models.validation import (
+    Rule,
+    check_settings,
+    fraction,
+    instance_of,
+    number,
+    one_of,
+    or_none,
+    positive_number,
+    whole_number,
+)
+from turncoat.panel import MAX_VALUE, Panel, check_is_panel
+
+_MAX_TABLE_WIDTH = 50
+
+LAYOUT_RULES: dict[str, Rule] = {
+    "latent_dim": whole_number(1),
+    "hidden_dim": whole_number(1),
+    "activation": one_of("gelu", "none"),
+}
+ENCODER_RULES: dict[str, Rule] = {
+    **LAYOUT_RULES,
+    "class_weighting": one_of(True, False),
+    "dropout": fraction(allow_zero=True),
+    "learning_rate": positive_number(),
+    "min_learning_rate": number(0.0),
+    "lr_patience_epochs": whole_number(1),
+    "batch_size": whole_number(1),
+    "max_gradient_norm": positive_number(),
+    "max_epochs": whole_number(1),
+    "patience_epochs": whole_number(1),
+    "min_improvement": number(0.0),
+    "validation_fraction": fraction(allow_zero=False),
+    "device": one_of("auto", "cpu", "cuda"),
+    "random_state": or_none(whole_number(0)),
+    "checkpoint_dir": or_none(instance_of("a folder", str, PathLike)),
+}
 
 
-class Encoder(nn.Module):
-    """Cells and codes of N rows to latents [N, latent_dim], or with a head to log odds [N]."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class Encoder(BaseEstimator):  # type: ignore[misc]
+    """An encoder to be trained: its shape and its training. The defaults are the published ones.
 
-    code_order: Tensor
-    code_missing: Tensor
-    code_starts: Tensor
+    Parameters
+    ----------
+    latent_dim, hidden_dim
+        Width of the latents and of the hidden layers.
+    activation
+        Activation before the last layer: ``"gelu"`` or ``"none"``.
+    class_weighting
+        Weigh a fraud row as much as (legitimate rows / fraud rows) legitimate rows.
+    dropout
+        Share of hidden units that a training step leaves out.
+    learning_rate, min_learning_rate, lr_patience_epochs
+        Initial rate. It is halved after `lr_patience_epochs` without improvement, down to the minimum.
+    batch_size, max_gradient_norm
+        Rows of a step, and the length that gradients are clipped to.
+    max_epochs, patience_epochs, min_improvement
+        Training stops after `max_epochs`, or after `patience_epochs` in which the validation loss
+        did not fall by `min_improvement`.
+    validation_fraction
+        Share of the customers that measure the validation loss and train nothing.
+    device
+        ``"auto"``, ``"cpu"`` or ``"cuda"``.
+    random_state
+        Seed of the training; None for the seed of the model that trains the encoder.
+    checkpoint_dir
+        Folder from which an interrupted training continues.
+    """
 
-    def __init__(
-        self, layout: EncoderLayout, dropout: float = 0.1, with_head: bool = False
-    ) -> None:
-        super().__init__()
-        self.layout = layout
-        hidden = layout.hidden_dim
-        self.dropout = Dropout(dropout)
-        if layout.n_continuous:
-            self.cell_norm = (
-                nn.LayerNorm(layout.n_continuous) if layout.normalises_cells else nn.Identity()
-            )
-            self.cell_layers = nn.Sequential(
-                nn.Linear(layout.n_continuous, hidden),
-                nn.GELU(),
-                self.dropout,
-                nn.Linear(hidden, hidden),
-            )
-        if layout.n_categories:
-            rows = layout.table_rows
-            groups = layout.table_groups
-            self.tables = nn.ModuleList(
-                nn.Embedding(int(rows[list(columns)].sum()), width) for width, columns in groups
-            )
-            self.code_projection = nn.Linear(
-                sum(width * len(columns) for width, columns in groups), hidden
-            )
-        self.fusion = nn.Linear(layout.n_blocks * hidden, hidden)
-        self.fusion_norm = nn.LayerNorm(hidden)
-        self.fusion_activation = nn.GELU() if layout.activation == "gelu" else nn.Identity()
-        self.projection = nn.Linear(hidden, layout.latent_dim, bias=False)
-        self.head = nn.Linear(layout.latent_dim, 1) if with_head else None
-        self.place_codes()
+    rules: ClassVar[dict[str, Rule]] = ENCODER_RULES
 
-    def latent(self, cells: Tensor, codes: Tensor) -> Tensor:
-        """Latents [N, latent_dim] of cells [N, D], NaN if missing, and codes [N, J], -1 if missing."""
-        blocks = []
-        if self.layout.n_continuous:
-            blocks.append(self.cell_layers(self.cell_norm(torch.nan_to_num(cells, nan=0.0))))
-        if self.layout.n_categories:
-            blocks.append(self.code_projection(self._embedded(codes)))
-        fused = self.fusion_activation(self.fusion_norm(self.fusion(torch.cat(blocks, dim=1))))
-        found: Tensor = self.projection(fused)
-        return found
+    latent_dim: int = 64
+    hidden_dim: int = 512
+    activation: str = "gelu"
+    class_weighting: bool = True
+    dropout: float = 0.1
+    learning_rate: float = 1e-3
+    min_learning_rate: float = 1e-6
+    lr_patience_epochs: int = 5
+    batch_size: int = 512
+    max_gradient_norm: float = 1.0
+    max_epochs: int = 200
+    patience_epochs: int = 15
+    min_improvement: float = 1e-5
+    validation_fraction: float = 0.15
+    device: str = "auto"
+    random_state: int | None = None
+    checkpoint_dir: str | PathLike[str] | None = None
 
-    def forward(self, cells: Tensor, codes: Tensor) -> Tensor:
-        """Latents, or with a head log odds of fraud."""
-        latent = self.latent(cells, codes)
-        return latent if self.head is None else self.head(latent)[:, 0]
+    def check_settings(self) -> None:
+        """Raise a ConfigError for the first setting that breaks its rule."""
+        check_settings(self, vars(self), self.rules)
 
-    def seed_dropout(self, *numbers: int) -> None:
-        """Let dropout draw from these numbers alone, on the device where the encoder is."""
-        drawn = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
-        self.dropout.generator = torch.Generator(self.projection.weight.device).manual_seed(
-            int(drawn >> np.uint64(1))
+    def train(
+        self,
+        panel: Panel,
+        *,
+        default_seed: int = 0,
+        progress: bool | None = None,
+        n_threads: int | None = None,
+    ) -> TrainedEncoder:
+        """Train on the panel's labels and return the weights of the best epoch.
+
+        `default_seed` is used where `random_state` is None.
+        """
+        self.check_settings()
+        seed = default_seed if self.random_state is None else self.random_state
+        trained: TrainedEncoder = import_training().train_encoder(
+            panel, self, seed=seed, progress=progress, n_threads=n_threads
         )
+        return trained
 
-    def place_codes(self) -> None:
-        """Note, of the columns in the order of their tables, which they are, the row for a missing code and where their rows start."""
-        rows = self.layout.table_rows
-        groups = [list(columns) for _, columns in self.layout.table_groups]
-        order = np.array([column for columns in groups for column in columns], np.int64)
-        starts = np.concatenate(
-            [
-                np.zeros(0, np.int64),
-                *(np.cumsum(rows[columns]) - rows[columns] for columns in groups),
-            ]
-        )
-        for name, places in (("order", order), ("missing", rows[order] - 1), ("starts", starts)):
-            self.register_buffer(
-                f"code_{name}", torch.tensor(places, device="cpu"), persistent=False
+
+@dataclass(frozen=True)
+class EncoderLayout:
+    """Columns read and layer widths: D continuous and J categorical columns in, latents out."""
+
+    n_continuous: int
+    n_categories: tuple[int, ...]  # [J]
+    latent_dim: int = 64
+    hidden_dim: int = 512
+    activation: str = "gelu"  # before the last layer
+
+    def __post_init__(self) -> None:
+        check_settings(self, vars(self), LAYOUT_RULES)
+
+    @property
+    def normalises_cells(self) -> bool:
+        """Whether cells pass a LayerNorm first. With a single column it would always return zero."""
+        return self.n_continuous > 1
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of column kinds present: continuous, categorical or both."""
+        return int(self.n_continuous > 0) + int(len(self.n_categories) > 0)
+
+    @property
+    def table_rows(self) -> Array:
+        """Rows of each column's embedding table [J]: one per code, then one for a missing code."""
+        return np.asarray(self.n_categories, np.int64) + 1
+
+    @property
+    def table_starts(self) -> Array:
+        """First row of each column's table [J] when the tables are stacked in column order."""
+        return np.asarray(np.cumsum(self.table_rows) - self.table_rows)
+
+    @property
+    def table_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Columns grouped by table width, narrow first: (width, columns). One lookup per group."""
+
+        def width(j: int) -> int:
+            return table_width(self.n_categories[j])
+
+        columns = sorted(range(len(self.n_categories)), key=lambda j: (width(j), j))
+        return tuple((size, tuple(group)) for size, group in groupby(columns, key=width))
+
+    def check_panel(self, panel: Panel) -> None:
+        """Raise a DataError if the panel has other columns or unknown codes."""
+        check_is_panel(panel)
+        self.check_widths(panel.n_continuous, panel.n_categorical, "the panel has")
+        sizes = zip(self.n_categories, panel.n_categories, strict=True)
+        for j, (known, present) in enumerate(sizes):
+            if present > known:
+                self.check_codes(panel.categorical[:, j : j + 1], j)
+
+    def check_widths(self, n_continuous: int, n_categorical: int, found: str) -> None:
+        """Raise a DataError for another number of columns."""
+        expected = self.n_continuous, len(self.n_categories)
+        if (n_continuous, n_categorical) != expected:
+            raise DataError(
+                f"the encoder knows {expected[0]} continuous and {expected[1]} categorical "
+                f"columns; {found} {n_continuous} and {n_categorical}"
             )
 
-    def _embedded(self, codes: Tensor) -> Tensor:
-        own = codes[:, self.code_order].long()
-        rows = torch.where(own < 0, self.code_missing, own) + self.code_starts
-        by_table = torch.split(
-            rows, [len(columns) for _, columns in self.layout.table_groups], dim=1
+    def check_cells(self, cells: Array) -> None:
+        """Raise a DataError for infinite and enormous cells [N, D]."""
+        bad = np.abs(cells) > MAX_VALUE
+        if bad.any():
+            row, column = (int(place) for place in np.argwhere(bad)[0])
+            raise DataError(
+                f"continuous row {row}, column {column}: found {cells[row, column]}; values must "
+                f"be finite and within {MAX_VALUE:g}, NaN if missing"
+            )
+
+    def check_codes(self, codes: Array, first_column: int = 0) -> None:
+        """Raise a DataError for codes [N, columns] without a row in their table."""
+        sizes = np.asarray(self.n_categories[first_column : first_column + codes.shape[1]])
+        bad = (codes < -1) | (codes >= sizes)
+        if bad.any():
+            row, column = (int(place) for place in np.argwhere(bad)[0])
+            raise DataError(
+                f"categorical row {row}, column {first_column + column}: code {codes[row, column]} "
+                f"is unknown to the encoder, whose codes run from 0 to {sizes[column] - 1}. "
+                "Use -1 for an unseen value, or fit with larger n_categories"
+            )
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """How a training went: losses per epoch, and the epoch kept, counted from 1."""
+
+    train_losses: tuple[float, ...] = field(repr=False)
+    validation_losses: tuple[float, ...] = field(repr=False)
+    best_epoch: int
+    class_weight: float  # of a fraud row
+    stopped_early: bool
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedEncoder:
+    """A trained encoder as plain arrays. `FrozenEncoder.from_trained` makes it ready for scoring."""
+
+    layout: EncoderLayout
+    weights: dict[str, Array] = field(repr=False)  # float32, by parameter name of EncoderNetwork
+    head_weight: Array = field(repr=False)  # [latent_dim]
+    head_bias: float
+    report: TrainingReport
+    settings: Encoder
+
+    def __sklearn_clone__(self) -> Self:
+        """Return itself: it is immutable, and clones of a model share it."""
+        return self
+
+
+def table_width(n_categories: int) -> int:
+    """Width of a column's embedding table (method, section 5)."""
+    return min(_MAX_TABLE_WIDTH, max(2, (n_categories + 1) // 2))
+
+
+def split_training_rows(panel: Panel, fraction: float, seed: int) -> tuple[Array, Array]:
+    """Split the labelled rows by customer into training and validation rows.
+
+    `fraction` of the customers with fraud, and of the others, go to validation.
+    """
+    if panel.labels is None:
+        raise DataError(
+            "training an encoder needs labels, and the panel has none. "
+            "Give `labels`, or a trained `encoder`"
         )
-        return torch.cat(
-            [table(places).flatten(1) for table, places in zip(self.tables, by_table, strict=True)],
-            dim=1,
+    known = panel.labels >= 0
+    classes = np.unique(panel.labels[known])
+    if len(classes) < 2:
+        found = f"only label {classes[0]}" if len(classes) else "no known label"
+        raise DataError(
+            f"training an encoder needs rows of both labels, 0 and 1; the panel has {found}"
         )
+    with_fraud = np.logical_or.reduceat(panel.labels == 1, panel.offsets[:-1])
+    with_known = np.logical_or.reduceat(known, panel.offsets[:-1])
+    rng = np.random.default_rng(seed)
+    held_out = np.zeros(panel.n_sequences, bool)
+    for stratum in (with_fraud, with_known & ~with_fraud):
+        customers = rng.permutation(np.flatnonzero(stratum))
+        count = len(customers)
+        n_held_out = min(max(round(fraction * count), 1), count - 1) if count > 1 else 0
+        held_out[customers[:n_held_out]] = True
+    in_validation = np.repeat(held_out, panel.lengths)
+    parts = np.flatnonzero(known & ~in_validation), np.flatnonzero(known & in_validation)
+    for name, rows in zip(("training", "validation"), parts, strict=True):
+        if len(np.unique(panel.labels[rows])) < 2:
+            raise DataError(
+                f"the encoder's {name} customers do not have rows of both labels: of "
+                f"{panel.n_sequences} customers, {int(with_fraud.sum())} have fraud. Both parts "
+                "need some; give more customers, or a trained `encoder`"
+            )
+    return parts
 
 
-class Dropout(nn.Module):
-    """Dropout that draws from a generator of its own, so that no other code can change what it draws."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-        self.generator: torch.Generator | None = None
-
-    def forward(self, values: Tensor) -> Tensor:
-        """The values in use; in training some are left out and the others scaled up."""
-        if not self.training or self.rate == 0.0:
-            return values
-        kept = torch.empty_like(values).bernoulli_(1.0 - self.rate, generator=self.generator)
-        return values * kept / (1.0 - self.rate)
-
-
-def new_encoder(layout: EncoderLayout, dropout: float, seed: int) -> Encoder:
-    """An untrained encoder with its head; torch's usual starting weights, drawn from the seed alone."""
-    with torch.device("meta"):
-        encoder = Encoder(layout, dropout, with_head=True)
-    encoder = encoder.to_empty(device="cpu")
-    encoder.place_codes()
-    generator = torch.Generator().manual_seed(seed)
-    for module in encoder.modules():
-        if isinstance(module, nn.Linear):
-            reach = 1.0 / math.sqrt(module.in_features)
-            _fill_uniform(module.weight, reach, generator)
-            if module.bias is not None:
-                _fill_uniform(module.bias, reach, generator)
-        elif isinstance(module, nn.Embedding):
-            module.weight.data.normal_(generator=generator)
-        elif isinstance(module, nn.LayerNorm):
-            module.weight.data.fill_(1.0)
-            module.bias.data.fill_(0.0)
-    return encoder
-
-
-def _fill_uniform(weights: Tensor, reach: float, generator: torch.Generator) -> None:
-    weights.data.uniform_(-reach, reach, generator=generator)
+def import_training() -> ModuleType:
+    """Import the training module; raise a ConfigError where torch is not installed."""
+    try:
+        from turncoat.models.neural import training
+    except ImportError as problem:
+        raise ConfigError(
+            f"training an encoder needs the extra: pip install turncoat[neural] ({problem})"
+        ) from problem
+    return training

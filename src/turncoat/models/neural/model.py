@@ -1,8 +1,8 @@
-"""Tier 3 as an estimator: tier 2 on what an encoder makes of each row. Only training the encoder needs torch."""
+"""Tier 3: the variational HMM on the latents of an encoder. Only training the encoder needs torch."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -14,77 +14,65 @@ from sklearn.base import clone
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError
 from turncoat.models.anchors import Anchors
-from turncoat.models.initialisation import Columns
-from turncoat.models.live import Contrasts
-from turncoat.models.neural.attribution import Emission, attributed, attributed_odds
-from turncoat.models.neural.extra import torch_training
-from turncoat.models.neural.folded import FoldedEncoder
-from turncoat.models.neural.layout import LAYOUT_RULES
-from turncoat.models.neural.trained import (
-    TRAINING_RULES,
-    TrainedEncoder,
-    TrainingReport,
-    TrainingSettings,
-)
+from turncoat.models.initialisation import ColumnMoments
+from turncoat.models.live import LogOddsContributions
+from turncoat.models.neural.attribution import EmissionTerms, attribute_emission, attribute_log_odds
+from turncoat.models.neural.encoder import Encoder, TrainedEncoder, TrainingReport
+from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.uncertainty import (
     WidenedVariationalHMM,
-    dropout_masks,
+    append_variances,
+    build_widened_tables,
+    draw_dropout_masks,
     latent_variances,
-    live_belief,
+    no_codes,
+    update_log_belief,
     widened_emission,
-    widened_pieces,
-    widened_tables,
-    with_variances,
+    widened_terms,
 )
 from turncoat.models.parameters import Prior, VariationalParams
-from turncoat.models.settings import Rule, instance, one_of, or_none, whole_number
-from turncoat.models.tiers import Tier, VariationalBayes
-from turncoat.models.variational import VariationalHMM
-from turncoat.numerics.coding import Terms
-from turncoat.numerics.structures import Observations, Potentials
+from turncoat.models.validation import Rule, instance_of, one_of, whole_number
+from turncoat.models.variational import VariationalBayes, VariationalHMM
+from turncoat.numerics.layout import LogModel
+from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel
 
 
 def latent_prior() -> Prior:
-    """The published prior for latents: m0 = 0, kappa0 = 5, nu0 = S0 = latent_dim + 20."""
+    """Return the published prior for latents: m0 = 0, kappa0 = 5, nu0 = S0 = latent_dim + 20."""
     return Prior(mean_strength=5.0, dof=20.0, dof_per_column=1.0, scale=20.0, scale_per_column=1.0)
 
 
+@dataclass(eq=False, repr=False)
 class NeuralVariationalHMM(VariationalHMM):
-    """Hidden Markov model by variational Bayes on the latents of an encoder that was trained to tell fraud from the rest.
+    """Variational HMM on the latents of an encoder that was trained to tell fraud from the rest.
 
-    Every method takes panels and rows with the columns it was fitted on. A panel is encoded once: its latents are remembered as long as
-    it is in use. Densities are over latents: comparable between models that share an encoder, and only between those.
+    Every method takes panels and rows with the columns the model was fitted on. Latents of a panel
+    are computed once and kept while the panel is in use. Densities are over latents, so they can
+    only be compared between models with the same encoder.
 
     Parameters
     ----------
-    n_states, emission, tol, restart_halving, random_state, precision, n_threads, init, progress, temperature
-        As in `VariationalHMM`. `n_threads` is for torch, too.
-    latent_dim, hidden_dim, activation
-        The encoder's shape; `activation` is the one before its last layer, ``"gelu"`` or ``"none"``.
-    class_weighting, dropout, learning_rate, lowest_rate, plateau, batch_size, gradient_norm, epochs, patience, threshold,
-    validation_share, device
-        Its training, see `TrainingSettings`.
-    encoder
-        An encoder that is trained already, to be shared by models of several orders; the settings above are then not used, except
-        `dropout` by `dropout_draws`.
-    encoder_seed
-        Seed of the training; `random_state` by default.
-    shared_encoder
-        Whether one encoder serves all orders of a sweep, whose densities can then be compared.
-    checkpoint
-        A folder in which a training that was interrupted is kept and taken up.
-    dropout_draws
-        When scoring, latents are encoded so many times more with `dropout`, and their variance over the draws widens the emissions; 0
-        for not at all. Fitting is not changed by it.
+    n_states, emission, n_restarts, max_iter, tol, restart_halving, random_state, precision,
+    n_threads, init, progress, temperature
+        As in `VariationalHMM`. `n_threads` also applies to torch.
     prior
         `latent_prior()` by default.
+    encoder
+        An `Encoder` that `fit` trains on the panel's labels, or a `TrainedEncoder` or
+        `FrozenEncoder` that models with other numbers of states can share.
+    shared_encoder
+        Whether one encoder serves all orders of a sweep. Only then can their densities be compared.
+    dropout_draws
+        When scoring, encode each row this many more times with the dropout of the encoder's
+        training, and widen the emissions by the variance of the draws. 0 for none. Fitting does
+        not use it.
 
     Attributes
     ----------
     params_, lower_bound_, fit_report_
         As in `VariationalHMM`, over latents.
-    encoder_ : FoldedEncoder
+    encoder_ : FrozenEncoder
         The encoder in use.
     training_ : TrainingReport or None
         How its training went.
@@ -92,166 +80,104 @@ class NeuralVariationalHMM(VariationalHMM):
 
     rules: ClassVar[dict[str, Rule]] = {
         **VariationalHMM.rules,
-        **LAYOUT_RULES,
-        **TRAINING_RULES,
-        "encoder": or_none(
-            instance(TrainedEncoder | FoldedEncoder, "a TrainedEncoder or a FoldedEncoder")  # type: ignore[arg-type]
+        "encoder": instance_of(
+            "an Encoder, a TrainedEncoder or a FrozenEncoder",
+            Encoder,
+            TrainedEncoder,
+            FrozenEncoder,
         ),
-        "encoder_seed": or_none(whole_number(0)),
         "shared_encoder": one_of(True, False),
-        "checkpoint": or_none(instance(str | PathLike, "a folder")),  # type: ignore[arg-type]
         "dropout_draws": Rule(
             "0 or a whole number of at least 2", lambda v: whole_number(0).holds(v) and v != 1
         ),
     }
 
-    encoder_: FoldedEncoder
-    training_: TrainingReport | None
-
-    def __init__(
-        self,
-        n_states: int,
-        *,
-        latent_dim: int = 64,
-        hidden_dim: int = 512,
-        activation: str = "gelu",
-        class_weighting: bool = True,
-        dropout: float = 0.1,
-        learning_rate: float = 1e-3,
-        lowest_rate: float = 1e-6,
-        plateau: int = 5,
-        batch_size: int = 512,
-        gradient_norm: float = 1.0,
-        epochs: int = 200,
-        patience: int = 15,
-        threshold: float = 1e-5,
-        validation_share: float = 0.15,
-        device: str = "auto",
-        encoder: TrainedEncoder | FoldedEncoder | None = None,
-        encoder_seed: int | None = None,
-        shared_encoder: bool = True,
-        checkpoint: str | PathLike[str] | None = None,
-        dropout_draws: int = 0,
-        prior: Prior | None = None,
-        emission: str = "expected-log",
-        n_restarts: int = 3,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        restart_halving: bool = True,
-        random_state: int = 0,
-        precision: str = "float32",
-        n_threads: int | None = None,
-        init: VariationalParams | None = None,
-        progress: bool | None = None,
-        temperature: float = 1.0,
-    ) -> None:
-        super().__init__(
-            n_states,
-            prior=prior,
-            emission=emission,
-            n_restarts=n_restarts,
-            max_iter=max_iter,
-            tol=tol,
-            restart_halving=restart_halving,
-            random_state=random_state,
-            precision=precision,
-            n_threads=n_threads,
-            init=init,
-            progress=progress,
-            temperature=temperature,
-        )
-        self.latent_dim = latent_dim
-        self.hidden_dim = hidden_dim
-        self.activation = activation
-        self.class_weighting = class_weighting
-        self.dropout = dropout
-        self.learning_rate = learning_rate
-        self.lowest_rate = lowest_rate
-        self.plateau = plateau
-        self.batch_size = batch_size
-        self.gradient_norm = gradient_norm
-        self.epochs = epochs
-        self.patience = patience
-        self.threshold = threshold
-        self.validation_share = validation_share
-        self.device = device
-        self.encoder = encoder
-        self.encoder_seed = encoder_seed
-        self.shared_encoder = shared_encoder
-        self.checkpoint = checkpoint
-        self.dropout_draws = dropout_draws
+    encoder: Encoder | TrainedEncoder | FrozenEncoder = field(default_factory=Encoder, kw_only=True)
+    shared_encoder: bool = field(default=True, kw_only=True)
+    dropout_draws: int = field(default=0, kw_only=True)
+    n_restarts: int = field(default=3, kw_only=True)
+    max_iter: int = field(default=500, kw_only=True)
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
-        """The published settings: three full restarts, 500 iterations, tolerance 1e-3, and an encoder of its own with seed 42."""
+        """Return a model with the published settings.
+
+        Three full restarts, 500 iterations, tolerance 1e-3, and its own encoder with seed 42.
+        """
         published = {
-            "n_restarts": 3,
-            "max_iter": 500,
             "tol": 1e-3,
             "restart_halving": False,
-            "encoder_seed": 42,
+            "encoder": Encoder(random_state=42),
             "shared_encoder": False,
         }
         return cls(n_states, **{**published, **overrides})
 
     @classmethod
     def from_params(cls, params: VariationalParams, **settings: Any) -> Self:
-        """A model with given parameters over the latents of a given `encoder`, ready to score."""
+        """Return a model with given parameters over the latents of a trained `encoder`."""
         model = super().from_params(params, **settings)
-        if model.encoder is None:
+        if isinstance(model.encoder, Encoder):
             raise ConfigError(
-                f"{cls.__name__}.from_params needs the encoder whose latents the parameters describe; give `encoder`"
+                f"{cls.__name__}.from_params needs the trained encoder whose latents the "
+                "parameters describe; give `encoder`"
             )
-        encoder = FoldedEncoder.of(model.encoder)
-        if params.means.shape[1] != encoder.layout.latent_dim or params.n_categories:
+        encoder = FrozenEncoder.from_trained(model.encoder)
+        n_columns, latent_dim = params.means.shape[1], encoder.layout.latent_dim
+        if n_columns != latent_dim or params.n_categories:
             raise ConfigError(
-                f"the parameters describe {params.means.shape[1]} continuous and {len(params.n_categories)} categorical columns; "
-                f"the encoder makes {encoder.layout.latent_dim} latents"
+                f"the parameters describe {n_columns} continuous and {len(params.n_categories)} "
+                f"categorical columns; the encoder makes {latent_dim} latents"
             )
-        return model._adopt_encoder(encoder)
+        return model._set_encoder(encoder)
+
+    @property
+    def has_trained_encoder(self) -> bool:
+        """Whether `encoder` is given already trained."""
+        return not isinstance(self.encoder, Encoder)
 
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
-        """Train the encoder, if none is given, on the panel's labels; then fit tier 2 to the latents of all rows."""
+        """Train the encoder on the panel's labels unless it is trained; then fit the latents."""
         self.check_settings()
-        if isinstance(anchors, Anchors) and isinstance(
-            panel, Panel
-        ):  # refused before the long work, not after it
-            anchors.codes_of(panel.n_rows)
+        if isinstance(anchors, Anchors) and isinstance(panel, Panel):
+            anchors.check_codes(panel.n_rows)  # before the long training, not after it
             anchors.log_weights(self.n_states)
-        encoder = FoldedEncoder.of(self.trained(panel) if self.encoder is None else self.encoder)
+        encoder = FrozenEncoder.from_trained(self.train_encoder(panel))
         super().fit(encoder.embed(panel), anchors)
-        return self._adopt_encoder(encoder)
+        return self._set_encoder(encoder)
+
+    def train_encoder(self, panel: Panel) -> TrainedEncoder | FrozenEncoder:
+        """Return an encoder trained on the panel, or the given trained one."""
+        if not isinstance(self.encoder, Encoder):
+            return self.encoder
+        return self.encoder.train(
+            panel, default_seed=self.random_state, progress=self.progress, n_threads=self.n_threads
+        )
 
     def embed(self, panel: Panel) -> Panel:
-        """The panel with latents in place of its columns, followed by their variances if there are `dropout_draws`."""
-        self._fitted()
-        return (
-            with_variances(self.encoder_, panel, self._masks())
-            if self.dropout_draws
-            else self.encoder_.embed(panel)
-        )
+        """Return the panel with latents as columns, then with `dropout_draws` their variances."""
+        self._get_params()
+        if self.dropout_draws:
+            return append_variances(self.encoder_, panel, self._draw_masks())
+        return self.encoder_.embed(panel)
 
-    def chain(self) -> VariationalHMM:
-        """The hidden Markov model over latents on its own, for panels that `embed` made."""
-        params = self._fitted()
-        settings = {
-            name: getattr(self, name)
-            for name in VariationalHMM(1).get_params()
-            if name not in ("n_states", "init")
-        }
-        return (WidenedVariationalHMM if self.dropout_draws else VariationalHMM).from_params(
-            params, **settings
-        )
+    def to_latent_hmm(self) -> VariationalHMM:
+        """Return the hidden Markov model over latents, for panels that `embed` made."""
+        params = self._get_params()
+        names = set(VariationalHMM(1).get_params()) - {"n_states", "init"}
+        kind = WidenedVariationalHMM if self.dropout_draws else VariationalHMM
+        return kind.from_params(params, **{name: getattr(self, name) for name in names})
 
-    def head_scores(self, panel: Panel) -> Array:
-        """The probability of fraud by the encoder's own head, for every row [N]. With class weighting it is far too high."""
-        self._fitted()
-        latents = self.encoder_.embed(panel).continuous
-        return np.asarray(expit(self.encoder_.head_of(latents)))
+    def predict_head_probs(self, panel: Panel) -> Array:
+        """Return the fraud probability of each row [N] by the encoder's classification head.
 
-    def input_columns(self) -> tuple[int, tuple[int, ...]]:
-        """Continuous columns, and the number of values of each categorical one, that panels and rows must have."""
-        self._fitted()
+        With class weighting the probabilities are far too high.
+        """
+        self._get_params()
+        return np.asarray(expit(self.encoder_.score_latents(self.encoder_.embed(panel).continuous)))
+
+    def get_input_columns(self) -> tuple[int, tuple[int, ...]]:
+        """Return the number of continuous columns and the sizes of the categorical ones."""
+        self._get_params()
         return self.encoder_.layout.n_continuous, self.encoder_.layout.n_categories
 
     def step(
@@ -260,25 +186,21 @@ class NeuralVariationalHMM(VariationalHMM):
         continuous_row: ArrayLike | None = None,
         categorical_row: ArrayLike | None = None,
     ) -> Array:
-        """The live recursion of `VariationalHMM` on the latents of one row."""
-        self._fitted()
+        """Update the belief [K] with the latents of one row."""
+        self._get_params()
         latents = self.encoder_.encode_row(continuous_row, categorical_row)
-        plain = super().step(belief, latents)  # which refuses a bad belief
+        updated = super().step(belief, latents)  # also checks the belief
         if not self.dropout_draws:
-            return plain
-        cells, codes = (
-            np.empty(0) if row is None else np.asarray(row)
-            for row in (continuous_row, categorical_row)
-        )
-        return live_belief(
-            self.log_predicted(belief),
-            self.log_emission(cells[None], codes[None].astype(np.int64))[0],
-        )
+            return updated
+        cells = np.empty(0) if continuous_row is None else np.asarray(continuous_row)
+        codes = np.empty(0) if categorical_row is None else np.asarray(categorical_row)
+        emission = self.log_emission(cells[None], codes[None].astype(np.int64))[0]
+        return update_log_belief(self.predict_log_belief(belief), emission)
 
-    def steps(
+    def step_batch(
         self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
     ) -> Array:
-        """`step` for rows in order, as in `VariationalHMM`."""
+        """Apply `step` to rows in order, as in `VariationalHMM`."""
         updated = np.empty_like(beliefs)
         for i, before in enumerate(previous.tolist()):
             if before >= 0:
@@ -286,140 +208,141 @@ class NeuralVariationalHMM(VariationalHMM):
             updated[i] = self.step(beliefs[i] if known[i] else None, continuous[i], categorical[i])
         return updated
 
-    def pieces(self, continuous: ArrayLike, categorical: ArrayLike) -> tuple[Array, Array, Array]:
-        """What each cell and code of N rows adds to the log emission of every state, by integrated gradients; and an average row's."""
-        self._fitted()
-        cells, codes = self.encoder_.checked_rows(continuous, categorical)
-        shape = len(cells), self.n_states
-        of_cells, of_codes, rest = (
-            np.zeros((*shape, cells.shape[1])),
-            np.zeros((*shape, codes.shape[1])),
-            np.zeros(shape),
-        )
-        for n in range(len(cells)):
-            of_cells[n], of_codes[n], rest[n] = attributed(
-                self.encoder_, self._emission_along(cells[n], codes[n]), cells[n], codes[n]
-            )
-        return of_cells, of_codes, rest
+    def explain_emission(
+        self, continuous: ArrayLike, categorical: ArrayLike
+    ) -> tuple[Array, Array, Array]:
+        """Attribute each row's log emission to cells [N, K, D] and codes [N, K, J].
 
-    def contrasts(
+        Uses integrated gradients. The third array [N, K] is the log emission of an average row.
+        """
+        self._get_params()
+        cells, codes = self.encoder_.check_rows(continuous, categorical)
+        shape = len(cells), self.n_states
+        from_cells = np.zeros((*shape, cells.shape[1]))
+        from_codes = np.zeros((*shape, codes.shape[1]))
+        rest = np.zeros(shape)
+        for n in range(len(cells)):
+            terms = self._emission_terms(cells[n], codes[n])
+            from_cells[n], from_codes[n], rest[n] = attribute_emission(
+                self.encoder_, terms, cells[n], codes[n]
+            )
+        return from_cells, from_codes, rest
+
+    def explain_log_odds(
         self, state: int, log_predicted: Array, continuous: Array, categorical: Array
-    ) -> Contrasts:
-        """Likewise of N rows for the log odds of a state against its strongest rival."""
-        self._fitted()
-        cells, codes = self.encoder_.checked_rows(continuous, categorical)
+    ) -> LogOddsContributions:
+        """Attribute N rows' log odds of a state against its strongest rival to cells and codes."""
+        self._get_params()
+        cells, codes = self.encoder_.check_rows(continuous, categorical)
         rivals, rest = np.zeros(len(cells), np.int64), np.zeros(len(cells))
-        of_cells, of_codes = np.zeros(cells.shape), np.zeros(codes.shape)
+        from_cells, from_codes = np.zeros(cells.shape), np.zeros(codes.shape)
         for i, before in enumerate(log_predicted):
-            emission = self._emission_along(cells[i], codes[i])
-            rivals[i], of_cells[i], of_codes[i], rest[i] = attributed_odds(
-                self.encoder_, emission, cells[i], codes[i], state, before
+            terms = self._emission_terms(cells[i], codes[i])
+            rivals[i], from_cells[i], from_codes[i], rest[i] = attribute_log_odds(
+                self.encoder_, terms, cells[i], codes[i], state, before
             )
         history = log_predicted[:, state] - log_predicted[np.arange(len(rivals)), rivals]
-        return Contrasts(state, rivals, history, of_cells, of_codes, rest)
+        return LogOddsContributions(state, rivals, history, from_cells, from_codes, rest)
 
-    def _emission_along(self, cells: Array, codes: Array) -> Emission:
-        """What latents on the way to one row add to the log emission, with the row's own variances all along."""
-        terms, variances = self._terms(), self._variances(cells[None], codes[None])
+    def _emission_terms(self, cells: Array, codes: Array) -> EmissionTerms:
+        """Return a function of latents [M, latent_dim]: their terms of the log emission.
+
+        The variances are those of the given row throughout.
+        """
+        model, variances = self._scoring_model(), self._variances(cells[None], codes[None])
         if variances is not None:
-            return lambda latents: widened_pieces(terms, latents, variances)
-        return lambda latents: terms.pieces(latents, np.empty((len(latents), 0), np.int64))[0]
+            return lambda latents: widened_terms(model, latents, variances)
+        return lambda latents: model.row_terms(latents, no_codes(latents))[0]
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
-        """Log density of the latents of N rows under every state [N, K]."""
+        """Return the log density of the latents of N rows under every state [N, K]."""
         latents = self.encoder_.encode(continuous, categorical)
         variances = self._variances(np.asarray(continuous), np.asarray(categorical))
         if variances is not None:
-            return widened_emission(self._terms(), latents, variances)
-        return super().log_emission(latents, np.empty((len(latents), 0), np.int64))
+            return widened_emission(self._scoring_model(), latents, variances)
+        return super().log_emission(latents, no_codes(latents))
 
-    def prepared(self, panel: Panel, folder: PathLike[str] | None = None) -> Self:
-        """With an encoder trained on the panel, to be shared; as it is where it has one, or where each order is to have its own."""
-        if self.encoder is not None or not self.shared_encoder:
+    def prepare_sweep(self, panel: Panel, checkpoint_dir: PathLike[str] | None = None) -> Self:
+        """Return a copy with an encoder trained on the panel, for models of several orders.
+
+        Returns the model itself where it has a trained encoder, or where each order trains its own.
+        """
+        if not isinstance(self.encoder, Encoder) or not self.shared_encoder:
             return self
         model: Self = clone(self)
-        model.set_params(checkpoint=folder)
-        model.set_params(encoder=FoldedEncoder.of(model.trained(panel)), checkpoint=None)
+        model.set_params(encoder__checkpoint_dir=checkpoint_dir)
+        model.set_params(encoder=FrozenEncoder.from_trained(model.train_encoder(panel)))
         return model
 
     @property
-    def orders_compare(self) -> bool:
-        """Only where all orders have one encoder are they densities over the same latents (E6)."""
+    def has_comparable_orders(self) -> bool:
+        """Whether all orders of a sweep share one encoder (E6)."""
         return self.shared_encoder
 
-    def again(self) -> Self:
-        """An unfitted model like this one, with the encoder of this one."""
-        model = super().again()
+    def copy_unfitted(self) -> Self:
+        """Return an unfitted model with the same settings and the encoder of this one."""
+        model = super().copy_unfitted()
         model.set_params(encoder=self.encoder_)
         return model
 
     def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, Any]:
-        """Refused: latents can be drawn, with `chain().sample`, but not turned back into rows."""
+        """Raise a ConfigError: latents cannot be turned back into rows."""
         raise ConfigError(
-            "an encoder cannot turn latents back into rows. For panels of latents, use chain().sample(lengths)"
+            "an encoder cannot turn latents back into rows. "
+            "For panels of latents, use to_latent_hmm().sample(lengths)"
         )
 
-    def trained(self, panel: Panel) -> TrainedEncoder:
-        """An encoder trained on the panel with these settings; nothing is kept of it here."""
-        seed = self.random_state if self.encoder_seed is None else self.encoder_seed
-        told = {
-            part.name: getattr(self, part.name)
-            for part in fields(TrainingSettings)
-            if part.name != "seed"
-        }
-        trained: TrainedEncoder = torch_training().train_encoder(
-            panel,
-            latent_dim=self.latent_dim,
-            hidden_dim=self.hidden_dim,
-            activation=self.activation,
-            settings=TrainingSettings(**told, seed=seed),
-            checkpoint=self.checkpoint,
-            progress=self.progress,
-            n_threads=self.n_threads,
-        )
-        return trained
-
-    def _adopt_encoder(self, encoder: FoldedEncoder) -> Self:
-        self.encoder_, self.training_ = encoder, encoder.report
+    def _set_encoder(self, encoder: FrozenEncoder) -> Self:
+        self.encoder_: FrozenEncoder = encoder
+        self.training_: TrainingReport | None = encoder.report
         return self
 
-    def _tier(self, columns: Columns) -> Tier[VariationalParams]:
-        return VariationalBayes(self.prior or latent_prior(), len(columns.centre))
+    def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
+        return VariationalBayes(self.prior or latent_prior(), len(columns.means))
 
-    def _scored(
-        self, panel: Panel, anchors: Anchors | None, terms: Terms | None = None
-    ) -> tuple[Observations, Potentials]:
-        """Every question about a panel comes through here, and is put to its latents."""
-        plain, used = super()._scored, self._terms() if terms is None else terms
+    def _build_tables(
+        self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
+    ) -> tuple[Observations, KernelTables]:
+        # Every question about a panel comes through here and is answered from its latents.
+        build, used = super()._build_tables, model or self._scoring_model()
         if not self.dropout_draws:
-            return plain(self.embed(panel), anchors, used)
-        return widened_tables(
-            self.embed(panel), used, lambda latents: plain(latents, anchors, used)
+            return build(self.embed(panel), anchors, used)
+        return build_widened_tables(
+            self.embed(panel), used, lambda latents: build(latents, anchors, used)
         )
 
-    def check_settings(self, of_fit: bool = True) -> None:
-        """Refuse bad settings."""
-        super().check_settings(of_fit)
-        if self.dropout_draws and self.dropout == 0:
+    def check_settings(self, for_fit: bool = True) -> None:
+        """Raise a ConfigError for settings that break a rule."""
+        super().check_settings(for_fit)
+        if isinstance(self.encoder, Encoder):
+            self.encoder.check_settings()
+        if self.dropout_draws and self._dropout == 0:
             raise ConfigError(
-                f"dropout_draws is {self.dropout_draws} and dropout is 0, so that all draws are the same. Set one of them"
+                f"dropout_draws is {self.dropout_draws} and the encoder's dropout is 0, so all "
+                "draws would be equal. Set dropout_draws to 0, or train with dropout"
             )
 
-    def _masks(self) -> Array:
-        if not self.encoder_.layout.n_continuous:
+    @property
+    def _dropout(self) -> float:
+        """The dropout rate of the encoder's training."""
+        if isinstance(self.encoder, TrainedEncoder):
+            return self.encoder.settings.dropout
+        return self.encoder.dropout
+
+    def _draw_masks(self) -> Array:
+        layout = self.encoder_.layout
+        if not layout.n_continuous:
             raise ConfigError(
-                "dropout_draws are of the layer over continuous columns, and there are none. Set it to 0"
+                "dropout_draws apply to the layer over continuous columns, and there are none. "
+                "Set dropout_draws to 0"
             )
-        return dropout_masks(
-            self.dropout_draws, self.encoder_.layout.hidden_dim, self.dropout, self.random_state
-        )
+        rate = self.encoder_.dropout
+        return draw_dropout_masks(self.dropout_draws, layout.hidden_dim, rate, self.random_state)
 
     def _variances(self, continuous: Array, categorical: Array) -> Array | None:
-        """Variances of the latents of N rows over the draws [N, latent_dim], as float32 has them; None without draws."""
+        """Variances of the latents of N rows over the draws [N, latent_dim]; None without draws."""
         if not self.dropout_draws:
             return None
-        return (
-            latent_variances(self.encoder_, continuous, categorical, self._masks())
-            .astype(np.float32)
-            .astype(np.float64)
-        )
+        found = latent_variances(self.encoder_, continuous, categorical, self._draw_masks())
+        # Rounded to float32, as a panel of latents stores them.
+        return found.astype(np.float32).astype(np.float64)

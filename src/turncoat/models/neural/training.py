@@ -1,6 +1,7 @@
-"""Phase 1 of the neural tier: the encoder learns to tell fraud from the rest, with a head that is only there for that.
+"""Phase 1 of the neural tier: train the encoder with a classification head, with checkpoints.
 
-On a CPU a training is a function of panel, settings and torch's number of threads: sums over threads are rounded in another order.
+On a CPU, a training is determined by the panel, the settings and the number of torch threads.
+Another number of threads changes the order in which sums are rounded.
 """
 
 from __future__ import annotations
@@ -8,186 +9,185 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from torch import Tensor, nn
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError, DataError
-from turncoat.models.neural.checkpoints import Checkpoints, Progress, arrays_of
-from turncoat.models.neural.encoder import Encoder, new_encoder
-from turncoat.models.neural.layout import EncoderLayout
-from turncoat.models.neural.trained import TrainedEncoder, TrainingReport, TrainingSettings
-from turncoat.models.neural.validation import split_rows
+from turncoat.errors import BundleError, ConfigError, DataError
+from turncoat.models.neural.encoder import (
+    Encoder,
+    EncoderLayout,
+    TrainedEncoder,
+    TrainingReport,
+    split_training_rows,
+)
+from turncoat.models.neural.network import EncoderNetwork, build_network
 from turncoat.numerics.engine import available_threads
-from turncoat.panel import Panel
+from turncoat.panel import Panel, check_is_panel
 from turncoat.progress import progress_bars
+from turncoat.storage import BundleFormat, digest
 
-_VALIDATION_ROWS = 8192  # at once
+TRAINING = BundleFormat("training", version=1)
+# Settings that may change between a checkpoint and the training that continues from it.
+_CHANGEABLE = ("max_epochs", "device", "checkpoint_dir")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_VALIDATION_ROWS = 8192  # per batch
 
 
 def train_encoder(
     panel: Panel,
+    encoder: Encoder,
     *,
-    latent_dim: int = 64,
-    hidden_dim: int = 512,
-    activation: str = "gelu",
-    settings: TrainingSettings | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    checkpoint_every: int = 1,
+    seed: int = 0,
     progress: bool | None = None,
     n_threads: int | None = None,
 ) -> TrainedEncoder:
-    """Train an encoder on a labelled panel and keep the epoch with the lowest validation loss.
+    """Train on a labelled panel and return the epoch with the lowest validation loss.
 
-    Rows with unknown labels are left out. With a folder `checkpoint` the state is written every so many epochs, and a training found
-    there is taken up: on a CPU the result is the same, bit for bit, as if it had never stopped.
+    Rows with unknown labels are left out. With `checkpoint_dir` the state is written after every
+    epoch. A training found there is continued; on a CPU the result has the same bits as one that
+    was never interrupted.
     """
-    if not isinstance(panel, Panel):
-        raise DataError(
-            f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays"
-        )
-    settings = TrainingSettings() if settings is None else settings
+    check_is_panel(panel)
+    settings: Encoder = clone(encoder).set_params(random_state=seed)
     layout = EncoderLayout(
-        panel.n_continuous, panel.n_categories, latent_dim, hidden_dim, activation
+        panel.n_continuous,
+        panel.n_categories,
+        settings.latent_dim,
+        settings.hidden_dim,
+        settings.activation,
     )
-    device = chosen_device(settings.device)
-    rows, held_out = split_rows(panel, settings.validation_share, settings.seed)
-    frauds = int((np.asarray(panel.labels)[rows] == 1).sum())
-    class_weight = (len(rows) - frauds) / frauds if settings.class_weighting else 1.0
-    with deterministic(device, n_threads):
-        training = _Training(
-            panel,
-            DeviceRows.of(panel, device),
-            layout,
-            settings,
-            device,
-            rows,
-            held_out,
-            class_weight,
-        )
-        return training.run(checkpoint, checkpoint_every, progress)
+    device = select_device(settings.device)
+    rows, held_out = split_training_rows(panel, settings.validation_fraction, seed)
+    n_frauds = int((np.asarray(panel.labels)[rows] == 1).sum())
+    class_weight = (len(rows) - n_frauds) / n_frauds if settings.class_weighting else 1.0
+    with deterministic_torch(device, n_threads):
+        data = DeviceRows.from_panel(panel, device)
+        run = _Training(panel, data, layout, settings, seed, device, rows, held_out, class_weight)
+        return run.train(progress)
 
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """The rows of a panel on the device, sent there once: copying batch by batch costs more than a step."""
+    """The rows of a panel on the device. Copying batch by batch would cost more than a step."""
 
     cells: Tensor  # [N, D]
     codes: Tensor  # [N, J]
 
     @classmethod
-    def of(cls, panel: Panel, device: torch.device) -> DeviceRows:
-        """On a CPU they are the panel's own arrays."""
-        return cls(*(_on_device(array, device) for array in (panel.continuous, panel.categorical)))
+    def from_panel(cls, panel: Panel, device: torch.device) -> DeviceRows:
+        """Send the rows to the device; on a CPU they share the panel's memory."""
+        return cls(_to_device(panel.continuous, device), _to_device(panel.categorical, device))
 
     def take(self, rows: Array) -> tuple[Tensor, Tensor]:
-        """Cells and codes of some rows, as an encoder takes them."""
+        """Return cells [n, D] and codes [n, J] of some rows."""
         places = torch.from_numpy(rows).to(self.cells.device)
         return self.cells[places].float(), self.codes[places]
 
 
-def _on_device(array: Array, device: torch.device) -> Tensor:
-    """A tensor over the array's own memory where that can be; torch would warn of an array that may not be written to."""
+def _to_device(array: Array, device: torch.device) -> Tensor:
+    # torch warns about read-only arrays, so those are copied.
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
 
 
 @dataclass(frozen=True)
 class _Training:
-    """One training: what stays the same over its epochs."""
+    """One training: everything that stays the same over its epochs."""
 
     panel: Panel
-    held: DeviceRows
+    data: DeviceRows
     layout: EncoderLayout
-    settings: TrainingSettings
+    settings: Encoder
+    seed: int
     device: torch.device
     rows: Array  # [training rows]
     held_out: Array  # [validation rows]
     class_weight: float
 
-    def run(
-        self, folder: str | PathLike[str] | None, every: int, visible: bool | None
-    ) -> TrainedEncoder:
+    def train(self, show_progress: bool | None) -> TrainedEncoder:
         settings = self.settings
-        encoder = new_encoder(self.layout, settings.dropout, settings.seed).to(self.device)
-        optimiser = torch.optim.Adam(encoder.parameters(), settings.learning_rate, fused=True)
-        checkpoints = (
-            None if folder is None else Checkpoints.of(folder, self.layout, settings, self.panel)
-        )
-        found = None if checkpoints is None else checkpoints.load(encoder, optimiser)
-        state, best = (
-            (Progress(settings.learning_rate), arrays_of(encoder)) if found is None else found
-        )
-        with progress_bars(visible) as show:
-            while not state.is_over(settings):
-                losses = self._epoch(encoder, optimiser, state), self._validation_loss(encoder)
+        network = build_network(self.layout, settings.dropout, self.seed).to(self.device)
+        optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate, fused=True)
+        checkpoint, found = None, None
+        if settings.checkpoint_dir is not None:
+            checkpoint = _Checkpoint.create(
+                settings.checkpoint_dir, self.layout, settings, self.panel
+            )
+            found = checkpoint.load(network, optimizer)
+        state, best = found or (TrainingState(settings.learning_rate), copy_weights(network))
+        with progress_bars(show_progress) as show:
+            while not state.is_finished(settings):
+                losses = self._run_epoch(network, optimizer, state), self._validate(network)
                 if not np.isfinite(losses).all():
                     raise DataError(
-                        f"the encoder's loss became {losses[0]} (validation {losses[1]}) in epoch {state.epoch + 1}. "
-                        "Standardise the columns, or lower `learning_rate`"
+                        f"the encoder's loss became {losses[0]} (validation {losses[1]}) in epoch "
+                        f"{state.epoch + 1}. Standardise the columns, or lower `learning_rate`"
                     )
-                best = arrays_of(encoder) if state.record(*losses, settings) else best
-                if checkpoints is not None and (
-                    state.epoch % every == 0 or state.is_over(settings)
-                ):
-                    checkpoints.save(state, encoder, best, optimiser)
+                best = copy_weights(network) if state.record(*losses, settings) else best
+                if checkpoint is not None:
+                    checkpoint.save(state, network, best, optimizer)
                 text = f"validation loss {losses[1]:.5f}"
-                show("Training the encoder", state.epoch, settings.epochs, text)
-        return self._result(state, best)
+                show("Training the encoder", state.epoch, settings.max_epochs, text)
+        return self._build_result(state, best)
 
-    def _epoch(self, encoder: Encoder, optimiser: torch.optim.Optimizer, state: Progress) -> float:
-        """One pass over the training rows in an order of its own; the mean loss on the way."""
+    def _run_epoch(
+        self, network: EncoderNetwork, optimizer: torch.optim.Optimizer, state: TrainingState
+    ) -> float:
+        """Pass over the training rows in a new order; return the mean loss."""
         settings = self.settings
-        order = np.random.default_rng([settings.seed, state.epoch]).permutation(self.rows)
-        encoder.seed_dropout(settings.seed, state.epoch, 1)
-        for group in optimiser.param_groups:
+        order = np.random.default_rng([self.seed, state.epoch]).permutation(self.rows)
+        network.seed_dropout(self.seed, state.epoch, 1)
+        for group in optimizer.param_groups:
             group["lr"] = state.learning_rate
-        encoder.train()
+        network.train()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(order), settings.batch_size):
             batch = order[start : start + settings.batch_size]
-            optimiser.zero_grad()
-            loss = self._loss(encoder, batch)
+            optimizer.zero_grad()
+            loss = self._compute_loss(network, batch)
             loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(encoder.parameters(), settings.gradient_norm)
-            optimiser.step()
+            nn.utils.clip_grad_norm_(network.parameters(), settings.max_gradient_norm)
+            optimizer.step()
             total += loss.detach().double() * len(batch)
         return float(total) / len(order)
 
-    def _validation_loss(self, encoder: Encoder) -> float:
-        encoder.eval()
+    def _validate(self, network: EncoderNetwork) -> float:
+        """Return the mean loss over the validation rows."""
+        network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         with torch.no_grad():
             for start in range(0, len(self.held_out), _VALIDATION_ROWS):
                 rows = self.held_out[start : start + _VALIDATION_ROWS]
-                total += self._loss(encoder, rows).double() * len(rows)
+                total += self._compute_loss(network, rows).double() * len(rows)
         return float(total) / len(self.held_out)
 
-    def _loss(self, encoder: Encoder, rows: Array) -> Tensor:
-        """Mean of the cross-entropy over some rows, a fraud weighing more if so set."""
-        labels = torch.from_numpy(np.asarray(self.panel.labels)[rows].astype(np.float32)).to(
-            self.device
-        )
-        weight = torch.tensor(self.class_weight, device=self.device)
+    def _compute_loss(self, network: EncoderNetwork, rows: Array) -> Tensor:
+        """Mean cross-entropy over some rows, with fraud rows weighted by the class weight."""
+        labels = torch.from_numpy(np.asarray(self.panel.labels)[rows].astype(np.float32))
         return nn.functional.binary_cross_entropy_with_logits(
-            encoder(*self.held.take(rows)), labels, pos_weight=weight
+            network(*self.data.take(rows)),
+            labels.to(self.device),
+            pos_weight=torch.tensor(self.class_weight, device=self.device),
         )
 
-    def _result(self, state: Progress, best: dict[str, Array]) -> TrainedEncoder:
-        weights = {name: array for name, array in best.items() if not name.startswith("head.")}
+    def _build_result(self, state: TrainingState, best: dict[str, Array]) -> TrainedEncoder:
         report = TrainingReport(
             train_losses=tuple(state.train_losses),
             validation_losses=tuple(state.validation_losses),
             best_epoch=state.best_epoch,
             class_weight=self.class_weight,
-            stopped_early=state.waited >= self.settings.patience,
+            stopped_early=state.epochs_since_improvement >= self.settings.patience_epochs,
         )
         return TrainedEncoder(
             self.layout,
-            weights,
+            {name: array for name, array in best.items() if not name.startswith("head.")},
             best["head.weight"][0],
             float(best["head.bias"][0]),
             report,
@@ -195,35 +195,151 @@ class _Training:
         )
 
 
-def chosen_device(wanted: str) -> torch.device:
-    """The device that "auto", "cpu" or "cuda" means here."""
-    if wanted == "cuda" and not torch.cuda.is_available():
+@dataclass
+class TrainingState:
+    """Progress of a training. Each epoch seeds its own random numbers, so no generator is kept."""
+
+    learning_rate: float
+    epoch: int = 0  # finished
+    reference_loss: float = float("inf")  # validation loss at the last sufficient improvement
+    epochs_since_improvement: int = 0
+    epochs_since_halving: int = 0
+    best_epoch: int = 0
+    train_losses: list[float] = field(default_factory=list)
+    validation_losses: list[float] = field(default_factory=list)
+
+    def is_finished(self, settings: Encoder) -> bool:
+        """Whether the epochs or the patience are used up."""
+        is_stalled = self.epochs_since_improvement >= settings.patience_epochs
+        return self.epoch >= settings.max_epochs or is_stalled
+
+    def record(self, train_loss: float, validation_loss: float, settings: Encoder) -> bool:
+        """Record an epoch and halve the rate when due; return whether it is the best so far."""
+        self.epoch += 1
+        is_best = validation_loss < min(self.validation_losses, default=float("inf"))
+        self.train_losses.append(train_loss)
+        self.validation_losses.append(validation_loss)
+        if is_best:
+            self.best_epoch = self.epoch
+        if validation_loss < self.reference_loss - settings.min_improvement:
+            self.reference_loss = validation_loss
+            self.epochs_since_improvement = self.epochs_since_halving = 0
+            return is_best
+        self.epochs_since_improvement += 1
+        self.epochs_since_halving += 1
+        if self.epochs_since_halving >= settings.lr_patience_epochs:
+            self.learning_rate = max(self.learning_rate / 2.0, settings.min_learning_rate)
+            self.epochs_since_halving = 0
+        return is_best
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The folder of one training: of this panel, with these settings."""
+
+    folder: str | PathLike[str]
+    identity: dict[str, Any]
+    max_epochs: int
+
+    @classmethod
+    def create(
+        cls, folder: str | PathLike[str], layout: EncoderLayout, settings: Encoder, panel: Panel
+    ) -> _Checkpoint:
+        """Raise a BundleError for a folder that cannot be written, before the work begins."""
+        TRAINING.check_target(folder)
+        names = ("continuous", "categorical", "offsets", "labels")
+        data = digest(panel.n_categories, {name: getattr(panel, name) for name in names})
+        fixed = {k: v for k, v in settings.get_params().items() if k not in _CHANGEABLE}
+        columns = {**asdict(layout), "n_categories": list(layout.n_categories)}
+        identity = {"layout": columns, "settings": fixed, "data": data}
+        return cls(folder, identity, settings.max_epochs)
+
+    def save(
+        self,
+        state: TrainingState,
+        network: nn.Module,
+        best: dict[str, Array],
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        """Write everything the next epoch needs."""
+        arrays = {f"model.{name}": array for name, array in copy_weights(network).items()}
+        arrays |= {f"best.{name}": array for name, array in best.items()}
+        for name, weights in network.named_parameters():
+            moments = optimizer.state[weights]
+            arrays |= {f"{key}.{name}": moments[key].cpu().numpy() for key in _MOMENTS}
+            arrays[f"step.{name}"] = moments["step"].cpu().numpy().reshape(1)
+        TRAINING.save(self.folder, {**self.identity, "progress": asdict(state)}, arrays)
+
+    def load(
+        self, network: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[TrainingState, dict[str, Array]] | None:
+        """Restore network and optimizer; return the state and best weights, None if empty."""
+        if not (Path(self.folder) / "manifest.json").exists():
+            return None
+        content, arrays = TRAINING.load(self.folder)
+        for name, value in self.identity.items():
+            if content.get(name) != value:
+                raise BundleError(
+                    f"{self.folder} holds another training: its {name} is {content.get(name)!r}, "
+                    f"here {value!r}. Choose another folder"
+                )
+        try:
+            with torch.no_grad():
+                for name, weights in network.named_parameters():
+                    weights.copy_(torch.tensor(arrays[f"model.{name}"]))
+                    step = torch.tensor(arrays[f"step.{name}"]).reshape(())
+                    values = {"step": step}
+                    values |= {key: torch.tensor(arrays[f"{key}.{name}"]) for key in _MOMENTS}
+                    optimizer.state[weights] = {
+                        key: value.to(weights.device) for key, value in values.items()
+                    }
+            state = TrainingState(**content["progress"])
+            best = {name: arrays[f"best.{name}"] for name, _ in network.named_parameters()}
+        except (LookupError, TypeError, RuntimeError) as problem:
+            raise BundleError(
+                f"{self.folder}: not a training this version understands ({problem!r})"
+            ) from problem
+        if state.epoch > self.max_epochs:
+            raise BundleError(
+                f"{self.folder} holds a training of {state.epoch} epochs, and max_epochs is "
+                f"{self.max_epochs}. Choose another folder"
+            )
+        return state, best
+
+
+def copy_weights(network: nn.Module) -> dict[str, Array]:
+    """Return copies of the weights by name."""
+    return {name: w.detach().cpu().numpy().copy() for name, w in network.named_parameters()}
+
+
+def select_device(name: str) -> torch.device:
+    """Return the device that "auto", "cpu" or "cuda" stands for on this machine."""
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
         raise ConfigError("device is 'cuda', and torch finds no such device. Use 'cpu' or 'auto'")
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def _usual_threads() -> int:
-    """As many as the user allows OpenMP, or as there are processors."""
-    allowed = os.environ.get("OMP_NUM_THREADS", "")
-    return int(allowed) if allowed.isdigit() and int(allowed) > 0 else available_threads()
+    return torch.device("cuda" if name != "cpu" and has_cuda else "cpu")
 
 
 @contextmanager
-def deterministic(device: torch.device, n_threads: int | None) -> Iterator[None]:
-    """Inside, a CPU computes the same bits every time; torch's own settings are put back afterwards.
+def deterministic_torch(device: torch.device, n_threads: int | None) -> Iterator[None]:
+    """Make a CPU compute the same bits every time; restore torch's settings afterwards.
 
-    The number of threads is part of that: what is there by chance may have been set by any library in the meantime.
+    The number of threads is set too, because another library may have changed it.
     """
-    strict, only_warns = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    threads = torch.get_num_threads()
+    is_strict = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    threads_before = torch.get_num_threads()
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(_usual_threads() if n_threads is None else n_threads)
+    torch.set_num_threads(_default_threads() if n_threads is None else n_threads)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(strict, warn_only=only_warns)
-        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(is_strict, warn_only=only_warns)
+        torch.set_num_threads(threads_before)
+
+
+def _default_threads() -> int:
+    """OMP_NUM_THREADS if it is set, else the number of processors."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return int(limit) if limit.isdigit() and int(limit) > 0 else available_threads()

@@ -155,7 +155,7 @@ def validate_record(counter: object, data: object) -> StoredRecord:
     """Return a record as read from a store.
 
     A record with a damaged counter or data type becomes one with empty data: unpacking it raises
-    DamagedError for this record alone, and the other records of the same read stay usable.
+    CorruptRecordError for this record alone, and the other records of the same read stay usable.
     """
     if type(counter) is int and 0 < counter < _MAX_COUNTER and isinstance(data, bytes):
         return StoredRecord(counter, data)

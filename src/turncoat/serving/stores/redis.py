@@ -26,7 +26,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from turncoat.errors import DamagedError, StoreError
+from turncoat.errors import CorruptRecordError, StoreError
 from turncoat.serving.stores.packing import packed, unpacked
 from turncoat.serving.stores.protocol import (
     LogEntry,
@@ -397,7 +397,7 @@ def _fields(entry: LogEntry) -> list[bytes]:
 
 
 def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
-    """The entry that was written as these fields; a DamagedError if none was."""
+    """The entry that was written as these fields; a CorruptRecordError if none was."""
     try:
         kind, id, time, at, moved = (
             fields[name].decode() for name in (b"kind", b"id", b"time", b"at", b"moved")
@@ -418,7 +418,7 @@ def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
             place.decode(),
         )
     except (KeyError, ValueError) as problem:
-        raise DamagedError(
+        raise CorruptRecordError(
             f"the log holds something that is no entry, at {place.decode()}: remove it, or use another prefix"
         ) from problem
 

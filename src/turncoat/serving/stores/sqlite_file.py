@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from turncoat.errors import DamagedError, StoreError
+from turncoat.errors import CorruptRecordError, StoreError
 from turncoat.serving.stores.protocol import LogEntry, StoredRecord, WriteGroup, validate_record
 from turncoat.serving.stores.segments import POSITION_BITS, Segment
 from turncoat.serving.stores.sqlite_tables import (
@@ -366,7 +366,7 @@ class SQLiteFile:
         try:
             yield
         except (sqlite3.Error, OSError, _DamageError) as problem:
-            kind = DamagedError if isinstance(problem, _DamageError) else StoreError
+            kind = CorruptRecordError if isinstance(problem, _DamageError) else StoreError
             raise kind(
                 f"the store {self._path}: {_what_happened(problem)} ({problem})"
             ) from problem

@@ -10,129 +10,126 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from turncoat.arrays import Array
-from turncoat.numerics.coding import CELL_MISSING, CODE_MISSING, IS_ONE
-from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, BAD_CODE, FINE, LiveTables
-from turncoat.numerics.structures import Observations, Potentials, Sums, zero_sums
+from turncoat.numerics.layout import CELL_MISSING, CODE_MISSING, IS_ONE
+from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, BAD_CODE, OK, LiveTables
+from turncoat.numerics.structures import KernelSums, KernelTables, Observations, zero_sums
 
 
-def _shifted_cells(observations: Observations, potentials: Potentials) -> Array:
+def _shifted_cells(observations: Observations, tables: KernelTables) -> Array:
     """x - shift [N, D]; NaN where the cell is missing."""
-    return np.asarray(
-        observations.continuous.astype(np.float64) - potentials.shift.astype(np.float64)
-    )
+    return np.asarray(observations.continuous.astype(np.float64) - tables.shift.astype(np.float64))
 
 
-def log_emissions(observations: Observations, potentials: Potentials) -> Array:
+def log_emissions(observations: Observations, tables: KernelTables) -> Array:
     """log b [N, K]."""
-    k = potentials.n_states
+    k = tables.n_states
     d = observations.continuous.shape[1]
-    x = _shifted_cells(observations, potentials)[:, None, :]
+    x = _shifted_cells(observations, tables)[:, None, :]
     t = np.nan_to_num(
-        x * potentials.scale[:, :d].astype(np.float64)
-        - potentials.location[:, :d].astype(np.float64),
+        x * tables.scale[:, :d].astype(np.float64) - tables.location[:, :d].astype(np.float64),
         nan=0.0,
     )
-    if potentials.half_dof.shape[0]:
-        cells = -potentials.half_dof[:, :d] * np.log1p(t**2 * potentials.inverse_dof[:, :d])
+    if tables.half_dof.shape[0]:
+        cells = -tables.half_dof[:, :d] * np.log1p(t**2 * tables.inverse_dof[:, :d])
     else:
         cells = -0.5 * t**2
-    total = potentials.constant[:k] + cells.sum(axis=2)
+    total = tables.constant[:k] + cells.sum(axis=2)
     for g in range(observations.flags.shape[1]):
-        total += potentials.flag_tables[g, observations.flags[:, g], :k].astype(np.float64)
+        total += tables.flag_tables[g, observations.flags[:, g], :k].astype(np.float64)
     for j in range(observations.levels.shape[1]):
-        total += potentials.level_table[observations.levels[:, j], :k].astype(np.float64)
+        total += tables.level_table[observations.levels[:, j], :k].astype(np.float64)
     if len(observations.anchors):
-        total += potentials.anchor_table[observations.anchors, :k]
+        total += tables.anchor_table[observations.anchors, :k]
     return np.asarray(total)
 
 
-def _shifted_emissions(observations: Observations, potentials: Potentials) -> tuple[Array, Array]:
+def _shifted_emissions(observations: Observations, tables: KernelTables) -> tuple[Array, Array]:
     """log b [N, K] less each row's maximum, and those maxima [N]."""
-    emissions = log_emissions(observations, potentials)
+    emissions = log_emissions(observations, tables)
     shifts = emissions.max(axis=1)
     return emissions - shifts[:, None], shifts
 
 
-def _forward(potentials: Potentials, emissions: Array) -> Array:
+def _forward(tables: KernelTables, emissions: Array) -> Array:
     """log p(x_1..t, state) [T, K] of one sequence."""
-    k = potentials.n_states
-    log_transition = potentials.log_transition[:k, :k]
+    k = tables.n_states
+    log_transition = tables.log_transition[:k, :k]
     joint = np.empty_like(emissions)
-    joint[0] = potentials.log_initial[:k] + emissions[0]
+    joint[0] = tables.log_initial[:k] + emissions[0]
     for t in range(1, len(emissions)):
         joint[t] = logsumexp(joint[t - 1][:, None] + log_transition, axis=0) + emissions[t]
     return joint
 
 
-def _backward(potentials: Potentials, emissions: Array) -> Array:
+def _backward(tables: KernelTables, emissions: Array) -> Array:
     """log p(x_t+1.. | state) [T, K] of one sequence."""
-    k = potentials.n_states
+    k = tables.n_states
     ahead = np.zeros_like(emissions)
     for t in range(len(emissions) - 2, -1, -1):
         ahead[t] = logsumexp(
-            potentials.log_transition[:k, :k] + emissions[t + 1] + ahead[t + 1], axis=1
+            tables.log_transition[:k, :k] + emissions[t + 1] + ahead[t + 1], axis=1
         )
     return ahead
 
 
 def infer(
-    observations: Observations, potentials: Potentials, smoothed: bool, n_threads: int = 1
+    observations: Observations, tables: KernelTables, smoothed: bool, n_threads: int = 1
 ) -> tuple[Array, Array]:
     """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]; `n_threads` is there for the signature."""
-    emissions, shifts = _shifted_emissions(observations, potentials)
+    emissions, shifts = _shifted_emissions(observations, tables)
     probs = np.empty_like(emissions)
     offsets = observations.offsets
     log_likelihoods = np.empty(len(offsets) - 1)
     for u in range(len(offsets) - 1):
         rows = slice(offsets[u], offsets[u + 1])
-        joint = _forward(potentials, emissions[rows])
+        joint = _forward(tables, emissions[rows])
         log_likelihoods[u] = logsumexp(joint[-1]) + shifts[rows].sum()
         probs[rows] = softmax(
-            joint + _backward(potentials, emissions[rows]) if smoothed else joint, axis=1
+            joint + _backward(tables, emissions[rows]) if smoothed else joint, axis=1
         )
     return probs, log_likelihoods
 
 
 def collect(
-    observations: Observations, potentials: Potentials, n_threads: int = 1
-) -> tuple[Sums, Array]:
+    observations: Observations, tables: KernelTables, n_threads: int = 1
+) -> tuple[KernelSums, Array]:
     """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
-    k = potentials.n_states
-    probs, log_likelihoods = infer(observations, potentials, smoothed=True)
-    sums = _row_sums(observations, potentials, probs)
-    emissions, _ = _shifted_emissions(observations, potentials)
+    k = tables.n_states
+    probs, log_likelihoods = infer(observations, tables, smoothed=True)
+    sums = _row_sums(observations, tables, probs)
+    emissions, _ = _shifted_emissions(observations, tables)
     offsets = observations.offsets
     for u in range(len(offsets) - 1):
         part = emissions[offsets[u] : offsets[u + 1]]
-        joint, ahead = _forward(potentials, part), _backward(potentials, part)
+        joint, ahead = _forward(tables, part), _backward(tables, part)
         total = logsumexp(joint[-1])
         for t in range(1, len(part)):
             pair = (
                 joint[t - 1][:, None]
-                + potentials.log_transition[:k, :k]
+                + tables.log_transition[:k, :k]
                 + (part[t] + ahead[t])[None, :]
             )
             sums.transitions[0, :k, :k] += np.exp(pair - total)
     return sums, log_likelihoods
 
 
-def collect_given(
-    observations: Observations, potentials: Potentials, probs: Array, n_threads: int = 1
-) -> Sums:
+def collect_weighted(
+    observations: Observations, tables: KernelTables, probs: Array, n_threads: int = 1
+) -> KernelSums:
     """Sufficient statistics under given state probabilities [N, K], consecutive rows taken as independent."""
-    k, offsets = potentials.n_states, observations.offsets
-    sums = _row_sums(observations, potentials, probs)
+    k, offsets = tables.n_states, observations.offsets
+    sums = _row_sums(observations, tables, probs)
     for u in range(len(offsets) - 1):
         part = probs[offsets[u] : offsets[u + 1]]
         sums.transitions[0, :k, :k] += part[:-1].T @ part[1:]
     return sums
 
 
-def _row_sums(observations: Observations, potentials: Potentials, probs: Array) -> Sums:
+def _row_sums(observations: Observations, tables: KernelTables, probs: Array) -> KernelSums:
     """All statistics but the transitions."""
-    k, d = potentials.n_states, observations.continuous.shape[1]
-    sums = zero_sums(potentials, 1)
-    x = np.nan_to_num(_shifted_cells(observations, potentials), nan=0.0)
+    k, d = tables.n_states, observations.continuous.shape[1]
+    sums = zero_sums(tables, 1)
+    x = np.nan_to_num(_shifted_cells(observations, tables), nan=0.0)
     sums.initial[0, :k] = probs[observations.offsets[:-1]].sum(axis=0)
     sums.occupancy[0, :k] = probs.sum(axis=0)
     sums.first[0, :, :d] = probs.T @ x
@@ -145,18 +142,18 @@ def _row_sums(observations: Observations, potentials: Potentials, probs: Array) 
 
 
 def decode(
-    observations: Observations, potentials: Potentials, n_threads: int = 1
+    observations: Observations, tables: KernelTables, n_threads: int = 1
 ) -> tuple[Array, Array]:
     """Most likely state path [N] and its log probability [U], for every sequence."""
-    k, offsets = potentials.n_states, observations.offsets
-    emissions = log_emissions(observations, potentials)
+    k, offsets = tables.n_states, observations.offsets
+    emissions = log_emissions(observations, tables)
     path, log_probs = np.empty(len(emissions), np.int64), np.empty(len(offsets) - 1)
     for u in range(len(offsets) - 1):
         part = emissions[offsets[u] : offsets[u + 1]]
-        best = potentials.log_initial[:k] + part[0]
+        best = tables.log_initial[:k] + part[0]
         choices = np.zeros((len(part), k), np.int64)
         for t in range(1, len(part)):
-            moves = best[:, None] + potentials.log_transition[:k, :k]
+            moves = best[:, None] + tables.log_transition[:k, :k]
             choices[t] = moves.argmax(axis=0)
             best = moves.max(axis=0) + part[t]
         state = int(best.argmax())
@@ -190,16 +187,16 @@ def live_step(
     initial, transition = chain[0, :k], chain[1 : k + 1, :k]
     with np.errstate(divide="ignore"):
         joint = np.log(belief @ transition if len(belief) else initial) + scores
-    return FINE, 0, np.asarray(softmax(joint)), float(logsumexp(joint))
+    return OK, 0, np.asarray(softmax(joint)), float(logsumexp(joint))
 
 
-def log_predicted(belief: Array, log_transition: Array) -> Array:
+def predict_log(belief: Array, log_transition: Array) -> Array:
     """Where the chain is expected before a row is seen, as logs [K]."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.logaddexp.reduce(np.log(belief)[:, None] + log_transition, axis=0))
 
 
-def contrast(
+def log_odds_terms(
     state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array
 ) -> tuple[int, Array, Array, float]:
     """What a row adds to the log odds of a state against its strongest rival: the rival, and shares of cells, codes and the rest.
@@ -216,10 +213,10 @@ def contrast(
     )
 
 
-def row_pieces(
+def row_terms(
     rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array
 ) -> tuple[Array, Array]:
-    """What each cell and each code adds to log b(k), [N, K, D] and [N, K, J], as in `coding.row_pieces`."""
+    """What each cell and each code adds to log b(k), [N, K, D] and [N, K, J], as in `layout.row_terms`."""
     means, scales, constants, *student = columns
     away = (rows[:, None, :] - means) * scales
     size = student[0] * np.log1p(away**2 / student[1]) if student else 0.5 * away**2

@@ -1,4 +1,4 @@
-"""The encoder's layers at many places of a path, and slopes led back through them: what integrated gradients spend their time on."""
+"""Kernels of integrated gradients: the encoder's layers along a path, and backpropagation."""
 
 from __future__ import annotations
 
@@ -9,54 +9,52 @@ from numpy.polynomial import chebyshev
 from scipy.special import erfcx
 
 from turncoat.arrays import Array
-from turncoat.models.neural.folded import add_code_rows, add_products
-from turncoat.numerics.compiled import compiled
+from turncoat.models.neural.frozen import NORM_EPSILON, add_code_rows, add_products
+from turncoat.numerics.jit import jit
 from turncoat.numerics.vectors import exp, fma, load8, load16, splat, store
 
-ROUNDING = 1e-5  # of LayerNorm, as in the encoder
-_LANES = 16  # columns that `_product` works on at a time
+_LANES = 16  # columns per panel
 
 
-def panels(weight: Array) -> Array:
-    """Weights [I, H] as [H / 16, I, 16], filled up with zeros: what is multiplied together lies together."""
+def pack_panels(weight: Array) -> Array:
+    """Return weights [I, H] as panels [H / 16, I, 16], padded with zeros, for `_multiply`."""
     n_inputs, width = weight.shape
-    filled = np.zeros((n_inputs, -(-width // _LANES) * _LANES))
-    filled[:, :width] = weight
-    return np.ascontiguousarray(
-        filled.reshape(n_inputs, filled.shape[1] // _LANES, _LANES).swapaxes(0, 1)
-    )
+    n_panels = -(-width // _LANES)
+    padded = np.zeros((n_inputs, n_panels * _LANES))
+    padded[:, :width] = weight
+    return np.ascontiguousarray(padded.reshape(n_inputs, n_panels, _LANES).swapaxes(0, 1))
 
 
-# The normal tail beyond x >= 0 is exp(-x^2 / 2) times a polynomial in (x - 4) / (x + 4), to 3e-15: erf one number at a time is far slower.
+# The normal tail beyond x >= 0 is exp(-x^2 / 2) times a polynomial in (x - 4) / (x + 4), to 3e-15.
+# Calling erf for one number at a time is far slower.
 _TAIL_MIDDLE, _TAIL_DEGREE = 4.0, 20
 _DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 def _tail_polynomial() -> Array:
-    """Its coefficients, the highest power first."""
-    places = chebyshev.chebpts1(_TAIL_DEGREE + 1)
-    x = _TAIL_MIDDLE * (1.0 + places) / (1.0 - places)
-    return chebyshev.cheb2poly(
-        chebyshev.chebfit(places, 0.5 * erfcx(x * math.sqrt(0.5)), _TAIL_DEGREE)
-    )[::-1].copy()
+    """Return its coefficients, the highest power first."""
+    nodes = chebyshev.chebpts1(_TAIL_DEGREE + 1)
+    x = _TAIL_MIDDLE * (1.0 + nodes) / (1.0 - nodes)
+    fitted = chebyshev.chebfit(nodes, 0.5 * erfcx(x * math.sqrt(0.5)), _TAIL_DEGREE)
+    return chebyshev.cheb2poly(fitted)[::-1].copy()
 
 
 _TAIL = _tail_polynomial()
 
 
-@compiled
-def lead(
-    standard: Array, own: Array, first_weight: Array, tables: Array, absent: Array
+@jit
+def path_directions(
+    standard: Array, code_rows: Array, first_weight: Array, tables: Array, absent: Array
 ) -> tuple[Array, Array]:
-    """How fast the first hidden layer and what codes add to the fused one change along the path, both [H]."""
+    """Return the derivatives along the path of the first hidden and of the fused layer, both [H]."""
     inner, fused = np.zeros(first_weight.shape[1]), -absent
     add_products(standard, first_weight, inner)
-    add_code_rows(fused, own, tables)
+    add_code_rows(fused, code_rows, tables)
     return inner, fused
 
 
-@compiled
-def along(
+@jit
+def run_along_path(
     t: Array,
     inner_start: Array,
     inner_change: Array,
@@ -68,59 +66,65 @@ def along(
     last: Array,
     gelu: bool,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Latents at places t, below them how fast they change there [2 M, latent_dim or more]; and the other `_Layers`."""
+    """Return latents at places t, then their derivatives [2 M, latent_dim or more], and layers.
+
+    The layers are the fields of `attribution._Layers` after the first.
+    """
     n, width = len(t), len(gain)
     hidden = np.zeros((2 * n, _LANES * len(second)))
     for m in range(n):
         for h in range(width):
             hidden[m, h] = inner_start[h] + t[m] * inner_change[h]
-    hidden_slopes = _gelu(hidden[:n])
+    hidden_slopes = _apply_gelu(hidden[:n])
     for m in range(n):
         for h in range(width):
             hidden[n + m, h] = hidden_slopes[m, h] * inner_change[h]
-    fused = _product(hidden, second)
-    settled, spread = np.empty((n, width)), np.empty(n)
+    fused = _multiply(hidden, second)
+    normalised, deviation = np.empty((n, width)), np.empty(n)
     for m in range(n):
         for h in range(width):
             fused[m, h] += fused_start[h] + t[m] * fused_change[h]
             fused[n + m, h] += fused_change[h]
-        spread[m] = _standardise(fused[m], settled[m])
-        _through_norm(fused[n + m], settled[m], spread[m])
+        deviation[m] = _standardise(fused[m], normalised[m])
+        _backpropagate_norm(fused[n + m], normalised[m], deviation[m])
         for h in range(width):
-            fused[m, h] = settled[m, h] * gain[h] + bias[h]
+            fused[m, h] = normalised[m, h] * gain[h] + bias[h]
             fused[n + m, h] *= gain[h]
-    outer_slopes = _gelu(fused[:n]) if gelu else np.ones((n, fused.shape[1]))
+    outer_slopes = _apply_gelu(fused[:n]) if gelu else np.ones((n, fused.shape[1]))
     for m in range(n):
         for h in range(width):
             fused[n + m, h] *= outer_slopes[m, h]
-    return _product(fused, last), hidden_slopes, settled, spread, outer_slopes
+    return _multiply(fused, last), hidden_slopes, normalised, deviation, outer_slopes
 
 
-@compiled
-def back(
+@jit
+def backpropagate(
     weight: Array,
     slopes: Array,
     hidden_slopes: Array,
-    settled: Array,
-    spread: Array,
+    normalised: Array,
+    deviation: Array,
     outer_slopes: Array,
     gain: Array,
     last_back: Array,
     second_back: Array,
 ) -> tuple[Array, Array]:
-    """Means along the path of the slopes in the first hidden layer and in the fused one [C, H], from those in the latents [M, C, L]."""
+    """Return the mean slopes along the path in the first hidden and in the fused layer [C, H].
+
+    `slopes` [M, C, latent_dim] are slopes in the latents.
+    """
     n, n_kinds, width = len(weight), slopes.shape[1], len(gain)
-    at_fused = _product(slopes.reshape(n * n_kinds, slopes.shape[2]), last_back)
+    at_fused = _multiply(slopes.reshape(n * n_kinds, slopes.shape[2]), last_back)
     mean_inner, mean_fused = np.zeros((n_kinds, width)), np.zeros((n_kinds, width))
     for m in range(n):
         for c in range(n_kinds):
             row = at_fused[m * n_kinds + c]
             for h in range(width):
                 row[h] *= outer_slopes[m, h] * gain[h]
-            _through_norm(row, settled[m], spread[m])
+            _backpropagate_norm(row, normalised[m], deviation[m])
             for h in range(width):
                 mean_fused[c, h] += weight[m] * row[h]
-    at_hidden = _product(at_fused, second_back)  # of no width without cells
+    at_hidden = _multiply(at_fused, second_back)  # has no columns without cells
     for m in range(n):
         for c in range(n_kinds):
             for h in range(min(width, at_hidden.shape[1])):
@@ -128,45 +132,47 @@ def back(
     return mean_inner, mean_fused
 
 
-@compiled
-def of_inputs(
-    at_inner: Array, at_fused: Array, first_weight: Array, tables: Array, own: Array, missing: Array
+@jit
+def backpropagate_to_inputs(
+    at_inner: Array,
+    at_fused: Array,
+    first_weight: Array,
+    tables: Array,
+    code_rows: Array,
+    missing: Array,
 ) -> tuple[Array, Array]:
-    """Slopes in the cells [C, D], and what codes are given [C, J], from mean slopes [C, H]."""
+    """Return slopes in the cells [C, D] and contributions of codes [C, J] from slopes [C, H]."""
     n_kinds, width = at_inner.shape
-    of_cells, of_codes = np.empty((n_kinds, len(first_weight))), np.empty((n_kinds, len(own)))
+    cell_slopes = np.empty((n_kinds, len(first_weight)))
+    from_codes = np.empty((n_kinds, len(code_rows)))
     for c in range(n_kinds):
         for d in range(len(first_weight)):
             slope = 0.0
             for h in range(width):
                 slope += at_inner[c, h] * first_weight[d, h]
-            of_cells[c, d] = slope
-        for j in range(len(own)):
-            given = 0.0
+            cell_slopes[c, d] = slope
+        for j in range(len(code_rows)):
+            share = 0.0
             for h in range(width):
-                given += at_fused[c, h] * (
-                    np.float64(tables[own[j], h]) - np.float64(tables[missing[j], h])
-                )
-            of_codes[c, j] = given
-    return of_cells, of_codes
+                own = np.float64(tables[code_rows[j], h])
+                share += at_fused[c, h] * (own - np.float64(tables[missing[j], h]))
+            from_codes[c, j] = share
+    return cell_slopes, from_codes
 
 
-@compiled
-def _product(values: Array, panels: Array) -> Array:
-    """Values [M, I or more] times weights [I, H] in panels, filled up to whole panels.
+@jit
+def _multiply(values: Array, panels: Array) -> Array:
+    """Return values [M, I or more] @ weights [I, H], given and returned in whole panels.
 
-    BLAS would share so small a product among threads, which costs a live service more than it brings.
+    BLAS would split so small a product between threads, which slows down a live service.
     """
     n_rows, n_panels, n_inputs = len(values), panels.shape[0], panels.shape[1]
     out = np.empty((n_rows, _LANES * n_panels))
     zero = load16(np.zeros((1, _LANES)), (0, 0))
     for p in range(n_panels):
         for first in range(0, n_rows, 4):
-            second, third, fourth = (
-                min(first + 1, n_rows - 1),
-                min(first + 2, n_rows - 1),
-                min(first + 3, n_rows - 1),
-            )
+            second, third = min(first + 1, n_rows - 1), min(first + 2, n_rows - 1)
+            fourth = min(first + 3, n_rows - 1)
             a, b, c, d = zero, zero, zero, zero
             for i in range(n_inputs):
                 weight = load16(panels, (p, i, 0))
@@ -181,9 +187,9 @@ def _product(values: Array, panels: Array) -> Array:
     return out
 
 
-@compiled
-def _gelu(table: Array) -> Array:
-    """GELU of every number of a table [M, a multiple of 8] in its place; its slopes."""
+@jit
+def _apply_gelu(table: Array) -> Array:
+    """Apply GELU in place to a table [M, a multiple of 8]; return its slopes, same shape."""
     n_rows, width = table.shape
     slopes = np.empty((n_rows, width))
     peaks, places, tails = np.empty(width), np.empty(width), np.empty(width)
@@ -206,9 +212,9 @@ def _gelu(table: Array) -> Array:
     return slopes
 
 
-@compiled
+@jit
 def _standardise(values: Array, out: Array) -> float:
-    """LayerNorm without its gain of the first numbers [H], and the spread that it divided by."""
+    """Write the LayerNorm of values [H] to `out`, without gain; return the deviation."""
     width = len(out)
     mean, square = 0.0, 0.0
     for h in range(width):
@@ -217,20 +223,20 @@ def _standardise(values: Array, out: Array) -> float:
     for h in range(width):
         out[h] = values[h] - mean
         square += out[h] * out[h]
-    spread = math.sqrt(square / width + ROUNDING)
+    deviation = math.sqrt(square / width + NORM_EPSILON)
     for h in range(width):
-        out[h] /= spread
-    return spread
+        out[h] /= deviation
+    return deviation
 
 
-@compiled
-def _through_norm(slopes: Array, settled: Array, spread: float) -> None:
-    """Slopes on one side of a LayerNorm become those on the other: the matrix between them is symmetric."""
-    width = len(settled)
+@jit
+def _backpropagate_norm(slopes: Array, normalised: Array, deviation: float) -> None:
+    """Carry slopes [H] through a LayerNorm, in either direction: its Jacobian is symmetric."""
+    width = len(normalised)
     mean, along = 0.0, 0.0
     for h in range(width):
         mean += slopes[h]
-        along += slopes[h] * settled[h]
+        along += slopes[h] * normalised[h]
     mean, along = mean / width, along / width
     for h in range(width):
-        slopes[h] = (slopes[h] - mean - settled[h] * along) / spread
+        slopes[h] = (slopes[h] - mean - normalised[h] * along) / deviation

@@ -1,0 +1,256 @@
+"""Compiled passes over chunks of sequences, and the work queue that hands chunks to threads.
+
+A pass computes each group's emissions, recursion and statistics while the group is in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.extending
+from llvmlite import ir
+from numba import types
+
+from turncoat.arrays import Array
+from turncoat.numerics.emissions import block_emissions, load_block
+from turncoat.numerics.jit import jit
+from turncoat.numerics.recursions import (
+    backward,
+    forward,
+    log_backward,
+    log_forward,
+    most_likely_path,
+)
+from turncoat.numerics.statistics import block_statistics, fold_patterns
+from turncoat.numerics.structures import KernelSums, KernelTables, Observations, Scratch, WorkPlan
+
+FILTER, SMOOTH, COLLECT = 0, 1, 2
+
+_intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
+
+
+@_intrinsic
+def next_task(typing_context: Any, queue: Any) -> Any:
+    """Return the queue's counter [1] int64 and increment it atomically: one task per number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        cells = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", cells, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(queue), generate
+
+
+@jit
+def _group_emissions(
+    obs: Observations,
+    tables: KernelTables,
+    scratch: Scratch,
+    block_rows: int,
+    first: int,
+    last: int,
+) -> None:
+    """Compute the emissions of rows first..last, one cache-sized block at a time."""
+    for start in range(first, last, block_rows):
+        stop = min(start + block_rows, last)
+        block_emissions(obs, tables, scratch, start, stop, start - first)
+
+
+@jit
+def _infer_sequence(
+    tables: KernelTables, scratch: Scratch, start: int, stop: int, mode: int
+) -> float:
+    """Compute posteriors of scratch rows start..stop and add to the expected transitions."""
+    emissions, shifts = scratch.emissions[start:stop], scratch.shifts[start:stop]
+    posteriors, pair_weights = scratch.posteriors[start:stop], scratch.pair_weights
+    n_states, vectors = tables.n_states, scratch.vectors
+    if tables.linear:
+        filtered = posteriors if mode == FILTER else scratch.filtered[start:stop]
+        log_likelihood = forward(
+            tables.initial, tables.transition, n_states, emissions, shifts, vectors[0], filtered
+        )
+        if mode != FILTER:
+            back = tables.transition_back
+            backward(back, n_states, emissions, vectors[1], filtered, posteriors, pair_weights)
+        return log_likelihood
+    log_joint, log_transition = scratch.log_joint[start:stop], tables.log_transition
+    log_likelihood = log_forward(
+        tables.log_initial,
+        log_transition,
+        n_states,
+        emissions,
+        shifts,
+        vectors[0],
+        log_joint,
+        posteriors,
+    )
+    if mode != FILTER:
+        log_backward(
+            log_transition, n_states, emissions, vectors, log_joint, posteriors, pair_weights
+        )
+    return log_likelihood
+
+
+@jit
+def _group_statistics(
+    obs: Observations,
+    tables: KernelTables,
+    scratch: Scratch,
+    block_rows: int,
+    first: int,
+    last: int,
+    sums: KernelSums,
+) -> None:
+    """Add rows first..last with the posteriors in scratch. A group of one block is still loaded."""
+    reload = last - first > block_rows and obs.continuous.shape[1] > 0
+    for start in range(first, last, block_rows):
+        stop = min(start + block_rows, last)
+        if reload:
+            load_block(obs.continuous, start, stop, tables.shift, scratch.block)
+        posteriors = scratch.posteriors[start - first : stop - first]
+        block_statistics(obs, tables, scratch, posteriors, start, stop, sums)
+
+
+@jit
+def _get_part(sums: KernelSums, chunk: int) -> KernelSums:
+    """Return one chunk's part of the sums, or the only part."""
+    p = chunk % sums.initial.shape[0]
+    return KernelSums(
+        sums.initial[p],
+        sums.transitions[p],
+        sums.occupancy[p],
+        sums.first[p],
+        sums.second[p],
+        sums.flags[p],
+        sums.levels[p],
+    )
+
+
+@jit
+def infer_chunks(
+    obs: Observations,
+    tables: KernelTables,
+    plan: WorkPlan,
+    queue: Array,
+    scratch: Scratch,
+    mode: int,
+    probs: Array,
+    log_likelihoods: Array,
+    sums: KernelSums,
+) -> None:
+    """Filter, smooth or collect chunks from the queue until it is empty.
+
+    Writes log-likelihoods [U], and probs [N, K] or sums, depending on the mode. Collecting needs a
+    part of `sums` for every chunk.
+    """
+    n_states = tables.n_states
+    offsets = obs.offsets
+    task = next_task(queue)
+    while task < plan.order.shape[0]:
+        chunk = plan.order[task]
+        part = _get_part(sums, chunk)
+        scratch.pair_weights[:, :] = 0.0
+        if mode == COLLECT:
+            scratch.pattern_counts[:, :] = 0.0
+        for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+            sequences = (plan.groups[group], plan.groups[group + 1])
+            first, last = offsets[sequences[0]], offsets[sequences[1]]
+            _group_emissions(obs, tables, scratch, plan.block_rows, first, last)
+            for u in range(sequences[0], sequences[1]):
+                start, stop = offsets[u] - first, offsets[u + 1] - first
+                log_likelihoods[u] = _infer_sequence(tables, scratch, start, stop, mode)
+                if mode == COLLECT:
+                    for k in range(n_states):
+                        part.initial[k] += scratch.posteriors[start, k]
+            if mode == COLLECT:
+                _group_statistics(obs, tables, scratch, plan.block_rows, first, last, part)
+            else:
+                for t in range(last - first):
+                    for k in range(n_states):
+                        probs[first + t, k] = scratch.posteriors[t, k]
+        if mode == COLLECT:
+            fold_patterns(scratch.pattern_counts, part.flags)
+            for i in range(n_states):
+                for j in range(n_states):
+                    factor = tables.transition[i, j] if tables.linear else 1.0
+                    part.transitions[i, j] += scratch.pair_weights[i, j] * factor
+        task = next_task(queue)
+
+
+@jit
+def collect_weighted_chunks(
+    obs: Observations,
+    tables: KernelTables,
+    plan: WorkPlan,
+    queue: Array,
+    scratch: Scratch,
+    probs: Array,
+    sums: KernelSums,
+) -> None:
+    """Collect chunks under given state probabilities [N, K]; consecutive rows are independent."""
+    n_states = tables.n_states
+    offsets = obs.offsets
+    scratch.posteriors[:, :] = 0.0
+    task = next_task(queue)
+    while task < plan.order.shape[0]:
+        chunk = plan.order[task]
+        part = _get_part(sums, chunk)
+        scratch.pattern_counts[:, :] = 0.0
+        for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+            sequences = (plan.groups[group], plan.groups[group + 1])
+            first, last = offsets[sequences[0]], offsets[sequences[1]]
+            for t in range(first, last):
+                for k in range(n_states):
+                    scratch.posteriors[t - first, k] = probs[t, k]
+            if last - first <= plan.block_rows:
+                load_block(obs.continuous, first, last, tables.shift, scratch.block)
+            for u in range(sequences[0], sequences[1]):
+                for k in range(n_states):
+                    part.initial[k] += probs[offsets[u], k]
+                for t in range(offsets[u] + 1, offsets[u + 1]):
+                    for i in range(n_states):
+                        for j in range(n_states):
+                            part.transitions[i, j] += probs[t - 1, i] * probs[t, j]
+            _group_statistics(obs, tables, scratch, plan.block_rows, first, last, part)
+        fold_patterns(scratch.pattern_counts, part.flags)
+        task = next_task(queue)
+
+
+@jit
+def decode_chunks(
+    obs: Observations,
+    tables: KernelTables,
+    plan: WorkPlan,
+    queue: Array,
+    scratch: Scratch,
+    back: Array,
+    path: Array,
+    log_probs: Array,
+) -> None:
+    """Write most likely paths [N] and their log probabilities [U] until the queue is empty.
+
+    `tables` must be in the log domain.
+    """
+    offsets = obs.offsets
+    task = next_task(queue)
+    while task < plan.order.shape[0]:
+        chunk = plan.order[task]
+        for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
+            sequences = (plan.groups[group], plan.groups[group + 1])
+            first, last = offsets[sequences[0]], offsets[sequences[1]]
+            _group_emissions(obs, tables, scratch, plan.block_rows, first, last)
+            for u in range(sequences[0], sequences[1]):
+                start, stop = offsets[u] - first, offsets[u + 1] - first
+                log_probs[u] = most_likely_path(
+                    tables.log_initial,
+                    tables.log_transition,
+                    tables.n_states,
+                    scratch.emissions[start:stop],
+                    scratch.vectors[0],
+                    scratch.vectors[1],
+                    back,
+                    path[offsets[u] : offsets[u + 1]],
+                )
+                for t in range(start, stop):
+                    log_probs[u] += scratch.shifts[t]
+        task = next_task(queue)
