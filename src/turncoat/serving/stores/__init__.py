@@ -1,11 +1,10 @@
-"""Where beliefs are kept: in memory, in a file, in Redis. One behaviour, `protocol`; one door, `open_store`."""
+"""Stores of beliefs: in memory, in a SQLite file, in Redis. `open_store` opens one by its URL."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from turncoat.errors import ConfigError, StoreError
+from turncoat.errors import ConfigError
 from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.stores.protocol import (
     LABEL,
@@ -29,98 +28,84 @@ __all__ = [
     "open_store",
 ]
 
-_FORMS = (
-    "memory://, sqlite:///relative/path.sqlite, sqlite:////absolute/path.sqlite (with ?synchronous=FULL, NORMAL or OFF), "
-    "redis://host:port/db, rediss://host:port/db or unix:///path/redis.sock (with ?prefix=NAME; a socket also with db=NUMBER)"
+_URL_FORMS = (
+    "memory://, sqlite:///relative/path.sqlite, sqlite:////absolute/path.sqlite (with "
+    "?synchronous=FULL, NORMAL or OFF), redis://host:port/db, rediss://host:port/db or "
+    "unix:///path/redis.sock (with ?prefix=NAME; a socket also with db=NUMBER)"
 )
 
 
 def open_store(url: str, create: bool = False) -> Store:
-    """The store at a URL. A ConfigError if it is no URL of a store; a StoreError if the file there is no store.
+    """Open the store at a URL.
 
-    A missing file, or a store in memory, is refused unless `create` is set.
-    A password never stands in the URL: it is taken from the environment, TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME).
+    Without `create`, a missing SQLite file is a StoreError and a memory store, which always starts
+    empty, is a ConfigError. A Redis password comes from the environment variable
+    TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME), never from the URL.
     """
-    scheme, mark, rest = url.partition("://")
-    if not mark or scheme not in ("memory", "sqlite", "redis", "rediss", "unix"):
-        raise _refused(f"begins with {scheme + mark!r}" if mark else "has no ://")
-    if scheme in ("redis", "rediss", "unix"):
-        return _redis(scheme, rest)
-    place, _, query = rest.partition("?")
-    if scheme == "sqlite":
-        return _sqlite(place, _options(query, "synchronous"), create)
-    if _options(query) or place:
-        raise _refused("has something after memory://")
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("redis", "rediss", "unix") and separator:
+        return _open_redis(scheme, rest)
+    path, _, query = rest.partition("?")
+    if scheme == "sqlite" and separator:
+        options = _parse_options(query, "synchronous")
+        if not path.startswith("/") or path in ("/", "//", "/:memory:"):
+            raise _invalid_url("names no file after sqlite:///")
+        return SQLiteStore(path[1:], **options, create=create)
+    if scheme != "memory" or not separator:
+        raise _invalid_url(f"starts with {scheme}://" if separator else "has no ://")
+    if rest:
+        raise _invalid_url("has something after memory://")
     if not create:
-        raise ConfigError(
-            "a store in memory is gone with its process, and this one would be empty. Name the one that the service uses"
-        )
+        raise ConfigError("a memory store always starts empty. Use the store of the service")
     return MemoryStore()
 
 
-def _sqlite(place: str, options: dict[str, str], create: bool) -> Store:
-    path = place[1:]
-    if not place.startswith("/") or path in ("", "/", ":memory:"):
-        raise _refused("names no file after sqlite:///")
-    if not create and not Path(path).exists():
-        raise StoreError(
-            f"there is no store {Path(path).absolute()}. Name the one that the service uses"
-        )
-    return SQLiteStore(path, **options)
-
-
-def _redis(scheme: str, rest: str) -> Store:
-    if "@" in rest:  # before anything of it can be shown
+def _open_redis(scheme: str, rest: str) -> Store:
+    if "@" in rest:  # checked before any part of the URL can be shown
         raise ConfigError(
-            "a store's URL must not hold a user or a password, and this one has an @: "
-            "set TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME) in the environment and leave them out"
+            "a store's URL must not contain a user or a password, and this one has an @: set "
+            "TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME) in the environment instead"
         )
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname or "localhost", parts.port or 6379
     except ValueError:
-        raise _refused("has a host or port that cannot be read") from None
+        raise _invalid_url("has an invalid host or port") from None
     try:
         from turncoat.serving.stores.redis import RedisStore
     except ImportError as problem:
         raise ConfigError(
-            f"a store in Redis needs the extra: pip install turncoat[serve] ({problem})"
+            f"a Redis store needs the extra: pip install turncoat[serve] ({problem})"
         ) from problem
-    if scheme == "unix":
-        options = _options(parts.query, "prefix", "db")
+    is_socket = scheme == "unix"
+    options = _parse_options(parts.query, "prefix", *(["db"] if is_socket else []))
+    prefix, db = options.get("prefix", "turncoat"), parts.path[1:]
+    if is_socket:
         if parts.netloc or len(parts.path) < 2:
-            raise _refused("names no socket after unix://")
-        return RedisStore(path=parts.path, db=_db(options.get("db", "")), prefix=_prefix(options))
-    options = _options(parts.query, "prefix")
+            raise _invalid_url("names no socket after unix://")
+        db = options.get("db", "")
+    if db and not (db.isascii() and db.isdigit()):
+        raise _invalid_url("has a database that is not a number")
+    if not prefix:
+        raise _invalid_url("has an empty prefix")
+    socket_path = parts.path if is_socket else None
     return RedisStore(
-        host, port, _db(parts.path[1:]), tls=scheme == "rediss", prefix=_prefix(options)
+        host, port, int(db or 0), socket_path=socket_path, tls=scheme == "rediss", prefix=prefix
     )
 
 
-def _db(text: str) -> int:
-    if text and not (text.isascii() and text.isdigit()):
-        raise _refused("has a database that is no number")
-    return int(text or 0)
-
-
-def _prefix(options: dict[str, str]) -> str:
-    prefix = options.get("prefix", "turncoat")
-    if not prefix:
-        raise _refused("has an empty prefix")
-    return prefix
-
-
-def _options(query: str, *allowed: str) -> dict[str, str]:
+def _parse_options(query: str, *allowed: str) -> dict[str, str]:
+    """Return the options of a URL; each may occur once."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
-        raise _refused("has options that are not name=value") from None
+        raise _invalid_url("has options that are not name=value") from None
     options = dict(pairs)
     unknown = [name for name in options if name not in allowed]
     if unknown or len(options) < len(pairs):
-        raise _refused(f"has the option {unknown[0]!r}" if unknown else "has an option twice")
+        raise _invalid_url(f"has the option {unknown[0]!r}" if unknown else "has an option twice")
     return options
 
 
-def _refused(what: str) -> ConfigError:
-    return ConfigError(f"the store's URL {what}. It must be one of: {_FORMS}")
+def _invalid_url(reason: str) -> ConfigError:
+    return ConfigError(f"the store's URL {reason}. It must be one of: {_URL_FORMS}")

@@ -7,12 +7,18 @@ not at all. Several processes may use one store at the same time.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+import pyarrow as pa
 
 SCORE, LABEL = "score", "label"  # kinds of log entries
 
 _MAX_COUNTER = 2**62
+_MIN_COMPRESSED_BYTES = 512
+_MAX_COMPRESSED_BYTES = 2**28  # so that a damaged length cannot claim all memory
+_PLAIN, _ZSTD = b"\0", b"\1"  # first byte of a stored content
 
 
 class StoredRecord(NamedTuple):
@@ -115,6 +121,10 @@ class Store(Protocol):
         """Make one tiny real write; a StoreError says why writes fail."""
         ...
 
+    async def log_durability(self) -> None:
+        """Log what the store guarantees after a crash; a warning if data may be lost."""
+        ...
+
     async def close(self) -> None:
         """Finish running operations and release the store."""
         ...
@@ -132,23 +142,26 @@ def check_write(groups: Sequence[WriteGroup]) -> None:
                     f"the record {key!r} needs expected_counter >= 0 and increment >= 1, "
                     f"not {expected} and {increment}"
                 )
-        for entry in entries:
-            _, id, time, written_at, parties, _, _, _ = entry
+        for _, id, time, written_at, parties, _, _, _ in entries:
             if not -math.inf < written_at < math.inf or time != time:
                 raise ValueError(
                     f"the log entry of transaction {id!r} needs times in seconds, "
                     f"not time={time} and written_at={written_at}"
                 )
-            if len(parties) > 1:
-                _check_distinct([key for key, _ in parties], f"the entry of transaction {id!r}")
+            if not 1 <= len(parties) <= 2:
+                raise ValueError(
+                    f"the log entry of transaction {id!r} needs a customer and at most one "
+                    f"counterparty, not {len(parties)} parties"
+                )
+            if len(parties) == 2 and parties[0][0] == parties[1][0]:
+                raise ValueError(
+                    f"the key {parties[0][0]!r} occurs twice in the entry of transaction {id!r}"
+                )
     if len(keys) < n_writes:
-        _check_distinct([write.key for group in groups for write in group.writes], "the write")
-
-
-def _check_distinct(keys: Sequence[str], where: str) -> None:
-    if len(set(keys)) < len(keys):
-        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
-        raise ValueError(f"the key {twice!r} occurs twice in {where}; it may occur once")
+        counts = Counter(write.key for group in groups for write in group.writes)
+        raise ValueError(
+            f"the key {counts.most_common(1)[0][0]!r} occurs twice in the write; it may occur once"
+        )
 
 
 def validate_record(counter: object, data: object) -> StoredRecord:
@@ -177,3 +190,25 @@ def invalid_cursor(cursor: str) -> ValueError:
         f"{cursor!r} is not a cursor of this log; pass the cursor of a log entry, or nothing to "
         "start at the beginning"
     )
+
+
+def compress(content: bytes) -> bytes:
+    """Return the content of a log entry as stores keep it: with zstd where that saves space."""
+    if _MIN_COMPRESSED_BYTES <= len(content) <= _MAX_COMPRESSED_BYTES:
+        small: bytes = pa.Codec("zstd", 1).compress(content, asbytes=True)
+        if len(small) + 4 < len(content):
+            return _ZSTD + len(content).to_bytes(4) + small
+    return _PLAIN + content
+
+
+def decompress(stored: bytes) -> bytes:
+    """Return the content that `compress` was given; raise ValueError if the bytes are damaged."""
+    if stored[:1] == _PLAIN:
+        return stored[1:]
+    n_bytes = int.from_bytes(stored[1:5])
+    if stored[:1] != _ZSTD or n_bytes > _MAX_COMPRESSED_BYTES:
+        raise ValueError("its content is damaged")
+    try:
+        return bytes(pa.Codec("zstd").decompress(stored[5:], n_bytes, asbytes=True))
+    except (OSError, pa.ArrowException) as problem:
+        raise ValueError(f"its content is damaged: {problem}") from problem

@@ -1,13 +1,22 @@
-"""Beliefs in a Redis server, which many machines may share.
+"""A store in a Redis server, which many machines may share.
 
-How long a write lasts is the server's setting (`appendonly`, `appendfsync`). The keys of a write must lie on one server: a cluster that
-spreads them cannot change them all together.
+Keys, after the prefix (`turncoat:` by default):
+
+    record:KEY    string: the record's counter as text, a colon, its data
+    log           stream: one entry per scored transaction or label
+    log-by-time   sorted set: ids of the log's entries, by the time they were written
+    history:KEY   sorted set: ids of a party's log entries, by the counter of its record
+    write-check   string: written by the readiness check
+
+How long a write lasts is the server's setting (`appendonly`, `appendfsync`). One script writes all
+keys of a batch, so they must be on one server: Redis Cluster cannot be used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import math
 import os
 import re
@@ -15,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from redis.asyncio import (
     BlockingConnectionPool,
     Connection,
@@ -27,157 +37,113 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from turncoat.errors import CorruptRecordError, StoreError
-from turncoat.serving.stores.packing import packed, unpacked
 from turncoat.serving.stores.protocol import (
     LogEntry,
     StoredRecord,
     WriteGroup,
     check_write,
+    compress,
+    decompress,
     invalid_cursor,
     validate_record,
 )
 
+_logger = logging.getLogger("turncoat")
+
 PASSWORD, USERNAME = "TURNCOAT_REDIS_PASSWORD", "TURNCOAT_REDIS_USERNAME"
 
-_TIMEOUT = 2.0  # seconds for an answer
+_TIMEOUT_S = 2.0  # for a reply
 _N_CONNECTIONS = 16
-_COUNTER = 8  # bytes before a record's data
-_PAGE = 100  # index members looked at in one call of the script
-_REMOVED_AT_ONCE = 100  # entries, so that others need not wait for long
-_PLACE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})", re.ASCII)
+_HISTORY_PAGE = 100  # entries
+_DELETE_BATCH = 100  # entries per script, so that others do not wait long
+_CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 
-# A script runs alone, and an error half way would leave what it did so far. So each looks at everything before it changes anything.
-# In the indices an id has a second half of ten digits, so that equal scores are in the order of the log.
-_MEMBERS = """
-local function member_of(id)
-  local first, second = id:match('(%d+)-(%d+)')
-  return first .. '-' .. ('0'):rep(10 - #second) .. second
-end
-local function line_of(log, member)
-  local id = member:gsub('%-0+(%d)', '-%1')
-  return redis.call('XRANGE', log, id, id)[1]
-end
-"""
+# Redis does not undo what a script did before an error. So this script checks the type of every
+# key before it writes.
+# KEYS: the log, the log by time, then the records and histories that the plan refers to.
+# ARGV: the plan as JSON, then record values and entry fields. The plan has for each group:
+#   records: {index of its key, text that the value must start with, index of the new value}
+#   entries: {indices of its first and last field, time written, {{index of history, counter}}}
+# Indices count from 1. Returns 1 for each group that was written and 0 for the others.
+_WRITE = """
+local plan = cjson.decode(ARGV[1])
 
-# Takes out an entry, if it is there, and what points to it. Answers how many went.
-_REMOVE = """
-local function remove(log, times, indices, member)
-  local line, n_removed = line_of(log, member), 0
-  if line then
-    for i = 14, #line[2], 4 do redis.call('ZCARD', indices .. line[2][i]) end
-    for i = 14, #line[2], 4 do redis.call('ZREM', indices .. line[2][i], member) end
-    n_removed = redis.call('XDEL', log, line[1])
+local function check_type(key, wanted)
+  local found = redis.call('TYPE', key).ok
+  if found ~= wanted and found ~= 'none' then
+    error({err = 'WRONGTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. wanted})
   end
-  redis.call('ZREM', times, member)
-  return n_removed
 end
-"""
 
-# KEYS: the log, the index by `at`; for each group a record for each change, an index for each party of each entry.
-# ARGV: for each group how many changes, how many entries and how many parties these have; for each change what it must begin with and its
-# new value; for each entry how many fields and these. Answers for each group 1 if it was written, 0 if not.
-_WRITE = (
-    _MEMBERS
-    + """
-local groups, a, k = {}, 1, 3
-while a <= #ARGV do
-  local n, n_entries, n_parties = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-  local group = {n = n, n_entries = n_entries, arg = a + 3, key = k, taken = 1}
-  for i = 0, n - 1 do
-    if redis.call('GETRANGE', KEYS[k + i], 0, 7) ~= ARGV[a + 3 + 2 * i] then group.taken = 0 end
+check_type(KEYS[1], 'stream')
+check_type(KEYS[2], 'zset')
+local results = {}
+for i, group in ipairs(plan) do
+  results[i] = 1
+  for _, record in ipairs(group.records) do
+    local key, expected = KEYS[record[1]], record[2]
+    check_type(key, 'string')
+    local found = redis.call('GETRANGE', key, 0, math.max(#expected, 1) - 1)
+    if found ~= expected then results[i] = 0 end
   end
-  for i = k + n, k + n + n_parties - 1 do redis.call('ZCARD', KEYS[i]) end
-  a, k = a + 3 + 2 * n, k + n + n_parties
-  for _ = 1, n_entries do a = a + 1 + tonumber(ARGV[a]) end
-  groups[#groups + 1] = group
+  for _, entry in ipairs(group.entries) do
+    for _, history in ipairs(entry[4]) do check_type(KEYS[history[1]], 'zset') end
+  end
 end
-redis.call('XLEN', KEYS[1])
-redis.call('ZCARD', KEYS[2])
-local function write(group)
-  a, k = group.arg, group.key
-  for _ = 1, group.n do
-    redis.call('SET', KEYS[k], ARGV[a + 1])
-    a, k = a + 2, k + 1
-  end
-  for _ = 1, group.n_entries do
-    local n_fields = tonumber(ARGV[a])
-    local member = member_of(redis.call('XADD', KEYS[1], '*', unpack(ARGV, a + 1, a + n_fields)))
-    redis.call('ZADD', KEYS[2], ARGV[a + 8], member)
-    for i = 16, n_fields, 4 do
-      redis.call('ZADD', KEYS[k], ARGV[a + i], member)
-      k = k + 1
+
+for i, group in ipairs(plan) do
+  if results[i] == 1 then
+    for _, record in ipairs(group.records) do
+      redis.call('SET', KEYS[record[1]], ARGV[record[3]])
     end
-    a = a + n_fields + 1
+    for _, entry in ipairs(group.entries) do
+      local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV, entry[1], entry[2]))
+      redis.call('ZADD', KEYS[2], entry[3], id)
+      for _, history in ipairs(entry[4]) do
+        redis.call('ZADD', KEYS[history[1]], history[2], id)
+      end
+    end
   end
 end
-local answers = {}
-for i, group in ipairs(groups) do
-  if group.taken == 1 then write(group) end
-  answers[i] = group.taken
-end
-return answers
+return results
 """
-)
 
-# KEYS: the log, a party's index. ARGV: from and to which member, the latest time, how many entries, 1 for moves only, the id if one is
-# asked for. Answers how many members were there, and the entries. Members whose entry is gone are removed.
-_HISTORY = (
-    _MEMBERS
-    + """
-local members = redis.call('ZREVRANGE', KEYS[2], ARGV[1], ARGV[2])
-local latest, limit, moved, id = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local n_gone, found = 0, {}
-for _, member in ipairs(members) do
-  local line = line_of(KEYS[1], member)
-  if not line then
-    redis.call('ZREM', KEYS[2], member)
-    n_gone = n_gone + 1
-  elseif tonumber(line[2][6]) <= latest and line[2][10] >= moved and (not id or id == line[2][4]) then
-    found[#found + 1] = line
-    if #found == limit then break end
-  end
-end
-return {#members, n_gone, found}
-"""
-)
-
-# KEYS: the log, the index by `at`. ARGV: the moment, how many, what the parties' indices begin with. Answers how many it saw and removed.
-_FORGET = (
-    _MEMBERS
-    + _REMOVE
-    + """
-local members = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. ARGV[1], 'LIMIT', 0, ARGV[2])
-local n_removed = 0
-for _, member in ipairs(members) do n_removed = n_removed + remove(KEYS[1], KEYS[2], ARGV[3], member) end
-return {#members, n_removed}
-"""
-)
-
-# KEYS: the log, the index by `at`, a party's index, its record. ARGV: how many, what the parties' indices begin with. Answers how many it
-# saw and removed. Where it saw fewer than it might, there are no more, and the record goes.
-_ERASE = (
-    _MEMBERS
-    + _REMOVE
-    + """
-local members = redis.call('ZRANGE', KEYS[3], 0, ARGV[1] - 1)
+# Deletes entries. Checks the type of every key first.
+# KEYS: the log, the log by time, the histories of the entries' parties. To erase a party, its
+# history is the first of these and its record comes last.
+# ARGV: 'erase' or '', then entry ids. Returns how many entries were deleted, and 1 if the party is
+# erased: its history is empty, so its record was deleted too.
+_DELETE = """
+local is_erasure = ARGV[1] == 'erase'
+local n_sets = is_erasure and #KEYS - 1 or #KEYS
 redis.call('XLEN', KEYS[1])
-redis.call('ZCARD', KEYS[2])
-local n_removed = 0
-for _, member in ipairs(members) do
-  n_removed = n_removed + remove(KEYS[1], KEYS[2], ARGV[2], member)
-  redis.call('ZREM', KEYS[3], member)
+for i = 2, n_sets do redis.call('ZCARD', KEYS[i]) end
+local n_deleted = 0
+if #ARGV > 1 then
+  for i = 2, n_sets do redis.call('ZREM', KEYS[i], unpack(ARGV, 2)) end
+  n_deleted = redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
 end
-if #members < tonumber(ARGV[1]) then redis.call('DEL', KEYS[4]) end
-return {#members, n_removed}
+local is_erased = is_erasure and redis.call('ZCARD', KEYS[3]) == 0
+if is_erased then redis.call('DEL', KEYS[#KEYS]) end
+return {n_deleted, is_erased and 1 or 0}
 """
-)
+
+# What an error of Redis means, by the code in its text.
+_REMEDIES = {
+    "OOM": "the server is out of memory. Raise maxmemory, or shorten the retention of the log",
+    "READONLY": "the server is a read-only replica. Use the URL of the primary",
+    "MASTERDOWN": "the server is a replica that has lost its primary. Use the URL of the primary",
+    "MISCONF": "the server cannot write to its disk. Free some space on the server",
+    "NOREPLICAS": "the server has too few replicas. Start them, or lower min-replicas-to-write",
+    "LOADING": "the server is loading its data. Wait until it has started",
+    "WRONGTYPE": "a key has another type than the store wrote. Delete it, or use another prefix",
+    "NOPERM": "the user lacks a permission. Allow it the commands and the keys of the prefix",
+}
+_RECONNECT = ("READONLY", "MASTERDOWN")  # after a failover the same address may be a new server
 
 
 class RedisStore:
-    """Records under `PREFIX:r:KEY`, the log in the stream `PREFIX:log`, and in `PREFIX:h:KEY` and `PREFIX:at` where to find what in it.
-
-    The password is taken from the environment (TURNCOAT_REDIS_PASSWORD, TURNCOAT_REDIS_USERNAME). Connects when it is first used.
-    """
+    """A client of one Redis server. It connects when it is first used."""
 
     def __init__(
         self,
@@ -185,64 +151,67 @@ class RedisStore:
         port: int = 6379,
         db: int = 0,
         *,
-        path: str | None = None,
+        socket_path: str | None = None,
         tls: bool = False,
         prefix: str = "turncoat",
     ) -> None:
-        """With `path`, a socket of this machine instead of host and port."""
-        self._where = f"redis at {path or f'{host}:{port}'}, db {db}"
-        self._prefix = prefix.encode()
-        self._closed, self._n_begun, self._ended = False, 0, asyncio.Event()
+        """With `socket_path`, connect to a Unix socket instead of host and port."""
+        self._address = f"redis at {socket_path or f'{host}:{port}'}, db {db}"
+        self._prefix = prefix.encode() + b":"
+        self._log, self._log_by_time = self._prefix + b"log", self._prefix + b"log-by-time"
+        self._closed, self._n_running, self._idle = False, 0, asyncio.Event()
         options: dict[str, Any] = {"connection_class": Connection, "host": host, "port": port}
-        if path is not None:
-            options = {"connection_class": UnixDomainSocketConnection, "path": path}
+        if socket_path is not None:
+            options = {"connection_class": UnixDomainSocketConnection, "path": socket_path}
         elif tls:
             options |= {"connection_class": SSLConnection, "ssl_check_hostname": True}
-        pool = BlockingConnectionPool(
+        self._pool = BlockingConnectionPool(
             **options,
             max_connections=_N_CONNECTIONS,
-            timeout=_TIMEOUT,
+            timeout=_TIMEOUT_S,
             db=db,
             username=os.environ.get(USERNAME),
             password=os.environ.get(PASSWORD),
-            socket_timeout=_TIMEOUT,
-            socket_connect_timeout=_TIMEOUT,
-            retry=Retry(
-                NoBackoff(), 0
-            ),  # a write whose answer was lost may have happened: only who sent it can tell what to do
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            # A write without a reply may have happened, so only the caller can decide to repeat it.
+            retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
-        self._client = Redis.from_pool(pool)
-        self._call: Callable[..., Awaitable[Any]] = self._client.execute_command
+        self._client = Redis.from_pool(self._pool)
+        self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
-        """The records that are there."""
-        async with self._using():
-            values = await self._call("MGET", *map(self._record, keys)) if keys else []
-        held = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
-        return {
-            key: validate_record(int.from_bytes(value[:_COUNTER]), value[_COUNTER:])
-            for key, value in held.items()
-        }
+        """Return the records that exist, by key."""
+        if not keys:
+            await self._call()
+            return {}
+        values = await self._call("MGET", *map(self._record, keys))
+        found = zip(keys, values, strict=True)
+        return {key: _parse_record(value) for key, value in found if value is not None}
 
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
-        """Each group, or nothing of it if a counter is not as expected."""
+        """Write the groups whose records are at their expected counters."""
         check_write(groups)
-        keys, args = [self._log, self._times], list[bytes | int]()
-        for changes, entries in groups:
-            args += [len(changes), len(entries), sum(len(entry.parties) for entry in entries)]
-            keys += [self._record(change.key) for change in changes]
-            for change in changes:
-                args += [
-                    _counter(change.expected_counter) if change.expected_counter else b"",
-                    _counter(change.expected_counter + change.increment) + change.data,
-                ]
+        keys, values, plan = [self._log, self._log_by_time], [b""], []
+        for writes, entries in groups:
+            records: list[Any] = []
+            for key, expected, data, increment in writes:
+                keys.append(self._record(key))
+                values.append(b"%d:%b" % (expected + increment, data))
+                records.append((len(keys), f"{expected:d}:" if expected else "", len(values)))
+            added: list[Any] = []
             for entry in entries:
-                fields = _fields(entry)
-                args += [len(fields), *fields]
-                keys += [self._index(key) for key, _ in entry.parties]
-        async with self._using():
-            return [taken == 1 for taken in await self._run(_WRITE, keys, args)]
+                first, histories = len(values) + 1, []
+                values += _entry_fields(entry)
+                for key, counter in entry.parties:
+                    keys.append(self._history(key))
+                    histories.append((len(keys), str(counter)))
+                written_at = repr(float(entry.written_at))
+                added.append((first, len(values), written_at, histories))
+            plan.append({"records": records, "entries": added})
+        values[0] = msgspec.json.encode(plan)
+        return [result == 1 for result in await self._run(_WRITE, keys, values)]
 
     async def read_history(
         self,
@@ -253,180 +222,212 @@ class RedisStore:
         belief_updated: bool = False,
         limit: int = 100,
     ) -> list[LogEntry]:
-        """A party's latest entries, newest first."""
+        """Return a party's latest log entries, newest first."""
         found: list[LogEntry] = []
-        start, n_members = 0, _PAGE
-        latest = "1e999" if until == math.inf else repr(float(until))  # which Lua reads as infinity
-        async with self._using():
-            while n_members == _PAGE and len(found) < limit:
-                args: list[str | int] = [
-                    start,
-                    start + _PAGE - 1,
-                    latest,
-                    limit - len(found),
-                    int(belief_updated),
-                ]
-                args += [] if transaction_id is None else [transaction_id]
-                n_members, n_gone, lines = await self._run(
-                    _HISTORY, [self._log, self._index(key)], args
-                )
-                start += n_members - n_gone
-                found += [
-                    _entry(place, dict(zip(flat[::2], flat[1::2], strict=True)))
-                    for place, flat in lines
-                ]
-        return found
+        history, start = self._history(key), "+inf"
+        while len(found) < limit:
+            page = history, start, "-inf", "WITHSCORES", "LIMIT", 0, _HISTORY_PAGE
+            flat = await self._call("ZREVRANGEBYSCORE", *page)
+            entries = await self._read_entries(flat[::2])
+            if gone := [id for id in flat[::2] if id not in entries]:  # somebody trimmed the log
+                await self._call("ZREM", history, *gone)
+            found += [
+                entry
+                for entry in (_parse_entry(id, fields) for id, fields in entries.items())
+                if entry.time <= until
+                and transaction_id in (None, entry.transaction_id)
+                and entry.belief_updated >= belief_updated
+            ]
+            if len(flat) < 2 * _HISTORY_PAGE:
+                break
+            start = f"({flat[-1].decode()}"
+        return found[: max(limit, 0)]
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
-        """The log from after a place."""
-        start = _next(after)
-        if limit < 1:
-            return []
-        async with self._using():
-            return [
-                _entry(place, fields)
-                for place, fields in await self._call(
-                    "XRANGE", self._log, start, "+", "COUNT", limit
-                )
-            ]
+        """Return log entries after a cursor."""
+        if after and not _CURSOR.fullmatch(after):
+            raise invalid_cursor(after)
+        start = f"({after}" if after else "-"
+        found = await self._call("XRANGE", self._log, start, "+", "COUNT", max(limit, 0))
+        return [_parse_entry(id, fields) for id, fields in found or []]
 
-    async def delete_entries_before(self, before: float, limit: int = 10_000) -> int:
-        """Remove the oldest entries, some at a time."""
-        removed = 0
-        async with self._using():
-            while removed < limit:
-                wanted = min(limit - removed, _REMOVED_AT_ONCE)
-                seen, n = await self._run(
-                    _FORGET,
-                    [self._log, self._times],
-                    [repr(float(before)), wanted, self._index("")],
-                )
-                removed += n
-                if seen < wanted:
-                    break
-        return removed
+    async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
+        """Delete the oldest entries, in batches."""
+        n_deleted = 0
+        before = f"({float(written_before)!r}"
+        while n_deleted < limit:
+            n = min(limit - n_deleted, _DELETE_BATCH)
+            page = "-inf", before, "LIMIT", 0, n
+            ids = await self._call("ZRANGEBYSCORE", self._log_by_time, *page)
+            n_deleted += (await self._delete(ids))[0]
+            if len(ids) < n:
+                break
+        return n_deleted
 
     async def erase(self, key: str) -> int:
-        """Remove a party's entries, some at a time, and its record with the last of them."""
-        removed, seen = 0, _REMOVED_AT_ONCE
-        keys = [self._log, self._times, self._index(key), self._record(key)]
-        async with self._using():
-            while seen == _REMOVED_AT_ONCE:
-                seen, n = await self._run(_ERASE, keys, [_REMOVED_AT_ONCE, self._index("")])
-                removed += n
-        return removed
+        """Delete a party's entries in batches, and its record with the last one."""
+        n_deleted, is_erased = 0, 0
+        while not is_erased:
+            ids = await self._call("ZRANGE", self._history(key), 0, _DELETE_BATCH - 1)
+            n_last, is_erased = await self._delete(ids, key)
+            n_deleted += n_last
+        return n_deleted
+
+    async def _delete(self, ids: Sequence[bytes], erased: str | None = None) -> tuple[int, int]:
+        """Delete entries from the log and from the histories of their parties."""
+        histories = {} if erased is None else {self._history(erased): None}
+        for fields in (await self._read_entries(ids)).values():
+            for name in (b"customer_key", b"counterparty_key"):
+                if name in fields:
+                    histories[self._prefix + b"history:" + fields[name]] = None
+        records = [] if erased is None else [self._record(erased)]
+        keys = [self._log, self._log_by_time, *histories, *records]
+        n, is_erased = await self._run(_DELETE, keys, ["erase" if records else "", *ids])
+        return n, is_erased
+
+    async def _read_entries(self, ids: Sequence[bytes]) -> dict[bytes, dict[bytes, bytes]]:
+        """Return the fields of the log entries that exist, by id."""
+        async with self._using(), self._client.pipeline(transaction=False) as pipeline:
+            for id in ids:
+                pipeline.xrange(self._log, id, id)
+            return dict(found[0] for found in await pipeline.execute() if found)
 
     async def newest_entry_time(self) -> float | None:
         """Return the latest `written_at`."""
-        async with self._using():
-            newest = await self._call("ZREVRANGE", self._times, 0, 0, "WITHSCORES")
+        newest = await self._call("ZREVRANGE", self._log_by_time, 0, 0, "WITHSCORES")
         return float(newest[1]) if newest else None
 
     async def check_writable(self) -> None:
         """Set a key."""
-        async with self._using():
-            await self._call("SET", self._prefix + b":write-check", b"ok")
+        await self._call("SET", self._prefix + b"write-check", b"ok")
+
+    async def log_durability(self) -> None:
+        """Log `appendonly` and `maxmemory-policy`; warn if writes can be lost or keys evicted."""
+        names = "appendonly", "appendfsync", "maxmemory", "maxmemory-policy"
+        try:
+            pairs = [await self._call("CONFIG", "GET", name) for name in names]
+            found = {name: pair[1].decode() for name, pair in zip(names, pairs, strict=True)}
+        except (StoreError, IndexError) as problem:
+            _logger.warning(
+                "store (%s): appendonly and maxmemory-policy could not be checked (%s)",
+                self._address,
+                problem,
+            )
+            return
+        settings = ", ".join(f"{name}={value}" for name, value in found.items())
+        _logger.info("store (%s): %s", self._address, settings)
+        if found["appendonly"] != "yes":
+            _logger.warning(
+                "store (%s): appendonly is %s, so a restart of Redis loses the writes since its "
+                "last snapshot. Set appendonly yes",
+                self._address,
+                found["appendonly"],
+            )
+        if found["maxmemory-policy"] != "noeviction":
+            _logger.warning(
+                "store (%s): maxmemory-policy is %s, so Redis may evict beliefs when memory runs "
+                "out. Set maxmemory-policy noeviction",
+                self._address,
+                found["maxmemory-policy"],
+            )
 
     async def close(self) -> None:
-        """Finish what was begun, and hang up."""
+        """Finish running operations and disconnect."""
         self._closed = True
-        while self._n_begun:
-            self._ended.clear()
-            await self._ended.wait()
+        while self._n_running:
+            self._idle.clear()
+            await self._idle.wait()
         await self._client.aclose()
 
-    async def _run(
-        self, script: str, keys: Sequence[bytes], args: Sequence[bytes | str | int]
-    ) -> Any:
-        """Run a script, by its name if the server knows it."""
-        name = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-        try:
-            return await self._call("EVALSHA", name, len(keys), *keys, *args)
-        except NoScriptError:
-            return await self._call("EVAL", script, len(keys), *keys, *args)
+    async def _run(self, script: str, keys: Sequence[bytes], args: Sequence[Any]) -> Any:
+        """Run a script, by its digest if the server knows it."""
+        digest = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+        async with self._using():
+            try:
+                return await self._execute("EVALSHA", digest, len(keys), *keys, *args)
+            except NoScriptError:
+                return await self._execute("EVAL", script, len(keys), *keys, *args)
+
+    async def _call(self, *command: Any) -> Any:
+        """Send a command."""
+        async with self._using():
+            return await self._execute(*command) if command else None
 
     @asynccontextmanager
     async def _using(self) -> AsyncIterator[None]:
-        """While the server is used: what it and the line to it complain about, as a StoreError."""
+        """Turn errors of the server and of the connection into a StoreError."""
         if self._closed:
-            raise StoreError(f"the store ({self._where}) is closed; open it again")
-        self._n_begun += 1
+            raise StoreError(f"the store ({self._address}) is closed; open it again")
+        self._n_running += 1
         try:
             yield
         except (RedisError, OSError) as problem:
-            message = str(problem).rstrip(".") or type(problem).__name__
-            raise StoreError(
-                f"the store ({self._where}) did not answer as it should: {message}. Check that the server is up"
-            ) from problem
+            text = str(problem).rstrip(".") or type(problem).__name__
+            # Inside a script older servers put the code in the middle of the text.
+            code = next((code for code in _REMEDIES if re.search(rf"\b{code}\b", text)), "")
+            remedy = _REMEDIES.get(code, "the request failed. Check that the server is up")
+            if code in _RECONNECT:
+                await self._pool.disconnect(inuse_connections=False)
+            raise StoreError(f"the store ({self._address}): {remedy} ({text})") from problem
         finally:
-            self._n_begun -= 1
-            self._ended.set()
-
-    @property
-    def _log(self) -> bytes:
-        return self._prefix + b":log"
-
-    @property
-    def _times(self) -> bytes:
-        return self._prefix + b":at"
+            self._n_running -= 1
+            self._idle.set()
 
     def _record(self, key: str) -> bytes:
-        return self._prefix + b":r:" + key.encode()
+        return self._prefix + b"record:" + key.encode()
 
-    def _index(self, key: str) -> bytes:
-        return self._prefix + b":h:" + key.encode()
-
-
-def _counter(number: int) -> bytes:
-    return number.to_bytes(_COUNTER)
+    def _history(self, key: str) -> bytes:
+        return self._prefix + b"history:" + key.encode()
 
 
-def _fields(entry: LogEntry) -> list[bytes]:
-    """An entry as the stream has it. The scripts count on the order."""
-    pairs: list[tuple[str, str | bytes]] = [
-        ("kind", entry.kind),
-        ("id", entry.transaction_id),
-        ("time", repr(float(entry.time))),
-        ("at", repr(float(entry.written_at))),
-        ("moved", str(int(entry.belief_updated))),
-        ("content", packed(entry.content)),
+def _parse_record(value: bytes) -> StoredRecord:
+    counter, separator, data = value.partition(b":")
+    is_number = separator and counter.isdigit() and len(counter) < 20
+    return validate_record(int(counter) if is_number else None, data)
+
+
+def _entry_fields(entry: LogEntry) -> list[bytes]:
+    """Return an entry as names and values of the stream's fields."""
+    (customer, customer_counter), *others = entry.parties
+    fields: dict[str, str | bytes] = {
+        "kind": entry.kind,
+        "transaction_id": entry.transaction_id,
+        "time": repr(float(entry.time)),
+        "written_at": repr(float(entry.written_at)),
+        "customer_key": customer,
+        "customer_counter": str(customer_counter),
+    }
+    for key, counter in others:
+        fields |= {"counterparty_key": key, "counterparty_counter": str(counter)}
+    fields |= {"belief_updated": str(int(entry.belief_updated)), "content": compress(entry.content)}
+    return [
+        text if isinstance(text, bytes) else text.encode()
+        for pair in fields.items()
+        for text in pair
     ]
-    for i, (key, counter) in enumerate(entry.parties, 1):
-        pairs += [(f"party{i}", key), (f"counter{i}", str(counter))]
-    return [text if isinstance(text, bytes) else text.encode() for pair in pairs for text in pair]
 
 
-def _entry(place: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
-    """The entry that was written as these fields; a CorruptRecordError if none was."""
+def _parse_entry(id: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
+    """Return the entry with these fields; raise CorruptRecordError if a field is missing or wrong."""
     try:
-        kind, id, time, at, moved = (
-            fields[name].decode() for name in (b"kind", b"id", b"time", b"at", b"moved")
-        )
-        n_parties = (len(fields) - 6) // 2
+        text = {name.decode(): fields[name].decode() for name in fields if name != b"content"}
         parties = tuple(
-            (fields[b"party%d" % i].decode(), int(fields[b"counter%d" % i]))
-            for i in range(1, n_parties + 1)
+            (text[f"{party}_key"], int(text[f"{party}_counter"]))
+            for party in ("customer", "counterparty")
+            if party == "customer" or f"{party}_key" in text
         )
         return LogEntry(
-            kind,
-            id,
-            float(time),
-            float(at),
+            text["kind"],
+            text["transaction_id"],
+            float(text["time"]),
+            float(text["written_at"]),
             parties,
-            moved == "1",
-            unpacked(fields[b"content"]),
-            place.decode(),
+            text["belief_updated"] == "1",
+            decompress(fields[b"content"]),
+            id.decode(),
         )
     except (KeyError, ValueError) as problem:
         raise CorruptRecordError(
-            f"the log holds something that is no entry, at {place.decode()}: remove it, or use another prefix"
+            f"entry {id.decode()} of the Redis log is damaged ({problem}). Delete it with XDEL, or "
+            "restore the server from a backup"
         ) from problem
-
-
-def _next(after: str) -> str:
-    """The first place there can be after one; a ValueError if it is none."""
-    if not after:
-        return "-"
-    if not (match := _PLACE.fullmatch(after)):
-        raise invalid_cursor(after)
-    return f"{match[1]}-{int(match[2]) + 1}"

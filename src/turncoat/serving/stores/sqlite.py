@@ -1,66 +1,143 @@
-"""Beliefs in one SQLite file, which several processes on one machine may share."""
+"""A store in one SQLite file, which several processes on one machine may share.
+
+Plain SQL can read it: `records` has one row per customer or counterparty, `log` one row per scored
+transaction or label.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from turncoat.errors import ConfigError, StoreError
+from turncoat.errors import ConfigError, CorruptRecordError, StoreError
 from turncoat.serving.stores.protocol import (
     LogEntry,
     StoredRecord,
     WriteGroup,
     check_write,
+    compress,
+    decompress,
     parse_numeric_cursor,
+    validate_record,
 )
-from turncoat.serving.stores.sqlite_file import SQLiteFile
-from turncoat.serving.stores.sqlite_tables import rows_of
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-SYNCHRONOUS = ("FULL", "NORMAL", "OFF")
-_REMOVED_AT_ONCE = 200  # entries, so that writes need not wait for long
+_logger = logging.getLogger("turncoat")
+
+SYNCHRONOUS = {
+    "FULL": "a committed write survives a power failure",
+    "NORMAL": "a power failure may undo the latest writes",
+    "OFF": "a power failure may damage the file",
+}
+_APPLICATION_ID = 0x5443_4253  # "TCBS", in the header of the file
+_VERSION = 3
+_SCHEMA = (
+    """CREATE TABLE records (
+        key TEXT PRIMARY KEY NOT NULL, counter INTEGER NOT NULL, data BLOB NOT NULL
+    )""",
+    """CREATE TABLE log (
+        entry INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL,
+        transaction_id TEXT NOT NULL, time REAL NOT NULL, written_at REAL NOT NULL,
+        customer_key TEXT NOT NULL, customer_counter INTEGER NOT NULL,
+        counterparty_key TEXT, counterparty_counter INTEGER,
+        belief_updated INTEGER NOT NULL, content BLOB NOT NULL
+    )""",
+    "CREATE INDEX log_by_customer ON log (customer_key, customer_counter)",
+    """CREATE INDEX log_by_counterparty ON log (counterparty_key, counterparty_counter)
+        WHERE counterparty_key IS NOT NULL""",
+    "CREATE INDEX log_by_time ON log (written_at)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {_VERSION}",
+)
+_COLUMNS = (
+    "kind, transaction_id, time, written_at, customer_key, customer_counter, "
+    "counterparty_key, counterparty_counter, belief_updated, content"
+)
+_SET_RECORD = """INSERT INTO records VALUES (?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET counter = excluded.counter, data = excluded.data"""
+_ADD_ENTRY = f"INSERT INTO log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PARTY_ENTRIES = """(
+    SELECT *, customer_counter AS counter FROM log WHERE customer_key = :key
+    UNION ALL SELECT *, counterparty_counter FROM log WHERE counterparty_key = :key
+)"""
+_HISTORY = f"""SELECT entry, {_COLUMNS} FROM {_PARTY_ENTRIES}
+    WHERE (time <= :until OR typeof(time) <> 'real') AND (:id IS NULL OR transaction_id = :id)
+    AND belief_updated >= :updated
+    ORDER BY counter DESC, entry DESC LIMIT :limit"""
+_LOG = f"SELECT entry, {_COLUMNS} FROM log WHERE entry > ? ORDER BY entry LIMIT ?"
+_DELETE_OLDEST = """DELETE FROM log WHERE entry IN (
+    SELECT entry FROM log WHERE written_at < ? ORDER BY written_at, entry LIMIT ?
+)"""
+_DELETE_PARTY = f"""DELETE FROM log WHERE entry IN (
+    SELECT entry FROM {_PARTY_ENTRIES} ORDER BY counter, entry LIMIT :limit
+)"""
+
+_BUSY_TIMEOUT_S = 5.0  # for another process that holds the write lock
+_READ_TIMEOUT_S = 0.5  # for another process that recovers the file: the event loop waits
+_CHECKPOINT_TIMEOUT_S = 0.5  # for readers, while nobody else can write
+_PAGE_BYTES = 4096
+_SETTINGS = (
+    "cache_size = -32768",  # in KB
+    "journal_size_limit = 67108864",
+    "wal_autocheckpoint = 4000",  # pages; one that was written several times is copied once
+    "temp_store = MEMORY",
+    "secure_delete = ON",  # always, not only for an erasure: pages move and rows are replaced
+)
+_MAX_KEYS = 500  # per query: SQLite may be built with a limit of 999 parameters
+_DELETE_BATCH = 500  # entries per transaction, so that writers do not wait long
+
+_REMEDIES = {
+    "SQLITE_FULL": "the disk is full. Free some space; the service recovers by itself",
+    "SQLITE_IOERR_SHMSIZE": "the disk is full. Free some space and start again",
+    "SQLITE_BUSY": f"another process kept it locked for {_BUSY_TIMEOUT_S:g} seconds. Try again",
+    "SQLITE_READONLY": "it is read-only. Allow this user to write the file and its folder",
+    "SQLITE_CANTOPEN": "it cannot be opened. Check that its folder exists and is writable",
+    "SQLITE_IOERR": "the disk failed. Check the disk and the system log",
+    "SQLITE_CORRUPT": "the file is damaged. Restore it from a backup",
+    "SQLITE_NOTADB": "the file is damaged or not a SQLite file. It was not changed; restore it "
+    "from a backup or choose another path",
+}
 
 
 class SQLiteStore:
-    """A file and the one thread that writes it. What is read takes microseconds and waits for no writer, so the caller does it.
+    """A connection for reads and one for writes, which a thread of its own uses.
 
-    `synchronous` says when a write counts as done.
-
-    FULL: when the disk has it; NORMAL: a power cut may take back the latest writes; OFF: a power cut may damage the file.
+    In WAL mode reads never wait for a writer, and they take microseconds: the event loop does them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], synchronous: str = "FULL") -> None:
-        """Open the file, or make it; a StoreError if it is damaged or somebody else's."""
+    def __init__(
+        self, path: str | os.PathLike[str], synchronous: str = "FULL", create: bool = False
+    ) -> None:
+        """Open the file. `synchronous` is SQLite's setting: when a write counts as done."""
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(
                 f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}"
             )
-        self._path = Path(path).absolute()
-        self._closed = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
-        try:
-            self._writer = self._thread.submit(SQLiteFile, self._path, synchronous).result()
-            self._reader = SQLiteFile(self._path, synchronous)
-        except BaseException:
-            self._thread.shutdown()
-            raise
+        self._path, self._synchronous, self._closed = Path(path).absolute(), synchronous, False
+        self._writer = _Connection(self._path, synchronous, create, _BUSY_TIMEOUT_S)
+        self._reader = _Connection(self._path, synchronous, create, _READ_TIMEOUT_S)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
-        """The records that are there."""
-        return self._checked().read_records(keys)
+        """Return the records that exist, by key."""
+        return self._use(self._reader).read_records(keys)
 
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
-        """Each group, or nothing of it if a counter is not as expected."""
+        """Write the groups whose records are at their expected counters."""
         check_write(groups)
-        return await self._do(self._writer.write, groups, rows_of(groups))
+        return await self._run(self._writer.write, groups)
 
     async def read_history(
         self,
@@ -71,60 +148,286 @@ class SQLiteStore:
         belief_updated: bool = False,
         limit: int = 100,
     ) -> list[LogEntry]:
-        """A party's latest entries, newest first."""
-        return self._checked().read_history(
-            key, until, transaction_id, belief_updated, max(limit, 0)
-        )
+        """Return a party's latest log entries, newest first."""
+        values = {"key": key, "until": until, "id": transaction_id, "updated": belief_updated}
+        return self._read_entries(_HISTORY, {**values, "limit": max(limit, 0)})
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
-        """The log from after a place."""
-        return self._checked().read_log(parse_numeric_cursor(after), max(limit, 0))
+        """Return log entries after a cursor."""
+        return self._read_entries(_LOG, (parse_numeric_cursor(after), max(limit, 0)))
 
-    async def delete_entries_before(self, before: float, limit: int = 10_000) -> int:
-        """Remove the oldest entries, some at a time."""
-        removed = 0
-        while removed < limit:
-            wanted = min(limit - removed, _REMOVED_AT_ONCE)
-            n = await self._do(self._writer.delete_entries_before, before, wanted)
-            removed += n
-            if n < wanted:
-                break
-        return removed
+    def _read_entries(self, sql: str, values: Any) -> list[LogEntry]:
+        rows = self._use(self._reader).execute(sql, values)
+        return [_parse_entry(self._path, row) for row in rows]
+
+    async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
+        """Delete the oldest entries, in batches."""
+        n_deleted, n_last = 0, _DELETE_BATCH
+        while n_last == _DELETE_BATCH:
+            values = written_before, min(limit - n_deleted, _DELETE_BATCH)
+            n_last = await self._run(self._writer.delete_oldest, *values)
+            n_deleted += n_last
+        return n_deleted
 
     async def erase(self, key: str) -> int:
-        """Remove a party's entries, some at a time, and its record with the last of them. Their bytes are overwritten."""
-        removed, n = 0, _REMOVED_AT_ONCE
-        while n == _REMOVED_AT_ONCE:
-            n = await self._do(self._writer.erase, key, _REMOVED_AT_ONCE)
-            removed += n
-        await self._do(self._writer.empty_wal)
-        return removed
+        """Delete a party's entries in batches, and its record with the last one.
+
+        SQLite overwrites their bytes with zeros.
+        """
+        n_deleted, n_last = 0, _DELETE_BATCH
+        while n_last == _DELETE_BATCH:
+            n_last = await self._run(self._writer.erase_batch, key)
+            n_deleted += n_last
+        await self._run(self._writer.truncate_wal)
+        return n_deleted
 
     async def newest_entry_time(self) -> float | None:
         """Return the latest `written_at`."""
-        return self._checked().newest_entry_time()
+        ((newest,),) = self._use(self._reader).execute("SELECT max(written_at) FROM log")
+        return newest if newest is None else float(newest)
 
     async def check_writable(self) -> None:
-        """Write one page."""
-        await self._do(self._writer.check_writable)
+        """Write the first page of the file."""
+        await self._run(self._writer.execute, f"PRAGMA user_version = {_VERSION}")
+
+    async def log_durability(self) -> None:
+        """Log what the `synchronous` setting guarantees."""
+        level = logging.INFO if self._synchronous == "FULL" else logging.WARNING
+        promise = SYNCHRONOUS[self._synchronous]
+        _logger.log(level, "store %s: synchronous=%s, %s", self._path, self._synchronous, promise)
 
     async def close(self) -> None:
-        """Finish what was begun, and tidy the file up."""
+        """Finish running operations and close the file."""
         if not self._closed:
             self._closed = True
             self._reader.close()
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
-            self._thread.shutdown()
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.close)
+            self._executor.shutdown()
 
-    def _checked(self) -> SQLiteFile:
-        """The connection that reads, if the store is open and its file still in its place."""
+    def _use(self, connection: _Connection) -> _Connection:
         if self._closed:
             raise StoreError(f"the store {self._path} is closed; open it again")
-        self._reader.check_place()
-        return self._reader
+        connection.check_files()
+        return connection
 
-    async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        self._checked()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, partial(work, *args, **kwargs)
-        )
+    async def _run(self, operation: Callable[..., T], *args: Any) -> T:
+        """Run an operation of the writing connection in its thread."""
+        self._use(self._writer)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, operation, *args)
+
+
+class _Connection:
+    """A connection to the file, used by one thread at a time. Its errors are StoreErrors."""
+
+    def __init__(self, path: Path, synchronous: str, create: bool, timeout_s: float) -> None:
+        self._path = path
+        with self._errors():
+            if create:
+                with suppress(FileExistsError):  # private, as the -wal and -shm files then are too
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            elif not path.exists():
+                raise StoreError(
+                    f"there is no store {path}. Check the path, or pass --create-store to create "
+                    "an empty store"
+                )
+            uri = f"file:{quote(str(path))}?mode=rw"
+            self._db = sqlite3.connect(
+                uri, timeout_s, isolation_level=None, check_same_thread=False, uri=True
+            )
+            try:
+                self._db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a new file
+                self._check_schema(create)
+                self._use_wal()
+                for setting in (*_SETTINGS, f"synchronous = {synchronous}"):
+                    self._db.execute(f"PRAGMA {setting}")
+                self._is_empty()  # a read opens the -wal file
+            except BaseException:
+                self._db.close()
+                raise
+            self._files = {path: _identify(path) for path in (path, Path(f"{path}-wal"))}
+
+    def check_files(self) -> None:
+        """Refuse to go on with a file that was removed or replaced: writes would be lost."""
+        for path, identity in self._files.items():
+            if _identify(path) != identity:
+                raise StoreError(
+                    f"the store's file {path} was removed or replaced while in use. Stop every "
+                    "process that uses the store, restore it from a backup, and start again"
+                )
+
+    def execute(self, sql: str, values: Any = ()) -> list[Any]:
+        """Execute a statement; return its rows."""
+        with self._errors():
+            return self._db.execute(sql, values).fetchall()
+
+    def read_records(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
+        """Return the records that exist, by key, from one snapshot."""
+        with self._errors(), self._transaction("DEFERRED"):
+            rows = self._select("key, counter, data", keys)
+        return {key: validate_record(counter, data) for key, counter, data in rows}
+
+    def _select(self, columns: str, keys: Sequence[str]) -> list[Any]:
+        rows: list[Any] = []
+        for i in range(0, len(keys), _MAX_KEYS):
+            some = keys[i : i + _MAX_KEYS]
+            marks = ",".join("?" * len(some))
+            sql = f"SELECT {columns} FROM records WHERE key IN ({marks})"
+            rows += self._db.execute(sql, some).fetchall()
+        return rows
+
+    def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
+        """Write the groups whose records are at their expected counters; return which."""
+        rows = [[_entry_row(entry) for entry in group.entries] for group in groups]
+        with self._errors(), self._transaction("IMMEDIATE"):
+            keys = [write.key for group in groups for write in group.writes]
+            counters = dict(self._select("key, counter", keys))
+            results = [
+                all(counters.get(key, 0) == expected for key, expected, _, _ in group.writes)
+                for group in groups
+            ]
+            records = [
+                (key, expected + increment, data)
+                for group in itertools.compress(groups, results)
+                for key, expected, data, increment in group.writes
+            ]
+            self._db.executemany(_SET_RECORD, records)
+            self._db.executemany(
+                _ADD_ENTRY, itertools.chain.from_iterable(itertools.compress(rows, results))
+            )
+        return results
+
+    def delete_oldest(self, written_before: float, limit: int) -> int:
+        """Delete entries; return how many."""
+        with self._errors():
+            return self._db.execute(_DELETE_OLDEST, (written_before, limit)).rowcount
+
+    def erase_batch(self, key: str) -> int:
+        """Delete up to `_DELETE_BATCH` entries of a party; if that was all, its record too."""
+        with self._errors(), self._transaction("IMMEDIATE"):
+            values = {"key": key, "limit": _DELETE_BATCH}
+            n_deleted = self._db.execute(_DELETE_PARTY, values).rowcount
+            if n_deleted < _DELETE_BATCH:
+                self._db.execute("DELETE FROM records WHERE key = ?", (key,))
+        return n_deleted
+
+    def truncate_wal(self) -> None:
+        """Copy the write-ahead log into the file and empty it, unless a reader holds it."""
+        with self._errors():
+            self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _CHECKPOINT_TIMEOUT_S)}")
+            try:
+                self._db.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _BUSY_TIMEOUT_S)}")
+
+    def close(self) -> None:
+        """Copy what can be copied from the write-ahead log into the file, and close it."""
+        with self._errors():
+            try:
+                self._db.execute("PRAGMA main.wal_checkpoint(PASSIVE)")
+            finally:
+                self._db.close()
+
+    def _check_schema(self, create: bool) -> None:
+        """Check that the file is a store of this version; create the tables in an empty file."""
+        if create and self._is_empty():
+            with self._transaction("IMMEDIATE"):
+                if self._is_empty():  # no other process was faster
+                    for statement in _SCHEMA:
+                        self._db.execute(statement)
+        if self._pragma("application_id") != _APPLICATION_ID:
+            raise StoreError(
+                f"the file {self._path} is not a Turncoat store. It was not changed; choose "
+                "another path"
+            )
+        version = self._pragma("user_version")
+        if version < _VERSION:
+            raise StoreError(
+                f"the store {self._path} has version {version}; this Turncoat reads version "
+                f"{_VERSION}. It was not changed; choose another path and fill a new store with "
+                "`turncoat replay`"
+            )
+        if version > _VERSION:
+            raise StoreError(
+                f"the store {self._path} has version {version}; this Turncoat reads version "
+                f"{_VERSION}. Upgrade Turncoat"
+            )
+
+    def _is_empty(self) -> bool:
+        (n_tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return n_tables == 0 and not self._pragma("application_id")
+
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _use_wal(self) -> None:
+        """Switch to a write-ahead log. SQLite does not wait for its lock here, so this does."""
+        deadline = time.monotonic() + _BUSY_TIMEOUT_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as problem:
+                is_busy = problem.sqlite_errorname.startswith("SQLITE_BUSY")
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    @contextmanager
+    def _transaction(self, kind: str) -> Iterator[None]:
+        """Commit at the end of the block; roll back after any error."""
+        self._db.execute(f"BEGIN {kind}")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of SQLite and of the system into a StoreError."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as problem:
+            code = getattr(problem, "sqlite_errorname", None) or "SQLITE_CANTOPEN"
+            remedy = next((text for name, text in _REMEDIES.items() if code.startswith(name)), code)
+            raise StoreError(f"the store {self._path}: {remedy} ({problem})") from problem
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another at the same path; None if it does not exist."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _entry_row(entry: LogEntry) -> tuple[Any, ...]:
+    """Return an entry as the columns of the log."""
+    kind, transaction_id, time, written_at, parties, belief_updated, content, _ = entry
+    customer, counterparty = parties[0], parties[1] if len(parties) > 1 else (None, None)
+    head = kind, transaction_id, float(time), float(written_at), *customer, *counterparty
+    return *head, int(belief_updated), compress(content)
+
+
+def _parse_entry(path: Path, row: Sequence[Any]) -> LogEntry:
+    """Return a row of the log as an entry; raise CorruptRecordError if a column is damaged."""
+    number, kind, id, time, written_at, customer, count, other, other_count, updated, content = row
+    parties: tuple[tuple[str, int], ...] = ((customer, count),)
+    if other is not None:
+        parties += ((other, other_count),)
+    types = [str, str, float, float, int, *[str, int] * len(parties)]
+    values = kind, id, time, written_at, updated, *itertools.chain.from_iterable(parties)
+    try:
+        if [type(value) for value in values] != types:
+            raise ValueError("a column has the wrong type")
+        content = decompress(content)
+    except (TypeError, ValueError) as problem:
+        raise CorruptRecordError(
+            f"the store {path}: entry {number} of the log is damaged ({problem}). Restore the file "
+            "from a backup, or delete this row"
+        ) from problem
+    return LogEntry(kind, id, time, written_at, parties, bool(updated), content, str(number))
