@@ -128,18 +128,18 @@ if is_erased then redis.call('DEL', KEYS[#KEYS]) end
 return {n_deleted, is_erased and 1 or 0}
 """
 
-# What an error of Redis means, by the code in its text.
+# What an error means. The client removes some codes from the front of the text, so words are listed
+# too.
 _REMEDIES = {
-    "OOM": "the server is out of memory. Raise maxmemory, or shorten the retention of the log",
-    "READONLY": "the server is a read-only replica. Use the URL of the primary",
-    "MASTERDOWN": "the server is a replica that has lost its primary. Use the URL of the primary",
-    "MISCONF": "the server cannot write to its disk. Free some space on the server",
-    "NOREPLICAS": "the server has too few replicas. Start them, or lower min-replicas-to-write",
-    "LOADING": "the server is loading its data. Wait until it has started",
-    "WRONGTYPE": "a key has another type than the store wrote. Delete it, or use another prefix",
-    "NOPERM": "the user lacks a permission. Allow it the commands and the keys of the prefix",
+    "OOM|maxmemory": "the server is out of memory. Raise maxmemory, or keep the log for fewer days",
+    "READONLY|read only replica": "the server is a read-only replica. Use the URL of the primary",
+    "MASTERDOWN|MASTER is down": "the server is a replica without a primary. Use the primary's URL",
+    "MISCONF|Errors writing": "the server cannot write to its disk. Free some space on the server",
+    "NOREPLICAS|good replicas": "the server has too few replicas. Start more replicas",
+    "LOADING|is loading": "the server is loading its data. Wait until it has started",
+    "WRONGTYPE|wrong kind": "a key has another type than expected. Delete it, or use another prefix",
+    "NOPERM|permissions": "the user lacks a permission. Allow it all commands on the prefix's keys",
 }
-_RECONNECT = ("READONLY", "MASTERDOWN")  # after a failover the same address may be a new server
 
 
 class RedisStore:
@@ -363,11 +363,10 @@ class RedisStore:
             yield
         except (RedisError, OSError) as problem:
             text = str(problem).rstrip(".") or type(problem).__name__
-            # Inside a script older servers put the code in the middle of the text.
-            code = next((code for code in _REMEDIES if re.search(rf"\b{code}\b", text)), "")
-            remedy = _REMEDIES.get(code, "the request failed. Check that the server is up")
-            if code in _RECONNECT:
+            remedy = next((_REMEDIES[one] for one in _REMEDIES if re.search(one, text)), "")
+            if "replica" in remedy:  # after a failover the same address may be the new primary
                 await self._pool.disconnect(inuse_connections=False)
+            remedy = remedy or "the request failed. Check that the server is up"
             raise StoreError(f"the store ({self._address}): {remedy} ({text})") from problem
         finally:
             self._n_running -= 1
