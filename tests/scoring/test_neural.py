@@ -106,7 +106,7 @@ def test_the_head_ranks_inside_the_regimes(tmp_path: Path) -> None:
 def test_another_models_encoder_is_no_ranker() -> None:
     made, data = neural("anchored")
     other, _ = neural("none")
-    with pytest.raises(ConfigError, match="not the one that the detector's model has"):
+    with pytest.raises(ConfigError, match="not the one of the detector's model"):
         made.add_ranker(other.model_.encoder_, data.transactions, time_split(data.transactions))
 
 
