@@ -428,10 +428,10 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
         attempt(read(frame.with_columns(who=pl.lit("me")), SHOP), None)
     with pytest.raises(
         DataError,
-        match=r"all 1?\d\d labels are 0, and measuring the regimes' fraud rates needs both",
+        match=r"all 1?\d\d labels are 0, but measuring the regimes' fraud rates needs both",
     ):
         attempt(read(frame.with_columns(fraud=pl.lit(0)), SHOP), split)
-    with pytest.raises(DataError, match=r"labels are 1, and measuring"):
+    with pytest.raises(DataError, match=r"labels are 1, but measuring"):
         attempt(read(frame.with_columns(fraud=pl.lit(1)), SHOP), split)
     with pytest.raises(DataError, match="needs labels"):
         attempt(read(frame.drop("fraud"), replace(SHOP, label=None)), split)

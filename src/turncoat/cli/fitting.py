@@ -330,7 +330,7 @@ def _summarize(
 
 def find_data(data: Path | None, config: str) -> Path:
     """Return the path given, or the one named in the configuration."""
-    from turncoat.data.settings import load_data_path
+    from turncoat.data.schema_file import load_data_path
 
     path = load_data_path(config) if data is None and config.endswith(".toml") else data
     if path is None:
