@@ -1252,10 +1252,7 @@ def make_stump(path: Path) -> None:
         (make_other_database, "is not a Turncoat store"),
         (make_marked_database, "is not a Turncoat store"),
         (make_newer_store, "has version 4; this Turncoat reads version 3. Upgrade"),
-        (
-            make_older_store,
-            "has version 2; this Turncoat reads version 3.*another path.*turncoat replay",
-        ),
+        (make_older_store, "has version 2; this Turncoat reads version 3.*turncoat replay"),
         (make_headless_store, "damaged"),
         (make_truncated_store, "damaged"),
         (make_stump, "damaged"),

@@ -255,8 +255,7 @@ class _Connection:
             if _identify(path) != identity:
                 raise StoreError(
                     f"the store's file {path} was removed or replaced while in use. Stop every "
-                    "process that uses the store, put the file back if data are missing, and start "
-                    "again"
+                    "process that uses the store, put the file back, and start again"
                 )
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
@@ -338,21 +337,12 @@ class _Connection:
                     for statement in _SCHEMA:
                         self._db.execute(statement)
         if self._pragma("application_id") != _APPLICATION_ID:
-            raise StoreError(
-                f"the file {self._path} is not a Turncoat store. It was not changed; choose "
-                "another path"
-            )
-        version = self._pragma("user_version")
-        if version < _VERSION:
+            raise StoreError(f"the file {self._path} is not a Turncoat store. Choose another path")
+        if (version := self._pragma("user_version")) != _VERSION:
+            remedy = "It was not changed; fill a new store at another path with `turncoat replay`"
             raise StoreError(
                 f"the store {self._path} has version {version}; this Turncoat reads version "
-                f"{_VERSION}. It was not changed; choose another path and fill a new store with "
-                "`turncoat replay`"
-            )
-        if version > _VERSION:
-            raise StoreError(
-                f"the store {self._path} has version {version}; this Turncoat reads version "
-                f"{_VERSION}. Upgrade Turncoat"
+                f"{_VERSION}. {remedy if version < _VERSION else 'Upgrade Turncoat'}"
             )
 
     def _is_empty(self) -> bool:
