@@ -16,6 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.features.cases import DAY, SHOP, handbook, ieee, of_frame, shop, shop_frame
+from tests.scoring.detectors import (
+    EVERY,
+    data_of,
+    detector,
+    forward,
+    log_terms,
+    model_of,
+    replay_scores,
+    time_split,
+)
 from turncoat import ConfigError, DataError, Detector
 from turncoat.data.schema import Schema
 from turncoat.features import FeatureRow, Features
@@ -24,8 +34,6 @@ from turncoat.models.live import LogOddsContributions
 from turncoat.scoring import DetectorState, Score
 from turncoat.scoring.descriptions import AVERAGE, HISTORY, OTHERS, FeatureDescriber, Sources
 from turncoat.scoring.reasons import Reason, list_reasons
-
-from .cases import EVERY, data_of, detector, forward, log_terms, model_of, replayed, time_split
 
 CUSTOMERS = 3
 
@@ -69,8 +77,8 @@ def test_reasons_add_up_to_the_log_odds(
     """First and later transactions, with and without missing cells; all reasons, or the strongest and the rest as one."""
     made = detector(data, kind, features, temperature=temperature)
     rows, odds, missing = expected_log_odds(made, data)
-    live = replayed(made, data_of(data), n_reasons=EVERY)
-    few = replayed(made, data_of(data), n_reasons=2)
+    live = replay_scores(made, data_of(data), n_reasons=EVERY)
+    few = replay_scores(made, data_of(data), n_reasons=2)
     assert {live[i].n_seen for i in rows} > {1, 2}
     assert missing.any()
     np.testing.assert_allclose([total(live[i]) for i in rows], odds, rtol=1e-8, atol=1e-9)
