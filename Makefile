@@ -10,10 +10,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Some tests need a Redis server and are skipped without one. Install it if that needs no password.
-REDIS := command -v redis-server >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
-	(apt-get update -qq && apt-get install -y -qq redis-server) >/dev/null || \
-	echo "could not install redis-server; its tests will be skipped"
+# Some tests need redis-server and nginx, and are skipped without. Install them if root on Debian.
+INSTALL = command -v $(1) >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+	(apt-get update -qq && apt-get install -y -qq $(2)) >/dev/null || \
+	echo "could not install $(1); its tests will be skipped"
+REDIS := $(call INSTALL,redis-server,redis-server)
+NGINX := $(call INSTALL,nginx,nginx-light)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench soak clean
@@ -32,6 +34,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e ".[test]"
 	$(REDIS)
+	$(NGINX)
 	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed

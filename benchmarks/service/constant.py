@@ -1,15 +1,16 @@
-"""The service's stack with nothing behind it: same server, same protocol, same route, the body read, a constant answered.
+"""The service's HTTP stack with nothing behind it: the same server and framework.
 
-Run by the benchmark as `python -m benchmarks.service.constant PORT WORKERS BYTES [MODEL]`; with a model's folder, bodies are also
-decoded and checked as that model's transactions.
+Run by the benchmark as `python -m benchmarks.service.constant PORT WORKERS BYTES [MODEL]`. It reads
+each body and answers a constant of so many bytes. With a model's folder it also decodes and checks
+each body as a transaction of that model.
 """
 
 from __future__ import annotations
 
-import os
 import sys
+from functools import partial
 
-import uvicorn
+from granian import Granian
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,15 +18,12 @@ from starlette.routing import Route
 
 from turncoat import load
 from turncoat.serving.decoding import TransactionDecoder
-from turncoat.serving.server import server_options
+from turncoat.serving.server import build_server_options
 from turncoat.serving.settings import ServiceSettings
 
-_BYTES, _MODEL = "TURNCOAT_BENCHMARK_BYTES", "TURNCOAT_BENCHMARK_MODEL"
 
-
-def app() -> Starlette:
-    answer = b'{"probability":"' + b"0" * int(os.environ[_BYTES]) + b'"}'
-    model = os.environ.get(_MODEL)
+def create_app(n_bytes: int, model: str | None) -> Starlette:
+    answer = b'{"probability":"' + b"0" * n_bytes + b'"}'
     decode = TransactionDecoder(load(model)).decode if model else None
 
     async def score(request: Request) -> Response:
@@ -41,17 +39,11 @@ def app() -> Starlette:
 
 
 def main() -> None:
-    port, workers, length = map(int, sys.argv[1:4])
-    os.environ[_BYTES] = str(length)
-    if len(sys.argv) > 4:
-        os.environ[_MODEL] = sys.argv[4]
-    options = server_options(ServiceSettings(model_path="", store_url="memory://", port=port))
-    uvicorn.run(
-        "benchmarks.service.constant:app",
-        factory=True,
-        workers=workers,
-        **{**options, "lifespan": "off"},
-    )
+    port, workers, n_bytes = map(int, sys.argv[1:4])
+    model = sys.argv[4] if len(sys.argv) > 4 else None
+    settings = ServiceSettings(model_path="", store_url="memory://", port=port, workers=workers)
+    server = Granian("constant", **build_server_options(settings))
+    server.serve(target_loader=partial(create_app, n_bytes, model), wrap_loader=False)
 
 
 if __name__ == "__main__":

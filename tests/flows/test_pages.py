@@ -99,7 +99,7 @@ def test_the_service_responds_as_the_readme_shows(tmp_path: Path) -> None:
 
 
 def test_the_demo_writes_a_report_and_a_detector(tmp_path: Path) -> None:
-    shown = run_turncoat("demo --rows 5000", tmp_path)
+    shown = run_turncoat("demo --rows 8000", tmp_path)
     report = tmp_path / shown[-1]
     assert report.name == "report.html"
     assert "<script" not in report.read_text()
@@ -114,7 +114,7 @@ def test_the_demo_writes_a_report_and_a_detector(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_stays_light() -> None:
-    heavy = ["torch", "jax", "polars", "matplotlib", "uvicorn", "starlette"]
+    heavy = ["torch", "jax", "polars", "matplotlib", "granian", "starlette"]
     script = f"import sys, turncoat; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from tests.features.cases import Data
-from tests.scoring.detectors import data_of, detector
+from tests.scoring.cases import data_of, detector
 from turncoat import Detector
 from turncoat.serving.app import create_app
 from turncoat.serving.decoding import Transaction, TransactionDecoder
@@ -75,7 +75,7 @@ def client(
     model: Path, store: str = "memory://", *, raises: bool = True, **settings: Any
 ) -> Iterator[TestClient]:
     """A running service, spoken to without a network."""
-    settings = {"reload_interval_s": 0.05, **settings}
+    settings = {"reload_interval_s": 0.05, "create_store": True, **settings}
     chosen = ServiceSettings(model_path=str(model), store_url=store, **settings)
     chosen.check()
     with TestClient(

@@ -33,6 +33,7 @@ class Server:
             str(model),
             "--store",
             store,
+            "--create-store",
             "--port",
             str(self.port),
             *options,

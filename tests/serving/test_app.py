@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,23 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from tests.scoring.detectors import detector
+from tests.scoring.cases import detector
 from tests.serving.cases import bundle, client, rows_of
 from tests.serving.test_updater import by_hand
 from turncoat import BundleError, ConfigError
 from turncoat.errors import StoreError
 from turncoat.serving.app import create_app
-from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, load_keys, new_key, parse_keys
-from turncoat.serving.batches import Lines, Unread
+from turncoat.serving.auth import (
+    ApiKeyAuthenticator,
+    RateLimiter,
+    create_key,
+    load_keys,
+    parse_keys,
+)
+from turncoat.serving.batch import BatchEndpoint
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import customer_key, pack_record, unpack_record
+from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
 
 
@@ -193,51 +199,58 @@ def test_bad_lines_of_a_batch_are_named_by_their_number_and_the_others_answered(
     ]
 
 
-@pytest.mark.parametrize("most", [0, 5000, 10**9])
-def test_however_little_room_there_is_for_unread_answers_all_are_given(
-    model: Path, most: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("max_bytes", [0, 5000, 10**9])
+def test_a_batch_is_answered_whole_however_small_the_buffer(
+    model: Path, max_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turncoat.serving.batches._MOST_UNREAD", most)
+    monkeypatch.setattr("turncoat.serving.batch._MAX_BUFFER_BYTES", max_bytes)
+    lines = [json.dumps({**rows_of("shop")[0], "id": i}) for i in range(300)]
     with client(model) as talking:
-        lines = [json.dumps({**rows_of("shop")[0], "id": i}) for i in range(300)]
-        found = [
-            json.loads(line)["id"]
-            for line in talking.post("/v1/score/batch", content="\n".join(lines)).text.splitlines()
-        ]
-        assert found == [str(i) for i in range(300)]
-        assert talking.app.state.unread.n_bytes == 0
+        text = talking.post("/v1/score/batch", content="\n".join(lines)).text
+    assert [json.loads(line)["id"] for line in text.splitlines()] == [str(i) for i in range(300)]
 
 
-def test_lines_are_taken_in_while_their_answers_wait_to_be_read(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_batch_is_read_while_its_responses_wait_as_far_as_the_buffer_reaches(
+    model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as there is room: a client that sends all before it reads and a server that waits to be read would wait for each other."""
+    """A client that sends everything before it reads would otherwise wait for ever."""
+    lines = [json.dumps({**rows_of("shop")[0], "id": i}).encode() + b"\n" for i in range(400)]
 
-    async def taken(most: int) -> tuple[int, int, int]:
-        monkeypatch.setattr("turncoat.serving.batches._MOST_UNREAD", most)
-        n_taken, is_read, unread, sent = 0, asyncio.Event(), Unread(), b""
+    async def read_before_the_client_reads(max_bytes: int) -> tuple[int, int, int]:
+        monkeypatch.setattr("turncoat.serving.batch._MAX_BUFFER_BYTES", max_bytes)
+        settings = ServiceSettings(
+            model_path=str(model), store_url="memory://", create_store=True, request_timeout_s=60
+        )
+        service, may_read = Service(settings), asyncio.Event()
+        endpoint = BatchEndpoint(service, RateLimiter(0.0), lambda: False)
+        coming, sent = iter(lines), b""
 
-        async def pieces() -> AsyncGenerator[bytes, None]:
-            nonlocal n_taken
-            for _ in range(20):
-                n_taken += 1
-                yield b"x" * 100
+        async def receive() -> Any:
+            if (line := next(coming, None)) is None:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": line, "more_body": line is not lines[-1]}
 
         async def send(message: Any) -> None:
             nonlocal sent
-            await is_read.wait() if "body" in message else None
+            if "body" in message:
+                await may_read.wait()
             sent += message.get("body", b"")
 
-        answering = asyncio.create_task(Lines(pieces(), {}, unread)({}, None, send))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        before = n_taken
-        is_read.set()
-        await answering
-        return before, len(sent), unread.n_bytes
+        async with service.running():
+            answering = asyncio.create_task(endpoint({"caller": "local"}, receive, send))
+            n_before, n_read = -1, 0
+            while n_read > n_before:  # until nothing moves
+                n_before = n_read
+                await asyncio.sleep(0.5)
+                n_read = len(lines) - coming.__length_hint__()
+            may_read.set()
+            await answering
+        return n_read, sent.count(b"\n"), endpoint.n_buffered_bytes
 
-    assert asyncio.run(taken(10_000)) == (20, 2000, 0)
-    assert asyncio.run(taken(450)) == (5, 2000, 0)
+    assert asyncio.run(read_before_the_client_reads(10**9)) == (400, 400, 0)
+    n_read, n_sent, n_buffered = asyncio.run(read_before_the_client_reads(10_000))
+    assert n_read < 200
+    assert (n_sent, n_buffered) == (400, 0)
 
 
 def test_long_bodies_and_batches_are_refused(model: Path) -> None:
@@ -261,7 +274,7 @@ def test_long_bodies_and_batches_are_refused(model: Path) -> None:
 def test_unknown_paths_and_verbs_are_refused_as_json(model: Path) -> None:
     with client(model) as talking:
         assert error(talking.get("/nothing")) == (404, "not_found", None)
-        assert error(talking.get("/v1/score")) == (405, "not_allowed", None)
+        assert error(talking.get("/v1/score")) == (405, "method_not_allowed", None)
 
 
 # ------------------------------------------------------------------------------------------------ labels
@@ -334,7 +347,7 @@ def test_labels_of_unknown_transactions_and_bad_labels_are_refused(model: Path) 
 def test_keys_open_what_their_scopes_say_and_nothing_else(model: Path, tmp_path: Path) -> None:
     secrets, lines = {}, []
     for name, scopes in (("gate", ["score"]), ("desk", ["read", "label"])):
-        secrets[name], key = new_key(name, scopes)
+        secrets[name], key = create_key(name, scopes)
         lines.append(str(key))
     (tmp_path / "keys").write_text("# who may do what\n" + "\n".join(lines) + "\n")
     row = rows_of("shop")[0]
@@ -380,10 +393,10 @@ def test_keys_open_what_their_scopes_say_and_nothing_else(model: Path, tmp_path:
 def test_keys_come_from_the_environment_too_and_bad_ones_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    secret, key = new_key("gate", ["score"])
+    secret, key = create_key("gate", ["score"])
     monkeypatch.setenv("TURNCOAT_API_KEYS", f"{key}")
-    assert ApiKeyAuthenticator(load_keys(None)).caller(secret) == key
-    assert ApiKeyAuthenticator(load_keys(None)).caller("other") is None
+    assert ApiKeyAuthenticator(load_keys(None)).find_key(secret) == key
+    assert ApiKeyAuthenticator(load_keys(None)).find_key("other") is None
     for bad in ("gate score", "gate score,drink " + "0" * 64, "gate score xyz", f"{key}\n{key}"):
         with pytest.raises(ConfigError, match="line"):
             parse_keys(bad, "keys")
@@ -398,12 +411,12 @@ def test_keys_come_from_the_environment_too_and_bad_ones_are_refused(
 def test_callers_are_held_to_their_pace(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("turncoat.serving.auth.time.monotonic", lambda: now[0])
-    pace = RateLimiter(2.0)
-    assert [pace.wait("a"), pace.wait("a"), pace.wait("b")] == [0.0, 0.0, 0.0]
-    assert pace.wait("a") == pytest.approx(0.5)
+    limiter = RateLimiter(2.0)
+    assert [limiter.acquire("a"), limiter.acquire("a"), limiter.acquire("b")] == [0.0, 0.0, 0.0]
+    assert limiter.acquire("a") == pytest.approx(0.5)
     now[0] = 0.5
-    assert pace.wait("a") == 0.0
-    assert pace.wait("a") > 0
+    assert limiter.acquire("a") == 0.0
+    assert limiter.acquire("a") > 0
     monkeypatch.undo()
     with client(model, rate_limit_per_s=3.0) as talking:
         found = [talking.get("/v1/model") for _ in range(8)]
@@ -438,41 +451,6 @@ def test_customers_may_have_any_name(model: Path) -> None:
             talking.post("/v1/score", json={**rows_of("shop")[0], "who": name})
         for name in ("bob", "bob\n", "a\nb", "a/b", " ", "Zoë"):
             assert talking.get(f"/v1/customers/{quote(name, safe='')}").json()["customer"] == name
-
-
-@pytest.mark.parametrize("path", ["/v1/score", "/v1/labels"])
-def test_who_still_waits_when_the_server_has_no_more_time_is_told_to_send_again(
-    model: Path, path: str
-) -> None:
-    async def go() -> list[Any]:
-        app = create_app(ServiceSettings(model_path=str(model), store_url="memory://"))
-        sent: list[Any] = []
-
-        async def never(*_: object) -> None:
-            await asyncio.Event().wait()
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": path,
-            "headers": [(b"host", b"localhost")],
-            "client": None,
-        }
-        answering = asyncio.create_task(
-            app({**scope, "query_string": b"", "root_path": ""}, never, send)
-        )
-        await asyncio.sleep(0.01)
-        answering.cancel()
-        await answering
-        return sent
-
-    start, body = asyncio.run(go())
-    assert start["status"] == 503
-    assert json.loads(body["body"])["error"]["kind"] == "overloaded"
-    assert (b"retry-after", b"1") in [(name.lower(), value) for name, value in start["headers"]]
 
 
 def test_numbers_that_are_none_are_refused() -> None:
@@ -581,22 +559,13 @@ def test_a_damaged_record_is_not_the_senders_fault_whatever_is_asked(model: Path
         )[:2] == (503, "store")
 
 
-def test_a_refusal_before_the_body_ends_the_connection(model: Path, tmp_path: Path) -> None:
-    _, key = new_key("gate", ["score"])
-    (tmp_path / "keys").write_text(f"{key}\n")
-    with client(model, keys_file=str(tmp_path / "keys")) as talking:
-        assert talking.post("/v1/score", json={}).headers["connection"] == "close"
-        assert talking.post("/nothing", json={}).headers["connection"] == "close"
-
-
 def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path: Path) -> None:
     from dataclasses import replace
 
     from tests.features.cases import SHOP, of_frame, shop_frame
-    from tests.scoring.detectors import FEW, model_of, time_split
+    from tests.scoring.cases import FEW, model_of, time_split
     from turncoat import Detector
     from turncoat.features import Features
-    from turncoat.serving.service import Service
 
     turned = of_frame(shop_frame(700, 3), replace(SHOP, continuous=("age", "paid"))).transactions
     other = Detector(Features(min_count=4, include=FEW), model_of("expected-log")).fit(
@@ -605,7 +574,7 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
     other.save(tmp_path / "other")
     model = bundle("shop", tmp_path)
     before, after = (
-        Service(ServiceSettings(model_path=str(folder), store_url="memory://"))
+        Service(ServiceSettings(model_path=str(folder), store_url="memory://", create_store=True))
         for folder in (model, tmp_path / "other")
     )
     old = before.registry.current.decoder.decode(json.dumps(rows_of("shop")[0]).encode())
@@ -633,7 +602,11 @@ def test_customers_are_stored_under_pseudonyms(
         assert b"4111111111111111" not in file.read_bytes()
     monkeypatch.setenv("TURNCOAT_PSEUDONYM_KEY", "short")
     with pytest.raises(ConfigError, match="TURNCOAT_PSEUDONYM_KEY"):
-        create_app(ServiceSettings(model_path=str(model), store_url="memory://", pseudonymise=True))
+        create_app(
+            ServiceSettings(
+                model_path=str(model), store_url="memory://", create_store=True, pseudonymise=True
+            )
+        )
 
 
 # ------------------------------------------------------------------------------------------------ models
@@ -671,7 +644,7 @@ def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path
         )
         assert talking.get("/readyz").status_code == 200
     with pytest.raises(BundleError):
-        create_app(ServiceSettings(model_path=str(model), store_url="memory://"))
+        create_app(ServiceSettings(model_path=str(model), store_url="memory://", create_store=True))
 
 
 def test_a_model_that_is_still_on_its_way_is_taken_up_when_it_is_whole(
@@ -703,10 +676,10 @@ def test_metrics_count_what_happened(model: Path) -> None:
         text = talking.get("/metrics").text
     counts = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert counts["turncoat_scores_total"] == "3.0"
-    assert counts["turncoat_duplicates_total"] == "1.0"
-    assert counts["turncoat_late_arrivals_total"] == "1.0"
+    assert counts["turncoat_duplicate_transactions_total"] == "1.0"
+    assert counts["turncoat_late_transactions_total"] == "1.0"
     assert counts["turncoat_store_errors_total"] == "0.0"
-    assert counts['turncoat_refused_total{kind="invalid"}'] == "1.0"
+    assert counts['turncoat_request_errors_total{kind="invalid"}'] == "1.0"
     assert counts["turncoat_score_duration_seconds_count"] == "4.0"
     assert counts["turncoat_score_probability_count"] == "3.0"
     assert counts["turncoat_belief_age_seconds_count"] == "1.0"

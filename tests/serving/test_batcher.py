@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.scoring.detectors import detector
+from tests.scoring.cases import detector
 from tests.serving.cases import transactions_of
 from tests.serving.test_updater import by_hand, told
 from turncoat.errors import StoreError

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.features.cases import shop_frame
-from tests.scoring.detectors import data_of, detector
+from tests.scoring.cases import data_of, detector
 from tests.serving.cases import bundle, client, rows_of
 from turncoat import DataError, TurncoatError, load
 from turncoat.cli import app
@@ -124,7 +124,7 @@ def test_a_file_with_other_names_is_another_file(model: Path, tmp_path: Path) ->
 
 def test_files_without_ids_do_not_take_each_others_rows_for_duplicates(tmp_path: Path) -> None:
     from tests.features.cases import SHOP, of_frame
-    from tests.scoring.detectors import FEW, model_of, time_split
+    from tests.scoring.cases import FEW, model_of, time_split
     from turncoat import Detector
     from turncoat.features import Features
 
@@ -478,8 +478,8 @@ def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:
         turncoat("new-key", name, "--scopes", scopes, "--keys", file).splitlines()[0].split()[-1]
         for name, scopes in (("gate", "score"), ("desk", "read,label"))
     ]
-    door = ApiKeyAuthenticator(load_keys(file))
-    found = [door.caller(secret) for secret in secrets]
+    authenticator = ApiKeyAuthenticator(load_keys(file))
+    found = [authenticator.find_key(secret) for secret in secrets]
     assert [(key.name, sorted(key.scopes)) for key in found if key is not None] == [
         ("gate", ["score"]),
         ("desk", ["label", "read"]),

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
-import os
 import random
-import re
 import resource
 import signal
-import socket
-import struct
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from examples import live_client
 
-from tests.scoring.detectors import detector
+from tests.scoring.cases import detector
 from tests.serving.cases import bundle, rows_of, transactions_of
 from tests.serving.process import Server, exchange, running
 from tests.serving.redis_server import RedisServer
@@ -37,7 +29,6 @@ from tests.serving.test_updater import by_hand
 from turncoat.scoring import DetectorState
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import Record, counterparty_key, customer_key, unpack_record
-from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.updater import BeliefUpdater
@@ -177,27 +168,6 @@ def test_the_example_of_a_client_loses_nothing_and_counts_nothing_twice(
     assert [answer["seen"] for answer in answers] == list(range(1, len(rows) + 1))
 
 
-def test_told_to_stop_it_answers_what_it_has_taken(model: Path, tmp_path: Path) -> None:
-    rows = rows_of("shop")[:300]
-    lines = b"\n".join(json.dumps(row).encode() for row in rows) + b"\n"
-    with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server:
-        connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-        head = f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines)}\r\n\r\n".encode()
-        connection.sendall(head + lines[: len(lines) // 2])
-        assert b"200 OK" in connection.recv(100)
-        assert server.process is not None
-        server.process.terminate()
-        time.sleep(0.2)
-        connection.sendall(lines[len(lines) // 2 :])
-        received = b""
-        while piece := connection.recv(65536):
-            received += piece
-        connection.close()
-        assert server.process.wait(30) == 0
-        server.process = None
-    assert received.count(b'"probability"') == len(rows)
-
-
 # ------------------------------------------------------------------------------------------------ the store goes away
 
 
@@ -216,7 +186,8 @@ def test_a_redis_that_goes_away_means_503_and_then_all_is_well(
                 status, answer, headers = server.ask("POST", "/v1/score", row)
                 if status == 200:
                     break
-                assert (status, answer["error"]["kind"]) == (503, "store")
+                assert status == 503
+                assert answer["error"]["kind"] in ("store", "timeout")
                 assert int(headers["retry-after"]) >= 1
                 refused.append(i)
                 time.sleep(0.1)
@@ -276,172 +247,6 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(
         assert record.last_time == latest[customer[2:]]["time"]
 
 
-def test_a_slow_batch_does_not_keep_it_from_stopping(model: Path) -> None:
-    """Lines that wait for their pace when the server is told to stop are not scored, and their sender is told."""
-    rows = rows_of("shop")[:200]
-    with running(model, "memory://", "--rate-limit-per-s", "50") as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-        connection.request(
-            "POST", "/v1/score/batch", b"\n".join(json.dumps(row).encode() for row in rows)
-        )
-        response = connection.getresponse()
-        first = response.readline()
-        assert server.process is not None
-        server.process.terminate()
-        answers = [json.loads(line) for line in [first, *response.read().splitlines()]]
-        connection.close()
-        assert server.process.wait(20) == 0
-        server.process = None
-        said = server.log.read_text()
-    assert len(answers) < len(rows)
-    assert all("probability" in answer for answer in answers[:-1])
-    assert (answers[-1]["error"]["kind"], answers[-1]["line"]) == ("overloaded", len(answers))
-    assert "Traceback" not in said
-
-
-def test_a_batch_that_goes_on_coming_does_not_keep_it_from_stopping(model: Path) -> None:
-    lines = [json.dumps(row).encode() + b"\n" for row in rows_of("shop")[:200]]
-    with (
-        running(model, "memory://") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
-    ):
-        sending.sendall(
-            b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
-        )
-        sending.sendall(b"".join(lines[:20]))
-        received = _received(sending, until=lambda found: found.count(b'"probability"') == 20)
-        assert server.process is not None
-        server.process.terminate()
-        with contextlib.suppress(OSError):
-            for line in lines[20:]:
-                sending.sendall(line)
-                time.sleep(0.05)
-        assert server.process.wait(10) == 0
-        server.process = None
-        answers = [
-            json.loads(line)
-            for line in (received + _received(sending)).splitlines()
-            if line.startswith(b"{")
-        ]
-    assert 20 < len(answers) < len(lines)
-    assert all("probability" in answer for answer in answers[:-1])
-    assert (answers[-1]["error"]["kind"], answers[-1]["line"]) == ("overloaded", len(answers))
-
-
-def test_a_line_that_never_ends_does_not_keep_it_from_stopping(model: Path) -> None:
-    first = json.dumps(rows_of("shop")[0]).encode()
-    with (
-        running(model, "memory://") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
-    ):
-        sending.sendall(
-            b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
-            + first
-            + b"\n"
-        )
-        received = _received(
-            sending, until=lambda found: b'"probability"' in found
-        )  # which comes though the batch goes on
-        assert server.process is not None
-        with contextlib.suppress(OSError):
-            for number in range(100):
-                if number == 5:
-                    server.process.terminate()
-                sending.sendall(b" ")
-                time.sleep(0.05)
-        assert server.process.wait(10) == 0
-        server.process = None
-        last = [
-            line for line in (received + _received(sending)).splitlines() if line.startswith(b"{")
-        ][-1]
-        assert json.loads(last)["error"]["kind"] == "overloaded"
-        assert "Traceback" not in server.log.read_text()
-
-
-def test_a_head_sent_ahead_does_not_end_the_request_before_it(model: Path) -> None:
-    """It may wait as long as the other takes; told to stop, the server tells the other, too."""
-    lines = b"\n".join(json.dumps(row).encode() for row in rows_of("shop")[:200])
-    ahead = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n"
-    for stops in (False, True):
-        n_lines = 200 if stops else 100
-        body = b"\n".join(lines.splitlines()[:n_lines])
-        with (
-            running(
-                model, "memory://", "--client-timeout-s", "0.5", "--rate-limit-per-s", "50"
-            ) as server,
-            socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
-        ):
-            head = f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-            sending.sendall(head.encode() + body)
-            sending.sendall(ahead)
-            received = _received(sending, until=lambda found: b'"probability"' in found)
-            if stops:
-                assert server.process is not None
-                server.process.terminate()
-            answers = [
-                json.loads(line)
-                for line in (received + _received(sending)).splitlines()
-                if line.startswith(b"{")
-            ]
-            refused = [answer["error"]["kind"] for answer in answers if "error" in answer]
-            if stops:
-                assert server.process.wait(10) == 0
-                server.process = None
-                assert refused[0] == "overloaded"
-                assert 0 < len(answers) - len(refused) < n_lines
-            else:
-                assert len(answers) - len(refused) == n_lines
-
-
-def _received(sending: socket.socket, until: Callable[[bytes], bool] = lambda _: False) -> bytes:
-    """What was sent back: until that is enough, or the other side has hung up."""
-    found = b""
-    with contextlib.suppress(OSError):
-        while not until(found) and (piece := sending.recv(65536)):
-            found += piece
-    return found
-
-
-# ------------------------------------------------------------------------------------------------ clients
-
-
-def test_slow_clients_are_hung_up_on_and_the_others_served(model: Path) -> None:
-    with running(model, "memory://", "--client-timeout-s", "0.5") as server:
-        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(3)]
-        slow[1].sendall(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Le")
-        slow[2].sendall(
-            b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
-        )
-        assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 200
-        said = [connection.recv(1000) for connection in slow]
-        for connection in slow:
-            connection.close()
-        assert said[0] == b""
-        assert said[1] == b""
-        assert b"408" in said[2]
-
-
-def _send_until_hung_up(connection: socket.socket) -> int:
-    for sent in range(2000):
-        try:
-            connection.sendall(b"a" * 10_000)
-        except OSError:
-            return sent
-        time.sleep(0.001)
-    return 2000
-
-
-def test_an_endless_head_is_hung_up_on(model: Path) -> None:
-    with running(model, "memory://") as server:
-        for start in (b"GET /" + b"a" * 1000, b"GET /livez HTTP/1.1\r\nX-Long: " + b"a" * 1000):
-            endless = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-            endless.sendall(start)
-            sent = _send_until_hung_up(endless)
-            endless.close()
-            assert sent < 2000
-        assert server.ask("GET", "/livez")[0] == 200
-
-
 def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> None:
     with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server:
         assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 200
@@ -451,250 +256,6 @@ def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> Non
         assert server.ask("GET", "/readyz")[0] == 503
         (tmp_path / "elsewhere").rename(tmp_path / "beliefs.sqlite")
         assert server.ask("POST", "/v1/score", rows_of("shop")[1])[0] == 200
-
-
-def test_requests_sent_ahead_are_all_answered(model: Path) -> None:
-    """More of them than the head of one may have bytes."""
-    with (
-        running(model, "memory://") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead,
-    ):
-        request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 3000 + b"\r\n\r\n"
-        ahead.sendall(request * 50)
-        answered = b""
-        while answered.count(b"HTTP/1.1 200 OK") < 50:
-            piece = ahead.recv(65536)
-            assert piece, f"hung up on after {answered.count(b'HTTP/1.1 200 OK')} answers"
-            answered += piece
-
-
-def test_requests_sent_ahead_of_garbage_or_the_end_are_no_error_of_ours(model: Path) -> None:
-    body = json.dumps(rows_of("shop")[0]).encode()
-    request = (
-        b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-        + body
-    )
-    with running(model, "memory://") as server:
-        for ending in (
-            b"garbage\0\r\n\r\n",
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n",
-            b"",
-        ):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead:
-                ahead.sendall(request * 3 + ending)
-                if ending:
-                    assert b"400 Bad Request" in _received(ahead)
-        assert server.ask("POST", "/v1/score", rows_of("shop")[1])[0] == 200
-        assert "Traceback" not in server.log.read_text()
-
-
-_OFFER = b"Connection: Upgrade, HTTP2-ServiceSettings\r\nUpgrade: h2c\r\nHTTP2-ServiceSettings: AAEAAEAA\r\n"
-
-
-def test_an_offer_to_go_on_in_another_protocol_is_declined(model: Path) -> None:
-    """As Java's client makes one: the body is read as ever, whatever pieces it comes in, and so are the requests after it."""
-    bodies = [json.dumps(row).encode() for row in rows_of("shop")[:3]]
-    head = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n"
-    sent = b"".join(
-        [
-            head + _OFFER + b"Content-Length: %d\r\n\r\n" % len(bodies[0]) + bodies[0],
-            head
-            + _OFFER
-            + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(bodies[1])
-            + bodies[1]
-            + b"\r\n0\r\n\r\n",
-            head + b"Content-Length: %d\r\n\r\n" % len(bodies[2]) + bodies[2],
-            b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"\r\n",
-            b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        ]
-    )
-    with running(model, "memory://") as server:
-        for n_bytes in (1, 700, 1_000_000):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
-                sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                for at in range(0, len(sent), n_bytes):
-                    sending.sendall(sent[at : at + n_bytes])
-                received = _received(sending)
-            _check_declined(received, bodies)
-        assert "Unsupported upgrade" not in server.log.read_text()
-
-
-def _check_declined(received: bytes, bodies: list[bytes]) -> None:
-    assert received.count(b"HTTP/1.1 200 OK") == 5
-    assert re.findall(rb'{"id":"(\w+)"', received) == [
-        str(json.loads(body)["id"]).encode() for body in bodies
-    ]
-    assert received.endswith(b'{"status":"ready"}')
-
-
-def test_after_an_offer_the_body_is_not_waited_for_for_ever(model: Path) -> None:
-    with (
-        running(model, "memory://", "--client-timeout-s", "0.5") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
-    ):
-        sending.sendall(
-            b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n"
-            + _OFFER
-            + b"Content-Length: 100\r\n\r\n"
-        )
-        assert b"200 OK" not in _received(sending)  # which ends when the server hangs up
-
-
-def test_many_offers_sent_ahead_are_declined_one_after_the_other(model: Path) -> None:
-    with (
-        running(model, "memory://") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as ahead,
-    ):
-        request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + _OFFER + b"\r\n"
-        ahead.sendall(request * 1500)
-        received = _received(ahead, until=lambda found: found.count(b'"alive"') == 1500)
-    assert received.count(b"HTTP/1.1 200 OK") == 1500
-
-
-def test_nobody_is_kept_for_what_is_no_request(model: Path) -> None:
-    """Bytes between requests, or of a body that nobody wanted, win no more time than the head of a request has."""
-    head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
-    with running(model, "memory://", "--client-timeout-s", "1") as server:
-        for more, body, later in (
-            (b"", b"", b"\r\n"),
-            (b"Content-Length: 100\r\n", b"", b"x"),
-            (b"Content-Length: 1\r\n", b"x", b"\r\n"),
-        ):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending:
-                sending.sendall(head + more + b"\r\n")
-                assert b"alive" in _received(sending, until=lambda found: b"alive" in found)
-                sending.sendall(body)
-                n_sent = 0
-                with contextlib.suppress(OSError):
-                    while n_sent < 50 and not _has_gone(sending):  # which takes a tenth of a second
-                        sending.sendall(later)
-                        n_sent += 1
-                assert n_sent < 50
-
-
-def _has_gone(sending: socket.socket) -> bool:
-    """Whether the other side hung up: reading from one that did not would time out."""
-    sending.settimeout(0.1)
-    try:
-        return sending.recv(1) == b""
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
-
-
-def test_what_follows_a_body_is_no_part_of_the_head(model: Path) -> None:
-    request = b"POST /v1/score HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = json.dumps(rows_of("shop")[0]).encode()
-    with (
-        running(model, "memory://") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as sending,
-    ):
-        sending.sendall(
-            request + b"%x\r\n" % len(body) + body + b"\r\n0\r\nHost: localhost\r\n\r\n"
-        )
-        assert b"403 Forbidden" in _received(sending)
-
-
-def test_who_reads_no_answers_is_hung_up_on(model: Path) -> None:
-    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with running(model, "memory://", "--client-timeout-s", "0.1") as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as deaf:
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            with pytest.raises(ConnectionError):  # a timeout would be none
-                deaf.sendall(request * 1_000_000)
-        assert server.ask("GET", "/livez")[0] == 200
-        assert "Traceback" not in server.log.read_text()
-
-
-def test_who_breaks_off_is_no_error_of_ours(model: Path) -> None:
-    """Also when the time for the next request, or for reading, is over."""
-    with running(model, "memory://", "--client-timeout-s", "0.1") as server:
-        for request in (
-            b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
-            b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500,
-        ):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as leaving:
-                leaving.sendall(request)
-                leaving.recv(100)
-                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        time.sleep(6)  # uvicorn's patience with who may send another request is 5 seconds
-        assert server.ask("GET", "/livez")[0] == 200
-        said = server.log.read_text()
-    assert "Traceback" not in said
-    assert "Exception" not in said
-
-
-def test_a_batch_may_be_sent_whole_before_its_answers_are_read(model: Path) -> None:
-    """More of both than fits between the two."""
-    row = {**rows_of("shop")[0], "town": "x" * 3000}
-    lines = [json.dumps({**row, "id": i, "who": f"c{i}"}).encode() + b"\n" for i in range(6000)]
-    body = b"".join(lines)
-    with (
-        running(model, "memory://") as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=60) as sending,
-    ):
-        sending.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        head = b"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-        sending.sendall(head % len(body) + body)
-        received = _received(sending)
-    assert re.findall(rb'^{"id":"(\d+)"', received, flags=re.MULTILINE) == [
-        b"%d" % i for i in range(len(lines))
-    ]
-
-
-def test_a_worker_whose_parent_has_gone_before_it_could_look_ends(model: Path) -> None:
-    settings = ServiceSettings(
-        model_path=str(model), store_url="memory://", workers=2, parent_pid=os.getppid()
-    )
-    code = f"import os, time; os.environ['TURNCOAT_SERVE_SETTINGS'] = {msgspec.json.encode(settings).decode()!r}\n"
-    code += "from turncoat.serving.server import worker; app = worker(); time.sleep(60)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], stderr=subprocess.DEVNULL, timeout=50
-        ).returncode
-        == -signal.SIGTERM
-    )
-
-
-def test_workers_end_with_their_parent(model: Path, tmp_path: Path) -> None:
-    with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite", "--workers", "2") as server:
-        assert server.process is not None
-        server.process.kill()
-        server.process.wait()
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                server.ask("GET", "/livez", timeout=2)
-            except OSError:
-                break
-            assert time.monotonic() < deadline, "a worker goes on without its parent"
-            time.sleep(0.1)
-
-
-def test_a_client_that_does_not_read_its_answers_holds_up_nobody(model: Path) -> None:
-    lines = (
-        b"\n".join(json.dumps({**row, "id": f"b{row['id']}"}).encode() for row in rows_of("shop"))
-        + b"\n"
-    )
-    with running(model, "memory://") as server:
-        deaf = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.sendall(
-            f"POST /v1/score/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines)}\r\n\r\n".encode()
-        )
-        sender = threading.Thread(target=lambda: _ignore(lambda: deaf.sendall(lines)))
-        sender.start()
-        for row in rows_of("shop")[:50]:
-            assert server.ask("POST", "/v1/score", {**row, "who": "hearing"}, timeout=10)[0] == 200
-        deaf.close()
-        sender.join()
-        assert server.ask("GET", "/readyz")[0] == 200
-
-
-def _ignore(work: Any) -> None:
-    with contextlib.suppress(OSError):
-        work()
 
 
 def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -861,21 +422,3 @@ def test_customers_and_second_parties_move_together_under_two_workers(
             found[counterparty_key(name)].state, np.float64, 1, 8
         )  # how many were counted
         assert numbers[0] == sum(row.get("shop") == name for row in rows)
-
-
-def test_the_command_refuses_what_could_not_work(tmp_path: Path, model: Path) -> None:
-    def refusal(*options: str) -> str:
-        command = [sys.executable, "-m", "turncoat", "serve", *options]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert found.returncode == 2
-        return found.stderr
-
-    assert "--keys" in refusal(str(model), "--host", "0.0.0.0")
-    assert "not a saved detector" in refusal(str(tmp_path / "nothing"))
-    assert "memory" in refusal(str(model), "--store", "memory://", "--workers", "2")
-    assert "TURNCOAT_REDIS_PASSWORD" in refusal(
-        str(model), "--store", "redis://:secret@127.0.0.1/0"
-    )
-    (model / "manifest.json").write_text("{}")
-    assert "manifest" in refusal(str(model))
-    assert "manifest" in refusal(str(model), "--workers", "2")

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.testclient import TestClient
 
-from tests.scoring.detectors import detector
+from tests.scoring.cases import detector
 from tests.serving.cases import bundle, client, rows_of
 from tests.serving.process import Server, running
-from turncoat.serving.auth import new_key
+from turncoat.serving.auth import create_key
 from turncoat.serving.decoding import (
     FieldError,
     InvalidJsonError,
@@ -174,7 +174,7 @@ def _lines(context: Any, value: Any) -> bytes:
 
 @pytest.mark.parametrize("with_keys", [False, True])
 def test_the_service_is_as_its_document_describes(with_keys: bool, tmp_path: Path) -> None:
-    secret, key = new_key("all", ["score", "read", "label"])
+    secret, key = create_key("all", ["score", "read", "label"])
     (tmp_path / "keys").write_text(f"{key}\n")
     keys = ("--keys", str(tmp_path / "keys")) if with_keys else ()
     with running(bundle("shop", tmp_path), "memory://", *keys) as server:

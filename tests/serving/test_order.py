@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.scoring.detectors import detector
+from tests.scoring.cases import detector
 from tests.serving.cases import transactions_of
 from tests.serving.test_updater import told
 from turncoat.errors import StoreError

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.scoring.detectors import data_of, detector
+from tests.scoring.cases import data_of, detector
 from tests.serving.cases import changed, transactions_of
 from turncoat import DataError, Detector
 from turncoat.errors import CorruptRecordError, StoreError

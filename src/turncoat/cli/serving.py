@@ -7,6 +7,7 @@ import json
 import time
 from dataclasses import asdict
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,14 +45,9 @@ class LogFormat(StrEnum):
 
 def _check_extra() -> None:
     """Raise a ConfigError if the server's libraries are not installed."""
-    try:
-        import prometheus_client  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as problem:
-        raise ConfigError(
-            f"{problem.name} is not installed: pip install 'turncoat[serve]'"
-        ) from problem
+    for name in ("granian", "prometheus_client", "starlette"):
+        if find_spec(name) is None:
+            raise ConfigError(f"{name} is not installed: pip install 'turncoat[serve]'")
 
 
 def serve(
@@ -107,11 +103,11 @@ def serve(
         float, Option(min=0.01, help="Deadline of a request; after it the answer is 503.")
     ] = 2.0,
     client_timeout_s: Annotated[
-        float, Option(min=0.1, help="Time a client may take to send headers or a body.")
+        float, Option(min=0.1, help="Time a client may take to send a body.")
     ] = 10.0,
     idle_timeout_s: Annotated[
-        float, Option(min=0.1, help="Time a connection may stay open without a request.")
-    ] = 60.0,
+        float, Option(min=0.1, help="Time until the headers of a connection's next request.")
+    ] = 10.0,
     reload_interval_s: Annotated[
         float, Option(min=0, help="Time between checks for a new model; 0 never checks.")
     ] = 2.0,
@@ -135,7 +131,7 @@ def serve(
         ServiceSettings(
             model_path=str(model),
             store_url=store or default_store_url(model),
-            create_store=create_store or not store,
+            create_store=create_store or not store or store.startswith("memory:"),
             host=host,
             port=port,
             workers=workers,
@@ -463,10 +459,9 @@ def new_key(
 
     `turncoat new-key console --scopes read,label --keys keys.txt`
     """
-    from turncoat.serving.auth import new_key as make
-    from turncoat.serving.auth import parse_keys
+    from turncoat.serving.auth import create_key, parse_keys
 
-    secret, key = make(name, scopes.split(","))
+    secret, key = create_key(name, scopes.split(","))
     if (
         keys is not None
         and keys.exists()

@@ -1,4 +1,4 @@
-"""Point parameters, posterior and prior; sampling from them, and aligning two fits."""
+"""What a fitted model is: point parameters, or a posterior and its prior. Sampling and alignment."""
 
 from __future__ import annotations
 

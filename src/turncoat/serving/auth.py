@@ -1,16 +1,19 @@
-"""Who may do what: API keys with scopes, known only by their hashes, and how many requests each may make."""
+"""API keys with scopes, stored as hashes in a keys file, and rate limits for each caller."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import os
 import re
 import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from turncoat.errors import ConfigError
 
@@ -18,88 +21,87 @@ SCORE, READ, LABEL = "score", "read", "label"
 SCOPES = (SCORE, READ, LABEL)
 KEYS_VARIABLE = "TURNCOAT_API_KEYS"
 _LINE = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,64}) (?P<scopes>[a-z,]+) (?P<digest>[0-9a-f]{64})")
-_MOST_CALLERS = 100_000  # whose pace is remembered
+_HINT = "Make one with `turncoat new-key NAME --scopes score,read`"
+_MAX_CALLERS = 100_000  # whose rate is tracked
 
 
 @dataclass(frozen=True)
 class ApiKey:
-    """An API key: whose it is, what it may do, and the SHA-256 of it. The key itself is 256 random bits, which no dictionary has."""
+    """Name, scopes and SHA-256 digest of a key. The key itself is 256 random bits."""
 
     name: str
     scopes: frozenset[str]
     digest: str
 
     def __str__(self) -> str:
-        """As a line of a keys file."""
-        return f"{self.name} {','.join(scope for scope in SCOPES if scope in self.scopes)} {self.digest}"
+        """Return the key's line in a keys file."""
+        scopes = ",".join(scope for scope in SCOPES if scope in self.scopes)
+        return f"{self.name} {scopes} {self.digest}"
 
 
-def new_key(name: str, scopes: Iterable[str]) -> tuple[str, ApiKey]:
-    """A fresh key, to be given to its owner and forgotten, and what is kept of it."""
+def create_key(name: str, scopes: Iterable[str]) -> tuple[str, ApiKey]:
+    """Return a new secret for its owner, and the key to store in a keys file."""
     secret = f"tc_{secrets.token_urlsafe(32)}"
     return secret, parse_keys(f"{name} {','.join(scopes)} {_digest(secret)}", "the new key")[0]
 
 
 def parse_keys(text: str, source: str) -> list[ApiKey]:
-    """Keys, one a line: `NAME SCOPE,SCOPE SHA256`. Empty lines and those that begin with # are left out."""
+    """Return the keys of a text, one per line: `NAME SCOPE,SCOPE SHA256`.
+
+    Lines may also be separated by semicolons. Empty lines and lines that start with # are skipped.
+    """
     keys: list[ApiKey] = []
     for number, line in enumerate(text.replace(";", "\n").splitlines(), 1):
         if not line.strip() or line.strip().startswith("#"):
             continue
-        found = _LINE.fullmatch(line.strip())
-        if found is None:
-            raise ConfigError(
-                f"{source}, line {number}: not `NAME SCOPES SHA256`. Make one with `turncoat new-key NAME --scopes score,read`"
-            )
-        scopes = frozenset(found["scopes"].split(","))
+        where = f"{source}, line {number}"
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            raise ConfigError(f"{where}: not `NAME SCOPES SHA256`. {_HINT}")
+        scopes = frozenset(match["scopes"].split(","))
         if unknown := scopes - set(SCOPES):
+            names = ", ".join(sorted(unknown))
+            raise ConfigError(f"{where}: unknown scope {names}; use {', '.join(SCOPES)}")
+        if match["name"] in {key.name for key in keys}:
             raise ConfigError(
-                f"{source}, line {number}: {', '.join(sorted(unknown))} is no scope; there are {', '.join(SCOPES)}"
+                f"{where}: the name {match['name']!r} is used twice. Give each key its own name"
             )
-        if found["name"] in {key.name for key in keys}:
-            raise ConfigError(
-                f"{source}, line {number}: there is a key {found['name']!r} already. Give each a name of its own"
-            )
-        keys.append(ApiKey(found["name"], scopes, found["digest"]))
+        keys.append(ApiKey(match["name"], scopes, match["digest"]))
     return keys
 
 
-def load_keys(path: Path | None) -> list[ApiKey]:
-    """The keys of a file, and those in the environment variable TURNCOAT_API_KEYS (lines, or apart by semicolons)."""
-    given = os.environ.get(KEYS_VARIABLE, "")
-    keys = parse_keys(given, KEYS_VARIABLE)
-    if given and not keys:
-        raise ConfigError(
-            f"{KEYS_VARIABLE} is set and has no keys. Unset it, or make one with `turncoat new-key NAME --scopes score,read`"
-        )
+def load_keys(path: str | Path | None) -> list[ApiKey]:
+    """Return the keys of the environment variable TURNCOAT_API_KEYS and of a file."""
+    variable = os.environ.get(KEYS_VARIABLE, "")
+    keys = parse_keys(variable, KEYS_VARIABLE)
+    if variable and not keys:
+        raise ConfigError(f"{KEYS_VARIABLE} is set but has no keys. Unset it, or add one. {_HINT}")
     if path is not None:
         try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise ConfigError(f"{path}: the keys cannot be read: {problem}") from problem
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: the keys cannot be read: {error}") from error
         keys += parse_keys(text, str(path))
         if not keys:
-            raise ConfigError(
-                f"{path}: no keys. Make one with `turncoat new-key NAME --scopes score,read`"
-            )
+            raise ConfigError(f"{path}: no keys. {_HINT}")
     return keys
 
 
 class ApiKeyAuthenticator:
-    """Lets callers in by their key."""
+    """Finds the key that a request was sent with."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        """Without keys everyone may do everything: for loopback only."""
+        """Without keys every caller may do everything; use that on loopback only."""
         self._keys = tuple(keys)
 
     @property
-    def is_open(self) -> bool:
-        """Whether no key is needed."""
-        return not self._keys
+    def needs_key(self) -> bool:
+        """Whether callers must send a key."""
+        return bool(self._keys)
 
-    def caller(self, secret: str | None) -> ApiKey | None:
-        """Whose key it is; None if nobody's. Takes as long for any wrong one."""
-        digest, found = _digest(secret or ""), None
+    def find_key(self, secret: str) -> ApiKey | None:
+        """Return the key of a secret, or None. Every wrong secret takes the same time."""
+        digest, found = _digest(secret), None
         for key in self._keys:
             if hmac.compare_digest(key.digest, digest):
                 found = key
@@ -108,28 +110,46 @@ class ApiKeyAuthenticator:
 
 @dataclass
 class RateLimiter:
-    """At most `per_second` requests a second for each caller, with bursts of a second's worth; 0 is no limit. Of one process."""
+    """Token bucket per caller: `per_second` requests, bursts of one second; 0 is no limit.
+
+    Each process counts on its own.
+    """
 
     per_second: float
-    _left: dict[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # caller: (requests left, as of when)
+    _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)  # tokens, as of when
 
-    def wait(self, caller: str) -> float:
-        """Count a request; 0 if it may go ahead, else the seconds until it may."""
+    def acquire(self, caller: str) -> float:
+        """Take a token. Returns 0, or the seconds to wait if there is none."""
         if self.per_second <= 0:
             return 0.0
-        now = time.monotonic()
-        if len(self._left) >= _MOST_CALLERS and caller not in self._left:
-            self._left.clear()
-        most = max(self.per_second, 1.0)
-        left, then = self._left.get(caller, (most, now))
-        left = min(left + (now - then) * self.per_second, most)
-        if left < 1.0:
-            self._left[caller] = (left, now)
-            return (1.0 - left) / self.per_second
-        self._left[caller] = (left - 1.0, now)
+        now, capacity = time.monotonic(), max(self.per_second, 1.0)
+        if len(self._buckets) >= _MAX_CALLERS and caller not in self._buckets:
+            self._buckets.clear()
+        tokens, updated = self._buckets.get(caller, (capacity, now))
+        tokens = min(tokens + (now - updated) * self.per_second, capacity)
+        if tokens < 1.0:
+            self._buckets[caller] = (tokens, now)
+            return (1.0 - tokens) / self.per_second
+        self._buckets[caller] = (tokens - 1.0, now)
         return 0.0
+
+
+@lru_cache(256)
+def is_loopback_url(url: bytes) -> bool:
+    """Whether the host of a URL, or of `//HOST`, is this machine's loopback interface."""
+    host = parse_host(url)
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def parse_host(url: bytes) -> str | None:
+    """Return the host name in a URL, or None if it has none."""
+    try:
+        return urlsplit(url.decode("latin-1")).hostname
+    except ValueError:
+        return None
 
 
 def _digest(secret: str) -> str:

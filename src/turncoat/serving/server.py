@@ -1,141 +1,176 @@
-"""Processes: one that serves, or several that share a port and a store."""
+"""Server processes: one parent that watches, and workers that share the port and the store.
+
+The HTTP server is granian. It limits headers, slow senders and connections by its own options; see
+docs/decisions/0013-granian-serves-http.md.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import logging.config
+import multiprocessing
 import os
+import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
-import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import uvicorn
-from starlette.applications import Starlette
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
 
 from turncoat.errors import ConfigError
-from turncoat.serving.app import create_app
 from turncoat.serving.auth import load_keys
-from turncoat.serving.protocol import PatientProtocol
-from turncoat.serving.registry import ModelRegistry
-from turncoat.serving.settings import ServiceSettings, export_settings, import_settings
-from turncoat.serving.stores import open_store
+from turncoat.serving.logs import build_log_config
+from turncoat.serving.settings import ServiceSettings
 
-_DRAIN_SECONDS = 30
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+_DRAIN_TIMEOUT_S = 30  # for requests in progress at shutdown; then workers are killed
+_MAX_HEADER_BYTES = 65_536
+_METRICS_BYTES = 16 * 1024 * 1024  # of one worker
 _ALLOCATIONS_PER_COLLECTION = 20_000
 _log = logging.getLogger("turncoat")
 
 
 def serve(settings: ServiceSettings) -> None:
-    """Serve until told to stop (SIGTERM, SIGINT); requests under way are answered first. Refuses at once what could not work."""
+    """Serve until SIGTERM or SIGINT; requests in progress are finished first.
+
+    Raises a TurncoatError if the service could not work with these settings.
+    """
     settings.check()
-    if not settings.is_loopback and not load_keys(
-        None if settings.keys_file is None else Path(settings.keys_file)
-    ):
+    if not settings.is_loopback and not load_keys(settings.keys_file):
         raise ConfigError(
-            f"host {settings.host} can be reached from other machines: set up API keys (--keys), or serve on 127.0.0.1"
+            f"host {settings.host} can be reached from other machines: "
+            "set up API keys (--keys), or serve on 127.0.0.1"
         )
-    try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        socket.create_server((settings.host, settings.port), family=family).close()
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot listen on {settings.host}, port {settings.port}: {problem.strerror}. Choose another with --port"
-        ) from problem
-    _log_to_stderr()
-    if settings.workers == 1:
-        app = _prepared(settings)
-        _say_where(settings)
-        signal.signal(
-            signal.SIGTERM, lambda *_: sys.exit(0)
-        )  # which uvicorn raises again once all is answered
-        uvicorn.Server(uvicorn.Config(app, **server_options(settings))).run()
-        return
-    ModelRegistry(
-        settings
-    )  # a bundle that cannot be trusted is refused here, not by every worker again and again
-    asyncio.run(
-        open_store(settings.store_url, create=True).close()
-    )  # nor one after the other a store that is none
-    _say_where(settings)
-    with tempfile.TemporaryDirectory(prefix="turncoat-") as shared:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared
-        export_settings(
-            msgspec.structs.replace(settings, metrics_dir=shared, parent_pid=os.getpid())
-        )
-        uvicorn.run(
-            "turncoat.serving.server:worker",
-            factory=True,
-            workers=settings.workers,
-            **server_options(settings),
-        )
+    address = _find_free_address(settings)
+    logging.config.dictConfig(build_log_config(settings.log_format))
+    with _share_metrics(settings) as settings, ProcessPoolExecutor(1) as pool:
+        pool.submit(_check_startup, settings).result()  # in a process: the parent stays small
+        pool.shutdown()
+        _log_start(settings)
+        is_stopping = multiprocessing.Event()
+        server = Granian("turncoat", address, **build_server_options(settings))
+        server.on_startup(partial(_announce_shutdown, is_stopping))
+        server.serve(target_loader=partial(_load_app, settings, is_stopping), wrap_loader=False)
 
 
-def worker() -> Starlette:
-    """The application of a worker process."""
-    _log_to_stderr()
-    _log.info("worker process %d starts", os.getpid())
-    settings = import_settings()
-    threading.Thread(target=_end_with, args=(settings.parent_pid,), daemon=True).start()
-    return _prepared(settings)
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent is gone, be it before this one came so far, as nobody else would."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _prepared(settings: ServiceSettings) -> Starlette:
-    PatientProtocol.client_timeout_s = settings.client_timeout_s
-    app = create_app(settings)
-    gc.collect()
-    gc.freeze()  # what is loaded stays, and need not be looked through again and again
-    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 50, 100)
-    return app
-
-
-def server_options(settings: ServiceSettings) -> dict[str, Any]:
-    """How uvicorn is run."""
+def build_server_options(settings: ServiceSettings) -> dict[str, Any]:
+    """Return the options of granian."""
+    timeout_ms = int(1000 * settings.idle_timeout_s)
     return {
-        "host": settings.host,
         "port": settings.port,
-        "http": PatientProtocol,
-        "loop": "auto",
-        "ws": "none",
-        "lifespan": "on",
-        "access_log": False,  # paths hold customers' names
-        "log_level": "warning",
-        "server_header": False,
-        "proxy_headers": False,
-        "limit_concurrency": settings.max_connections,
-        "timeout_graceful_shutdown": _DRAIN_SECONDS,
+        "interface": Interfaces.ASGI,
+        "workers": settings.workers,
+        "http": HTTPModes.http1,
+        "websockets": False,
+        "backpressure": settings.max_connections,
+        "http1_settings": HTTP1Settings(
+            header_read_timeout=timeout_ms, max_buffer_size=_MAX_HEADER_BYTES
+        ),
+        "log_level": LogLevels.warning,
+        "log_dictconfig": build_log_config(settings.log_format),
+        "respawn_failed_workers": True,
+        "workers_kill_timeout": _DRAIN_TIMEOUT_S,
     }
 
 
-def _say_where(settings: ServiceSettings) -> None:
-    workers = f", {settings.workers} workers" if settings.workers > 1 else ""
+def _find_free_address(settings: ServiceSettings) -> str:
+    """Return the IP address of the host. Raises a ConfigError if the port is taken."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        socket.create_server((settings.host, settings.port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}. "
+            "Choose another with --port"
+        ) from error
+    return str(address[0])
+
+
+@contextlib.contextmanager
+def _share_metrics(settings: ServiceSettings) -> Iterator[ServiceSettings]:
+    """Give several workers a folder for their metrics, in memory where the system has one."""
+    if settings.workers == 1:
+        yield settings
+        return
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = tempfile.mkdtemp(prefix="turncoat-", dir=os.environ.get("TMPDIR", memory))
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:  # or workers would end with SIGBUS
+            os.posix_fallocate(probe.fileno(), 0, settings.workers * _METRICS_BYTES)
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        yield msgspec.structs.replace(settings, metrics_dir=folder)
+    except OSError as error:
+        raise ConfigError(
+            f"workers cannot share metrics in {folder}: {error.strerror}. "
+            "Free some space, set TMPDIR to another folder, or use one worker"
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_startup(settings: ServiceSettings) -> None:
+    """Load the model and open the store once, to raise their errors before workers start."""
+    from turncoat.serving.registry import ModelRegistry
+    from turncoat.serving.stores import open_store
+
+    ModelRegistry(settings)
+    asyncio.run(open_store(settings.store_url, create=settings.create_store).close())
+
+
+def _announce_shutdown(is_stopping: Event) -> None:
+    """Set the event at SIGTERM and SIGINT, before the server handles the signal."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        handle = signal.getsignal(number)
+
+        def announce(*arguments: Any, handle: Any = handle) -> None:
+            is_stopping.set()
+            handle(*arguments)
+
+        signal.signal(number, announce)
+
+
+def _load_app(settings: ServiceSettings, is_stopping: Event) -> Starlette:
+    """Return the application of a worker process."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # until granian sets its own handlers
+        signal.signal(number, signal.SIG_DFL)
+    from turncoat.serving.app import create_app  # after PROMETHEUS_MULTIPROC_DIR is set
+
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    app = create_app(settings, is_stopping.is_set)
+    gc.collect()
+    gc.freeze()  # the model stays: do not scan it again
+    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 50, 100)
+    _log.info("worker process %d started", os.getpid())
+    return app
+
+
+def _stop_with_parent() -> None:
+    """Stop this worker when its parent process has ended, even by SIGKILL."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _log_start(settings: ServiceSettings) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    _log.info(
-        "%s at http://%s:%d (see /docs), beliefs in %s%s",
-        settings.model_path,
-        host,
-        settings.port,
-        settings.store_url,
-        workers,
-    )
-
-
-def _log_to_stderr() -> None:
-    if not _log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s turncoat: %(message)s"))
-        _log.addHandler(handler)
-        _log.setLevel(logging.INFO)
+    workers = f", {settings.workers} workers" if settings.workers > 1 else ""
+    url, store = f"http://{host}:{settings.port}", settings.store_url
+    _log.info("%s at %s (see /docs), store %s%s", Path(settings.model_path), url, store, workers)

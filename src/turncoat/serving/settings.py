@@ -1,4 +1,4 @@
-"""Settings of the live service. Worker processes receive them through an environment variable."""
+"""Settings of the live service."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ _MIN_VALUES = {
     "reload_interval_s": 0,
 }
 _ABOVE_ZERO = ("request_timeout_s", "client_timeout_s", "idle_timeout_s")
-_VARIABLE = "TURNCOAT_SERVE_SETTINGS"
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of `turncoat serve`. Secrets come from the environment only and are not kept here."""
+    """Settings of `turncoat serve`. Secrets come from the environment and are not kept here."""
 
     model_path: str  # folder of a saved detector
     store_url: str
@@ -49,8 +48,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: float = 30.0  # of log entries; 0 keeps them for ever
     max_future_s: float = 86400.0  # how far ahead of the server's clock a transaction may be
     request_timeout_s: float = 2.0  # from a complete request (or batch line) to its response
-    client_timeout_s: float = 10.0  # for a client to send its headers, a body, or more of a batch
-    idle_timeout_s: float = 60.0  # for a connection without a request
+    client_timeout_s: float = 10.0  # for a client to send a body, or more of a batch
+    idle_timeout_s: float = 10.0  # until the headers of the next request have come
     max_body_bytes: int = 1024 * 1024  # of one transaction
     max_batch_lines: int = 100_000
     max_queue_size: int = 4096  # transactions that wait to be scored
@@ -59,7 +58,6 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     reload_interval_s: float = 2.0  # between checks for a new model or calibration; 0 never checks
     log_format: str = "text"
     metrics_dir: str = ""  # where worker processes share their metrics
-    parent_pid: int = 0  # process that started the workers
 
     def check(self) -> None:
         """Validate the settings. Raises a ConfigError that names the first wrong one."""
@@ -93,16 +91,6 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
-
-
-def export_settings(settings: ServiceSettings) -> None:
-    """Put the settings into the environment, where worker processes find them."""
-    os.environ[_VARIABLE] = msgspec.json.encode(settings).decode()
-
-
-def import_settings() -> ServiceSettings:
-    """Return the settings that the parent process exported."""
-    return msgspec.json.decode(os.environ[_VARIABLE], type=ServiceSettings)
 
 
 def default_store_url(model: Path) -> str:

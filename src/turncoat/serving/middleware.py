@@ -1,0 +1,268 @@
+"""Layers around every route: errors as JSON, request ids, authentication, limits, deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import re
+from collections.abc import Callable
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from turncoat.errors import StateError, StoreError, TurncoatError
+from turncoat.serving.attempt import LateTransactionError
+from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, is_loopback_url, parse_host
+from turncoat.serving.batcher import OverloadedError
+from turncoat.serving.decoding import FieldError, InvalidJsonError
+from turncoat.serving.labels import UnknownTransactionError
+from turncoat.serving.logs import REQUEST_ID
+from turncoat.serving.responses import ErrorDetail, ErrorResponse, encode_json
+from turncoat.serving.settings import ServiceSettings
+
+ANY_SCOPE = "any"  # a route that every valid key may use
+_log = logging.getLogger("turncoat")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_COMMON_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"server", b"turncoat"),
+]
+_HTTP_KINDS = {404: "not_found", 405: "method_not_allowed"}
+
+
+class RequestError(TurncoatError):
+    """A request that is refused for its form, its caller or its rate."""
+
+    def __init__(
+        self, status: int, kind: str, message: str, retry_after_s: float | None = None
+    ) -> None:
+        """Set the status and the kind of the response."""
+        super().__init__(message)
+        self.status, self.kind, self.retry_after_s = status, kind, retry_after_s
+
+
+class DeadlineError(OverloadedError):
+    """A request that took longer than `request_timeout_s`."""
+
+    def __init__(self, timeout_s: float) -> None:
+        """Name the limit in the message."""
+        super().__init__(
+            f"no result within {timeout_s:g} seconds. Whether it was counted is open: "
+            "send it again with the same id"
+        )
+
+
+def describe_error(error: Exception) -> tuple[int, ErrorDetail, float | None]:
+    """Return the status, the detail to send, and the seconds after which to try again."""
+    if isinstance(error, RequestError):
+        return error.status, ErrorDetail(error.kind, str(error)), error.retry_after_s
+    if isinstance(error, HTTPException):
+        kind = _HTTP_KINDS.get(error.status_code, "http")
+        return error.status_code, ErrorDetail(kind, str(error.detail)), None
+    if isinstance(error, InvalidJsonError):
+        return 400, ErrorDetail("malformed", str(error)), None
+    if isinstance(error, LateTransactionError):
+        return 409, ErrorDetail("late", str(error)), None
+    if isinstance(error, FieldError):
+        return 422, ErrorDetail("invalid", str(error), error.field), None
+    if isinstance(error, UnknownTransactionError):
+        return 404, ErrorDetail("not_found", str(error)), None
+    if isinstance(error, DeadlineError):
+        return 503, ErrorDetail("timeout", str(error)), 1.0
+    if isinstance(error, OverloadedError):
+        return 503, ErrorDetail("overloaded", str(error)), 1.0
+    if isinstance(error, StoreError | StateError):  # stored data is never the sender's fault
+        return 503, ErrorDetail("store", str(error)), 1.0
+    if isinstance(error, TurncoatError):
+        return 422, ErrorDetail("invalid", str(error)), None
+    return 500, ErrorDetail("internal", "internal error; details are in the server's log"), None
+
+
+def log_error(error: Exception) -> None:
+    """Log an error that is not the sender's fault. The request itself is never logged."""
+    if isinstance(error, StoreError | StateError):
+        _log.error("%s", error)
+    elif not isinstance(error, TurncoatError | HTTPException):
+        _log.error("a request failed", exc_info=error)
+
+
+class ErrorMiddleware:
+    """Outermost layer: gives each request an id and turns exceptions into JSON responses."""
+
+    def __init__(self, app: ASGIApp, count_error: Callable[[str], None]) -> None:
+        """Call `count_error` with the kind of every error."""
+        self._app, self._count_error = app, count_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _read_request_id(scope)
+        REQUEST_ID.set(request_id)
+        has_started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                id_header = (b"x-request-id", request_id.encode())
+                message["headers"] = [*message["headers"], *_COMMON_HEADERS, id_header]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            log_error(error)
+            if has_started:  # the server closes the connection of an unfinished response
+                return
+            await self._build_response(error)(scope, receive, send_with_headers)
+
+    def _build_response(self, error: Exception) -> Response:
+        status, detail, retry_after_s = describe_error(error)
+        self._count_error(detail.kind)
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        if retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(encode_json(ErrorResponse(detail)), status, headers, "application/json")
+
+
+def _read_request_id(scope: Scope) -> str:
+    """Return the client's X-Request-ID if it is usable, otherwise a new id."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return os.urandom(8).hex()
+
+
+class AuthMiddleware:
+    """Lets a route's callers in by key, scope and rate. Puts their name into `scope["caller"]`.
+
+    Without keys only programs and pages of this machine are let in.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticator: ApiKeyAuthenticator,
+        rate_limiter: RateLimiter,
+        required_scope: str,
+        is_rate_limited: bool = True,
+    ) -> None:
+        """Protect one route."""
+        self._app, self._authenticator, self._rate_limiter = app, authenticator, rate_limiter
+        self._required_scope, self._is_rate_limited = required_scope, is_rate_limited
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or raise a RequestError."""
+        headers = dict(scope["headers"])
+        if self._authenticator.needs_key:
+            caller = self._authorize(headers)
+        else:
+            _check_local(headers)
+            caller = scope["client"][0] if scope.get("client") else "local"
+        if self._is_rate_limited and (wait_s := self._rate_limiter.acquire(caller)):
+            limit = self._rate_limiter.per_second
+            raise RequestError(
+                429, "rate_limited", f"more than {limit:g} requests per second", wait_s
+            )
+        scope["caller"] = caller
+        await self._app(scope, receive, send)
+
+    def _authorize(self, headers: dict[bytes, bytes]) -> str:
+        """Return the name of the caller's key if it has the scope."""
+        header = headers.get(b"authorization", b"")
+        secret = header[7:] if header[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
+        key = self._authenticator.find_key(secret.decode("latin-1"))
+        if key is None:
+            hint = "Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+            raise RequestError(401, "unauthorized", f"no valid API key. {hint}")
+        if self._required_scope != ANY_SCOPE and self._required_scope not in key.scopes:
+            scopes = ", ".join(sorted(key.scopes))
+            message = f"this key lacks the scope {self._required_scope}; it has {scopes}"
+            raise RequestError(403, "forbidden", message)
+        return key.name
+
+
+def _check_local(headers: dict[bytes, bytes]) -> None:
+    """Refuse web pages of other sites: by their Origin, or by a host name mapped to loopback."""
+    origin = headers.get(b"origin")
+    if origin is not None and not is_loopback_url(origin):
+        message = f"pages of {parse_host(origin)} may not use a service without keys"
+        raise RequestError(403, "forbidden", message)
+    if not is_loopback_url(b"//" + headers.get(b"host", b"localhost")):
+        message = "without keys only requests to localhost are served"
+        raise RequestError(403, "forbidden", f"{message}. Use --keys, or send `Host: localhost`")
+
+
+class LimitMiddleware:
+    """Reads the whole body within size and time limits, then runs the route with a deadline."""
+
+    def __init__(self, app: ASGIApp, settings: ServiceSettings, has_body: bool) -> None:
+        """Limit one route."""
+        self._app, self._settings, self._has_body = app, settings, has_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or raise a RequestError or DeadlineError."""
+        if self._has_body:
+            body = await read_body(scope, receive, self._settings)
+            messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+            original = receive
+
+            async def receive() -> Message:
+                return next(messages, None) or await original()
+
+        timeout_s = self._settings.request_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._app(scope, receive, send)
+        except TimeoutError:
+            raise DeadlineError(timeout_s) from None
+
+
+async def read_body(scope: Scope, receive: Receive, settings: ServiceSettings) -> bytes:
+    """Return the body. Raises a RequestError if it is too long, too slow or cut off."""
+    length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), -1)
+    check_size(length, settings, "the body")
+    try:
+        async with asyncio.timeout(settings.client_timeout_s):
+            body, has_more = await receive_body(receive)
+            if has_more:
+                pieces, size = [body], len(body)
+                while has_more:
+                    check_size(size, settings, "the body")
+                    piece, has_more = await receive_body(receive)
+                    pieces.append(piece)
+                    size += len(piece)
+                body = b"".join(pieces)
+    except TimeoutError:
+        message = f"the body took longer than {settings.client_timeout_s:g} seconds"
+        raise RequestError(408, "body_timeout", message) from None
+    check_size(len(body), settings, "the body")
+    if 0 <= len(body) < length:
+        raise ClientDisconnect
+    return body
+
+
+async def receive_body(receive: Receive) -> tuple[bytes, bool]:
+    """Return the next piece of a body, and whether more follow."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def check_size(n_bytes: int, settings: ServiceSettings, what: str) -> None:
+    """Raise a RequestError if a body or a line is longer than `max_body_bytes`."""
+    if n_bytes > settings.max_body_bytes:
+        message = f"{what} is longer than {settings.max_body_bytes:,} bytes"
+        raise RequestError(413, "too_large", message)
