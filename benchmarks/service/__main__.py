@@ -34,8 +34,9 @@ from turncoat.data import read
 from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
 from turncoat.serving.decoding import TransactionDecoder
+from turncoat.serving.maintenance import make_client_transactions
 from turncoat.serving.records import FORMAT, RecentScore, Record, pack_record
-from turncoat.serving.replaying import client_rows
+from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import RecordWrite, WriteGroup, open_store
 from turncoat.serving.updater import BeliefUpdater
 
@@ -71,16 +72,16 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
         Detector(Features(), model, supervision="anchored").fit(transactions).save(
             folder / "neural"
         )
-    bodies = [one.sent for one in client_rows(transactions, n_requests)]
+    bodies = [one.body for one in make_client_transactions(transactions, n_requests)]
     form = TransactionDecoder(detector)
     given = asyncio.run(
-        BeliefUpdater(open_store("memory://", create=True)).score_batch(
+        BeliefUpdater(open_store("memory://", create=True)).process_batch(
             detector, [form.decode(bodies[0])]
         )
     )[0]
     head = "POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
-    if isinstance(given, Exception):
-        raise given
+    if not isinstance(given, ScoredResponse):
+        raise TypeError(given)
     (folder / "requests").write_bytes(
         msgspec.msgpack.encode([head.format(len(body)).encode() + body for body in bodies])
     )

@@ -93,7 +93,7 @@ def test_the_service_responds_as_the_readme_shows(tmp_path: Path) -> None:
     ready, first, second, customer, label = map(json.loads, shown[:5])
     assert ready == {"status": "ready"}
     assert (first["duplicate"], second) == (False, {**first, "duplicate": True})
-    assert (customer["seen"], customer["belief"]) == (1, first["belief"])
+    assert (customer["n_seen"], customer["belief"]) == (1, first["belief"])
     assert (label["changed"], label["belief"]) == (True, "conditioned")
     assert shown[5].startswith("2,000 transactions replayed")
 

@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.scoring.cases import detector
-from tests.serving.cases import bundle, client, rows_of
-from tests.serving.test_updater import by_hand
+from tests.serving.helpers import bundle, client, rows_of, score_by_hand
 from turncoat import BundleError, ConfigError
 from turncoat.errors import StoreError
 from turncoat.serving.app import create_app
@@ -28,7 +27,7 @@ from turncoat.serving.auth import (
 from turncoat.serving.batch import BatchEndpoint
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import customer_key, pack_record, unpack_record
-from turncoat.serving.service import Service
+from turncoat.serving.service import Service, _decode_again
 from turncoat.serving.settings import ServiceSettings
 
 
@@ -49,7 +48,7 @@ def error(response: Any) -> tuple[int, str, str | None]:
 def test_one_by_one_and_in_a_batch_answers_are_the_librarys(model: Path) -> None:
     rows, made = rows_of("shop")[:60], detector("shop")
     form = TransactionDecoder(made)
-    scores, _ = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
+    scores, _ = score_by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
     expected = [score.probability for score in scores]
     with client(model) as talking:
         one_by_one = [talking.post("/v1/score", json=row).json() for row in rows]
@@ -61,7 +60,7 @@ def test_one_by_one_and_in_a_batch_answers_are_the_librarys(model: Path) -> None
     assert [one["probability"] for one in one_by_one] == expected
     assert batch == one_by_one
     first = one_by_one[0]
-    assert first["belief_from"] == "new"
+    assert first["belief_source"] == "new"
     assert first["model"] == made.digest_
     assert first["calibration"] == 0
     assert first["interval"][0] <= first["probability"] <= first["interval"][1]
@@ -87,7 +86,7 @@ def test_a_customer_is_remembered(model: Path) -> None:
         assert error(talking.get("/v1/customers/c4")) == (404, "not_found", None)
         answers = [talking.post("/v1/score", json=row).json() for row in rows]
         known = talking.get("/v1/customers/c4").json()
-    assert known["seen"] == 20
+    assert known["n_seen"] == 20
     assert known["belief"] == answers[-1]["belief"]
     assert known["regime"] == answers[-1]["regime"]
     assert known["recent"] == [
@@ -539,7 +538,7 @@ def test_a_batch_keeps_the_order_of_a_customer_whose_line_was_not_written(
             for line in talking.post("/v1/score/batch", content=lines).text.splitlines()
         ]
         theirs = [answer for answer in again if answer["customer"] == "c1"]
-        assert [(answer["late"], answer["seen"]) for answer in theirs] == [
+        assert [(answer["late"], answer["n_seen"]) for answer in theirs] == [
             (False, i + 1) for i in range(len(own))
         ]
     assert "gone for a moment" in caplog.text
@@ -579,7 +578,7 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
     )
     old = before.registry.current.decoder.decode(json.dumps(rows_of("shop")[0]).encode())
     now = after.registry.current.decoder.decode(json.dumps(rows_of("shop")[0]).encode())
-    taken = Service._current(old, after.registry.current)
+    taken = _decode_again(old, after.registry.current)
     assert taken.schema is now.schema
     assert str(taken.row.numbers) == str(now.row.numbers) == str(old.row.numbers[::-1])
 
@@ -629,7 +628,7 @@ def test_a_new_model_or_calibration_is_taken_up_and_a_bad_one_is_not(model: Path
         other.save(model)
         until(talking, other.digest_)
         again = talking.post("/v1/score", json={**row, "id": "next"}).json()
-        assert (again["belief_from"], again["seen"], again["model"]) == (
+        assert (again["belief_source"], again["n_seen"], again["model"]) == (
             "rebuilt",
             2,
             other.digest_,
@@ -699,7 +698,7 @@ def test_drift_and_the_documents_are_there(model: Path) -> None:
     for path in document["paths"]:
         assert path in page.text
     assert "<script" not in page.text
-    assert "which is no probability of fraud" in page.text
+    assert "not a probability of fraud" in page.text
     example = document["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"][
         "example"
     ]

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from tests.features.cases import shop_frame
 from tests.scoring.cases import data_of, detector
-from tests.serving.cases import bundle, client, rows_of
+from tests.serving.helpers import bundle, client, rows_of
 from turncoat import DataError, TurncoatError, load
 from turncoat.cli import app
 from turncoat.scoring.bundle import list_calibrations
 from turncoat.serving.auth import ApiKeyAuthenticator, load_keys
-from turncoat.serving.pseudonyms import Pseudonymiser
-from turncoat.serving.recalibrating import collect_labeled_scores
+from turncoat.serving.decoding import Pseudonymiser
+from turncoat.serving.maintenance import collect_labeled_scores
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.stores import LogEntry, open_store
 from turncoat.serving.updater import BeliefUpdater
@@ -70,7 +70,7 @@ def test_replay_warms_the_store_and_a_second_one_does_nothing(model: Path, tmp_p
         for customer in ("c0", "c7"):
             known = talking.get(f"/v1/customers/{customer}").json()
             own = np.flatnonzero(scores.customers == customer)
-            assert known["seen"] == len(own)
+            assert known["n_seen"] == len(own)
             assert known["belief"] == pytest.approx(scores.belief[own[-1]].tolist(), abs=1e-12)
             assert known["recent"][0]["probability"] == pytest.approx(
                 scores.probability[own[-1]], abs=1e-14
@@ -83,7 +83,7 @@ def test_a_replay_that_was_cut_off_goes_on(
 ) -> None:
     file, url = history(tmp_path), f"sqlite:///{tmp_path}/a.sqlite"
     calls = []
-    score = BeliefUpdater.score_batch
+    score = BeliefUpdater.process_batch
 
     async def cut_off(self: BeliefUpdater, *args: Any) -> Any:
         calls.append(1)
@@ -91,7 +91,7 @@ def test_a_replay_that_was_cut_off_goes_on(
             raise KeyboardInterrupt
         return await score(self, *args)
 
-    monkeypatch.setattr(BeliefUpdater, "score_batch", cut_off)
+    monkeypatch.setattr(BeliefUpdater, "process_batch", cut_off)
     assert (
         CliRunner().invoke(app, ["replay", str(model), str(file), "--store", url]).exit_code == 130
     )
@@ -179,7 +179,7 @@ def test_replay_can_leave_the_log_out_and_customers_unnamed(
     file = tmp_path / "detector-beliefs.sqlite"
     with sqlite3.connect(file) as db:
         assert db.execute("SELECT count(*) FROM log").fetchone() == (0,)
-    assert all(key.startswith(("c:~", "e:")) for key in _records(file))
+    assert all(key.startswith(("c:~", "p:")) for key in _records(file))
 
 
 def test_a_replayed_history_that_comes_again_live_is_known(model: Path, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_recalibration_follows_the_world_and_is_taken_up_and_taken_back(
     np.testing.assert_array_equal(load(model).regimes.mean_rates, before)
     assert [one.number for one in list_calibrations(model)] == [0, 1]
     found = json.loads(turncoat("recalibrate", model, "--list", "--json"))
-    assert [one["current"] for one in found] == [True, False]
+    assert [one["is_current"] for one in found] == [True, False]
 
 
 def test_recalibration_counts_each_outcome_once_whatever_the_order(
@@ -282,7 +282,7 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(
     assert everything.n_rows == len(answers)
     assert everything.labels.sum() == (0 if labels is None else labels.sum())
     assert len(everything.offsets) == len({answer["customer"] for answer in answers}) + 1
-    with pytest.raises(DataError, match="outcomes are frauds"):  # of which no share can be told
+    with pytest.raises(DataError, match="labels are frauds"):  # of which no share can be told
         asyncio.run(known(0.0, unreported=False))
     frauds = {
         id
@@ -297,7 +297,7 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(
     reported = asyncio.run(known(0.0, unreported=False))
     assert reported.labels.sum() == everything.labels.sum() == reported.n_rows - 1
     with pytest.raises(
-        DataError, match="within the last 115741 days"
+        DataError, match="in the last 115741 days"
     ):  # frauds among the young ones are not taken without the genuine ones
         asyncio.run(known(1e10))
     ordered = sorted(answers, key=lambda answer: (customer_key(answer["customer"]), answer["id"]))
@@ -326,7 +326,7 @@ def test_recalibration_leaves_replayed_history_out(model: Path, tmp_path: Path) 
 def test_recalibration_needs_outcomes(model: Path, tmp_path: Path) -> None:
     with client(model, f"sqlite:///{tmp_path}/detector-beliefs.sqlite") as talking:
         talking.post("/v1/score", json=rows_of("shop")[0])
-    with pytest.raises(TurncoatError, match="no outcome can be used: 0 were reported"):
+    with pytest.raises(TurncoatError, match="no label can be used: 0 were reported"):
         turncoat("recalibrate", model)
     assert load(model).calibration_.number == 0
 
@@ -401,7 +401,7 @@ def test_a_pseudonym_is_erased_by_the_name_or_as_it_is(
     turncoat("replay", model, history(tmp_path), "--pseudonymise")
     file = tmp_path / "detector-beliefs.sqlite"
     store = f"sqlite:///{file}"
-    stored = [Pseudonymiser.from_environment().of(name) for name in ("c0", "c7")]
+    stored = [Pseudonymiser.from_environment().pseudonymise(name) for name in ("c0", "c7")]
     assert CliRunner().invoke(app, ["erase", "c0", "--store", store, "--yes"]).exit_code == 1
     assert turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes").startswith(
         "c0: the record and "
@@ -435,8 +435,8 @@ def test_a_running_service_meets_an_erased_customer_anew(model: Path, tmp_path: 
             == 404
         )
         answer = talking.post("/v1/score", json=rows[5]).json()
-        assert (answer["belief_from"], answer["seen"], answer["late"]) == ("new", 1, False)
-        assert talking.get("/v1/customers/c0").json()["seen"] == 1
+        assert (answer["belief_source"], answer["n_seen"], answer["late"]) == ("new", 1, False)
+        assert talking.get("/v1/customers/c0").json()["n_seen"] == 1
 
 
 def test_a_running_service_forgets_what_it_remembers_of_an_erased_customer(
@@ -446,11 +446,11 @@ def test_a_running_service_forgets_what_it_remembers_of_an_erased_customer(
     store = f"sqlite:///{tmp_path}/beliefs.sqlite"
     row = rows_of("shop")[0]
     with client(model, store) as talking:
-        assert talking.post("/v1/score", json=row).json()["seen"] == 1
+        assert talking.post("/v1/score", json=row).json()["n_seen"] == 1
         assert talking.post("/v1/score", json=row).json()["duplicate"]
         turncoat("erase", row["who"], "--store", store, "--yes")
         again = talking.post("/v1/score", json=row).json()
-        assert (again["duplicate"], again["seen"], again["belief_from"]) == (False, 1, "new")
+        assert (again["duplicate"], again["n_seen"], again["belief_source"]) == (False, 1, "new")
 
 
 def test_an_erased_customer_can_be_replayed(model: Path, tmp_path: Path) -> None:
@@ -463,9 +463,9 @@ def test_an_erased_customer_can_be_replayed(model: Path, tmp_path: Path) -> None
     found = json.loads(turncoat("replay", model, tmp_path / "theirs.parquet", "--json"))
     assert (found["scored"], found["late"], found["duplicates"]) == (theirs.height, 0, 0)
     after = _records(file)["c:c0"]
-    assert (after.last_time, [seen.id for seen in after.ring]) == (
+    assert (after.last_time, [seen.id for seen in after.recent_ids]) == (
         before.last_time,
-        [seen.id for seen in before.ring],
+        [seen.id for seen in before.recent_ids],
     )
 
 

@@ -59,7 +59,7 @@ def told(*parts: Traffic, n_each: int = 64, **settings: Any) -> DriftReport:
     for beliefs, rows, scores in parts:
         for start, stop in pairwise([*range(0, len(rows), n_each), len(rows)]):
             made.add(beliefs[start:stop], rows[start:stop], scores[start:stop])
-    return made.report(most=D)
+    return made.report(max_features=D)
 
 
 def feature(report: DriftReport, regime: int, name: str) -> Any:
@@ -86,7 +86,7 @@ def test_that_histories_grow_longer_is_no_drift() -> None:
         rows[:, moved] += 3.0
         made = DriftMonitor(REFERENCE, None, names)
         made.add(beliefs, rows, scores)
-        report = made.report(most=D)
+        report = made.report(max_features=D)
         assert report.verdict == verdict
         assert {f.feature for regime in report.regimes for f in regime.features}.isdisjoint(
             names[:2]
@@ -137,7 +137,7 @@ def test_old_transactions_are_forgotten_by_halves() -> None:
     moved[:, 0] += 3
     for _ in range(10):  # what came before is a thousandth of all
         made.add(beliefs, moved, scores)
-    found = feature(made.report(most=D), 0, NAMES[0])
+    found = feature(made.report(max_features=D), 0, NAMES[0])
     there = ~np.isnan(rows[:, 0])
     assert found.mean_now == pytest.approx(
         np.average(moved[there, 0], weights=beliefs[there, 0]), abs=0.01
@@ -238,7 +238,7 @@ def test_the_features_that_moved_most_are_shown() -> None:
     rows[:, 9] -= 0.9
     made = monitor()
     made.add(beliefs, rows, scores)
-    for regime in made.report(most=2).regimes:
+    for regime in made.report(max_features=2).regimes:
         assert [f.feature for f in regime.features] == [NAMES[9], NAMES[2]]
     assert all(len(regime.features) == 5 for regime in made.report().regimes)
 
@@ -295,7 +295,7 @@ def test_the_monitors_of_a_folder_report_the_sum_of_all(tmp_path: Path) -> None:
     for one, part in zip(made, parts, strict=True):
         one.add(*part)
     together = told(*parts, n_each=400, half_life=1e12)
-    reports = [one.report(most=D) for one in made]
+    reports = [one.report(max_features=D) for one in made]
     assert reports[0].transactions == pytest.approx(1200)
     for report in reports:
         assert report.score.psi == pytest.approx(together.score.psi)
@@ -387,20 +387,20 @@ def test_a_new_calibration_counts_scores_anew_and_goes_on_with_the_rest(tmp_path
     beliefs, rows, scores = traffic(700, 60)
     for one in (made, late):
         one.add(beliefs, rows, scores)
-    doubled = REFERENCE.rescored(REFERENCE.beliefs @ (2 * RATES))
-    assert made.follows(REFERENCE)
+    doubled = REFERENCE.replace_scores(REFERENCE.beliefs @ (2 * RATES))
+    assert made.update_reference(REFERENCE)
     assert made.report().score.verdict == STABLE
-    assert made.follows(doubled)
+    assert made.update_reference(doubled)
     assert made.report().score.mean_now is None
     assert made.report().transactions == pytest.approx(1400)
     made.add(beliefs, rows, 2 * scores)
     report = made.report()
     assert report.score.mean_now == pytest.approx(2 * scores.mean())
     assert (report.score.verdict, report.verdict) == (STABLE, STABLE)
-    assert late.follows(doubled)
+    assert late.update_reference(doubled)
     late.add(beliefs, rows, 2 * scores)
     assert made.report() == late.report()
-    assert not made.follows(replace(REFERENCE, means=REFERENCE.means + 1))
+    assert not made.update_reference(replace(REFERENCE, means=REFERENCE.means + 1))
     for one in (made, late):
         one.close()
     again = monitor(tmp_path, doubled)  # after a restart
@@ -410,5 +410,5 @@ def test_a_new_calibration_counts_scores_anew_and_goes_on_with_the_rest(tmp_path
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot keep what drift is measured with"):
+    with pytest.raises(ConfigError, match="cannot keep its sums"):
         monitor(tmp_path / "file")

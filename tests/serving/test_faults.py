@@ -22,10 +22,9 @@ import pytest
 from examples import live_client
 
 from tests.scoring.cases import detector
-from tests.serving.cases import bundle, rows_of, transactions_of
+from tests.serving.helpers import bundle, rows_of, score_by_hand, transactions_of
 from tests.serving.process import Server, exchange, running
 from tests.serving.redis_server import RedisServer
-from tests.serving.test_updater import by_hand
 from turncoat.scoring import DetectorState
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import Record, counterparty_key, customer_key, unpack_record
@@ -121,7 +120,7 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
             assert len(answers) >= before + 150, f"round {round} answered little"
             for customer, record in records(url, [customer_key(name) for name in own]).items():
                 answered = sum(str(row["id"]) in answers for row in own[customer[2:]])
-                seen = {one.id for one in record.ring}
+                seen = {one.id for one in record.recent_ids}
                 assert all(
                     str(row["id"]) in seen
                     for row in own[customer[2:]][max(answered - 3, 0) : answered]
@@ -139,7 +138,7 @@ def test_killed_under_load_it_loses_nothing_it_answered_and_counts_nothing_twice
     made = detector("shop")
     form = TransactionDecoder(made)
     for customer, rows in own.items():
-        _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
+        _, states = score_by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
         key = customer_key(customer)
         assert records(url, [key])[key].state == states[key]
 
@@ -165,7 +164,7 @@ def test_the_example_of_a_client_loses_nothing_and_counts_nothing_twice(
         server.kill()
         server.start()
         sending.result(60)
-    assert [answer["seen"] for answer in answers] == list(range(1, len(rows) + 1))
+    assert [answer["n_seen"] for answer in answers] == list(range(1, len(rows) + 1))
 
 
 # ------------------------------------------------------------------------------------------------ the store goes away
@@ -199,7 +198,7 @@ def test_a_redis_that_goes_away_means_503_and_then_all_is_well(
     assert "turncoat_store_errors_total 0.0" not in text
     made = detector("shop")
     form = TransactionDecoder(made)
-    _, states = by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
+    _, states = score_by_hand(made, [form.decode(json.dumps(row).encode()) for row in rows])
     found = records(f"{redis_server.url}?prefix={tmp_path.name}", list(states))
     assert {key: record.state for key, record in found.items()} == states
 
@@ -261,7 +260,7 @@ def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> Non
 def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     made, some = detector("shop"), transactions_of("shop", 60)
     times = iter(np.linspace(2e9, 1e9, 70))
-    monkeypatch.setattr("turncoat.serving.attempt.time.time", lambda: float(next(times)))
+    monkeypatch.setattr("turncoat.serving.updater.time.time", lambda: float(next(times)))
 
     async def go() -> tuple[MemoryStore, list[Any]]:
         store = MemoryStore()
@@ -269,7 +268,7 @@ def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.Monkey
         given = [
             one
             for some_of in (some[i : i + 1] for i in range(len(some)))
-            for one in await updater.score_batch(made, some_of)
+            for one in await updater.process_batch(made, some_of)
         ]
         assert (
             await store.delete_entries_before(1.5e9, limit=10**6) > 0
@@ -277,7 +276,7 @@ def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.Monkey
         return store, given
 
     store, given = asyncio.run(go())
-    scores, states = by_hand(made, some)
+    scores, states = score_by_hand(made, some)
     assert [one.probability for one in given] == [score.probability for score in scores]
     found = asyncio.run(store.read_records(list(states)))
     assert {key: unpack_record(key, stored.data).state for key, stored in found.items()} == states

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.cases import bundle, rows_of
+from tests.serving.helpers import bundle, rows_of
 from tests.serving.process import Server, running
 from tests.serving.redis_server import RedisServer
 

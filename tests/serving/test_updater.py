@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from copy import copy
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,77 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scoring.cases import data_of, detector
-from tests.serving.cases import changed, transactions_of
+from tests.serving.helpers import (
+    apply_label,
+    changed,
+    count_entries,
+    decode_response,
+    process,
+    read_record,
+    read_records,
+    score_by_hand,
+    transactions_of,
+)
 from turncoat import DataError, Detector
 from turncoat.errors import CorruptRecordError, StoreError
-from turncoat.scoring import DetectorState
-from turncoat.serving.attempt import LateTransactionError, UpdatePolicy
+from turncoat.scoring.live import LiveScorer
 from turncoat.serving.decoding import FieldError, Transaction, TransactionDecoder
-from turncoat.serving.labels import report
-from turncoat.serving.records import (
-    Record,
-    counterparty_key,
-    customer_key,
-    pack_record,
-    unpack_record,
-)
-from turncoat.serving.replaying import count_replayed, raw_time, replay
+from turncoat.serving.maintenance import count_replayed, invert_time, replay
+from turncoat.serving.records import Record, counterparty_key, customer_key, pack_record
 from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import RecordWrite, WriteGroup
 from turncoat.serving.stores.memory import MemoryStore
-from turncoat.serving.updater import BeliefUpdater
+from turncoat.serving.updater import BeliefUpdater, LateTransactionError, UpdatePolicy
 
 replace = msgspec.structs.replace
-
-
-def told(given: ScoredResponse | Exception) -> dict[str, Any]:
-    assert isinstance(given, ScoredResponse), given
-    return json.loads(given.body)
-
-
-def run(
-    made: Detector,
-    batches: Sequence[Sequence[Transaction]],
-    store: MemoryStore | None = None,
-    **rules: Any,
-) -> list[dict[str, Any]]:
-    """Answers to batches given one after the other."""
-
-    async def go() -> list[ScoredResponse | Exception]:
-        updater = BeliefUpdater(store or MemoryStore(), UpdatePolicy(**rules))
-        return [one for batch in batches for one in await updater.score_batch(made, batch)]
-
-    return [told(one) for one in asyncio.run(go())]
-
-
-def records_of(store: MemoryStore) -> dict[str, Any]:
-    async def go() -> dict[str, Any]:
-        keys = {key for entry in await store.read_log(limit=10**6) for key, _ in entry.parties}
-        found = await store.read_records(sorted(keys))
-        return {key: unpack_record(key, stored.data) for key, stored in found.items()}
-
-    return asyncio.run(go())
-
-
-def by_hand(
-    made: Detector, some: Sequence[Transaction]
-) -> tuple[list[Any], dict[str, bytes | None]]:
-    """The library, with two dictionaries for a store."""
-    states: dict[str, bytes | None] = {}
-    scores = []
-    for one in some:
-        keys = (
-            customer_key(one.customer),
-            "" if one.counterparty is None else counterparty_key(one.counterparty),
-        )
-        state, score = made.score_one(
-            DetectorState(states.get(keys[0]), states.get(keys[1]) if keys[1] else None), one.row
-        )
-        states[keys[0]] = state.customer
-        if keys[1]:
-            states[keys[1]] = state.counterparty
-        scores.append(score)
-    return scores, states
 
 
 @pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
@@ -93,18 +44,18 @@ def by_hand(
 def test_the_ledger_gives_what_the_library_gives_whatever_the_batches(name: str, size: int) -> None:
     made, some = detector(name), transactions_of(name, 200)
     store = MemoryStore()
-    answers = run(made, [some[i : i + size] for i in range(0, len(some), size)], store)
-    scores, states = by_hand(made, some)
+    answers = process(made, [some[i : i + size] for i in range(0, len(some), size)], store)
+    scores, states = score_by_hand(made, some)
     assert [one["probability"] for one in answers] == [score.probability for score in scores]
     assert [tuple(one["belief"]) for one in answers] == [score.belief for score in scores]
     assert [[why["source"] for why in one["reasons"]] for one in answers] == [
         [r.source for r in score.reasons] for score in scores
     ]
-    assert {key: record.state for key, record in records_of(store).items()} == {
+    assert {key: record.state for key, record in read_records(store).items()} == {
         key: state or b"" for key, state in states.items()
     }
     assert not any(one["late"] or one["duplicate"] for one in answers)
-    assert {one["belief_from"] for one in answers} == {"new", "stored"}
+    assert {one["belief_source"] for one in answers} == {"new", "stored"}
 
 
 @pytest.mark.parametrize("late", ["keep", "apply"])
@@ -119,10 +70,10 @@ def test_it_does_not_matter_who_comes_together(late: str, data: st.DataObject) -
     sent = [replace(one, label=1) if one.id in frauds else one for one in mixed]
     cut = data.draw(st.integers(0, len(sent)))
     stores = MemoryStore(), MemoryStore()
-    together = run(made, [sent[:cut], sent[cut:]], stores[0], late=late)
-    alone = run(made, [[one] for one in sent], stores[1], late=late)
+    together = process(made, [sent[:cut], sent[cut:]], stores[0], late=late)
+    alone = process(made, [[one] for one in sent], stores[1], late=late)
     assert together == alone
-    assert records_of(stores[0]) == records_of(stores[1])
+    assert read_records(stores[0]) == read_records(stores[1])
 
 
 @pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
@@ -134,7 +85,7 @@ def test_a_replay_gives_the_filtered_scores_of_the_batch(name: str) -> None:
         async for rows, answers in replay(
             BeliefUpdater(MemoryStore(), UpdatePolicy(n_reasons=0)), made, whole
         ):
-            found[rows] = [told(one)["probability"] for one in answers]
+            found[rows] = [decode_response(one)["probability"] for one in answers]
         return found
 
     assert np.abs(asyncio.run(go()) - made.score(whole).probability).max() < 1e-14
@@ -157,9 +108,9 @@ def test_a_stopped_replay_goes_on_where_it_was_and_a_whole_one_does_nothing() ->
 
     parts, again, store = asyncio.run(go())
     assert (sum(parts), again) == (whole.n_rows, 0)
-    _, states = by_hand(made, transactions_of("shop"))
+    _, states = score_by_hand(made, transactions_of("shop"))
     customers = {
-        key: record.state for key, record in records_of(store).items() if key.startswith("c:")
+        key: record.state for key, record in read_records(store).items() if key.startswith("c:")
     }
     assert customers.keys() == {key for key in states if key.startswith("c:")}
 
@@ -172,7 +123,7 @@ def test_times_come_back_as_they_were_whatever_their_unit(unit: str) -> None:
     schema = Schema(customer=("who",), time="at", continuous=("paid",), time_unit=unit)
     for number in np.random.default_rng(0).integers(0, 10**6, 300).tolist():
         seconds = parse_time(schema, {"at": number})
-        assert parse_time(schema, {"at": raw_time(schema, seconds)}) == seconds
+        assert parse_time(schema, {"at": invert_time(schema, seconds)}) == seconds
 
 
 # ------------------------------------------------------------------------------------------------ duplicates
@@ -185,22 +136,22 @@ def test_the_same_transaction_again_gets_the_first_answer_and_changes_nothing(
     made, some = detector("shop"), transactions_of("shop", 40)
     store, other = MemoryStore(), MemoryStore()
     twice = [one for each in some for one in (each, each)]
-    answers = run(made, [twice] if together else [[one] for one in twice], store)
-    once = run(made, [some], other)
+    answers = process(made, [twice] if together else [[one] for one in twice], store)
+    once = process(made, [some], other)
     for first, second, plain in zip(answers[::2], answers[1::2], once, strict=True):
         assert first == plain
         assert second == {**first, "duplicate": True}
-    assert records_of(store) == records_of(other)
-    assert asyncio.run(count(store)) == len(some)
+    assert read_records(store) == read_records(other)
+    assert count_entries(store) == len(some)
 
 
 @pytest.mark.parametrize("late", ["keep", "apply", "refuse"])
 def test_a_duplicate_is_known_in_its_own_batch_however_long_ago_it_was_there(late: str) -> None:
     own = [changed(transactions_of("shop", 1)[0], id=f"t{i}", at=1000.0 * i) for i in range(22)]
     store = MemoryStore()
-    answers = run(detector("shop"), [[*own, own[0]]], store, late=late)
+    answers = process(detector("shop"), [[*own, own[0]]], store, late=late)
     assert answers[-1] == {**answers[0], "duplicate": True}
-    assert asyncio.run(count(store)) == 22
+    assert count_entries(store) == 22
 
 
 def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> None:
@@ -212,25 +163,21 @@ def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> Non
 
     async def go() -> list[list[dict[str, Any]]]:
         store = MemoryStore()
-        updater = BeliefUpdater(store, max_cached=100)
-        first = await updater.score_batch(made, some)
+        updater = BeliefUpdater(store)
+        first = await updater.process_batch(made, some)
         for key in some[0].keys:
             await store.erase(key)
-        again = await updater.score_batch(made, [some[0]])
-        rest = await updater.score_batch(made, some[1:])
-        return [[told(one) for one in given] for given in (first, again, rest)]
+        again = await updater.process_batch(made, [some[0]])
+        rest = await updater.process_batch(made, some[1:])
+        return [[decode_response(one) for one in given] for given in (first, again, rest)]
 
     first, again, rest = asyncio.run(go())
     assert [answer["duplicate"] for answer in (*again, *rest)] == [False] * 3
     assert (
-        [answer["seen"] for answer in (*again, *rest)]
-        == [answer["seen"] for answer in first]
+        [answer["n_seen"] for answer in (*again, *rest)]
+        == [answer["n_seen"] for answer in first]
         == [1, 2, 3]
     )
-
-
-async def count(store: MemoryStore) -> int:
-    return len(await store.read_log(limit=10**6))
 
 
 def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_counted_twice() -> (
@@ -240,35 +187,30 @@ def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_c
     some = [one for one in transactions_of("shop") if one.customer == "c1"]
     assert len(some) > 20
     store = MemoryStore()
-    first, *_ = run(made, [some], store, ring=4)
-    before = records_of(store)[customer_key("c1")]
-    assert len(before.ring) == 4
-    assert run(made, [[some[0]]], store, ring=4) == [{**first, "duplicate": True}]
+    first, *_ = process(made, [some], store, n_recent_ids=4)
+    before = read_records(store)[customer_key("c1")]
+    assert len(before.recent_ids) == 4
+    assert process(made, [[some[0]]], store, n_recent_ids=4) == [{**first, "duplicate": True}]
     asyncio.run(store.delete_entries_before(np.inf, 10**6))
-    [again] = run(made, [[some[0]]], store, ring=4)
-    assert (again["late"], again["duplicate"], again["belief_from"]) == (True, False, "current")
-    assert records_after(store, "c1").state == before.state
+    [again] = process(made, [[some[0]]], store, n_recent_ids=4)
+    assert (again["late"], again["duplicate"], again["belief_source"]) == (True, False, "current")
+    assert read_record(store, "c1").state == before.state
     asyncio.run(store.delete_entries_before(np.inf, 10**6))
-    [last] = run(made, [[some[-1]]], store, ring=4)
+    [last] = process(made, [[some[-1]]], store, n_recent_ids=4)
     assert last["duplicate"]
     assert last["id"] == some[-1].id
     assert "reasons" not in last
-
-
-def records_after(store: MemoryStore, customer: str) -> Any:
-    key = customer_key(customer)
-    return unpack_record(key, asyncio.run(store.read_records([key]))[key].data)
 
 
 def test_many_transactions_of_one_moment_are_told_apart_however_short_the_ring() -> None:
     made, one = detector("shop"), transactions_of("shop", 1)[0]
     some = [replace(one, id=f"n{i}") for i in range(50)]
     store = MemoryStore()
-    run(made, [some], store, ring=2)
-    assert all(answer["duplicate"] for answer in run(made, [some], store, ring=2))
+    process(made, [some], store, n_recent_ids=2)
+    assert all(answer["duplicate"] for answer in process(made, [some], store, n_recent_ids=2))
     later = changed(one, id="later", at=one.time + 1)
-    run(made, [[later]], store, ring=2)
-    assert len(records_after(store, one.customer).ring) == 2
+    process(made, [[later]], store, n_recent_ids=2)
+    assert len(read_record(store, one.customer).recent_ids) == 2
 
 
 # ------------------------------------------------------------------------------------------------ late
@@ -277,27 +219,27 @@ def test_many_transactions_of_one_moment_are_told_apart_however_short_the_ring()
 def test_a_late_transaction_meets_the_belief_it_would_have_met_and_moves_nothing() -> None:
     made = detector("shop")
     some = [one for one in transactions_of("shop") if one.customer == "c2"][:12]
-    scores, _ = by_hand(made, some)
+    scores, _ = score_by_hand(made, some)
     for held_back in (0, 3, 7, 10):
         rest = [one for i, one in enumerate(some) if i != held_back]
         for together in (True, False):
             store = MemoryStore()
             batches = [[*rest, some[held_back]]] if together else [rest, [some[held_back]]]
-            late = run(made, batches, store)[-1]
+            late = process(made, batches, store)[-1]
             if some[held_back].time < rest[-1].time:
                 assert late["late"]
-                assert late["belief_from"] == ("new" if held_back == 0 else "logged")
-                assert late["seen"] == held_back + 1
-                alone, _ = by_hand(made, some[: held_back + 1])
+                assert late["belief_source"] == ("new" if held_back == 0 else "logged")
+                assert late["n_seen"] == held_back + 1
+                alone, _ = score_by_hand(made, some[: held_back + 1])
                 if some[held_back].counterparty is None:
                     assert (
                         late["belief"] == list(alone[-1].belief) == list(scores[held_back].belief)
                     )
-            assert records_after(store, "c2").last_time == some[-1].time
+            assert read_record(store, "c2").last_time == some[-1].time
             without = MemoryStore()
-            run(made, [rest], without)
-            assert records_after(store, "c2").state == records_after(without, "c2").state
-            again = run(made, [[some[held_back]]], store)[0]
+            process(made, [rest], without)
+            assert read_record(store, "c2").state == read_record(without, "c2").state
+            again = process(made, [[some[held_back]]], store)[0]
             assert again == {**late, "duplicate": True}
 
 
@@ -314,11 +256,11 @@ def test_a_late_transaction_meets_the_counterparty_as_it_was_too() -> None:
         replace(own[-1], id="x", customer=held_back.customer)
     ]
     store = MemoryStore()
-    run(made, [rest], store)
-    [late] = run(made, [[held_back]], store)
+    process(made, [rest], store)
+    [late] = process(made, [[held_back]], store)
     assert late["late"]
-    assert late["counterparty_from"] == "logged"
-    expected, _ = by_hand(made, own[:10])
+    assert late["counterparty_source"] == "logged"
+    expected, _ = score_by_hand(made, own[:10])
     assert late["belief"] == pytest.approx(list(expected[-1].belief), abs=1e-12)
 
 
@@ -327,9 +269,9 @@ def test_many_late_ones_all_meet_the_same_belief() -> None:
     one = next(one for one in transactions_of("shop") if one.counterparty is None)
     first, last = changed(one, id="first", at=0.0), changed(one, id="last", at=1e6)
     store = MemoryStore()
-    run(made, [[first, last]], store)
-    late = run(made, [[changed(one, id=f"late {i}", at=5000.0)] for i in range(120)], store)
-    assert {(answer["belief_from"], answer["seen"]) for answer in late} == {("logged", 2)}
+    process(made, [[first, last]], store)
+    late = process(made, [[changed(one, id=f"late {i}", at=5000.0)] for i in range(120)], store)
+    assert {(answer["belief_source"], answer["n_seen"]) for answer in late} == {("logged", 2)}
     assert len({tuple(answer["belief"]) for answer in late}) == 1
 
 
@@ -338,7 +280,7 @@ def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
     form = TransactionDecoder(made)
 
     def at(customer: str, time: float) -> Transaction:
-        sent = json.loads(some[0].sent) | {
+        sent = json.loads(some[0].body) | {
             "CUSTOMER_ID": customer,
             "TERMINAL_ID": "7",
             "TX_DATETIME": made.calibration_.time_range[0] + time,
@@ -348,7 +290,7 @@ def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
 
     async def go() -> dict[str, Any]:
         updater = BeliefUpdater(MemoryStore())
-        await updater.score_batch(
+        await updater.process_batch(
             made,
             [
                 at("a", 10.0),
@@ -357,15 +299,15 @@ def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
                 at("d", 12.0),
             ],
         )
-        await report(
+        await apply_label(
             updater, made, "a", "a10.0", 1
         )  # which says of a transaction at 10 what the record is now
-        [late] = await updater.score_batch(made, [at("c", 15.0)])
-        return told(late)
+        [late] = await updater.process_batch(made, [at("c", 15.0)])
+        return decode_response(late)
 
     late = asyncio.run(go())
-    expected, _ = by_hand(made, [at("a", 10.0), at("c", 15.0)])
-    assert late["counterparty_from"] == "logged"
+    expected, _ = score_by_hand(made, [at("a", 10.0), at("c", 15.0)])
+    assert late["counterparty_source"] == "logged"
     assert late["probability"] == pytest.approx(expected[-1].probability, abs=1e-12)
     assert [(why["text"], why["log_odds"]) for why in late["reasons"]] == [
         (why.text, why.log_odds) for why in expected[-1].reasons
@@ -377,13 +319,13 @@ def test_late_transactions_can_be_applied_or_refused() -> None:
     some = [one for one in transactions_of("shop") if one.customer == "c3"][:6]
     mixed = [some[0], some[2], some[1], *some[3:]]
     store = MemoryStore()
-    applied = run(made, [mixed], store, late="apply")
-    _, states = by_hand(made, mixed)
+    applied = process(made, [mixed], store, late="apply")
+    _, states = score_by_hand(made, mixed)
     assert [one["late"] for one in applied] == [False, False, True, False, False, False]
-    assert records_after(store, "c3").state == states[customer_key("c3")]
+    assert read_record(store, "c3").state == states[customer_key("c3")]
 
     async def refused() -> list[ScoredResponse | Exception]:
-        return await BeliefUpdater(MemoryStore(), UpdatePolicy(late="refuse")).score_batch(
+        return await BeliefUpdater(MemoryStore(), UpdatePolicy(late="refuse")).process_batch(
             made, mixed
         )
 
@@ -408,26 +350,26 @@ def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_neve
     old, new = detector("ieee"), detector("ieee", "point")
     some = transactions_of("ieee", 150)
     store = MemoryStore()
-    run(old, [some[:-20]], store)
-    answers = run(new, [some[-20:]], store)
-    fresh = run(new, [some], MemoryStore())[-20:]
+    process(old, [some[:-20]], store)
+    answers = process(new, [some[-20:]], store)
+    fresh = process(new, [some], MemoryStore())[-20:]
     known = {one.customer for one in some[:-20]}
     for one, answer, expected in zip(some[-20:], answers, fresh, strict=True):
         assert answer["belief"] == expected["belief"]
-        assert answer["seen"] == expected["seen"]
+        assert answer["n_seen"] == expected["n_seen"]
         assert answer["model"] == new.digest_
-        assert answer["belief_from"] in (
+        assert answer["belief_source"] in (
             ("rebuilt", "stored") if one.customer in known else ("new", "stored")
         )
-    assert "rebuilt" in {answer["belief_from"] for answer in answers}
+    assert "rebuilt" in {answer["belief_source"] for answer in answers}
 
     store = MemoryStore()
-    run(old, [some[:-20]], store)
+    process(old, [some[:-20]], store)
     asyncio.run(store.delete_entries_before(np.inf, 10**6))
-    for one, answer in zip(some[-20:], run(new, [some[-20:]], store), strict=True):
-        if answer["belief_from"] == "restarted":
+    for one, answer in zip(some[-20:], process(new, [some[-20:]], store), strict=True):
+        if answer["belief_source"] == "restarted":
             assert one.customer in known
-            assert answer["seen"] == 1
+            assert answer["n_seen"] == 1
             break
     else:
         pytest.fail("no belief was restarted")
@@ -437,13 +379,13 @@ def test_a_counterparty_is_rebuilt_exactly() -> None:
     old, new = detector("handbook"), detector("handbook", "point")
     some = transactions_of("handbook", 300)
     store, fresh = MemoryStore(), MemoryStore()
-    run(old, [some[:-1]], store)
-    run(new, [some[:-1]], fresh)
-    [answer] = run(new, [[some[-1]]], store)
-    run(new, [[some[-1]]], fresh)
-    assert answer["counterparty_from"] == "rebuilt"
+    process(old, [some[:-1]], store)
+    process(new, [some[:-1]], fresh)
+    [answer] = process(new, [[some[-1]]], store)
+    process(new, [[some[-1]]], fresh)
+    assert answer["counterparty_source"] == "rebuilt"
     key = counterparty_key(str(some[-1].counterparty))
-    assert records_of(store)[key].state == records_of(fresh)[key].state
+    assert read_records(store)[key].state == read_records(fresh)[key].state
 
 
 def test_what_labels_taught_is_rebuilt_too() -> None:
@@ -457,20 +399,20 @@ def test_what_labels_taught_is_rebuilt_too() -> None:
 
     async def go(made: Detector, store: MemoryStore, policy: UpdatePolicy = UpdatePolicy()) -> None:  # noqa: B008
         updater = BeliefUpdater(store, policy)
-        await updater.score_batch(made, some[:-1])
-        await report(updater, made, "c1", some[-2].id, 1)
+        await updater.process_batch(made, some[:-1])
+        await apply_label(updater, made, "c1", some[-2].id, 1)
 
     asyncio.run(go(old, store))
     asyncio.run(go(new, fresh))
-    [answer] = run(new, [[some[-1]]], store)
-    run(new, [[some[-1]]], fresh)
-    assert answer["belief_from"] == answer["counterparty_from"] == "rebuilt" or some[
+    [answer] = process(new, [[some[-1]]], store)
+    process(new, [[some[-1]]], fresh)
+    assert answer["belief_source"] == answer["counterparty_source"] == "rebuilt" or some[
         -1
     ].counterparty not in {one.counterparty for one in some[:-1]}
     key = counterparty_key(str(some[-2].counterparty))
     if some[-1].counterparty == some[-2].counterparty:
-        assert records_of(store)[key].state == records_of(fresh)[key].state
-    [untaught] = run(new, [some], MemoryStore())[-1:]
+        assert read_records(store)[key].state == read_records(fresh)[key].state
+    [untaught] = process(new, [some], MemoryStore())[-1:]
     assert answer["belief"] != untaught["belief"]
 
 
@@ -485,14 +427,14 @@ def test_a_label_that_comes_before_the_next_transaction_is_not_lost_on_a_new_mod
 
     async def go(first: Detector, store: MemoryStore) -> Any:
         updater = BeliefUpdater(store)
-        await updater.score_batch(first, some)
-        return await report(updater, new, "c1", some[-1].id, 1)
+        await updater.process_batch(first, some)
+        return await apply_label(updater, new, "c1", some[-1].id, 1)
 
     outcome = asyncio.run(go(old, store))
     asyncio.run(go(new, fresh))
     assert (outcome.belief, outcome.counterparty) == ("conditioned", "fraud reported")
     key = counterparty_key(str(some[-1].counterparty))
-    assert records_of(store)[key].state == records_of(fresh)[key].state
+    assert read_records(store)[key].state == read_records(fresh)[key].state
 
 
 def test_a_late_one_after_a_new_model_meets_a_rebuilt_belief() -> None:
@@ -503,11 +445,11 @@ def test_a_late_one_after_a_new_model_meets_a_rebuilt_belief() -> None:
     )
     own = [one for one in own if one.customer == busiest]
     store = MemoryStore()
-    run(old, [[*own[:-2], own[-1]]], store)
-    [late] = run(new, [[own[-2]]], store)
+    process(old, [[*own[:-2], own[-1]]], store)
+    [late] = process(new, [[own[-2]]], store)
     if own[-2].time < own[-1].time:
-        expected, _ = by_hand(new, own[:-1])
-        assert (late["late"], late["belief_from"]) == (True, "rebuilt")
+        expected, _ = score_by_hand(new, own[:-1])
+        assert (late["late"], late["belief_source"]) == (True, "rebuilt")
         assert late["belief"] == list(expected[-1].belief)
 
 
@@ -526,7 +468,7 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
             assert await store.write(
                 [WriteGroup([RecordWrite(customer_key(some[0].customer), 0, damage)])]
             )
-            return await BeliefUpdater(store).score_batch(made, some)
+            return await BeliefUpdater(store).process_batch(made, some)
 
         found = asyncio.run(go())
         for one, answer in zip(some, found, strict=True):
@@ -543,13 +485,15 @@ def test_the_first_answer_is_found_however_many_labels_came_since() -> None:
 
     async def go() -> tuple[Any, ...]:
         updater = BeliefUpdater(MemoryStore(), UpdatePolicy(late="apply"))
-        first, *_ = [(await updater.score_batch(made, [one]))[0] for one in own]
-        outcomes = [await report(updater, made, "c1", own[0].id, (i + 1) % 2) for i in range(120)]
-        return first, outcomes, (await updater.score_batch(made, [own[0]]))[0]
+        first, *_ = [(await updater.process_batch(made, [one]))[0] for one in own]
+        outcomes = [
+            await apply_label(updater, made, "c1", own[0].id, (i + 1) % 2) for i in range(120)
+        ]
+        return first, outcomes, (await updater.process_batch(made, [own[0]]))[0]
 
     first, outcomes, again = asyncio.run(go())
     assert all(outcome.changed for outcome in outcomes)
-    assert told(again) == told(first) | {"duplicate": True}
+    assert decode_response(again) == decode_response(first) | {"duplicate": True}
 
 
 def test_late_ones_however_many_do_not_make_the_latest_count_twice() -> None:
@@ -560,7 +504,7 @@ def test_late_ones_however_many_do_not_make_the_latest_count_twice() -> None:
     late = [replace(one, id=f"late {i}", time=one.time - 5000.0 + i / 10) for i in range(4100)]
     store = MemoryStore()
     batches = [[one], *([late[i : i + 500] for i in range(0, len(late), 500)]), [one]]
-    first, *others, again = run(made, batches, store, n_reasons=0)
+    first, *others, again = process(made, batches, store, n_reasons=0)
     assert all(answer["late"] for answer in others)
     assert again == first | {"duplicate": True}
 
@@ -574,15 +518,15 @@ def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
         updater = BeliefUpdater(store)
         other = detector("shop")
         form = TransactionDecoder(other)
-        await updater.score_batch(
+        await updater.process_batch(
             other,
             [form.decode(json.dumps({"id": "1", "who": some[0].customer, "at": 5.0}).encode())],
         )
-        return await updater.score_batch(made, some)
+        return await updater.process_batch(made, some)
 
-    answers = [told(one) for one in asyncio.run(go())]
-    assert answers[0]["belief_from"] == "restarted"
-    assert {one["belief_from"] for one in answers[1:]} <= {"new", "stored"}
+    answers = [decode_response(one) for one in asyncio.run(go())]
+    assert answers[0]["belief_source"] == "restarted"
+    assert {one["belief_source"] for one in answers[1:]} <= {"new", "stored"}
 
 
 # ------------------------------------------------------------------------------------------------ refusals and rivals
@@ -590,20 +534,20 @@ def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
 
 @pytest.mark.parametrize("problem", [DataError("column 'paid': too much"), ZeroDivisionError()])
 def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(
-    problem: Exception,
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, some = copy(detector("shop")), transactions_of("shop", 10)
-    steps = made.steps
+    made, some = detector("shop"), transactions_of("shop", 10)
+    advance = LiveScorer.advance
 
-    def fails_at_the_fifth(states: Any, rows: Any, *more: Any) -> Any:
+    def fail_at_the_fifth(self: LiveScorer, states: Any, rows: Any, *more: Any) -> Any:
         if any(row is some[4].row for row in rows):
             raise problem
-        return steps(states, rows, *more)
+        return advance(self, states, rows, *more)
 
-    made.steps = fails_at_the_fifth
+    monkeypatch.setattr(LiveScorer, "advance", fail_at_the_fifth)
 
     async def go() -> list[ScoredResponse | Exception]:
-        return await BeliefUpdater(MemoryStore()).score_batch(made, some)
+        return await BeliefUpdater(MemoryStore()).process_batch(made, some)
 
     found = asyncio.run(go())
     if isinstance(problem, DataError):
@@ -611,11 +555,11 @@ def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(
         assert found[4].field == "paid"
     else:
         assert found[4] is problem
-    made.steps = steps
-    plain = run(made, [[*some[:4], *some[5:]]])
-    assert [told(one)["probability"] for one in found if isinstance(one, ScoredResponse)] == [
-        one["probability"] for one in plain
-    ]
+    monkeypatch.undo()
+    plain = process(made, [[*some[:4], *some[5:]]])
+    assert [
+        decode_response(one)["probability"] for one in found if isinstance(one, ScoredResponse)
+    ] == [one["probability"] for one in plain]
 
 
 class Contested(MemoryStore):
@@ -628,7 +572,7 @@ class Contested(MemoryStore):
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         if self.times > 0:
             self.times -= 1
-            await BeliefUpdater(self).score_batch(
+            await BeliefUpdater(self).process_batch(
                 self.made, [replace(self.rival, id=f"rival {self.times}")]
             )
         return await super().write(groups)
@@ -650,9 +594,9 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
                 self.busy = False
 
     store = Once(3, one, made)
-    [answer] = run(made, [[one]], store)
-    assert answer["seen"] == 4
-    assert asyncio.run(count(store)) == 4
+    [answer] = process(made, [[one]], store)
+    assert answer["n_seen"] == 4
+    assert count_entries(store) == 4
 
     class Busy(MemoryStore):
         """Somebody else has one of the customers in hand for a while."""
@@ -677,7 +621,7 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
     lonely = [replace(other, counterparty=None) for other in transactions_of("shop", 30)]
     theirs = sum(other.customer == one.customer for other in lonely)
     store = Busy()
-    answers = run(made, [lonely], store)
+    answers = process(made, [lonely], store)
     assert store.sizes == [
         30,
         theirs,
@@ -685,7 +629,7 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
         theirs,
     ]  # who is not in the way of others is not tried again
     assert [answer["probability"] for answer in answers] == [
-        score.probability for score in by_hand(made, lonely)[0]
+        score.probability for score in score_by_hand(made, lonely)[0]
     ]
 
     class Failing(Busy):
@@ -694,7 +638,7 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
                 raise StoreError("gone")
             return await super().write(groups)
 
-    found = asyncio.run(BeliefUpdater(Failing()).score_batch(made, lonely))
+    found = asyncio.run(BeliefUpdater(Failing()).process_batch(made, lonely))
     assert [isinstance(given, StoreError) for given in found] == [
         other.customer == one.customer for other in lonely
     ]
@@ -705,4 +649,4 @@ def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
             return [False] * len(groups)
 
     with pytest.raises(StoreError, match="in a row"):
-        run(made, [[one]], Hopeless())
+        process(made, [[one]], Hopeless())

@@ -21,7 +21,7 @@ from turncoat.errors import ConfigError
 if TYPE_CHECKING:
     from turncoat import Detector
     from turncoat.data.transactions import Transactions
-    from turncoat.serving.pseudonyms import Pseudonymiser
+    from turncoat.serving.decoding import Pseudonymiser
 
 _STORE_HELP = (
     "`sqlite:///FILE` or `redis://HOST:PORT/DB`; by default the SQLite file MODEL-beliefs.sqlite."
@@ -182,7 +182,7 @@ def replay(
     """
     from turncoat import load
     from turncoat.data import read_for_scoring
-    from turncoat.serving.pseudonyms import Pseudonymiser
+    from turncoat.serving.decoding import Pseudonymiser
     from turncoat.serving.settings import default_store_url
 
     pseudonyms = Pseudonymiser.from_environment() if pseudonymise else None
@@ -216,12 +216,11 @@ async def _replay(
     log: bool,
     pseudonyms: Pseudonymiser | None,
 ) -> dict[str, Any]:
-    from turncoat.serving.attempt import UpdatePolicy
-    from turncoat.serving.replaying import count_replayed
-    from turncoat.serving.replaying import replay as run
+    from turncoat.serving.maintenance import count_replayed
+    from turncoat.serving.maintenance import replay as run
     from turncoat.serving.responses import ScoredResponse
     from turncoat.serving.stores import open_store
-    from turncoat.serving.updater import BeliefUpdater
+    from turncoat.serving.updater import BeliefUpdater, UpdatePolicy
 
     opened = open_store(url, create=True)
     try:
@@ -368,7 +367,7 @@ def recalibrate(
 
 
 async def _known(detector: Detector, url: str, delay: float, unreported: bool) -> Any:
-    from turncoat.serving.recalibrating import collect_labeled_scores
+    from turncoat.serving.maintenance import collect_labeled_scores
     from turncoat.serving.stores import open_store
 
     opened = open_store(url)
@@ -403,10 +402,12 @@ def erase(
 
     `turncoat erase c17 c18 --store redis://127.0.0.1:6379/0 --pseudonymise --yes`
     """
-    from turncoat.serving.pseudonyms import Pseudonymiser
+    from turncoat.serving.decoding import Pseudonymiser
 
     pseudonyms = Pseudonymiser.from_environment() if pseudonymise else None
-    stored_as = {name: name if pseudonyms is None else pseudonyms.of(name) for name in names}
+    stored_as = {
+        name: name if pseudonyms is None else pseudonyms.pseudonymise(name) for name in names
+    }
     if not yes:
         typer.confirm(f"Erase {', '.join(stored_as)} from {store} for ever?", abort=True, err=True)
     if not asyncio.run(_erase(stored_as, store)):
@@ -423,7 +424,7 @@ def erase(
 
 async def _erase(stored_as: dict[str, str], url: str) -> int:
     """How many customers something was stored of."""
-    from turncoat.serving.erasing import erase_customer, wait_for_cache_expiry
+    from turncoat.serving.maintenance import erase_customer
     from turncoat.serving.stores import open_store
 
     n_found = 0
@@ -438,7 +439,6 @@ async def _erase(stored_as: dict[str, str], url: str) -> int:
                 )
             else:
                 typer.echo(f"{name}: nothing was stored")
-        await wait_for_cache_expiry()
         return n_found
     finally:
         await opened.close()

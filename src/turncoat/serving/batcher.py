@@ -1,161 +1,160 @@
-"""Requests in line: all that wait are scored together and written in one instant, in the order they came."""
+"""A queue in front of the belief updater: requests that wait together are processed together."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from turncoat.errors import StoreError, TurncoatError
-from turncoat.serving.decoding import Transaction
-from turncoat.serving.responses import ScoredResponse
+from turncoat.serving.decoding import Label, Transaction
 
-_LANES = 2  # while one batch is being written, the next is scored
-_IDLE_TURNS = 2  # of the loop, after which nobody else is at the door
-_FEW = 8  # transactions that are not worth a batch of their own
+_IDLE_TURNS = 2  # turns of the event loop without a new request before a batch starts
 
-Work = Callable[[Sequence[Transaction]], Awaitable[list[ScoredResponse | Exception]]]
+Item = Transaction | Label
+Process = Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]
 
 
 class OverloadedError(TurncoatError):
-    """More is waiting than can be answered soon, or the service is ending."""
+    """The service cannot process the request now. It may be sent again."""
 
 
 class ShuttingDownError(OverloadedError):
-    """What the server has no time for any more."""
+    """The service is shutting down."""
 
     def __init__(self) -> None:
-        """Always the same."""
-        super().__init__(
-            "the service is ending: this and what comes after it is not scored. Send it again"
-        )
+        """Use the one message."""
+        super().__init__("the service is shutting down and did not process this. Send it again")
 
 
 class OutOfOrderError(OverloadedError):
-    """A transaction that would be before another one when that is sent again."""
+    """An earlier request of the same customer was not processed."""
 
     def __init__(self) -> None:
-        """Always the same."""
+        """Use the one message."""
         super().__init__(
-            "an earlier transaction of this customer was not written. Send both again, in order"
+            "an earlier request of this customer was not processed. Send both again, in order"
         )
 
 
-RETRYABLE_ERRORS = (
-    StoreError,
-    OverloadedError,
-)  # what is no reason not to send a transaction again
+RETRYABLE_ERRORS = (StoreError, OverloadedError)  # the same request may succeed later
 
 
-class _Waiting(NamedTuple):
-    """A transaction in line."""
+class _Queued(NamedTuple):
+    """A request in the queue."""
 
-    one: Transaction
-    answer: asyncio.Future[ScoredResponse]
-    after: asyncio.Future[ScoredResponse] | None  # the answer to the one before it
+    item: Item
+    response: asyncio.Future[Any]
 
-    def is_overtaking(self) -> bool:
-        """Whether the one before it has to be sent again."""
-        before = self.after
-        return (
-            before is not None
-            and before.done()
-            and not before.cancelled()
-            and isinstance(before.exception(), RETRYABLE_ERRORS)
-        )
+    def set_exception(self, problem: Exception) -> None:
+        if not self.response.done():
+            self.response.set_exception(problem)
 
 
 class MicroBatcher:
-    """Gives what waits to `work`, as many at a time as have come."""
+    """Passes queued requests to `process` in order, one batch at a time, as many as have come.
 
-    def __init__(self, work: Work, max_batch_size: int = 64, max_queue_size: int = 4096) -> None:
-        """To be started with `run`."""
-        self._work, self._max_batch_size, self._max_queue_size = (
-            work,
-            max_batch_size,
-            max_queue_size,
-        )
-        self._waiting: deque[_Waiting] = deque()
-        self._something = asyncio.Event()
-        self._ending = False
-        self._n_busy = 0  # lanes at work
+    A request whose future is cancelled (the sender has left, or its deadline has passed) before
+    its batch starts is dropped. Requests of the same customer that wait behind one that was
+    dropped, or that should be sent again, fail with it: sent again in order, none is late.
+    """
+
+    def __init__(
+        self, process: Process, max_batch_size: int = 64, max_queue_size: int = 4096
+    ) -> None:
+        """`process` returns one response, or exception, for each request. `run` starts it."""
+        self._process = process
+        self._max_batch_size, self._max_queue_size = max_batch_size, max_queue_size
+        self._queue: deque[_Queued] = deque()
+        self._has_work = asyncio.Event()
+        self._is_closing = self._has_cancelled = False
 
     def __len__(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
+        """Return how many requests wait."""
+        return len(self._queue)
 
-    def submit(
-        self, one: Transaction, after: asyncio.Future[ScoredResponse] | None = None
-    ) -> asyncio.Future[ScoredResponse]:
-        """Join the line: the answer comes once it is written, or what went wrong is raised.
+    def submit(self, item: Item, after: asyncio.Future[Any] | None = None) -> asyncio.Future[Any]:
+        """Queue a request; the future gets its response after the write, or the exception.
 
-        One that comes `after` another is not scored if that could not be written, since it would be before it when both are sent again.
+        If the request `after` has failed already and should be sent again, so should this one.
         """
-        if self._ending:
+        if self._is_closing:
             raise ShuttingDownError
-        if len(self._waiting) >= self._max_queue_size:
-            raise OverloadedError(f"{len(self._waiting):,} transactions are waiting already")
-        answer: asyncio.Future[ScoredResponse] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(one, answer, after))
-        self._something.set()
-        return answer
+        if after is not None and after.done() and _should_resend(after):
+            raise OutOfOrderError
+        if len(self._queue) >= self._max_queue_size:
+            raise OverloadedError(f"{len(self._queue):,} requests are waiting already")
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        response.add_done_callback(self._on_done)
+        self._queue.append(_Queued(item, response))
+        self._has_work.set()
+        return response
 
     async def run(self) -> None:
-        """Answer until `end`, and then what still waits."""
-        await asyncio.gather(*(self._lane() for _ in range(_LANES)))
+        """Process requests until `close`, then the rest of the queue."""
+        while self._queue or not self._is_closing:
+            await self._has_work.wait()
+            await self._gather()
+            await self._process_batch()
+            if not self._queue and not self._is_closing:
+                self._has_work.clear()
 
-    async def _lane(self) -> None:
-        while not (self._ending and not self._waiting):
-            await self._something.wait()
-            await self._gathered()
-            if self._waiting:
-                await self._next()
-            elif not self._ending:
-                self._something.clear()
+    def close(self) -> None:
+        """Accept no more requests; `run` ends when all in the queue have a response."""
+        self._is_closing = True
+        self._has_work.set()
 
-    async def _gathered(self) -> None:
-        """Let join who is at the door: as long as turns of the loop bring somebody, another is worth it."""
-        before, n_idle = 0, 0
-        while n_idle < _IDLE_TURNS and len(self._waiting) < self._max_batch_size:
-            n_idle = 0 if len(self._waiting) > before else n_idle + 1
-            before = len(self._waiting)
+    async def _gather(self) -> None:
+        """Wait as long as every turn of the event loop brings another request."""
+        size, n_idle = 0, 0
+        while n_idle < _IDLE_TURNS and len(self._queue) < self._max_batch_size:
+            n_idle = 0 if len(self._queue) > size else n_idle + 1
+            size = len(self._queue)
             await asyncio.sleep(0)
 
-    def end(self) -> None:
-        """Take no more; `run` ends once all who wait have their answer."""
-        self._ending = True
-        self._something.set()
-
-    def _share(self) -> int:
-        """How many to take: all that wait, or half of them if the other lane is free to score those while these are written."""
-        all_of_them = min(len(self._waiting), self._max_batch_size)
-        return all_of_them if self._n_busy else max(-(-all_of_them // 2), min(all_of_them, _FEW))
-
-    async def _next(self) -> None:
-        batch = [self._waiting.popleft() for _ in range(self._share())]
-        self._n_busy += 1
-        try:
-            await self._answer(batch)
-        finally:
-            self._n_busy -= 1
-
-    async def _answer(self, taken: list[_Waiting]) -> None:
-        for each in taken:
-            if each.is_overtaking() and not each.answer.done():
-                each.answer.set_exception(OutOfOrderError())
-        batch = [each for each in taken if not each.answer.done()]  # whose client has not gone
-        try:
-            given = await self._work([each.one for each in batch]) if batch else []
-        except Exception as problem:  # whatever it is, it is the answer to all of them
-            for each in batch:
-                if not each.answer.done():
-                    each.answer.set_exception(problem)
+    async def _process_batch(self) -> None:
+        batch = self._take_batch()
+        if not batch:
             return
-        for (_, answer, _), one in zip(batch, given, strict=True):
-            if answer.done():
-                continue
-            if isinstance(one, ScoredResponse):
-                answer.set_result(one)
+        try:
+            responses = await self._process([queued.item for queued in batch])
+        except Exception as problem:  # of the whole batch
+            responses = [problem] * len(batch)
+        to_resend = set()
+        for queued, response in zip(batch, responses, strict=True):
+            if isinstance(response, Exception):
+                queued.set_exception(response)
+                if isinstance(response, RETRYABLE_ERRORS):
+                    to_resend.add(queued.item.keys[0])
+            elif not queued.response.done():
+                queued.response.set_result(response)
+        self._fail_followers(to_resend)
+
+    def _take_batch(self) -> list[_Queued]:
+        self._fail_followers()
+        size = min(len(self._queue), self._max_batch_size)
+        return [self._queue.popleft() for _ in range(size)]
+
+    def _on_done(self, response: asyncio.Future[Any]) -> None:
+        if response.cancelled() and not self._has_cancelled:
+            self._has_cancelled = True
+            asyncio.get_running_loop().call_soon(self._fail_followers)
+
+    def _fail_followers(self, customers: Iterable[str] = ()) -> None:
+        """Drop cancelled requests, and fail those behind them or of `customers`."""
+        failed = set(customers)
+        if not failed and not self._has_cancelled:
+            return
+        queue, self._queue, self._has_cancelled = self._queue, deque(), False
+        for queued in queue:
+            if queued.response.cancelled():
+                failed.add(queued.item.keys[0])
+            elif queued.item.keys[0] in failed:
+                queued.set_exception(OutOfOrderError())
             else:
-                answer.set_exception(one)
+                self._queue.append(queued)
+
+
+def _should_resend(response: asyncio.Future[Any]) -> bool:
+    return response.cancelled() or isinstance(response.exception(), RETRYABLE_ERRORS)

@@ -1,9 +1,15 @@
-"""A transaction as JSON: a decoder made of the bundle's schema, which names the field that is wrong."""
+"""JSON bodies into transactions and labels. Errors name the field that is wrong."""
 
 from __future__ import annotations
 
+import hashlib
+import heapq
+import hmac
 import math
+import os
 import re
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import itemgetter
@@ -17,63 +23,79 @@ from turncoat.data.parsing import TransactionRow, pack_numbers, parse_customer, 
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring import Detector
-from turncoat.serving.pseudonyms import Pseudonymiser
-from turncoat.serving.records import record_keys
+from turncoat.serving.records import counterparty_key, customer_key
 
-LONGEST_KEY, LONGEST_NAME = 256, 10_000  # characters
-DEFAULT_ID_FIELD = (
-    "transaction_id"  # what a transaction's id is called where the schema names no column for it
-)
-_FURTHEST = (
-    20 * 365.25 * 86400.0
-)  # seconds from the calibration part; what is further has a wrong unit or a wrong zero
+KEY_VARIABLE = "TURNCOAT_PSEUDONYM_KEY"
+DEFAULT_ID_FIELD = "transaction_id"  # used if the schema names no id column
+MAX_KEY_CHARS, MAX_TEXT_CHARS = 256, 10_000
+_MIN_PSEUDONYM_KEY_CHARS = 16
+_MAX_DISTANCE_S = 20 * 365.25 * 86400.0  # from the calibration rows; beyond it the unit is wrong
+_CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
+_N_LATEST, _N_WITNESSES = 100, 3  # transactions that show the present where the zero is unknown
 
-_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY)]
-_Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
-_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_MISSING = math.nan  # one and the same, so that a field that was not sent is known from it
-_PLACE = re.compile(r" - at `\$\.(.+)`$|(?:required|unknown) field `(.+)`$|^column '(.+?)':")
+_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_MISSING = math.nan  # a single object, so that encoding can omit it as the default
+_FIELD = re.compile(r" - at `\$\.(.+)`$|(?:required|unknown) field `(.+)`$|^column '(.+?)':")
+_PSEUDONYM = re.compile(r"~[0-9a-f]{32}")
 
 
 class Transaction(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One transaction to be scored, its parties named."""
+    """A decoded transaction."""
 
     id: str
     time: float  # seconds
     customer: str
     counterparty: str | None
-    row: TransactionRow  # as features take it
-    sent: bytes  # as JSON, the customer under the name that is stored
+    row: TransactionRow  # input of the features
+    body: bytes  # compact JSON, with the customer's stored name
     schema: Schema
     label_follows: bool = True
     is_replayed: bool = False
-    label: int | None = None  # of a replayed transaction, if it is known
-    keys: tuple[str, ...] = ()  # of its parties' records, the customer's first; whatever is given
+    label: int | None = None  # of a replayed transaction, if known
+    keys: tuple[str, ...] = ()  # of its records, the customer's first; always computed
 
     def __post_init__(self) -> None:
-        """Name the records once."""
-        msgspec.structs.force_setattr(self, "keys", record_keys(self.customer, self.counterparty))
+        """Compute the keys once."""
+        keys: tuple[str, ...] = (customer_key(self.customer),)
+        if self.counterparty is not None:
+            keys += (counterparty_key(self.counterparty),)
+        msgspec.structs.force_setattr(self, "keys", keys)
+
+
+class Label(msgspec.Struct, frozen=True, gc=False):
+    """The outcome of a transaction that was scored before."""
+
+    customer: str  # stored name
+    id: str
+    label: int  # 1 is fraud, 0 is genuine
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key of the customer's record; the log knows the counterparty's."""
+        return (customer_key(self.customer),)
 
 
 class FieldError(DataError):
-    """A transaction that cannot be scored as it was sent, and the field to blame if there is one."""
+    """A transaction that cannot be scored as sent; `field` names the field, if one is wrong."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
-        """What is wrong, and with which field; a message that names one itself needs no `field`."""
+        """Take the field from the message if it is not given."""
         super().__init__(message)
-        found = _PLACE.search(message)
-        self.field = field or (next(filter(None, found.groups())) if found else None)
+        match = _FIELD.search(message)
+        self.field = field or (next(filter(None, match.groups())) if match else None)
 
 
 class InvalidJsonError(DataError):
-    """Bytes that are not JSON."""
+    """A body that is not JSON."""
 
 
 class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The outcome of a transaction, as it is reported."""
+    """The body of a label request."""
 
-    id: _Key | _Whole
-    customer: _Key | _Whole  # as an answer has it
+    id: _Key | _Integer
+    customer: _Key | _Integer  # as in the score's response
     label: Literal[0, 1]  # 1 for fraud, 0 for genuine
 
 
@@ -81,170 +103,218 @@ _label_decoder = msgspec.json.Decoder(LabelRequest)
 
 
 def decode_label(body: bytes) -> LabelRequest:
-    """The outcome of a JSON object; a FieldError names the field that is wrong."""
+    """Return the label of a JSON object; a FieldError names the field that is wrong."""
     try:
         return _label_decoder.decode(body)
     except msgspec.ValidationError as problem:
-        found = FieldError(str(problem))
-        if found.field == "label":
-            found = FieldError("`label` must be 1 for fraud or 0 for genuine", "label")
+        error = FieldError(str(problem))
+        if error.field == "label":
+            error = FieldError("`label` must be 1 for fraud or 0 for genuine", "label")
         elif "unknown field" in str(problem):
-            found = FieldError(
-                f"{problem}. There are {', '.join(LabelRequest.__struct_fields__)}", found.field
-            )
-        raise found from None
+            fields = ", ".join(LabelRequest.__struct_fields__)
+            error = FieldError(f"{problem}. The fields are {fields}", error.field)
+        raise error from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise InvalidJsonError(f"not JSON: {problem}") from None
 
 
+class Pseudonymiser:
+    """Replaces customers' names by a keyed hash: `~` and 32 hexadecimal digits."""
+
+    def __init__(self, key: str) -> None:
+        """Use a secret key of at least 16 characters."""
+        if len(key) < _MIN_PSEUDONYM_KEY_CHARS:
+            raise ConfigError(
+                f"the key for pseudonyms has {len(key)} characters; set {KEY_VARIABLE} to at "
+                f"least {_MIN_PSEUDONYM_KEY_CHARS} random ones"
+            )
+        self._key = key.encode()
+
+    @classmethod
+    def from_environment(cls) -> Pseudonymiser:
+        """Return one with the key in TURNCOAT_PSEUDONYM_KEY."""
+        return cls(os.environ.get(KEY_VARIABLE, ""))
+
+    def pseudonymise(self, customer: str) -> str:
+        """Return the pseudonym of a customer; a pseudonym stays as it is."""
+        if _PSEUDONYM.fullmatch(customer):
+            return customer
+        return "~" + hmac.new(self._key, customer.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+class FutureCheck:
+    """Refuses transactions from the far future: their customer's next ones would all be late.
+
+    Calendar times may be `max_future_s` ahead of the server's clock. The zero of other times is
+    unknown: there, three of the last 100 transactions together show the present, and a gap in the
+    traffic looks like a wrong clock. So a time may be ahead of them by `max_future_s` or by the
+    length of the calibration period, whichever is longer. Refused transactions are among the 100,
+    so the check follows if the clock really moved.
+    """
+
+    def __init__(self, is_calendar: bool, max_future_s: float, calibration_s: float = 0.0) -> None:
+        """Use 0 for no limit."""
+        self._is_calendar = is_calendar
+        self._max_ahead_s = max_future_s if is_calendar else max(max_future_s, calibration_s)
+        self._is_off = max_future_s == 0
+        self._times: deque[float] = deque(maxlen=_N_LATEST)
+        self._limit = -math.inf
+
+    def check(self, seconds: float) -> str | None:
+        """Return why a time is refused, or None."""
+        self._times.append(seconds)
+        if seconds <= self._limit or self._is_off:
+            return None
+        if self._is_calendar:
+            present, name = time.time(), "the server's clock"
+        elif len(self._times) >= _N_WITNESSES:
+            present, name = heapq.nlargest(_N_WITNESSES, self._times)[-1], "other transactions"
+        else:
+            return None
+        self._limit = present + self._max_ahead_s
+        if seconds <= self._limit:
+            return None
+        return (
+            f"it is more than {self._max_ahead_s:g} seconds ahead of {name} (max_future_s). "
+            "Correct the sender's clock, or raise the limit"
+        )
+
+
 class TransactionDecoder:
-    """Decodes transactions for one detector."""
+    """Decodes transactions of one detector's schema."""
 
     def __init__(
         self,
         detector: Detector,
-        pseudonyms: Pseudonymiser | None = None,
+        pseudonymiser: Pseudonymiser | None = None,
         label_follows: bool = True,
+        max_future_s: float = 0.0,
     ) -> None:
-        """`label_follows` says whether outcomes will be reported, as in `Features.step`."""
-        self.plan, self.pseudonyms, self.label_follows = (
-            detector.features_.plan,
-            pseudonyms,
-            label_follows,
-        )
-        plan, self.times = self.plan, detector.calibration_.time_range
-        self._earliest, self._latest = self.times[0] - _FURTHEST, self.times[1] + _FURTHEST
-        if plan.schema.id is None and DEFAULT_ID_FIELD in plan.schema.columns:
+        """`label_follows`: labels will be reported, as in `Features.step`; 0 is no time limit."""
+        self.plan = detector.features_.plan
+        self.pseudonymiser, self.label_follows = pseudonymiser, label_follows
+        self.times = detector.calibration_.time_range
+        schema = self.plan.schema
+        if schema.id is None and DEFAULT_ID_FIELD in schema.columns:
             raise ConfigError(
-                f"schema {plan.schema.name!r} has a column {DEFAULT_ID_FIELD!r} and names no id: name it as `id`, or rename it"
+                f"schema {schema.name!r} has a column {DEFAULT_ID_FIELD!r} but names no id: "
+                "name it as `id`, or rename it"
             )
-        kinds = _kinds(plan.schema)
-        self.id_field = plan.schema.id or DEFAULT_ID_FIELD
-        self.fields = tuple(kinds)
+        self.id_field = schema.id or DEFAULT_ID_FIELD
+        types = _field_types(schema)
+        self.fields = tuple(types)
         try:
             self.type = msgspec.defstruct(
                 "Transaction",
-                [(f"f{i}", *kind) for i, kind in enumerate(kinds.values())],
-                rename={f"f{i}": name for i, name in enumerate(kinds)},
+                [(f"f{i}", *type) for i, type in enumerate(types.values())],
+                rename={f"f{i}": name for i, name in enumerate(types)},
                 forbid_unknown_fields=True,
                 omit_defaults=True,
                 gc=False,
             )
         except ValueError as problem:
             raise ConfigError(
-                f"schema {plan.schema.name!r} has a column whose name cannot be a field of JSON here: {problem}"
+                f"schema {schema.name!r}: a column's name cannot be a JSON field here: {problem}"
             ) from problem
         self._decoder = msgspec.json.Decoder(self.type)
-        places, schema = {name: place for place, name in enumerate(kinds)}, plan.schema
-        self._numbers = (
-            slice(
-                places[schema.continuous[0]], places[schema.continuous[0]] + len(schema.continuous)
-            )
-            if schema.continuous
-            else slice(0)
-        )
-        self._names = _getter([places[column] for column in schema.categorical])
-        self._habits = _getter([places[column] for column in schema.tracked])
-        self._counterparty = None if schema.counterparty is None else places[schema.counterparty]
-        self._id, self._time = places[self.id_field], places[schema.time]
-        self._customer = tuple(places[column] for column in schema.customer)
+        is_calendar = schema.time_format is not None or self.times[1] >= _CALENDAR_FROM_S
+        self._future = FutureCheck(is_calendar, max_future_s, self.times[1] - self.times[0])
+        index = {name: i for i, name in enumerate(types)}
+        first = index[schema.continuous[0]] if schema.continuous else 0
+        self._numbers = slice(first, first + len(schema.continuous))
+        self._names = _make_getter([index[column] for column in schema.categorical])
+        self._habits = _make_getter([index[column] for column in schema.tracked])
+        self._counterparty = None if schema.counterparty is None else index[schema.counterparty]
+        self._id, self._time = index[self.id_field], index[schema.time]
+        self._customer = tuple(index[column] for column in schema.customer)
 
     def decode(self, body: bytes | memoryview) -> Transaction:
-        """The transaction of a JSON object; a FieldError names the field that is wrong."""
+        """Return the transaction of a JSON object; a FieldError names the field that is wrong."""
         try:
-            found = self._decoder.decode(body)
+            decoded = self._decoder.decode(body)
         except msgspec.ValidationError as problem:
-            raise self._explained(str(problem)) from None
+            raise self._explain(str(problem)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            lines = (
-                ". Several transactions, one a line, go to /v1/score/batch"
-                if "trailing characters" in str(problem)
-                else ""
-            )
-            raise InvalidJsonError(f"not JSON: {problem}{lines}") from None
-        values = msgspec.structs.astuple(found)
-        schema = self.plan.schema
+            hint = ". Send several transactions, one per line, to /v1/score/batch"
+            hint = hint if "trailing characters" in str(problem) else ""
+            raise InvalidJsonError(f"not JSON: {problem}{hint}") from None
+        values, schema = msgspec.structs.astuple(decoded), self.plan.schema
         try:
             time = parse_time(schema, {schema.time: values[self._time]})
-            customer = self._customer_of(values, time)
+            customer = self._read_customer(values, time)
         except DataError as problem:
             raise FieldError(str(problem)) from None
-        if not self._earliest <= time <= self._latest:
-            raise FieldError(
-                f"{values[self._time]!r} is more than 20 years from the times that the model was calibrated with, {self.times[0]:.0f} to "
-                f"{self.times[1]:.0f} seconds. Give it in the same unit, from the same zero",
-                schema.time,
-            )
-        if self.pseudonyms is not None:
-            customer = self.pseudonyms.of(customer)
-            for place in self._customer:
-                setattr(found, f"f{place}", customer)
-            body = msgspec.json.encode(found)
+        self._check_time(time, values[self._time])
+        if self.pseudonymiser is not None:
+            customer = self.pseudonymiser.pseudonymise(customer)
+            for i in self._customer:
+                setattr(decoded, f"f{i}", customer)
+            body = msgspec.json.encode(decoded)
         counterparty = (
             None if self._counterparty is None else normalize_category(values[self._counterparty])
         )
-        if counterparty is not None and len(counterparty) > LONGEST_KEY:
+        if counterparty is not None and len(counterparty) > MAX_KEY_CHARS:
             raise FieldError(
-                f"the name has {len(counterparty):,} characters, and {LONGEST_KEY} are allowed",
+                f"the name has {len(counterparty):,} characters, and {MAX_KEY_CHARS} are allowed",
                 schema.counterparty,
             )
-        numbers = pack_numbers(len(schema.continuous), values[self._numbers])
+        cells = values[self._numbers]
+        numbers = pack_numbers(len(cells), cells)
         if numbers is None:  # some are null
-            numbers = np.array(
-                [math.nan if value is None else value for value in values[self._numbers]],
-                dtype=np.float64,
-            )
-        party = counterparty if self.plan.has_counterparty else None
+            numbers = np.array([math.nan if cell is None else cell for cell in cells], np.float64)
         row = TransactionRow(time, numbers, self._names(values), self._habits(values), counterparty)
         return Transaction(
             str(values[self._id]),
             time,
             customer,
-            party,
+            counterparty if self.plan.has_counterparty else None,
             row,
-            bytes(body),
+            msgspec.json.format(body, indent=-1),  # white space is not worth storing
             schema,
             self.label_follows,
         )
 
-    def _customer_of(self, values: tuple[Any, ...], time: float) -> str:
+    def _check_time(self, time: float, value: Any) -> None:
+        first, last = self.times
+        problem = self._future.check(time)
+        if not first - _MAX_DISTANCE_S <= time <= last + _MAX_DISTANCE_S:
+            problem = (
+                "it is more than 20 years from the times of the model's calibration, "
+                f"{first:.0f} to {last:.0f} seconds. Use the same unit and the same zero"
+            )
+        if problem is not None:
+            raise FieldError(f"{value!r}: {problem}", self.plan.schema.time)
+
+    def _read_customer(self, values: tuple[Any, ...], time: float) -> str:
         schema = self.plan.schema
         if len(self._customer) == 1 and schema.customer_age is None:
             return str(normalize_category(values[self._customer[0]]))
         return parse_customer(schema, dict(zip(self.fields, values, strict=True)), time)
 
-    def _explained(self, message: str) -> FieldError:
+    def _explain(self, message: str) -> FieldError:
         problem = FieldError(message)
         if problem.field is not None and problem.field == self.plan.schema.label:
-            return FieldError(
-                f"{problem.field} is the outcome, which is not known when a transaction is scored. Send it to /v1/labels later",
-                problem.field,
+            message = (
+                f"{problem.field} is the label, unknown when a transaction is scored. "
+                "Report it to /v1/labels later"
             )
-        if "unknown field" in message:
-            return FieldError(
-                f"{message}. GET /v1/model shows an example with every field", problem.field
-            )
-        return problem
+        elif "unknown field" in message:
+            message = f"{message}. GET /v1/model shows an example with every field"
+        return FieldError(message, problem.field)
 
     @cached_property
     def example(self) -> dict[str, Any]:
-        """A transaction that this form accepts: average numbers, the commonest names."""
+        """A valid transaction with average numbers and the most frequent categories."""
         plan, schema = self.plan, self.plan.schema
         example: dict[str, Any] = {self.id_field: "example-1"}
         example |= dict.fromkeys(schema.customer, "example")
         example[schema.time] = math.ceil(self.times[1]) / TIME_UNITS[schema.time_unit]
         if schema.customer_age is not None:
             example[schema.customer_age] = 100.0
-        scales = plan.scales
-        for place, column in enumerate(schema.continuous):
-            value = float(scales.centres[place])
-            unit = float(scales.units[place])
-            example.setdefault(
-                column,
-                float(
-                    f"{math.copysign(math.expm1(abs(value)) * unit, value) if unit else value:.6g}"
-                ),
-            )
+        centres, units = plan.scales.centres, plan.scales.units
+        for column, value, unit in zip(schema.continuous, centres, units, strict=False):
+            number = math.copysign(math.expm1(abs(value)) * unit, value) if unit else value
+            example.setdefault(column, float(f"{number:.6g}"))
         for column, vocabulary in zip(schema.categorical, plan.vocabularies, strict=True):
             if vocabulary.frequent:
                 example.setdefault(column, vocabulary.frequent[0])
@@ -253,31 +323,28 @@ class TransactionDecoder:
         return example
 
 
-def _getter(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """What takes the values at these places, by the fastest way there is."""
-    if len(places) < 2:
-        return lambda values: tuple(values[place] for place in places)
-    return itemgetter(*places)
+def _make_getter(indexes: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return a function that selects these values of a tuple, the fastest way there is."""
+    if len(indexes) < 2:
+        return lambda values: tuple(values[i] for i in indexes)
+    return itemgetter(*indexes)
 
 
-def _kinds(schema: Schema) -> dict[str, tuple[Any, Any]]:
-    """The type and the default of every field."""
-    name = (_Name | _Whole | float | bool | None, None)
-    kinds: dict[str, tuple[Any, Any]] = {
-        schema.id or DEFAULT_ID_FIELD: (_Key | _Whole, msgspec.NODEFAULT),
-        schema.time: (_Whole | float | str, msgspec.NODEFAULT),
-    }
-    one = len(schema.customer) == 1
-    customer = (
-        (_Key | _Whole | float, msgspec.NODEFAULT) if one else (_Key | _Whole | float | None, None)
-    )
-    kinds |= dict.fromkeys(schema.customer, customer)
+def _field_types(schema: Schema) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of every field; continuous columns are consecutive."""
+    text = (_Text | _Integer | float | bool | None, None)
     number = (float | None, _MISSING)
-    kinds |= dict.fromkeys(schema.continuous, number)  # side by side
-    for columns, kind in (
-        ((schema.customer_age,) if schema.customer_age else (), number),
-        (schema.text_columns, name),
-    ):
-        for column in columns:
-            kinds.setdefault(column, kind)
-    return kinds
+    types: dict[str, tuple[Any, Any]] = {
+        schema.id or DEFAULT_ID_FIELD: (_Key | _Integer, msgspec.NODEFAULT),
+        schema.time: (_Integer | float | str, msgspec.NODEFAULT),
+    }
+    if len(schema.customer) == 1:
+        types[schema.customer[0]] = (_Key | _Integer | float, msgspec.NODEFAULT)
+    else:
+        types |= dict.fromkeys(schema.customer, (_Key | _Integer | float | None, None))
+    types |= dict.fromkeys(schema.continuous, number)
+    if schema.customer_age:
+        types.setdefault(schema.customer_age, number)
+    for column in schema.text_columns:
+        types.setdefault(column, text)
+    return types

@@ -100,8 +100,8 @@ class ServiceMetrics:
             self.probability.observe(one.probability)
             if one.late:
                 self.late.inc()
-            elif one.age is not None:
-                self.ages.observe(one.age)
+            elif one.belief_age_s is not None:
+                self.ages.observe(one.belief_age_s)
 
     def render(self, metrics_dir: str) -> bytes:
         """Return the text for Prometheus: of all workers that share a folder, or of this one."""

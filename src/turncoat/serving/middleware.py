@@ -15,14 +15,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turncoat.errors import StateError, StoreError, TurncoatError
-from turncoat.serving.attempt import LateTransactionError
 from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, is_loopback_url, parse_host
 from turncoat.serving.batcher import OverloadedError
 from turncoat.serving.decoding import FieldError, InvalidJsonError
-from turncoat.serving.labels import UnknownTransactionError
 from turncoat.serving.logs import REQUEST_ID
 from turncoat.serving.responses import ErrorDetail, ErrorResponse, encode_json
 from turncoat.serving.settings import ServiceSettings
+from turncoat.serving.updater import LateTransactionError, UnknownTransactionError
 
 ANY_SCOPE = "any"  # a route that every valid key may use
 _log = logging.getLogger("turncoat")

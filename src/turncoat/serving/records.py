@@ -1,123 +1,118 @@
-"""What a store keeps of a party between transactions, and what the log keeps of each: small, versioned, never executed."""
+"""Records and log contents: MessagePack with a version and a checksum. Reading executes nothing."""
 
 from __future__ import annotations
+
+import zlib
+from typing import Any
 
 import msgspec
 
 from turncoat.errors import CorruptRecordError
 
 FORMAT = 1
-_MOST_AT_ONCE = 4096  # transactions of one moment that are told apart
+_CHECKSUM_BYTES = 4
 
 
 def customer_key(customer: str) -> str:
-    """Where a customer's record is."""
+    """Return the key of a customer's record."""
     return f"c:{customer}"
 
 
 def counterparty_key(counterparty: str) -> str:
-    """Where a counterparty's record is."""
-    return f"e:{counterparty}"
-
-
-def record_keys(customer: str, counterparty: str | None) -> tuple[str, ...]:
-    """Where the records of a transaction's parties are: the customer's first, then the counterparty's if there is one."""
-    return (
-        (customer_key(customer),)
-        if counterparty is None
-        else (customer_key(customer), counterparty_key(counterparty))
-    )
+    """Return the key of a counterparty's record."""
+    return f"p:{counterparty}"
 
 
 class RecentScore(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A transaction already answered."""
+    """A transaction that was scored lately."""
 
     id: str
     probability: float
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A customer, or a counterparty, whose ring is empty."""
+    """What is stored of a customer, or of a counterparty (then without recent ids)."""
 
     format: int
-    model: str  # version of the model whose belief this is
-    last_time: float  # of the latest transaction that moved the belief
-    n_since: int  # how many of the ring came since the first with that time: these are never dropped, or one could count twice
-    ring: tuple[RecentScore, ...]  # recent transactions, oldest first
-    state: bytes  # belief and running facts, as `DetectorState` has them
+    model: str  # version of the model that made the belief
+    last_time: float  # latest transaction time in the belief, in seconds
+    n_since_last: int  # transactions scored since the first with `last_time`, itself included
+    recent_ids: tuple[RecentScore, ...]  # oldest first, at most `UpdatePolicy.n_recent_ids`
+    state: bytes  # belief and running features, packed by `DetectorState`
 
     @property
-    def is_cut(self) -> bool:
-        """Whether one as late as the latest may have been dropped from the ring."""
-        return self.n_since > _MOST_AT_ONCE
+    def may_have_dropped_latest(self) -> bool:
+        """Whether a transaction with time `last_time` may be missing from `recent_ids`."""
+        return self.n_since_last > len(self.recent_ids)
 
-    def answered(self, id: str) -> RecentScore | None:
-        """The transaction with this id, if it was answered lately."""
-        for seen in self.ring:
-            if seen.id == id:
-                return seen
-        return None
+    def find_recent(self, id: str) -> RecentScore | None:
+        """Return the recent score with this id, or None."""
+        return next((recent for recent in self.recent_ids if recent.id == id), None)
 
 
 class LogContent(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The content of a log entry."""
+    """The content of a log entry: a scored transaction, or a label (without body and response)."""
 
     model: str
-    sent: bytes  # the transaction, as JSON
-    answer: bytes  # JSON, as it was sent
-    states: tuple[
-        bytes, ...
-    ]  # of the parties after it, in the entry's order; none where it did not move them
-    label: int | None = None  # of an entry about a label, or of a replayed transaction
-    belief: tuple[float, ...] = ()  # over the regimes, when it was scored
+    body: bytes  # the transaction as JSON, with the customer's stored name
+    response: bytes  # JSON as sent
+    states: tuple[bytes, ...]  # of the parties afterwards, in the entry's order; () if unchanged
+    label: int | None = None  # reported, or from a replayed file
+    belief: tuple[float, ...] = ()  # [K] when scored
     external: float | None = None  # the ranker's score
     label_follows: bool = True
-    is_replayed: bool = False  # from a file, which the model may have been fitted on
-    horizons: tuple[float, ...] = ()  # the latest time in each of the states
+    is_replayed: bool = False  # from a file: the model may have been fitted on it
+    state_times: tuple[float, ...] = ()  # latest transaction time in each of `states`
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
-_decode_logged = msgspec.msgpack.Decoder(LogContent).decode
+_decode_content = msgspec.msgpack.Decoder(LogContent).decode
 
 
 def pack_record(record: Record) -> bytes:
-    """As bytes."""
-    return _encode(record)
+    """Return the record as bytes with a checksum."""
+    return _add_checksum(_encode(record))
 
 
 def unpack_record(key: str, data: bytes) -> Record:
-    """The record of these bytes; a StoreError if they are none that this version can read."""
+    """Return the record in these bytes; a CorruptRecordError if they were changed or are too new."""
     try:
-        record = _decode_record(data)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
+        record = _decode_record(_check_checksum(data))
+    except (msgspec.DecodeError, ValueError, TypeError) as problem:
         raise CorruptRecordError(
-            f"the record of {key!r} is damaged ({problem}). Remove it, or restore the store from a copy"
+            f"the record of {key!r} is damaged ({problem}). Remove it, or restore a backup"
         ) from problem
     if record.format != FORMAT:
         raise CorruptRecordError(
-            f"the record of {key!r} has format {record.format}; this Turncoat reads format {FORMAT}. Upgrade Turncoat"
+            f"the record of {key!r} has format {record.format}; this Turncoat reads format "
+            f"{FORMAT}. Upgrade Turncoat"
         )
     return record
 
 
-def pack_log_content(logged: LogContent) -> bytes:
-    """As bytes."""
-    return _encode(logged)
+def pack_log_content(content: LogContent) -> bytes:
+    """Return the content of a log entry as bytes with a checksum."""
+    return _add_checksum(_encode(content))
 
 
-def unpack_log_content(content: bytes) -> LogContent:
-    """The content of a log entry."""
+def unpack_log_content(data: bytes) -> LogContent:
+    """Return the content of a log entry; a CorruptRecordError if its bytes were changed."""
     try:
-        return _decode_logged(content)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, TypeError) as problem:
+        return _decode_content(_check_checksum(data))
+    except (msgspec.DecodeError, ValueError, TypeError) as problem:
         raise CorruptRecordError(
-            f"an entry of the log is damaged ({problem}). Restore the store from a copy"
+            f"an entry of the log is damaged ({problem}). Restore the store from a backup"
         ) from problem
 
 
-def joined(
-    ring: tuple[RecentScore, ...], seen: RecentScore, n_since: int, size: int
-) -> tuple[RecentScore, ...]:
-    """The ring after one more: as many as fit, and the `n_since` newest in any case."""
-    return (*ring, seen)[-max(size, min(n_since, _MOST_AT_ONCE)) :]
+def _add_checksum(data: bytes) -> bytes:
+    return data + zlib.crc32(data).to_bytes(_CHECKSUM_BYTES, "big")
+
+
+def _check_checksum(data: Any) -> memoryview:
+    view = memoryview(data)
+    content, checksum = view[:-_CHECKSUM_BYTES], view[-_CHECKSUM_BYTES:]
+    if zlib.crc32(content) != int.from_bytes(checksum, "big"):
+        raise ValueError("its checksum does not match")
+    return content

@@ -1,4 +1,4 @@
-"""The model that serves: loaded, tried out, and exchanged for a new one or a new calibration while requests go on."""
+"""The model in service: loaded, tested, and replaced by a newer one while requests go on."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import msgspec
 
 from turncoat.errors import BundleError, TurncoatError
 from turncoat.scoring import Detector, load
-from turncoat.serving.decoding import TransactionDecoder
+from turncoat.serving.decoding import Pseudonymiser, TransactionDecoder
 from turncoat.serving.drift import DriftMonitor
-from turncoat.serving.pseudonyms import Pseudonymiser
 from turncoat.serving.settings import ServiceSettings
 
 _log = logging.getLogger("turncoat")
-_WATCHED = ("manifest.json", "calibrations/current.json")
+_WATCHED_FILES = ("manifest.json", "calibrations/current.json")
 
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A detector in service, and what goes with it."""
+    """A detector with its decoder and its drift monitor."""
 
     detector: Detector
     decoder: TransactionDecoder
@@ -31,81 +30,78 @@ class ServedModel:
 
 
 class ModelRegistry:
-    """Holds what serves now."""
+    """Holds the model in service."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        """Loads the model; a BundleError if it cannot be trusted."""
+        """Load the model; a BundleError if it is missing, damaged or edited."""
         self._settings, self._folder = settings, Path(settings.model_path)
-        self._pseudonyms = Pseudonymiser.from_environment() if settings.pseudonymise else None
-        self._seen = self._signature()
-        self._problem = ""  # that keeps the latest from being taken up
+        self.pseudonymiser = Pseudonymiser.from_environment() if settings.pseudonymise else None
+        self._signature = self._read_signature()
+        self._problem = ""  # why the newest files are not in service
         self.n_failures = 0
-        self.current = self._served(*self._load())
+        self.current = self._serve(*self._load())
 
     async def reload_if_changed(self) -> bool:
-        """Take up a model or calibration that was put in place since; a bad one is reported and the old one goes on serving."""
-        signature = self._signature()
-        if signature == self._seen:
+        """Load a new model or calibration, if there is one; return whether it now serves.
+
+        If it cannot be loaded, the old one stays in service and the next call tries again.
+        """
+        signature = self._read_signature()
+        if signature == self._signature:
             return False
         try:
-            self.current = self._served(*await asyncio.to_thread(self._load), self.current)
+            self.current = self._serve(*await asyncio.to_thread(self._load), self.current)
         except TurncoatError as problem:
-            if (
-                str(problem) != self._problem
-            ):  # it is tried again and again, as it may still be on its way, and told once
+            if str(problem) != self._problem:  # log it once, not at every attempt
                 self.n_failures += 1
                 self._problem = str(problem)
-                _log.error("the new model is not taken up: %s", problem)
+                _log.error("the new model is not in service: %s", problem)
             return False
-        self._seen, self._problem = signature, ""
+        self._signature, self._problem = signature, ""
         detector = self.current.detector
         _log.info(
             "model %s, calibration %d now serves", detector.digest_, detector.calibration_.number
         )
         return True
 
-    def _signature(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Changes when one of the watched files is replaced."""
+    def _read_signature(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Return values that change when a watched file is replaced."""
         found: list[tuple[int, int, int] | None] = []
-        for name in _WATCHED:
+        for name in _WATCHED_FILES:
             try:
-                there = (self._folder / name).stat()
-                found.append((there.st_ino, there.st_mtime_ns, there.st_size))
+                status = (self._folder / name).stat()
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
             except OSError:
                 found.append(None)
         return tuple(found)
 
     def _load(self) -> tuple[Detector, TransactionDecoder]:
-        """What is in the folder, tried out."""
-        detector = load(self._folder)
-        plan = detector.features_.plan
-        if self._pseudonyms is not None and (
-            shared := set(plan.schema.customer)
-            & {*plan.schema.categorical, *plan.schema.tracked, plan.schema.counterparty}
-        ):
+        """Load the detector and score its example."""
+        settings, detector = self._settings, load(self._folder)
+        schema = detector.features_.plan.schema
+        features = {*schema.categorical, *schema.tracked, schema.counterparty}
+        if self.pseudonymiser is not None and (shared := features & set(schema.customer)):
             raise BundleError(
-                f"{self._folder}: {', '.join(sorted(shared))} names customers and something else too; it cannot be a pseudonym"
+                f"{self._folder}: {', '.join(sorted(map(str, shared)))} is part of the customer's "
+                "name and a feature too, so it cannot be replaced by a pseudonym"
             )
-        decoder = TransactionDecoder(detector, self._pseudonyms, self._settings.expect_labels)
+        decoder = TransactionDecoder(
+            detector, self.pseudonymiser, settings.expect_labels, settings.max_future_s
+        )
         example = decoder.decode(msgspec.json.encode(decoder.example)).row
-        detector.score_one(
-            None, example, n_reasons=self._settings.n_reasons
-        )  # compiles, and shows that it works
+        detector.score_one(None, example, n_reasons=settings.n_reasons)  # compiles, too
         return detector, decoder
 
-    def _served(
+    def _serve(
         self, detector: Detector, decoder: TransactionDecoder, old: ServedModel | None = None
     ) -> ServedModel:
-        """A detector with the drift that is measured against it."""
+        """Return the detector with a drift monitor: the old one if it still applies."""
         reference = detector.calibration_.reference
-        if old is not None and old.drift.follows(reference):
-            return ServedModel(detector, decoder, old.drift)  # what was seen of this model stays
+        if old is not None and old.drift.update_reference(reference):
+            return ServedModel(detector, decoder, old.drift)
         folder = None
         if self._settings.metrics_dir:
-            folder = (
-                Path(self._settings.metrics_dir)
-                / f"{detector.digest_}-{zlib.crc32(reference.means.tobytes()):08x}"
-            )
-        return ServedModel(
-            detector, decoder, DriftMonitor(reference, folder, detector.features_.plan.continuous)
-        )
+            digest = f"{detector.digest_}-{zlib.crc32(reference.means.tobytes()):08x}"
+            folder = Path(self._settings.metrics_dir) / digest
+        drift = DriftMonitor(reference, folder, detector.features_.plan.continuous)
+        return ServedModel(detector, decoder, drift)

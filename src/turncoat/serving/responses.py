@@ -1,4 +1,4 @@
-"""What the service says, as JSON; what each field means is in the interface's description, too."""
+"""What the service sends, as msgspec structs. The OpenAPI page shows their descriptions."""
 
 from __future__ import annotations
 
@@ -10,71 +10,75 @@ from msgspec import Meta
 from turncoat.scoring.live import FilterSteps
 
 # Where the belief came from that a transaction was scored with.
-NEW = "new"  # the customer's first transaction
-STORED = "stored"  # as the last transaction left it
-LOGGED = "logged"  # a late transaction: the belief it would have met, from the log
-CURRENT = "current"  # a late transaction whose belief the log does not have: that of now
-REBUILT = "rebuilt"  # another model's, made anew by this one from the logged transactions
-RESTARTED = "restarted"  # another model's, and nothing logged: as for a new customer
+NEW = "new"  # no record yet: the first transaction
+STORED = "stored"  # the record, as the last transaction left it
+LOGGED = "logged"  # late transaction: the belief as of its own timestamp, from the log
+CURRENT = "current"  # late transaction whose belief is no longer in the log: the present belief
+REBUILT = "rebuilt"  # another model's record, rebuilt by this model from logged transactions
+RESTARTED = "restarted"  # another model's record without a log: starts like a new one
+
+# What a label changed.
+CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
 
 
 class ReasonModel(msgspec.Struct, frozen=True, gc=False):
-    """One term of the log odds of the fraud regime."""
+    """One term of the fraud regime's log odds."""
 
-    source: Annotated[str, Meta(description="the column or fact")]
+    source: Annotated[str, Meta(description="column or feature")]
     text: Annotated[str, Meta(description="the same in words")]
     log_odds: Annotated[float, Meta(description="above 0 for the fraud regime, below 0 against it")]
 
 
 class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
-    """A scored transaction."""
+    """The score of a transaction."""
 
     id: str
-    customer: Annotated[str, Meta(description="as it is stored: the name to report outcomes with")]
+    customer: Annotated[str, Meta(description="name under which labels are reported")]
     time: Annotated[float, Meta(description="in seconds")]
     probability: Annotated[float, Meta(description="of fraud")]
-    interval: Annotated[tuple[float, float], Meta(description="of the probability, 90 %")]
+    interval: Annotated[tuple[float, float], Meta(description="90 % interval of the probability")]
     raw_membership: Annotated[
-        float, Meta(description="belief in the fraud regime, which is no probability of fraud")
+        float, Meta(description="belief in the fraud regime; not a probability of fraud")
     ]
-    regime: Annotated[int, Meta(description="the likeliest")]
-    belief: Annotated[tuple[float, ...], Meta(description="after this transaction, in each regime")]
+    regime: Annotated[int, Meta(description="most likely regime")]
+    belief: Annotated[tuple[float, ...], Meta(description="per regime, after this transaction")]
     entropy: Annotated[float, Meta(description="of the belief, in nats")]
-    seen: Annotated[int, Meta(description="transactions of the customer so far, with this one")]
-    late: Annotated[bool, Meta(description="whether it is older than the customer's last")]
-    duplicate: Annotated[bool, Meta(description="whether it was answered before")]
-    belief_from: Annotated[
+    n_seen: Annotated[int, Meta(description="of this customer, including this one")]
+    late: Annotated[bool, Meta(description="older than the customer's latest transaction")]
+    duplicate: Annotated[bool, Meta(description="scored before; this is the first response")]
+    belief_source: Annotated[
         str,
         Meta(
-            description="the belief before it: new, stored, logged, current, rebuilt or restarted"
+            description="of the belief before it: "
+            "new, stored, logged, current, rebuilt or restarted"
         ),
     ]
-    counterparty_from: Annotated[
-        str | None, Meta(description="the same of the counterparty's record; null without one")
+    counterparty_source: Annotated[
+        str | None, Meta(description="the same for the counterparty; null without one")
     ]
     model: Annotated[str, Meta(description="digest of the model")]
-    calibration: Annotated[
-        int, Meta(description="number of the calibration; 0 is the one of the fit")
-    ]
+    calibration: Annotated[int, Meta(description="number of the calibration; 0 is the fit's")]
     reasons: Annotated[
-        tuple[ReasonModel, ...], Meta(description="the strongest, and the others together")
+        tuple[ReasonModel, ...], Meta(description="the strongest, then all others as one")
     ]
 
 
 class ScoredResponse(NamedTuple):
-    """An answer, and what is to be counted of it."""
+    """An encoded response, with the values that metrics and drift need."""
 
     body: bytes
     probability: float
     late: bool = False
     duplicate: bool = False
-    age: float | None = None  # seconds since the belief's last transaction
-    steps: FilterSteps | None = None  # what it was scored in, unless it was not
-    place: int = 0  # in there
+    belief_age_s: float | None = None  # since the customer's latest transaction
+    steps: FilterSteps | None = (
+        None  # arrays of the round in which it was scored; None if duplicate
+    )
+    row: int = 0  # in those arrays
 
 
 class DuplicateResponse(msgspec.Struct, frozen=True):
-    """A transaction answered before, of which the log no longer has the whole answer."""
+    """The score of a duplicate whose full response is no longer in the log."""
 
     id: str
     customer: str
@@ -83,50 +87,42 @@ class DuplicateResponse(msgspec.Struct, frozen=True):
 
 
 class LabelResponse(msgspec.Struct, frozen=True):
-    """What became known of a transaction."""
+    """The effect of a label."""
 
     id: str
     customer: str
     label: int
-    changed: Annotated[bool, Meta(description="whether this was news")]
-    belief: Annotated[
-        str, Meta(description="what became of the customer's: conditioned or unchanged")
-    ]
+    changed: Annotated[bool, Meta(description="whether the label is new")]
+    belief: Annotated[str, Meta(description="of the customer: conditioned or unchanged")]
     counterparty: Annotated[
-        str | None,
-        Meta(
-            description="of the counterparty's record: fraud reported or unchanged; null without one"
-        ),
+        str | None, Meta(description="its record: fraud reported or unchanged; null without one")
     ]
 
 
 class RecentTransaction(msgspec.Struct, frozen=True):
-    """A transaction of a customer, lately."""
+    """A recent transaction of a customer."""
 
     id: str
     probability: float
 
 
 class CustomerResponse(msgspec.Struct, frozen=True):
-    """What is remembered of a customer."""
+    """The stored record of a customer."""
 
     customer: str
-    seen: Annotated[
-        int | None, Meta(description="transactions so far; null if the belief is another model's")
-    ]
+    n_seen: Annotated[int | None, Meta(description="so far; null if another model made the belief")]
     last_time: Annotated[float, Meta(description="of the latest transaction, in seconds")]
     belief: Annotated[
-        tuple[float, ...] | None, Meta(description="in each regime; null if it is another model's")
+        tuple[float, ...] | None,
+        Meta(description="per regime; null if another model made the belief"),
     ]
     regime: Annotated[
-        int | None, Meta(description="the likeliest; null if the belief is another model's")
+        int | None, Meta(description="most likely; null if another model made the belief")
     ]
-    model: Annotated[str, Meta(description="digest of the model whose belief it is")]
+    model: Annotated[str, Meta(description="digest of the model that made the belief")]
     is_current: Annotated[
         bool,
-        Meta(
-            description="whether that model serves; if not the belief is made anew with the next transaction"
-        ),
+        Meta(description="that model serves now; if not, the next transaction rebuilds the belief"),
     ]
     recent: Annotated[
         tuple[RecentTransaction, ...], Meta(description="latest transactions, newest first")
@@ -134,30 +130,31 @@ class CustomerResponse(msgspec.Struct, frozen=True):
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why there is no answer."""
+    """Why a request failed."""
 
     kind: Annotated[str, Meta(description="for programs; see docs/operations/run.md")]
     message: Annotated[str, Meta(description="for people")]
-    field: Annotated[str | None, Meta(description="the one to blame, if there is one")] = None
+    field: Annotated[str | None, Meta(description="name of the invalid field")] = None
 
 
 class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error, as it is sent."""
+    """An error."""
 
     error: ErrorDetail
-    line: Annotated[int | None, Meta(description="of a batch")] = None
+    line: Annotated[int | None, Meta(description="line number in a batch")] = None
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_answer = msgspec.json.Decoder(ScoredTransaction).decode
+_decode_scored = msgspec.json.Decoder(ScoredTransaction).decode
 
 
-def encode_json(thing: Any) -> bytes:
-    """As JSON."""
-    return _encode(thing)
+def encode_json(value: Any) -> bytes:
+    """Return a value as JSON."""
+    return _encode(value)
 
 
-def repeated(answer: bytes) -> tuple[bytes, float]:
-    """An answer given before, marked as such, and its probability."""
-    first = _decode_answer(answer)
-    return _encode(msgspec.structs.replace(first, duplicate=True)), first.probability
+def mark_duplicate(body: bytes) -> ScoredResponse:
+    """Return an earlier response, marked as a duplicate."""
+    first = _decode_scored(body)
+    again = _encode(msgspec.structs.replace(first, duplicate=True))
+    return ScoredResponse(again, first.probability, duplicate=True)

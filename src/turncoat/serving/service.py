@@ -1,4 +1,4 @@
-"""The service without HTTP: the model, the store, the line of requests, what is counted, and what goes on in the background."""
+"""The live service without HTTP: model, store, batches, metrics and background tasks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ import msgspec
 import numpy as np
 
 from turncoat.errors import DataError, StoreError, TurncoatError
-from turncoat.scoring import Detector, DetectorState
-from turncoat.serving.attempt import UpdatePolicy
+from turncoat.scoring import DetectorState
 from turncoat.serving.batcher import MicroBatcher
-from turncoat.serving.decoding import Transaction
+from turncoat.serving.decoding import Label, Transaction
 from turncoat.serving.drift import VERDICTS
-from turncoat.serving.labels import report
 from turncoat.serving.metrics import ServiceMetrics
-from turncoat.serving.pseudonyms import Pseudonymiser
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.registry import ModelRegistry, ServedModel
 from turncoat.serving.responses import (
@@ -32,172 +29,158 @@ from turncoat.serving.responses import (
 )
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import open_store
-from turncoat.serving.updater import BeliefUpdater
+from turncoat.serving.updater import BeliefUpdater, Response, UpdatePolicy
 
 _log = logging.getLogger("turncoat")
-_RETENTION_SECONDS = 60.0  # between two removals of old log entries
-_DRIFT_SECONDS = 10.0  # between two looks at drift for the metrics
-_KNOWN_RECORDS = 4096  # remembered by a service that is alone with its store
-_READY_SECONDS = 2.0  # that the store may take to show that it is there
+_RETENTION_INTERVAL_S = 60.0
+_DRIFT_INTERVAL_S = 10.0
+_CHECK_INTERVAL_S = 1.0  # at most one readiness check of the store in this time
+_CHECK_TIMEOUT_S = 2.0
 DAY = 86400.0
 
 
 class Service:
-    """Everything that answers requests in one process."""
+    """Everything that handles requests in one process."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        """Loads the model and opens the store; `running` starts it."""
+        """Load the model and open the store; `running` starts the service."""
         self.settings = settings
         self.registry = ModelRegistry(settings)
-        self.pseudonyms = Pseudonymiser.from_environment() if settings.pseudonymise else None
         self.metrics = ServiceMetrics()
-        rules = UpdatePolicy(
+        self.store = open_store(settings.store_url, create=settings.create_store)
+        policy = UpdatePolicy(
             settings.late_policy,
             settings.n_recent_ids,
             settings.n_reasons,
             settings.labels_update_belief,
         )
-        self.store = open_store(settings.store_url, create=True)
-        self.updater = BeliefUpdater(
-            self.store, rules, _KNOWN_RECORDS if settings.workers == 1 else 0
-        )
-        self._shown: tuple[str, str] | None = None  # model and calibration in the metrics
-        self.batcher = MicroBatcher(self._score, max_queue_size=settings.max_queue_size)
+        self.updater = BeliefUpdater(self.store, policy)
+        self.batcher = MicroBatcher(self._process, max_queue_size=settings.max_queue_size)
+        self._shown_model: tuple[str, str] | None = None  # labels of the model metric
+        self._ready: tuple[float, bool] = (-1.0, False)  # time and result of the latest check
+        self._checking = asyncio.Lock()
+        self._is_retention_off = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Answer requests; at the end all that wait are answered before the store is closed."""
+        """Handle requests; at the end, finish those in the queue and close the store."""
         self.metrics.starts.inc()
-        await self._say_if_new()
-        answering = asyncio.create_task(self.batcher.run())
-        looking = [
-            asyncio.create_task(work)
-            for work in (self._renew(), self._forget(), self._watch_drift())
+        with contextlib.suppress(StoreError, TimeoutError):
+            await asyncio.wait_for(self._check_log(), _CHECK_TIMEOUT_S)
+        batches = asyncio.create_task(self.batcher.run())
+        background = [
+            asyncio.create_task(task)
+            for task in (self._reload_models(), self._apply_retention(), self._update_drift())
         ]
         try:
             yield
         finally:
-            self.batcher.end()
-            await answering
-            for task in looking:
+            self.batcher.close()
+            await batches
+            for task in background:
                 task.cancel()
-            await asyncio.gather(*looking, return_exceptions=True)
+            await asyncio.gather(*background, return_exceptions=True)
             await self.store.close()
             _log.info("ended")
-
-    async def _say_if_new(self) -> None:
-        with contextlib.suppress(StoreError, TimeoutError):
-            if not await asyncio.wait_for(self.store.read_log(limit=1), _READY_SECONDS):
-                _log.info(
-                    "nothing is logged in the store yet: without their history, customers are scored as strangers (turncoat replay)"
-                )
-
-    @property
-    def detector(self) -> Detector:
-        """The one that serves now."""
-        return self.registry.current.detector
-
-    async def _score(self, batch: Sequence[Transaction]) -> list[ScoredResponse | Exception]:
-        served = self.registry.current
-        with self._store_errors_counted():
-            given = await self.updater.score_batch(
-                served.detector, [self._current(one, served) for one in batch]
-            )
-        self.metrics.count(given)
-        self.metrics.store_errors.inc(any(isinstance(one, StoreError) for one in given))
-        scored = [one for one in given if isinstance(one, ScoredResponse) and one.steps is not None]
-        for steps, some in itertools.groupby(scored, attrgetter("steps")):
-            places, probabilities = zip(
-                *((one.place, one.probability) for one in some), strict=True
-            )
-            rows = list(places)
-            served.drift.add(steps.beliefs[rows], steps.continuous[rows], np.array(probabilities))
-        return given
-
-    @staticmethod
-    def _current(one: Transaction, served: ServedModel) -> Transaction:
-        """A transaction as the model in service reads it, if it was decoded for the one before it."""
-        if one.schema is served.decoder.plan.schema or one.schema == served.decoder.plan.schema:
-            return one
-        try:
-            again = served.decoder.decode(one.sent)
-        except DataError:
-            return one  # which the attempt refuses
-        if (
-            served.decoder.pseudonyms is not None
-        ):  # a pseudonym has no parts from which it could be made again
-            again = msgspec.structs.replace(again, customer=one.customer)
-        return again
 
     def submit(
         self, transaction: Transaction, after: asyncio.Future[ScoredResponse] | None = None
     ) -> asyncio.Future[ScoredResponse]:
-        """Queue a transaction; the future ends with its response once the write is committed."""
+        """Queue a transaction; the future gets its response after the write is committed."""
         return self.batcher.submit(transaction, after)
 
     async def label(self, customer: str, id: str, label: int) -> LabelResponse:
-        """Take in the outcome of a transaction."""
-        with self._store_errors_counted():
-            outcome = await report(self.updater, self.detector, self.known_as(customer), id, label)
-        if outcome.changed:
+        """Apply a label; return its effect after the write is committed."""
+        response: LabelResponse = await self.batcher.submit(
+            Label(self.stored_name(customer), id, label)
+        )
+        if response.changed:
             self.metrics.labels.labels(label=str(label)).inc()
-        return outcome
+        return response
+
+    async def _process(
+        self, batch: Sequence[Transaction | Label]
+    ) -> Sequence[Response | Exception]:
+        model = self.registry.current
+        with self._count_store_errors():
+            responses = await self.updater.process_batch(
+                model.detector, [_decode_again(request, model) for request in batch]
+            )
+        self.metrics.count(
+            [response for response in responses if not isinstance(response, LabelResponse)]
+        )
+        self.metrics.store_errors.inc(any(isinstance(each, StoreError) for each in responses))
+        scored = [
+            response
+            for response in responses
+            if isinstance(response, ScoredResponse) and response.steps is not None
+        ]
+        for steps, group in itertools.groupby(scored, attrgetter("steps")):
+            rows, probabilities = zip(
+                *((each.row, each.probability) for each in group), strict=True
+            )
+            index = list(rows)
+            model.drift.add(steps.beliefs[index], steps.continuous[index], np.array(probabilities))
+        return responses
 
     @contextlib.contextmanager
-    def _store_errors_counted(self) -> Iterator[None]:
+    def _count_store_errors(self) -> Iterator[None]:
         try:
             yield
         except StoreError:
             self.metrics.store_errors.inc()
             raise
 
-    def known_as(self, customer: str) -> str:
-        """A customer's key in the store."""
-        return customer if self.pseudonyms is None else self.pseudonyms.of(customer)
+    def stored_name(self, customer: str) -> str:
+        """Return the name under which a customer is stored."""
+        pseudonymiser = self.registry.pseudonymiser
+        return customer if pseudonymiser is None else pseudonymiser.pseudonymise(customer)
 
     async def customer(self, customer: str) -> CustomerResponse | None:
-        """What is remembered of a customer, if anything is."""
-        name = self.known_as(customer)
-        with self._store_errors_counted():
-            stored = (await self.store.read_records([customer_key(name)])).get(customer_key(name))
+        """Return a customer's record, or None."""
+        name, detector = self.stored_name(customer), self.registry.current.detector
+        key = customer_key(name)
+        with self._count_store_errors():
+            stored = (await self.store.read_records([key])).get(key)
         if stored is None:
             return None
-        record = unpack_record(customer_key(name), stored.data)
-        recent = tuple(
-            RecentTransaction(seen.id, seen.probability) for seen in reversed(record.ring)
-        )
-        is_current = record.model == self.detector.digest_
-        held = (
-            self.detector.live.unpack(DetectorState(record.state))
-            if is_current and record.state
-            else None
-        )
-        if held is None or held.belief is None:
-            return CustomerResponse(
-                name, None, record.last_time, None, None, record.model, is_current, recent
-            )
-        belief = tuple(held.belief.tolist())
+        record = unpack_record(key, stored.data)
+        is_current = record.model == detector.digest_
+        state = None
+        if is_current and record.state:
+            state = detector.live.unpack(DetectorState(record.state))
+        belief = None if state is None or state.belief is None else state.belief
         return CustomerResponse(
-            name,
-            held.n_seen,
-            record.last_time,
-            belief,
-            int(np.argmax(belief)),
-            record.model,
-            True,
-            recent,
+            customer=name,
+            n_seen=None if belief is None or state is None else state.n_seen,
+            last_time=record.last_time,
+            belief=None if belief is None else tuple(belief.tolist()),
+            regime=None if belief is None else int(np.argmax(belief)),
+            model=record.model,
+            is_current=is_current,
+            recent=tuple(
+                RecentTransaction(recent.id, recent.probability)
+                for recent in reversed(record.recent_ids)
+            ),
         )
 
     async def is_ready(self) -> bool:
-        """Whether the store can be read now."""
-        try:
-            await asyncio.wait_for(self.store.read_records(["ready?"]), _READY_SECONDS)
-        except (TurncoatError, TimeoutError):
-            return False
-        return True
+        """Return whether the store accepts a write now, checked at most once a second."""
+        async with self._checking:
+            checked_at, is_ready = self._ready
+            if time.monotonic() - checked_at < _CHECK_INTERVAL_S:
+                return is_ready
+            try:
+                await asyncio.wait_for(self.store.check_writable(), _CHECK_TIMEOUT_S)
+                is_ready = True
+            except (TurncoatError, TimeoutError) as problem:
+                if is_ready or checked_at < 0:
+                    _log.error("not ready: the store accepts no writes: %s", problem)
+                is_ready = False
+            self._ready = time.monotonic(), is_ready
+            return is_ready
 
-    async def _renew(self) -> None:
-        """Look for a new model or calibration, for ever."""
+    async def _reload_models(self) -> None:
         while self.settings.reload_interval_s > 0:
             await asyncio.sleep(self.settings.reload_interval_s)
             before = self.registry.n_failures
@@ -205,34 +188,70 @@ class Service:
                 self.show_drift()
             self.metrics.reload_errors.inc(self.registry.n_failures - before)
 
-    async def _forget(self) -> None:
-        """Remove log entries past their time, for ever, some at a time."""
-        while self.settings.retention_days > 0:
-            try:
-                removed = await self.store.delete_entries_before(
-                    time.time() - self.settings.retention_days * DAY, limit=1000
-                )
-            except StoreError as problem:
-                removed = 0
-                _log.warning("old log entries are not removed: %s", problem)
-            await asyncio.sleep(0.1 if removed else _RETENTION_SECONDS)
+    async def _check_log(self) -> None:
+        """Say if the log is empty."""
+        if await self._check_retention() is None:
+            _log.info(
+                "the store's log is empty: customers without history are scored as new ones. "
+                "Use `turncoat replay` to load history"
+            )
 
-    async def _watch_drift(self) -> None:
-        """Keep the drift metrics up to date, for ever."""
+    async def _check_retention(self) -> float | None:
+        """Turn retention off if it would delete the whole log; return the newest entry's time."""
+        newest, days = await self.store.newest_entry_time(), self.settings.retention_days
+        if newest is not None and 0 < days * DAY < (age_s := time.time() - newest):
+            self._is_retention_off = True
+            _log.error(
+                "retention is off: the newest log entry is %.1f days old and the retention is %g "
+                "days, so the whole log would go. Check the server's clock; if it is right, "
+                "restart the service after new transactions were scored",
+                age_s / DAY,
+                days,
+            )
+        return newest
+
+    async def _apply_retention(self) -> None:
+        """Delete old log entries, a few at a time."""
+        while self.settings.retention_days > 0 and not self._is_retention_off:
+            n_deleted = 0
+            try:
+                await self._check_retention()
+                if not self._is_retention_off:
+                    limit = time.time() - self.settings.retention_days * DAY
+                    n_deleted = await self.store.delete_entries_before(limit, limit=1000)
+            except StoreError as problem:
+                _log.warning("old log entries are not deleted: %s", problem)
+            await asyncio.sleep(0.1 if n_deleted else _RETENTION_INTERVAL_S)
+
+    async def _update_drift(self) -> None:
         while True:
             self.show_drift()
-            await asyncio.sleep(_DRIFT_SECONDS)
+            await asyncio.sleep(_DRIFT_INTERVAL_S)
 
     def show_drift(self) -> None:
-        """Put what is known of drift, and which model serves, into the metrics."""
-        served = self.registry.current
-        told = served.drift.report()
-        self.metrics.score_drift.set(max(told.score.psi - told.score.psi_by_chance, 0.0))
-        self.metrics.drift.set(VERDICTS.index(told.verdict))
-        for regime in told.regimes:
+        """Set the metrics of drift and of the model in service."""
+        model = self.registry.current
+        report = model.drift.report()
+        self.metrics.score_drift.set(max(report.score.psi - report.score.psi_by_chance, 0.0))
+        self.metrics.drift.set(VERDICTS.index(report.verdict))
+        for regime in report.regimes:
             self.metrics.regime_drift.labels(regime=str(regime.regime)).set(regime.largest_shift)
-        serving = (served.detector.digest_, str(served.detector.calibration_.number))
-        if self._shown is not None and self._shown != serving:
-            self.metrics.model.labels(*self._shown).set(0)
-        self.metrics.model.labels(*serving).set(1)
-        self._shown = serving
+        shown = (model.detector.digest_, str(model.detector.calibration_.number))
+        if self._shown_model is not None and self._shown_model != shown:
+            self.metrics.model.labels(*self._shown_model).set(0)
+        self.metrics.model.labels(*shown).set(1)
+        self._shown_model = shown
+
+
+def _decode_again(request: Transaction | Label, model: ServedModel) -> Transaction | Label:
+    """Decode a transaction again if the model was replaced while it waited."""
+    schema = model.decoder.plan.schema
+    if isinstance(request, Label) or request.schema is schema or request.schema == schema:
+        return request
+    try:
+        again = model.decoder.decode(request.body)
+    except DataError:
+        return request  # the updater refuses it
+    if model.decoder.pseudonymiser is not None:  # the body holds the pseudonym, not the name
+        again = msgspec.structs.replace(again, customer=request.customer)
+    return again

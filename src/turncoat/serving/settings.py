@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from turncoat.errors import ConfigError
-from turncoat.serving.attempt import LATE_POLICIES
+from turncoat.serving.updater import LATE_POLICIES
 
 LOG_FORMATS = ("text", "json")
 _MIN_VALUES = {

@@ -1,0 +1,247 @@
+"""Work on a store beside the live requests: replay history, collect labels, erase customers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from turncoat.arrays import Array
+from turncoat.data.parsing import parse_row
+from turncoat.data.schema import TIME_UNITS, Schema
+from turncoat.data.transactions import Transactions
+from turncoat.errors import ContentionError, DataError
+from turncoat.scoring import Detector
+from turncoat.serving.decoding import DEFAULT_ID_FIELD, Pseudonymiser, Transaction
+from turncoat.serving.records import customer_key, unpack_log_content
+from turncoat.serving.stores import LABEL, RecordWrite, Store
+from turncoat.serving.updater import BeliefUpdater, Response
+from turncoat.storage import digest as compute_digest
+
+_REPLAY_BATCH_SIZE = 256
+
+
+async def replay(
+    updater: BeliefUpdater,
+    detector: Detector,
+    transactions: Transactions,
+    pseudonymiser: Pseudonymiser | None = None,
+) -> AsyncIterator[tuple[Array, list[Response | Exception]]]:
+    """Score a file's transactions in time order; yield row numbers and responses by batch.
+
+    A batch is yielded after its write is committed. A replay that was interrupted continues where
+    it stopped. Labels in the file inform the counterparties' records, as in the features of the
+    whole file; they condition no belief.
+    """
+    order = _order_by_time(transactions)
+    digest = _digest_file(transactions, detector, pseudonymiser)
+    counter, done = await _read_position(updater.store, f"replay:{digest}")
+    size, has_counterparty = _REPLAY_BATCH_SIZE, detector.features_.plan.has_counterparty
+    while done < len(order):
+        rows = order[done : done + size]
+        batch = list(
+            _make_transactions(transactions, rows, has_counterparty, pseudonymiser, digest)
+        )
+        position = msgspec.msgpack.encode(done + len(rows))
+        try:
+            responses = await updater.process_batch(
+                detector, batch, [RecordWrite(f"replay:{digest}", counter, position)]
+            )
+        except ContentionError:
+            if size == 1:
+                raise
+            size = max(size // 8, 1)  # a smaller batch meets other writers less often
+            continue
+        done, counter = done + len(rows), counter + 1
+        yield rows, responses
+
+
+async def count_replayed(
+    updater: BeliefUpdater,
+    detector: Detector,
+    transactions: Transactions,
+    pseudonymiser: Pseudonymiser | None = None,
+) -> int:
+    """Return how many transactions of this file an earlier replay has done."""
+    digest = _digest_file(transactions, detector, pseudonymiser)
+    return (await _read_position(updater.store, f"replay:{digest}"))[1]
+
+
+def make_client_transactions(transactions: Transactions, n: int) -> Iterator[Transaction]:
+    """Yield the first transactions in time order, as clients would send them."""
+    return _make_transactions(transactions, _order_by_time(transactions)[:n], True, None, "")
+
+
+async def _read_position(store: Store, key: str) -> tuple[int, int]:
+    """Return the counter of a replay's record, and how many transactions are done."""
+    stored = (await store.read_records([key])).get(key)
+    if stored is None:
+        return 0, 0
+    return stored.counter, msgspec.msgpack.decode(stored.data, type=int)
+
+
+def _digest_file(
+    transactions: Transactions, detector: Detector, pseudonymiser: Pseudonymiser | None
+) -> str:
+    """Return a digest of the file's content, the model, and whether names are pseudonyms."""
+    names = {name: list(each.values) for name, each in transactions.categories.items()}
+    arrays = {
+        "times": transactions.times,
+        "ids": transactions.ids.astype(str),
+        "customers": transactions.customer_codes,
+        "rows": transactions.file_rows,
+        **{f"number {name}": values for name, values in transactions.numbers.items()},
+        **{f"name {name}": each.codes for name, each in transactions.categories.items()},
+    }
+    if transactions.labels is not None:
+        arrays["labels"] = transactions.labels
+    is_pseudonymised = pseudonymiser is not None
+    content = [detector.digest_, is_pseudonymised, transactions.customers.tolist(), names]
+    return compute_digest(content, arrays)[:32]
+
+
+def _make_transactions(
+    transactions: Transactions,
+    rows: Array,
+    has_counterparty: bool,
+    pseudonymiser: Pseudonymiser | None,
+    digest: str,
+) -> Iterator[Transaction]:
+    """Yield rows of a file as decoded transactions."""
+    schema, places = transactions.schema, transactions.file_rows[rows]
+    columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
+    for name, category in transactions.categories.items():
+        texts = (*category.values, None)
+        columns[name] = [texts[code] for code in category.codes[places].tolist()]
+    customers = transactions.customers[transactions.customer_codes[rows]].tolist()
+    labels = np.full(len(rows), -1) if transactions.labels is None else transactions.labels[rows]
+    for i, values in enumerate(zip(*columns.values(), strict=True)):
+        cells = zip(columns, values, strict=True)
+        fields = {name: cell for name, cell in cells if cell is not None and cell == cell}
+        time, customer = float(transactions.times[rows[i]]), customers[i]
+        id = str(transactions.ids[rows[i]])
+        if schema.id is None:  # the row number in this file
+            id = f"{digest[:12]}-{id}"
+        fields |= {schema.time: invert_time(schema, time), schema.id or DEFAULT_ID_FIELD: id}
+        if pseudonymiser is not None:
+            customer = pseudonymiser.pseudonymise(customer)
+            fields |= dict.fromkeys(schema.customer, customer)
+        row = parse_row(schema, fields)._replace(time=time)
+        label = None if labels[i] < 0 else int(labels[i])
+        yield Transaction(
+            id,
+            time,
+            customer,
+            row.counterparty if has_counterparty else None,
+            row,
+            msgspec.json.encode(fields),
+            schema,
+            label_follows=label is not None,
+            is_replayed=True,
+            label=label,
+        )
+
+
+def invert_time(schema: Schema, seconds: float) -> float:
+    """Return a number in the schema's unit that reads back as exactly these seconds."""
+    unit = TIME_UNITS[schema.time_unit]
+    value = seconds / unit
+    for candidate in (value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)):
+        if candidate * unit == seconds:
+            return candidate
+    return value
+
+
+def _order_by_time(transactions: Transactions) -> Array:
+    """Return row numbers by time, then id: also the order of each customer and counterparty."""
+    ids = transactions.ids
+    ranks = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
+    return np.lexsort((ranks, transactions.times))
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledScores:
+    """N live scores with labels, each customer's together."""
+
+    beliefs: Array  # [N, K] when the transaction was scored
+    labels: Array  # [N]
+    offsets: Array  # [customers + 1]
+    external: Array | None  # [N] the ranker's scores
+
+    @property
+    def n_rows(self) -> int:
+        """The number of scores."""
+        return len(self.labels)
+
+
+async def collect_labeled_scores(
+    store: Store, detector: Detector, now: float, delay: float, include_unreported: bool = True
+) -> LabeledScores:
+    """Return this model's live scores in the log, each with its latest label.
+
+    Scores of replayed transactions are left out: the model may have been fitted on them. With
+    `include_unreported`, scores older than `delay` seconds are used, and those without a label
+    count as genuine; younger ones are left out, since frauds are reported first. Without it, all
+    scores with a label are used; these must not be frauds only.
+    """
+    scored: dict[tuple[str, str], tuple[float, tuple[float, ...], float | None]] = {}
+    reported: dict[tuple[str, str], int] = {}
+    cursor = ""
+    while entries := await store.read_log(after=cursor):
+        cursor = entries[-1].cursor
+        for entry in entries:
+            name = (entry.parties[0][0], entry.transaction_id)
+            content = unpack_log_content(entry.content)
+            if entry.kind == LABEL:
+                reported[name] = int(content.label or 0)
+            elif content.model == detector.digest_ and not content.is_replayed:
+                scored.setdefault(name, (entry.written_at, content.belief, content.external))
+    if include_unreported:
+        names = sorted(name for name, (at, *_) in scored.items() if at <= now - delay)
+    else:
+        names = sorted(scored.keys() & reported.keys())
+    if not reported.keys() & set(names):
+        n_young = len(reported.keys() & scored.keys())
+        young = (
+            f", all in the last {delay / 86400:g} days, where more may still be reported"
+            if n_young
+            else ""
+        )
+        raise DataError(
+            f"no label can be used: {len(reported):,} were reported, {n_young:,} of them for "
+            f"transactions that this model scored live{young}. Report labels to /v1/labels; "
+            "wait, or see --delay-days and --reported-only"
+        )
+    if all(reported.get(name, 0) for name in names):
+        raise DataError(
+            f"all {len(names):,} labels are frauds, so fraud shares cannot be estimated. "
+            "Report genuine transactions, too"
+        )
+    customers = np.array([customer for customer, _ in names])
+    starts = np.flatnonzero(np.append(True, customers[1:] != customers[:-1]))
+    external = [scored[name][2] for name in names]
+    has_external = all(each is not None for each in external)
+    return LabeledScores(
+        beliefs=np.array([scored[name][1] for name in names]),
+        labels=np.array([reported.get(name, 0) for name in names], dtype=np.int8),
+        offsets=np.append(starts, len(names)).astype(np.int64),
+        external=np.array(external, dtype=np.float64) if has_external else None,
+    )
+
+
+class ErasedCustomer(NamedTuple):
+    """What was deleted of a customer."""
+
+    had_record: bool
+    n_entries: int  # of the log
+
+
+async def erase_customer(store: Store, customer: str) -> ErasedCustomer:
+    """Delete everything stored under a customer's name or pseudonym. It can be repeated."""
+    key = customer_key(customer)
+    had_record = key in await store.read_records([key])
+    return ErasedCustomer(had_record, await store.erase(key))

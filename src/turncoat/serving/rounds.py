@@ -1,0 +1,127 @@
+"""A scoring round: transactions of a batch that one compiled pass can score together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from turncoat.scoring import DetectorState
+from turncoat.serving.decoding import Transaction
+from turncoat.serving.records import Record
+from turncoat.serving.responses import STORED
+
+
+@dataclass(slots=True)
+class RecordUpdate:
+    """A record while a batch is applied: as read, then as it will be written."""
+
+    expected_counter: int  # as read; 0 if there was no record
+    record: Record | None
+    source: str  # of the belief
+    n_changes: int = 0
+
+    def replace(self, record: Record) -> None:
+        """Make one more change."""
+        self.record, self.source = record, STORED
+        self.n_changes += 1
+
+    @property
+    def next_counter(self) -> int:
+        """The counter of the next change."""
+        return self.expected_counter + self.n_changes + 1
+
+    @property
+    def state(self) -> bytes | None:
+        """The party's state; None if it has none yet."""
+        return None if self.record is None else self.record.state or None
+
+    @property
+    def last_time(self) -> float:
+        """The latest transaction time in the state."""
+        return -math.inf if self.record is None else self.record.last_time
+
+
+class PreparedTransaction(NamedTuple):
+    """A transaction with the records and states that it is scored with."""
+
+    transaction: Transaction
+    customer: RecordUpdate
+    counterparty: RecordUpdate | None
+    state: DetectorState
+    belief_source: str
+    counterparty_source: str | None
+    is_late: bool
+    keeps_belief: bool  # scored without changing any belief
+    previous: tuple[int, int] = (-1, -1)  # rows of the round that left customer and counterparty
+
+
+class ScoringRound:
+    """Transactions scored together, in order.
+
+    A transaction continues from the state that its customer's and its counterparty's previous
+    transaction leaves in the same round. One that depends on the round in another way waits for
+    the next round, and so does everything after it with the same parties.
+    """
+
+    def __init__(self) -> None:
+        self.prepared: list[PreparedTransaction] = []
+        self.places: list[int] = []  # in the batch
+        self._last_row: dict[str, int] = {}  # of a party's latest transaction that changes it
+        self._last_time: dict[str, float] = {}
+        self._keys: set[str] = set()  # of all parties
+        self._ids: set[tuple[str, str]] = set()  # (customer key, transaction id)
+        self._blocked: set[str] = set()  # parties that have to wait for the next round
+
+    def blocks(self, *keys: str) -> bool:
+        """Return whether something of these parties has to wait for the next round."""
+        return not self._blocked.isdisjoint(keys)
+
+    def block(self, *keys: str) -> None:
+        """Make everything of these parties wait for the next round."""
+        self._blocked.update(keys)
+
+    def involves(self, *keys: str) -> bool:
+        """Return whether a transaction of the round has, or waits for, one of these parties."""
+        return not (self._keys.isdisjoint(keys) and self._blocked.isdisjoint(keys))
+
+    def add(self, place: int, prepared: PreparedTransaction) -> bool:
+        """Add a transaction; return False if it has to wait for the next round."""
+        transaction = prepared.transaction
+        key, *others = transaction.keys
+        customer_row = self._last_row.get(key, -1)
+        counterparty_row = self._last_row.get(others[0], -1) if others else -1
+        continues = max(customer_row, counterparty_row) >= 0
+        if (
+            (key, transaction.id) in self._ids
+            or (customer_row >= 0 and transaction.time < self._last_time[key])
+            or (prepared.keeps_belief and continues)
+        ):
+            return False
+        if continues:
+            state = prepared.state
+            prepared = prepared._replace(
+                state=DetectorState(
+                    None if customer_row >= 0 else state.customer,
+                    None if counterparty_row >= 0 else state.counterparty,
+                ),
+                belief_source=STORED if customer_row >= 0 else prepared.belief_source,
+                counterparty_source=(
+                    STORED if counterparty_row >= 0 else prepared.counterparty_source
+                ),
+                previous=(customer_row, counterparty_row),
+            )
+        self._ids.add((key, transaction.id))
+        self._keys.update(transaction.keys)
+        if not prepared.keeps_belief:
+            self._last_row.update(dict.fromkeys(transaction.keys, len(self.prepared)))
+            self._last_time[key] = max(
+                transaction.time,
+                self._last_time.get(key, transaction.time),
+                prepared.customer.last_time,
+            )
+            if others and transaction.label == 1:
+                self._blocked.add(others[0])  # the fraud changes its record after the score
+        self.prepared.append(prepared)
+        self.places.append(place)
+        return True
