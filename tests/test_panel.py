@@ -89,7 +89,7 @@ def test_slices_share_memory_and_lists_copy() -> None:
 
 @pytest.mark.parametrize("which", [slice(2, 2), [], np.zeros(3, bool)])
 def test_an_empty_slice_is_refused(which: object) -> None:
-    with pytest.raises(DataError, match="no sequences"):
+    with pytest.raises(DataError, match="at least one sequence"):
         Panel.from_arrays(CELLS, lengths=[1, 2, 3])[which]
 
 

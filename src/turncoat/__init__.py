@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The detector brings polars with it, which `import turncoat` alone need not load.
+# The detector needs polars, which `import turncoat` alone does not load.
 _FROM_SCORING = ("Detector", "DetectorState", "load")
 
 
 def __getattr__(name: str) -> object:
-    """Names that are imported on first use."""
+    """Import the names of `scoring` on first use."""
     if name in _FROM_SCORING:
         from turncoat import scoring
 

@@ -1,4 +1,4 @@
-"""Every failure Turncoat names. A message says where, the rule, the value found, and what to do."""
+"""Turncoat's errors. A message names the place, the rule, the value found and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DataError(TurncoatError):
 
 
 class StateError(DataError):
-    """What was remembered of a customer or a counterparty is damaged, or another detector's."""
+    """The stored state of a customer or counterparty is damaged, or from another detector."""
 
 
 class ConfigError(TurncoatError):
@@ -20,7 +20,7 @@ class ConfigError(TurncoatError):
 
 
 class NotFittedError(TurncoatError):
-    """A model was asked for something it only knows after `fit`."""
+    """A model was used before `fit`."""
 
 
 class BundleError(TurncoatError):
@@ -28,12 +28,12 @@ class BundleError(TurncoatError):
 
 
 class StoreError(TurncoatError):
-    """The store of beliefs is out of reach, full, damaged, or holds something else."""
+    """The store of beliefs is unreachable, full, damaged, or of another kind."""
 
 
 class CorruptRecordError(StoreError):
-    """One thing in the store is damaged."""
+    """One entry of the store is damaged."""
 
 
 class ContentionError(StoreError):
-    """Others write the same records all the time."""
+    """Other writers keep changing the same records."""

@@ -1,9 +1,9 @@
-"""The panel: ragged sequences as flat rows plus offsets. Everything before it makes one, everything after reads one."""
+"""The panel: ragged sequences as flat rows plus offsets. Features make one, models read one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,16 @@ from turncoat.errors import DataError
 
 MAX_VALUE = 1e15  # its square, summed over a block, still fits float32
 MAX_CATEGORIES = 1_000_000
-_CHECKED_ROWS = 8192
+_BLOCK_ROWS = 8192  # checked at once
+_ONE_TYPE = "must be of one type: all numbers, all dates or all text"
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """N rows in U sequences, one per customer. Make one with `Panel.from_arrays`; the arrays are not to be changed."""
+    """N rows in U sequences, one per customer. Make one with `Panel.from_arrays`.
+
+    The arrays must not be changed.
+    """
 
     continuous: Array  # [N, D] float32 or float64; NaN is a missing cell
     categorical: Array  # [N, J] smallest signed integer type; -1 is a missing code
@@ -44,32 +48,32 @@ class Panel:
         ids: ArrayLike | None = None,
         n_categories: Sequence[int] | None = None,
     ) -> Panel:
-        """Check and join arrays into a panel, without copying what is already in the right form.
+        """Check arrays and join them into a panel. Arrays already in the right form are not copied.
 
-        Rows of a customer are neighbours, oldest first. Say where customers begin with `lengths` (rows of each; then
-        `customers`, if given, has one key per sequence) or with `customers` (one key per row). With neither, all rows
-        are one sequence. `n_categories` gives the number of values of each categorical column; by default it is the
-        largest code plus one.
+        Rows of a customer are neighbours, oldest first. Mark the sequences with `lengths` (rows of
+        each; then `customers` has one key per sequence) or with `customers` (one key per row). With
+        neither, all rows are one sequence. `n_categories` gives the number of values of each
+        categorical column; by default it is the largest code plus one.
         """
-        numbers = _continuous(continuous)
-        codes, raw_sizes = _categorical(categorical, n_categories)
-        n_rows = _row_count(numbers, codes)
-        numbers = np.empty((n_rows, 0), np.float32) if numbers is None else numbers
-        missing_cells = _check_cells(numbers)
+        cells = _check_continuous(continuous)
+        codes, given_sizes = _check_categorical(categorical, n_categories)
+        n_rows = _count_rows(cells, codes)
+        cells = np.empty((n_rows, 0), np.float32) if cells is None else cells
+        missing_cells = _find_missing_cells(cells)
         codes = np.empty((n_rows, 0), np.int8) if codes is None else codes
-        codes, sizes, missing_codes = _check_codes(codes, raw_sizes)
-        offsets, keys = _sequences(n_rows, lengths, customers)
+        codes, sizes, missing_codes = _check_codes(codes, given_sizes)
+        offsets, keys = _find_sequences(n_rows, lengths, customers)
         return cls(
-            continuous=numbers,
+            continuous=cells,
             categorical=codes,
             offsets=offsets,
             n_categories=sizes,
             missing_cells=missing_cells,
             missing_codes=missing_codes,
-            labels=_labels(labels, n_rows),
+            labels=None if labels is None else _check_labels(labels, n_rows),
             customers=keys,
-            times=_times(times, offsets),
-            ids=_ids(ids, n_rows),
+            times=None if times is None else _check_times(times, offsets),
+            ids=None if ids is None else _check_ids(ids, n_rows),
         )
 
     @property
@@ -99,84 +103,84 @@ class Panel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the rows."""
+        """Bytes of the rows."""
         return int(self.continuous.nbytes + self.categorical.nbytes)
 
     def __len__(self) -> int:
-        """Number of sequences."""
+        """Return the number of sequences."""
         return self.n_sequences
 
     def __iter__(self) -> Iterator[Panel]:
-        """Each sequence as a panel of its own."""
+        """Iterate over the sequences, each a panel."""
         return (self[u] for u in range(self.n_sequences))
 
     def __repr__(self) -> str:
-        """One line for people."""
+        """Describe the panel in one line."""
+        plural = "s" if self.n_sequences > 1 else ""
         return (
-            f"Panel({self.n_rows:,} rows in {self.n_sequences:,} sequence{'s' if self.n_sequences > 1 else ''}, "
+            f"Panel({self.n_rows:,} rows in {self.n_sequences:,} sequence{plural}, "
             f"{self.n_continuous} continuous and {self.n_categorical} categorical columns)"
         )
 
     def __getitem__(self, which: int | slice | ArrayLike) -> Panel:
-        """Some sequences as a panel. One, or a slice without a step, shares memory; a list of them is copied."""
+        """Return some sequences as a panel.
+
+        One sequence, or a slice without a step, shares memory. A list of sequences is copied.
+        """
         if isinstance(which, int | np.integer):
             place = int(which) + (self.n_sequences if which < 0 else 0)
             if not 0 <= place < self.n_sequences:
                 raise IndexError(f"sequence {which} of {self.n_sequences}")
-            return self._run(place, place + 1)
+            return self._take_run(place, place + 1)
         if isinstance(which, slice):
             start, stop, step = which.indices(self.n_sequences)
             if step == 1:
-                return self._run(start, max(start, stop))
+                return self._take_run(start, max(start, stop))
             which = np.arange(start, stop, step)
-        return self._gather(np.asarray(which))
+        return self._take_many(np.asarray(which))
 
-    def _run(self, start: int, stop: int) -> Panel:
-        if start == stop:
-            raise DataError("a panel of no sequences was asked for; name at least one")
+    def check_columns(self, n_continuous: int, n_categories: tuple[int, ...], owner: str) -> None:
+        """Raise a DataError unless the panel has the owner's columns and no unknown codes."""
+        expected, found = (n_continuous, len(n_categories)), (self.n_continuous, self.n_categorical)
+        check_widths(expected, found, owner, "the panel has")
+        for j, (known, present) in enumerate(zip(n_categories, self.n_categories, strict=True)):
+            if present > known:
+                check_known_codes(self.categorical[:, j : j + 1], (known,), owner, j)
+
+    def _take_run(self, start: int, stop: int) -> Panel:
+        _check_not_empty(stop - start)
         rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
-        return self._with_rows(rows, offsets, slice(start, stop))
+        return self._take(rows, offsets, slice(start, stop))
 
-    def _gather(self, sequences: Array) -> Panel:
+    def _take_many(self, sequences: Array) -> Panel:
         if sequences.dtype == bool:
             if sequences.shape != (self.n_sequences,):
                 raise DataError(
-                    f"a mask of sequences has {self.n_sequences} entries, this one {sequences.shape}"
+                    f"a mask of sequences needs {self.n_sequences} entries; "
+                    f"found shape {sequences.shape}"
                 )
             sequences = np.flatnonzero(sequences)
-        if sequences.size == 0:
-            raise DataError("a panel of no sequences was asked for; name at least one")
+        _check_not_empty(sequences.size)
         if sequences.ndim != 1 or sequences.dtype.kind not in "ui":
-            raise DataError(
-                f"sequences are named by whole numbers or a mask; found {sequences.dtype} {sequences.shape}"
-            )
-        sequences = np.where(sequences < 0, sequences + self.n_sequences, sequences).astype(
-            np.int64
-        )
-        for wrong in sequences[(sequences < 0) | (sequences >= self.n_sequences)]:
+            found = f"{sequences.dtype} {sequences.shape}"
+            raise DataError(f"sequences are chosen by whole numbers or a mask; found {found}")
+        places = np.where(sequences < 0, sequences + self.n_sequences, sequences).astype(np.int64)
+        for wrong in places[(places < 0) | (places >= self.n_sequences)]:
             raise IndexError(f"sequence {wrong} of {self.n_sequences}")
-        lengths = self.lengths[sequences]
+        lengths = self.lengths[places]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[sequences] - offsets[:-1], lengths)
-        return self._with_rows(rows, offsets, sequences)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[places] - offsets[:-1], lengths)
+        return self._take(rows, offsets, places)
 
-    def _with_rows(self, rows: slice | Array, offsets: Array, sequences: slice | Array) -> Panel:
-        def pick(values: Array | None, which: slice | Array) -> Array | None:
-            return None if values is None else values[which]
-
-        return Panel(
-            continuous=self.continuous[rows],
-            categorical=self.categorical[rows],
-            offsets=offsets,
-            n_categories=self.n_categories,
-            missing_cells=self.missing_cells,
-            missing_codes=self.missing_codes,
-            labels=pick(self.labels, rows),
-            customers=pick(self.customers, sequences),
-            times=pick(self.times, rows),
-            ids=pick(self.ids, rows),
-        )
+    def _take(self, rows: slice | Array, offsets: Array, sequences: slice | Array) -> Panel:
+        taken: dict[str, Any] = {"offsets": offsets}
+        for name in ("continuous", "categorical", "labels", "times", "ids"):
+            values = getattr(self, name)
+            taken[name] = None if values is None else values[rows]
+        if self.customers is not None:
+            taken["customers"] = self.customers[sequences]
+        return replace(self, **taken)
 
 
 def check_is_panel(panel: Any) -> None:
@@ -186,114 +190,144 @@ def check_is_panel(panel: Any) -> None:
         raise DataError(f"expected a Panel, found {kind}; make one with Panel.from_arrays")
 
 
-def _two_dimensional(values: ArrayLike, name: str, missing: float) -> Array:
-    """The values as a table; masked cells become the missing value."""
+def check_widths(
+    expected: tuple[int, int], found: tuple[int, int], owner: str, subject: str
+) -> None:
+    """Raise a DataError unless there are as many columns of each kind as expected."""
+    if found != expected:
+        raise DataError(
+            f"the {owner} knows {expected[0]} continuous and {expected[1]} categorical columns; "
+            f"{subject} {found[0]} and {found[1]}"
+        )
+
+
+def check_known_codes(
+    codes: Array, sizes: Sequence[int], owner: str, first_column: int = 0
+) -> None:
+    """Raise a DataError for codes [N, columns] outside of -1 to size - 1."""
+    bad = (codes < -1) | (codes >= np.asarray(sizes))
+    if bad.any():
+        row, column = (int(place) for place in np.argwhere(bad)[0])
+        raise DataError(
+            f"categorical row {row}, column {first_column + column}: code {codes[row, column]} is "
+            f"unknown to the {owner}, whose codes run from 0 to {sizes[column] - 1}. "
+            "Use -1 for an unseen value, or fit with larger n_categories"
+        )
+
+
+def _check_not_empty(n_sequences: int) -> None:
+    if n_sequences == 0:
+        raise DataError("a panel needs at least one sequence; none was chosen")
+
+
+def _as_table(values: ArrayLike, name: str, missing: float) -> Array:
+    """Return the values as a table; masked cells become the missing value."""
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(np.float64 if np.isnan(missing) else np.int64), missing)
+    expected = f"{name} must be a table [rows, columns]"
     try:
         array = np.asarray(values)
     except ValueError as problem:
-        raise DataError(
-            f"{name} must be a table [rows, columns] with rows of equal length"
-        ) from problem
+        raise DataError(f"{expected} with rows of equal length") from problem
     if array.ndim != 2:
-        raise DataError(f"{name} must be a table [rows, columns]; found shape {array.shape}")
+        raise DataError(f"{expected}; found shape {array.shape}")
     return array
 
 
-def _continuous(values: ArrayLike | None) -> Array | None:
+def _check_continuous(values: ArrayLike | None) -> Array | None:
     if values is None:
         return None
-    array = _two_dimensional(values, "continuous", np.nan)
+    array = _as_table(values, "continuous", np.nan)
     if array.dtype.kind in "bui":
         array = array.astype(np.float64)
     elif array.dtype == np.float16:
         array = array.astype(np.float32)
     elif array.dtype not in (np.float32, np.float64):
         raise DataError(
-            f"continuous must hold numbers; found type {array.dtype}. Convert it to float32 or float64"
+            f"continuous must hold numbers; found type {array.dtype}. "
+            "Convert it to float32 or float64"
         )
     return np.ascontiguousarray(array)
 
 
-def _categorical(
+def _check_categorical(
     values: ArrayLike | None, sizes: Sequence[int] | None
 ) -> tuple[Array | None, Array | None]:
     if values is None:
         if sizes is not None and len(sizes):
             raise DataError("n_categories is given but categorical is not")
         return None, None
-    array = _two_dimensional(values, "categorical", -1)
-    if array.dtype.kind not in "bui":
+    codes = _as_table(values, "categorical", -1)
+    if codes.dtype.kind not in "bui":
         raise DataError(
-            f"categorical must hold integer codes; found type {array.dtype}. Number the values of each column from 0 on, "
-            "write -1 for missing, and convert with .astype(int)"
+            f"categorical must hold integer codes; found type {codes.dtype}. Number the values of "
+            "each column from 0, write -1 for missing, and convert with .astype(int)"
         )
     if sizes is None:
-        return array, None
-    wanted = np.asarray(sizes)
-    if wanted.shape != (array.shape[1],):
+        return codes, None
+    given = np.asarray(sizes)
+    if given.shape != (codes.shape[1],):
+        n_columns = codes.shape[1]
         raise DataError(
-            f"n_categories has {wanted.size} entries for {array.shape[1]} categorical columns"
+            f"n_categories has {given.size} entries for {n_columns} categorical columns"
         )
-    if wanted.size and (
-        wanted.dtype.kind not in "ui" or wanted.min() < 1 or wanted.max() > MAX_CATEGORIES
-    ):
+    is_whole = given.dtype.kind in "ui"
+    if given.size and not (is_whole and given.min() >= 1 and given.max() <= MAX_CATEGORIES):
         raise DataError(
-            f"n_categories must be whole numbers of at least 1 and at most {MAX_CATEGORIES:,}; found {sizes!r}"
+            "n_categories must be whole numbers of at least 1 and at most "
+            f"{MAX_CATEGORIES:,}; found {sizes!r}"
         )
-    return array, wanted.astype(np.int64)
+    return codes, given.astype(np.int64)
 
 
-def _row_count(numbers: Array | None, codes: Array | None) -> int:
-    counts = {
-        name: len(a)
-        for name, a in (("continuous", numbers), ("categorical", codes))
-        if a is not None
-    }
-    if not counts:
+def _count_rows(cells: Array | None, codes: Array | None) -> int:
+    tables = [table for table in (cells, codes) if table is not None]
+    if not tables:
         raise DataError("a panel needs continuous or categorical columns; neither was given")
-    if len(set(counts.values())) > 1:
+    if len(tables[0]) != len(tables[-1]):
         raise DataError(
-            f"continuous has {counts['continuous']} rows but categorical has {counts['categorical']}"
+            f"continuous has {len(tables[0])} rows but categorical has {len(tables[-1])}"
         )
-    n_rows = next(iter(counts.values()))
-    if n_rows == 0:
+    if len(tables[0]) == 0:
         raise DataError("the panel has no rows")
-    if sum(a.shape[1] for a in (numbers, codes) if a is not None) == 0:
+    if sum(table.shape[1] for table in tables) == 0:
         raise DataError("the panel has no columns")
-    return n_rows
+    return len(tables[0])
 
 
-def _check_cells(numbers: Array) -> Array:
-    """Refuse infinite and enormous cells; tell which columns have missing ones."""
-    missing = np.zeros(numbers.shape[1], bool)
-    for start in range(0, len(numbers), _CHECKED_ROWS):
-        part = numbers[start : start + _CHECKED_ROWS]
-        bad = np.abs(part) > MAX_VALUE
+def _find_missing_cells(cells: Array) -> Array:
+    """Return which columns have missing cells [D]; raise a DataError for infinite or huge cells."""
+    missing = np.zeros(cells.shape[1], bool)
+    for start in range(0, len(cells), _BLOCK_ROWS):
+        block = cells[start : start + _BLOCK_ROWS]
+        bad = np.abs(block) > MAX_VALUE
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             raise DataError(
-                f"continuous row {start + row}, column {column}: found {part[row, column]}; values must be finite and "
-                f"within {MAX_VALUE:g}. Use NaN for a missing cell, or rescale the column"
+                f"continuous row {start + row}, column {column}: found {block[row, column]}; "
+                f"values must be finite and within {MAX_VALUE:g}. "
+                "Use NaN for a missing cell, or rescale the column"
             )
-        missing |= np.isnan(part).any(axis=0)
+        missing |= np.isnan(block).any(axis=0)
     return missing
 
 
 def _check_codes(codes: Array, sizes: Array | None) -> tuple[Array, tuple[int, ...], Array]:
-    """Refuse codes out of range; store them in the smallest type; tell which columns have missing ones."""
-    for column in np.flatnonzero(codes.max(axis=0) >= MAX_CATEGORIES):
+    """Return codes in the smallest type, sizes [J] and which columns have missing codes [J].
+
+    Raises a DataError for codes out of range.
+    """
+    highest, lowest = codes.max(axis=0), codes.min(axis=0).astype(np.int64)
+    for column in np.flatnonzero(highest >= MAX_CATEGORIES):
         row = int(codes[:, column].argmax())
         raise DataError(
-            f"categorical row {row}, column {column}: found code {codes[row, column]}; codes must lie below {MAX_CATEGORIES:,}. "
-            "Number the values of a column from 0 on"
+            f"categorical row {row}, column {column}: found code {codes[row, column]}; "
+            f"codes must lie below {MAX_CATEGORIES:,}. Number the values of a column from 0"
         )
-    largest = codes.max(axis=0).astype(np.int64)
-    smallest = codes.min(axis=0).astype(np.int64)
+    highest = highest.astype(np.int64)
     if sizes is None:
-        sizes = np.maximum(largest + 1, 1)
-    for column in np.flatnonzero((smallest < -1) | (largest >= sizes)):
+        sizes = np.maximum(highest + 1, 1)
+    for column in np.flatnonzero((lowest < -1) | (highest >= sizes)):
         wrong = (codes[:, column] < -1) | (codes[:, column] >= sizes[column])
         row = int(np.flatnonzero(wrong)[0])
         raise DataError(
@@ -301,15 +335,16 @@ def _check_codes(codes: Array, sizes: Array | None) -> tuple[Array, tuple[int, .
             f"codes run from 0 to {sizes[column] - 1}, and -1 is missing"
         )
     smallest_type = np.min_scalar_type(-max(int(sizes.max(initial=1)), 1))
-    return np.ascontiguousarray(codes, smallest_type), tuple(int(c) for c in sizes), smallest < 0
+    return np.ascontiguousarray(codes, smallest_type), tuple(sizes.tolist()), lowest < 0
 
 
-def _sequences(
+def _find_sequences(
     n_rows: int, lengths: ArrayLike | None, customers: ArrayLike | None
 ) -> tuple[Array, Array | None]:
+    """Return offsets [U + 1] and one customer key per sequence [U]."""
     keys = None if customers is None else np.asarray(customers)
     if lengths is None:
-        return _runs(n_rows, keys)
+        return _find_runs(n_rows, keys)
     sizes = np.asarray(lengths)
     if sizes.ndim != 1 or sizes.dtype.kind not in "ui" or sizes.size == 0:
         raise DataError("lengths must be a list of whole numbers, one per sequence")
@@ -318,20 +353,21 @@ def _sequences(
         raise DataError(
             f"sequence {place} has length {sizes[place]}; every sequence needs at least one row"
         )
-    n_wanted = sum(sizes.tolist())  # as Python integers, which do not overflow
-    if n_wanted != n_rows:
-        raise DataError(f"lengths add up to {n_wanted} rows but the panel has {n_rows}")
-    if keys is not None and keys.shape != sizes.shape:
-        raise DataError(
-            f"with lengths, customers has one key per sequence: expected {sizes.size}, found {keys.size}"
-        )
+    total = sum(sizes.tolist())  # Python integers do not overflow
+    if total != n_rows:
+        raise DataError(f"lengths add up to {total} rows but the panel has {n_rows}")
     if keys is not None:
-        _refuse_repeats(keys, "customers", "sequence")
+        if keys.shape != sizes.shape:
+            raise DataError(
+                "with lengths, customers has one key per sequence: "
+                f"expected {sizes.size}, found {keys.size}"
+            )
+        _check_unique(keys, "customers", "sequence")
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), keys
 
 
-def _runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
-    """Sequences from runs of equal customer keys, one key per row."""
+def _find_runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
+    """Find sequences as runs of equal customer keys, one key per row."""
     if keys is None:
         return np.array([0, n_rows], np.int64), None
     if keys.shape != (n_rows,):
@@ -343,24 +379,21 @@ def _runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
     try:
         distinct, places = np.unique(firsts, return_inverse=True)
     except TypeError as problem:
-        raise DataError(
-            "customers must be of one type: all numbers, all dates or all text"
-        ) from problem
+        raise DataError(f"customers {_ONE_TYPE}") from problem
     if distinct.size < firsts.size:
         again = next(i for i in range(1, firsts.size) if places[i] in places[:i])
         raise DataError(
-            f"row {starts[again]}: customer {firsts[again]!r} appears again after other customers; sort the rows by customer and time"
+            f"row {starts[again]}: customer {firsts[again]!r} appears again after other customers; "
+            "sort the rows by customer and time"
         )
     return np.append(starts, n_rows), firsts
 
 
-def _refuse_repeats(keys: Array, name: str, unit: str) -> None:
+def _check_unique(keys: Array, name: str, unit: str) -> None:
     try:
         order = np.argsort(keys, kind="stable")
     except TypeError as problem:
-        raise DataError(
-            f"{name} must be of one type: all numbers, all dates or all text"
-        ) from problem
+        raise DataError(f"{name} {_ONE_TYPE}") from problem
     equal = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     if equal.size:
         first, second = int(order[equal[0]]), int(order[equal[0] + 1])
@@ -369,54 +402,43 @@ def _refuse_repeats(keys: Array, name: str, unit: str) -> None:
         )
 
 
-def _per_row(values: ArrayLike, n_rows: int, name: str) -> Array:
+def _check_per_row(values: ArrayLike, n_rows: int, name: str) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
-        raise DataError(
-            f"{name} must have one entry per row: expected {n_rows}, found shape {array.shape}"
-        )
+        expected = f"{name} must have one entry per row: expected {n_rows}"
+        raise DataError(f"{expected}, found shape {array.shape}")
     return array
 
 
-def _labels(values: ArrayLike | None, n_rows: int) -> Array | None:
-    if values is None:
-        return None
-    array = _per_row(values, n_rows, "labels")
-    if array.dtype.kind not in "buif":
-        raise DataError(f"labels must be 0, 1, or -1 for unknown; found type {array.dtype}")
-    wrong = np.flatnonzero(~np.isin(array, (-1, 0, 1)))
-    if wrong.size:
+def _check_labels(values: ArrayLike, n_rows: int) -> Array:
+    labels = _check_per_row(values, n_rows, "labels")
+    if labels.dtype.kind not in "buif":
+        raise DataError(f"labels must be 0, 1, or -1 for unknown; found type {labels.dtype}")
+    for row in np.flatnonzero(~np.isin(labels, (-1, 0, 1))):
         raise DataError(
-            f"labels row {wrong[0]}: found {array[wrong[0]]}; labels are 0, 1, or -1 for unknown"
+            f"labels row {row}: found {labels[row]}; labels are 0, 1, or -1 for unknown"
         )
-    return array.astype(np.int8)
+    return labels.astype(np.int8)
 
 
-def _times(values: ArrayLike | None, offsets: Array) -> Array | None:
-    if values is None:
-        return None
-    array = _per_row(values, int(offsets[-1]), "times")
-    if array.dtype.kind not in "uifMm":
-        raise DataError(f"times must be numbers or dates; found type {array.dtype}")
-    missing = np.flatnonzero(np.isnat(array) if array.dtype.kind in "Mm" else ~np.isfinite(array))
-    if missing.size:
-        raise DataError(
-            f"times row {missing[0]}: found {array[missing[0]]}; every row needs a time"
-        )
-    backwards = array[1:] < array[:-1]
+def _check_times(values: ArrayLike, offsets: Array) -> Array:
+    times = _check_per_row(values, int(offsets[-1]), "times")
+    if times.dtype.kind not in "uifMm":
+        raise DataError(f"times must be numbers or dates; found type {times.dtype}")
+    is_missing = np.isnat(times) if times.dtype.kind in "Mm" else ~np.isfinite(times)
+    for row in np.flatnonzero(is_missing):
+        raise DataError(f"times row {row}: found {times[row]}; every row needs a time")
+    backwards = times[1:] < times[:-1]
     backwards[offsets[1:-1] - 1] = False
-    wrong = np.flatnonzero(backwards)
-    if wrong.size:
+    for row in np.flatnonzero(backwards):
         raise DataError(
-            f"times row {wrong[0] + 1}: {array[wrong[0] + 1]} comes after {array[wrong[0]]} of the same customer; "
+            f"times row {row + 1}: {times[row + 1]} comes after {times[row]} of the same customer; "
             "sort the rows by customer and time"
         )
-    return array
+    return times
 
 
-def _ids(values: ArrayLike | None, n_rows: int) -> Array | None:
-    if values is None:
-        return None
-    array = _per_row(values, n_rows, "ids")
-    _refuse_repeats(array, "ids", "row")
-    return array
+def _check_ids(values: ArrayLike, n_rows: int) -> Array:
+    ids = _check_per_row(values, n_rows, "ids")
+    _check_unique(ids, "ids", "row")
+    return ids

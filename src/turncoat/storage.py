@@ -1,9 +1,9 @@
-"""Saved things: a folder with arrays (safetensors) and a JSON manifest. Nothing is ever executed on loading.
+"""Saved bundles: a folder with arrays (safetensors) and a JSON manifest. Loading executes no code.
 
-Each save writes its arrays to a file of its own, and the manifest, which names it, is replaced in one instant: whoever
-loads while another saves gets the old thing or the new one, and an interrupted save leaves the old one. The manifest carries a
-format version, a checksum of the arrays and one of itself, so a truncated, edited or newer folder is refused with a
-`BundleError`.
+Each save writes its arrays to a new file and then replaces the manifest, which names that file, in
+one step. A reader gets the old bundle or the new one, and an interrupted save leaves the old one.
+The manifest has a format version, a checksum of the arrays and one of itself. A truncated, edited
+or newer folder is refused with a `BundleError`.
 """
 
 from __future__ import annotations
@@ -31,121 +31,109 @@ from turncoat.arrays import Array
 from turncoat.errors import BundleError
 
 _MANIFEST = "manifest.json"
-_PARAMS_FILE = re.compile(r"params-[0-9a-f]{16}\.safetensors")
-_LEFT_OVER = re.compile(rf"{_PARAMS_FILE.pattern}|\.saving-.*")  # of a first save that was killed
-_LOAD_ATTEMPTS = (
-    10  # a save between reading the manifest and the arrays makes a second look worthwhile
-)
+_ARRAYS_FILE = re.compile(r"params-[0-9a-f]{16}\.safetensors")
+_LEFTOVER = re.compile(rf"{_ARRAYS_FILE.pattern}|\.saving-.*")  # from a first save that was killed
+_LOAD_ATTEMPTS = 10  # a save may replace the arrays between reading the manifest and the arrays
+
+Folder = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
 class BundleFormat:
-    """A kind of thing that is saved: what people call it, its name in the manifest, the version this code reads and writes."""
+    """A kind of bundle: its name for people, and the version this code reads and writes."""
 
     what: str
     version: int
 
     @property
     def name(self) -> str:
-        """The format's name in the manifest."""
+        """Name of the format in the manifest."""
         return f"turncoat-{self.what}"
 
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        content: Mapping[str, Any],
-        arrays: Mapping[str, Array],
-    ) -> None:
-        """Write into a folder of its own; what is already there is replaced in one instant, or not at all."""
+    def save(self, folder: Folder, content: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Write a bundle into its own folder, replacing an earlier one atomically."""
         target = Path(folder)
-        tensors = save_tensors(
-            {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        )
+        tensors = save_tensors({name: np.ascontiguousarray(a) for name, a in arrays.items()})
+        arrays_file = f"params-{secrets.token_hex(8)}.safetensors"
         manifest = {
             "format": self.name,
             "format_version": self.version,
             **content,
-            "params_file": f"params-{secrets.token_hex(8)}.safetensors",
+            "params_file": arrays_file,
             "params_sha256": hashlib.sha256(tensors).hexdigest(),
         }
         manifest["manifest_sha256"] = digest(manifest)
         try:
             is_new = not target.exists()
-            replaced = self._params_in_use(target)
+            old_arrays = self._find_arrays(target)
             target.mkdir(parents=True, exist_ok=True)
             try:
-                replace_file(target / str(manifest["params_file"]), tensors)
-                replace_file(
-                    target / _MANIFEST, json.dumps(manifest, indent=2, default=_plain).encode()
-                )
+                replace_file(target / arrays_file, tensors)
+                text = json.dumps(manifest, indent=2, default=_to_python)
+                replace_file(target / _MANIFEST, text.encode())
             except BaseException:
                 if is_new and not any(target.iterdir()):
                     target.rmdir()
                 raise
-            if replaced is not None:
-                (target / replaced).unlink(missing_ok=True)
+            if old_arrays is not None:
+                (target / old_arrays).unlink(missing_ok=True)
         except OSError as problem:
             raise BundleError(f"cannot save to {target}: {problem}") from problem
 
-    def check_target(self, folder: str | os.PathLike[str]) -> None:
-        """Refuse, before long work, a folder that `save` would refuse."""
+    def check_target(self, folder: Folder) -> None:
+        """Raise a BundleError, before long work, for a folder that `save` would refuse."""
         target = Path(folder)
-        self._params_in_use(target)
+        self._find_arrays(target)
         check_writable(target)
 
-    def load(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The content and the arrays of a folder; a `BundleError` says what is wrong with one that cannot be trusted."""
+    def load(self, folder: Folder) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the manifest and the arrays of a folder; raise a BundleError for a damaged one."""
         source = Path(folder)
         manifest, raw = self._read(source)
-        again = f"Save the {self.what} again"
         if hashlib.sha256(raw).hexdigest() != manifest["params_sha256"]:
             raise BundleError(
-                f"{source}: {manifest['params_file']} is truncated or was changed after saving. {again}"
+                f"{source}: {manifest['params_file']} is truncated or was changed after saving. "
+                f"Save the {self.what} again"
             )
         try:
             return manifest, load_tensors(raw)
-        except (
-            SafetensorError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ) as problem:  # also of number types that NumPy has not
+        except (SafetensorError, KeyError, TypeError, ValueError) as problem:
             raise BundleError(
                 f"{source}: not a {self.what} this version understands ({problem!r})"
             ) from problem
 
     def _read(self, source: Path) -> tuple[dict[str, Any], bytes]:
-        """The manifest and the arrays it names."""
-        attempts = _LOAD_ATTEMPTS
-        while True:
+        """Return the manifest and the bytes of the arrays that it names."""
+        error = OSError()
+        for _ in range(_LOAD_ATTEMPTS):
             manifest = self._read_manifest(source)
             try:
                 return manifest, (source / manifest["params_file"]).read_bytes()
             except OSError as problem:
-                attempts -= 1
-                if attempts == 0:
-                    reason = f"cannot read {manifest['params_file']}: {problem.strerror}"
-                    raise BundleError(
-                        f"{source}: {reason}. Save the {self.what} again"
-                    ) from problem
+                error = problem
+        reason = f"cannot read {manifest['params_file']}: {error.strerror}"
+        raise BundleError(f"{source}: {reason}. Save the {self.what} again") from error
 
-    def _params_in_use(self, target: Path) -> str | None:
-        """The arrays' file of what is now in a folder; None if there is none. Raises if the folder holds something else."""
-        if not target.exists() or (
-            target.is_dir() and all(_LEFT_OVER.fullmatch(place.name) for place in target.iterdir())
-        ):
+    def _find_arrays(self, target: Path) -> str | None:
+        """Return the name of the arrays' file, None for a new or empty folder.
+
+        Raises a BundleError if the folder holds something else.
+        """
+        if not target.exists():
             return None
-        try:
+        if target.is_dir() and all(_LEFTOVER.fullmatch(path.name) for path in target.iterdir()):
+            return None
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             manifest = json.loads((target / _MANIFEST).read_bytes())
-            if manifest["format"] == self.name and _PARAMS_FILE.fullmatch(manifest["params_file"]):
+            if manifest["format"] == self.name and _ARRAYS_FILE.fullmatch(manifest["params_file"]):
                 return str(manifest["params_file"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            pass
         raise BundleError(
-            f"{target} exists and is not a saved {self.what}. Choose another folder, or move this one away"
+            f"{target} exists and is not a saved {self.what}. "
+            "Choose another folder, or move this one away"
         )
 
     def _read_manifest(self, source: Path) -> dict[str, Any]:
+        again = f"Save the {self.what} again"
         try:
             manifest = json.loads((source / _MANIFEST).read_bytes())
         except OSError as problem:
@@ -154,33 +142,30 @@ class BundleFormat:
             ) from problem
         except (ValueError, RecursionError) as problem:
             raise BundleError(
-                f"{source}: {_MANIFEST} is truncated or is not JSON. Save the {self.what} again"
+                f"{source}: {_MANIFEST} is truncated or is not JSON. {again}"
             ) from problem
         if not isinstance(manifest, dict) or manifest.get("format") != self.name:
             raise BundleError(f"{source}: {_MANIFEST} does not describe a Turncoat {self.what}")
         version = manifest.get("format_version")
         if version != self.version:
             raise BundleError(
-                f"{source}: format version {version!r}; this Turncoat reads version {self.version}. Upgrade Turncoat"
+                f"{source}: format version {version!r}; this Turncoat reads version "
+                f"{self.version}. Upgrade Turncoat"
             )
         if manifest.pop("manifest_sha256", None) != digest(manifest):
-            raise BundleError(
-                f"{source}: {_MANIFEST} was changed after saving. Save the {self.what} again"
-            )
-        if not _PARAMS_FILE.fullmatch(str(manifest.get("params_file"))) or not isinstance(
-            manifest.get("params_sha256"), str
-        ):
+            raise BundleError(f"{source}: {_MANIFEST} was changed after saving. {again}")
+        has_file = _ARRAYS_FILE.fullmatch(str(manifest.get("params_file")))
+        if not has_file or not isinstance(manifest.get("params_sha256"), str):
             raise BundleError(f"{source}: {_MANIFEST} does not name the parameters")
         return manifest
 
 
 def check_writable(target: Path) -> None:
-    """Refuse, before long work, a folder that cannot be made or written to."""
-    there = next(
-        place for place in (target.absolute(), *target.absolute().parents) if place.exists()
-    )
+    """Raise a BundleError, before long work, for a folder that cannot be made or written."""
+    folders = (target.absolute(), *target.absolute().parents)
+    existing = next(folder for folder in folders if folder.exists())
     try:
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as problem:
         raise BundleError(
             f"cannot write to {target}: {problem.strerror}. Choose another folder"
@@ -189,50 +174,53 @@ def check_writable(target: Path) -> None:
 
 @contextlib.contextmanager
 def replace_folder(target: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder to write to, which takes the target's place when all is written; a failure leaves the target as it was."""
+    """Yield a folder to write to; it replaces the target at the end, unless there is an error."""
     check_replaceable(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    new, old = aside / "new", aside / "old"
     try:
-        written = aside / "new"
-        written.mkdir()
-        yield written
+        new.mkdir()
+        yield new
         if target.exists():
-            target.rename(aside / "old")
-        written.rename(target)
+            target.rename(old)
+        new.rename(target)
     finally:
-        if (aside / "old").exists() and not target.exists():
-            (aside / "old").rename(target)
+        if old.exists() and not target.exists():
+            old.rename(target)
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def check_replaceable(target: Path, overwrite: bool) -> None:
-    """Refuse a target with something in it, unless that is to be replaced."""
+    """Raise a BundleError for a target that is a file, or is not empty without `overwrite`."""
     if target.exists() and not target.is_dir():
         raise BundleError(f"{target} is a file; choose a folder")
     if target.exists() and any(target.iterdir()) and not overwrite:
         raise BundleError(
-            f"{target} is not empty. Choose another folder, or say that it is to be replaced (--overwrite)"
+            f"{target} is not empty. Choose another folder, or replace it (--overwrite)"
         )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"cannot write {type(value).__name__} to a manifest")
-
-
 def digest(content: Any, arrays: Mapping[str, Array] | None = None) -> str:
-    """SHA-256 of plain content (anything JSON can hold) and named arrays, as 64 hex digits."""
-    sha256 = hashlib.sha256(json.dumps(content, sort_keys=True, default=_plain).encode())
+    """Return the SHA-256 of JSON content and named arrays, as 64 hex digits."""
+    sha256 = hashlib.sha256(json.dumps(content, sort_keys=True, default=_to_python).encode())
     for name, array in sorted((arrays or {}).items()):
         sha256.update(f"{name} {array.dtype.str} {array.shape}".encode())
         sha256.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return sha256.hexdigest()
 
 
+def _to_python(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"cannot write {type(value).__name__} to a manifest")
+
+
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file aside and put it in place once it is whole and on disk; one that was there hands on its rights and, if it can, owner."""
+    """Write a file and put it in place once it is complete and on disk.
+
+    An existing file passes on its permissions and, where possible, its owner.
+    """
     before = path.stat() if path.exists() else None
     handle, name = tempfile.mkstemp(prefix=".saving-", dir=path.parent)
     try:

@@ -194,14 +194,15 @@ def test_neural_detector_with_its_head_as_ranker(turncoat, tmp_path):
     summary = json.loads(
         turncoat(
             "fit data --config handbook --states auto --restarts 1 --max-iterations 3 "
-            "--tier neural --latent-dim 3 --epochs 1 --class-weighting --activation none "
+            "--tier neural --latent-dim 3 --max-epochs 1 --class-weighting --activation none "
             "--dropout-draws 2 --device cpu --ranker encoder-head --json --out detector"
         ).stdout
     )
     model = load(tmp_path / "detector").model_
     assert summary["ranker"] == "encoder-head"
-    assert (model.latent_dim, model.class_weighting) == (3, True)
-    assert (model.activation, model.dropout_draws) == ("none", 2)
+    layout = model.encoder_.layout
+    assert (layout.latent_dim, layout.activation, model.dropout_draws) == (3, "none", 2)
+    assert (model.training_.class_weight > 1, len(model.training_.train_losses)) == (True, 1)
     assert model.n_states == summary["states"] == summary["chosen"]["by_eligibility"]
     swept = load_model(tmp_path / "detector-sweep" / f"order-{summary['states']:02d}" / "model")
     np.testing.assert_array_equal(model.encoder_.first_weight, swept.encoder_.first_weight)
@@ -262,7 +263,7 @@ def test_compare_with_the_neural_tier_and_joint_training(turncoat, tmp_path):
     where = "compare --config handbook --data data --baselines lstm --ablation joint"
     turncoat(
         f"{where} --preset quick --tiers variational,neural --states 3 --resamples 20 "
-        "--latent-dim 3 --epochs 1 --out run"
+        "--latent-dim 3 --max-epochs 1 --out run"
     )
     results = load_results(tmp_path / "run" / "results.json")
     assert results.joint is not None

@@ -8,6 +8,8 @@ import math
 import multiprocessing
 import os
 import random
+import re
+import resource
 import signal
 import sqlite3
 import stat
@@ -878,6 +880,34 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
     using(url, work)
 
 
+@every_store
+def test_newest_entry_time(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await store.newest_entry_time() is None
+        times = [5.5, 1.7e9 + 0.25, 3.0]
+        assert await put(
+            store, [], [entry(f"t{i}", i + 1, written_at=time) for i, time in enumerate(times)]
+        )
+        assert await store.newest_entry_time() == 1.7e9 + 0.25
+        assert await store.delete_entries_before(math.inf) == 3
+        assert await store.newest_entry_time() is None
+
+    using(url, work)
+
+
+@every_store
+def test_the_write_check_leaves_records_and_log_alone(url: str) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
+        for _ in range(3):
+            await store.check_writable()
+        assert dict(await store.read_records(["a", "write-check"])) == {"a": StoredRecord(1, b"1")}
+        assert ids(await store.read_log()) == ["t"]
+        assert await put(store, [RecordWrite("a", 1, b"2")])
+
+    using(url, work)
+
+
 # several at once
 
 
@@ -1004,6 +1034,8 @@ def test_a_closed_store_refuses(url: str) -> None:
             store.read_log(),
             store.delete_entries_before(0.0),
             store.erase("a"),
+            store.newest_entry_time(),
+            store.check_writable(),
         ):
             with pytest.raises(StoreError, match="is closed"):
                 await use
@@ -1220,10 +1252,7 @@ def make_stump(path: Path) -> None:
         (make_other_database, "is not a Turncoat store"),
         (make_marked_database, "is not a Turncoat store"),
         (make_newer_store, "has version 4; this Turncoat reads version 3. Upgrade"),
-        (
-            make_older_store,
-            "has version 2; this Turncoat reads version 3.*another path.*turncoat replay",
-        ),
+        (make_older_store, "has version 2; this Turncoat reads version 3.*turncoat replay"),
         (make_headless_store, "damaged"),
         (make_truncated_store, "damaged"),
         (make_stump, "damaged"),
@@ -1283,6 +1312,179 @@ def test_sqlite_says_so_when_the_file_may_only_be_read() -> None:
         finally:
             Path(folder).chmod(0o755)
         assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.touch], ids=["missing", "empty"])
+def test_sqlite_needs_permission_to_create_a_store(
+    path: Path, make: Callable[[Path], None]
+) -> None:
+    make(path)
+    before = [(file.name, file.stat().st_size) for file in path.parent.iterdir()]
+    with pytest.raises(StoreError, match=r"--create-store|is not a Turncoat store") as raised:
+        open_store(f"sqlite:///{path}")
+    assert str(path) in str(raised.value)
+    assert [(file.name, file.stat().st_size) for file in path.parent.iterdir()] == before
+    fill(path, 3)
+    store = open_store(f"sqlite:///{path}")
+    assert len(asyncio.run(store.read_records(["k0", "k1"]))) == 2
+    asyncio.run(store.close())
+
+
+def test_a_memory_store_is_refused_where_data_are_expected() -> None:
+    with pytest.raises(ConfigError, match="always starts empty"):
+        open_store("memory://")
+
+
+def replace_by_a_copy(file: Path) -> None:
+    copy = file.with_name("copy")
+    copy.write_bytes(file.read_bytes())
+    copy.rename(file)
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("remove", [Path.unlink, replace_by_a_copy])
+def test_sqlite_notices_that_a_file_was_removed_or_replaced(
+    path: Path, suffix: str, remove: Callable[[Path], None]
+) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
+        remove(Path(f"{path}{suffix}"))
+        for use in (
+            lambda: store.check_writable(),
+            lambda: put(store, [RecordWrite("a", 1, b"2")]),
+            lambda: store.read_records(["a"]),
+            lambda: store.read_log(),
+            lambda: store.erase("c"),
+        ):
+            with pytest.raises(StoreError, match=f"{path}{suffix} was removed or replaced"):
+                await use()
+
+    using(f"sqlite:///{path}", work)
+
+
+def test_sqlite_saves_what_a_removed_wal_file_held(path: Path) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
+        Path(f"{path}-wal").unlink()
+
+    async def check(store: Store) -> None:
+        assert dict(await store.read_records(["a"])) == {"a": StoredRecord(1, b"1")}
+        assert await run_sql(store, "PRAGMA integrity_check") == [("ok",)]
+
+    using(f"sqlite:///{path}", work)
+    using(f"sqlite:///{path}", check)
+
+
+@contextmanager
+def file_size_limit(n_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size, as on a full disk."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def test_sqlite_says_so_when_files_cannot_grow_and_recovers(path: Path) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
+        with file_size_limit(Path(f"{path}-wal").stat().st_size):
+            errors = []
+            for use in (
+                store.check_writable,
+                lambda: put(store, [RecordWrite("a", 1, b"2")], [entry("lost", 2)]),
+            ):
+                with pytest.raises(StoreError) as raised:
+                    await use()
+                errors.append(str(raised.value))
+            other = open_store(f"sqlite:///{path}")  # a second worker starts all the same
+            assert dict(await other.read_records(["a"])) == {"a": StoredRecord(1, b"1")}
+            await other.close()
+        assert all(str(path) in error and "Check the disk" in error for error in errors)
+        await store.check_writable()
+        assert await put(store, [RecordWrite("a", 1, b"2")], [entry("second", 2)])
+        assert ids(await store.read_log()) == ["t", "second"]
+
+    using(f"sqlite:///{path}", work)
+
+
+def test_sqlite_says_so_when_it_cannot_be_opened_for_lack_of_space(path: Path) -> None:
+    fill(path, 3)
+    with file_size_limit(20_000), pytest.raises(StoreError) as raised:
+        open_store(f"sqlite:///{path}")
+    assert "the disk is full. Free some space" in str(raised.value)
+    assert len(using(f"sqlite:///{path}", lambda store: store.read_records(["k0", "k1"]))) == 2
+
+
+def test_sqlite_tables_can_be_read_with_plain_sql(path: Path) -> None:
+    async def work(store: Store) -> None:
+        assert await put(
+            store,
+            [RecordWrite("c:1", 0, b"belief"), RecordWrite("e:shop", 0, b"")],
+            [
+                entry("a", parties=(("c:1", 1), ("e:shop", 1)), time=5.0, written_at=6.0),
+                entry("a", 2, "c:1", kind=LABEL, belief_updated=False),
+            ],
+        )
+
+    using(f"sqlite:///{path}", work)
+    with sqlite3.connect(path) as db:
+        sql = """SELECT entry, kind, transaction_id, time, written_at, customer_key,
+            counterparty_key, belief_updated FROM log"""
+        assert db.execute(sql).fetchall() == [
+            (1, "score", "a", 5.0, 6.0, "c:1", "e:shop", 1),
+            (2, "label", "a", 0.0, 0.0, "c:1", None, 0),
+        ]
+        sql = "SELECT key, counter, data FROM records ORDER BY key"
+        assert db.execute(sql).fetchall() == [("c:1", 1, b"belief"), ("e:shop", 1, b"")]
+        kinds = {kind for (kind,) in db.execute("SELECT DISTINCT type FROM sqlite_master")}
+        assert kinds == {"table", "index"}
+    db.close()
+
+
+@pytest.mark.parametrize("name", ["_HISTORY", "_DELETE_OLDEST", "_DELETE_PARTY", "_LOG"])
+def test_sqlite_finds_entries_by_an_index(path: Path, name: str) -> None:
+    fill(path, 3)
+    sql: str = getattr(sqlite_store, name)
+    values: Any = {"key": "c", "until": 1.0, "id": None, "updated": 0, "limit": 5}
+    with sqlite3.connect(path) as db:
+        plan = [
+            row[3]
+            for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values if ":" in sql else (1, 5))
+        ]
+    db.close()
+    assert any("SEARCH log" in step for step in plan)
+    assert not any("SCAN log" in step for step in plan)
+
+
+def test_sqlite_compresses_contents_where_that_saves_space(path: Path) -> None:
+    noise = random.Random(0).randbytes(2000)
+    contents = [b"", b"short", b'{"amount": 1.5}' * 100, noise]
+
+    async def work(store: Store) -> None:
+        entries = [entry(f"t{i}", i, content=content) for i, content in enumerate(contents, 1)]
+        assert await put(store, [], entries)
+        sizes = [n for (n,) in await run_sql(store, "SELECT length(content) FROM log")]
+        assert sizes[:2] == [1, 6]
+        assert sizes[2] < 200
+        assert sizes[3] == 2001
+        assert [one.content for one in await store.read_log()] == contents
+
+    using(f"sqlite:///{path}", work)
+
+
+@pytest.mark.parametrize(
+    ("synchronous", "level"), [("FULL", "INFO"), ("NORMAL", "WARNING"), ("OFF", "WARNING")]
+)
+def test_sqlite_logs_what_survives_a_power_failure(
+    path: Path, synchronous: str, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "turncoat")
+    using(f"sqlite:///{path}?synchronous={synchronous}", lambda store: store.log_durability())
+    (logged,) = caplog.records
+    assert logged.levelname == level
+    assert f"synchronous={synchronous}" in logged.getMessage()
 
 
 def test_sqlite_goes_on_when_a_full_disk_has_space_again(path: Path) -> None:
@@ -1811,8 +2013,16 @@ def test_redis_forgets_its_scripts_and_is_told_again(
 @pytest.mark.parametrize(
     ("breaking", "mending", "words"),
     [
-        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "OOM|maxmemory"),
-        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "read only"),
+        (
+            ("CONFIG", "SET", "maxmemory", "1"),
+            ("CONFIG", "SET", "maxmemory", "0"),
+            "out of memory. Raise maxmemory",
+        ),
+        (
+            ("REPLICAOF", "127.0.0.1", "1"),
+            ("REPLICAOF", "NO", "ONE"),
+            "is a read-only replica. Use the URL of the primary",
+        ),
     ],
 )
 def test_redis_that_cannot_write_changes_nothing(
@@ -1830,6 +2040,8 @@ def test_redis_that_cannot_write_changes_nothing(
                 await put(
                     store, [RecordWrite("b", 0, b""), RecordWrite("a", 1, b"2")], [entry("no", 2)]
                 )
+            with pytest.raises(StoreError, match=words):
+                await store.check_writable()
         finally:
             redis_server.command(*mending)
         assert dict(await store.read_records(["a", "b"])) == {"a": StoredRecord(1, b"1")}
@@ -1837,6 +2049,146 @@ def test_redis_that_cannot_write_changes_nothing(
         assert await put(store, [RecordWrite("a", 1, b"2")])
 
     using(redis_url, work)
+
+
+@pytest.mark.parametrize(
+    ("settings", "warnings"),
+    [
+        ({}, []),
+        ({"appendonly": "no"}, ["appendonly is no, so a restart of Redis loses"]),
+        ({"maxmemory-policy": "allkeys-lru"}, ["maxmemory-policy is allkeys-lru, so Redis may"]),
+    ],
+)
+def test_redis_settings_that_lose_data_are_logged(
+    redis_server: RedisServer,
+    redis_url: str,
+    settings: dict[str, str],
+    warnings: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "turncoat")
+    usual = {"appendonly": "yes", "maxmemory-policy": "noeviction"}
+    for name, value in settings.items():
+        redis_server.command("CONFIG", "SET", name, value)
+    try:
+        using(redis_url, lambda store: store.log_durability())
+    finally:
+        for name in settings:
+            redis_server.command("CONFIG", "SET", name, usual[name])
+    first, *others = caplog.records
+    for name, value in (usual | settings).items():
+        assert f"{name}={value}" in first.getMessage()
+    assert [one.levelname for one in others] == ["WARNING"] * len(warnings)
+    assert all(words in one.getMessage() for one, words in zip(others, warnings, strict=True))
+
+
+def test_redis_works_without_the_right_to_read_its_settings(
+    redis_server: RedisServer,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    redis_server.command(
+        "ACL", "SETUSER", "plain", "on", ">secret", "~*", "+@all", "-@admin", "-config"
+    )
+    monkeypatch.setenv("TURNCOAT_REDIS_USERNAME", "plain")
+    monkeypatch.setenv("TURNCOAT_REDIS_PASSWORD", "secret")
+
+    async def work(store: Store) -> None:
+        await store.log_durability()
+        await store.check_writable()
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
+        assert ids(await store.read_history("c")) == ["t"]
+        assert await store.erase("c") == 1
+
+    try:
+        using(redis_url, work)
+    finally:
+        redis_server.command("ACL", "DELUSER", "plain")
+    (logged,) = caplog.records
+    assert logged.levelname == "WARNING"
+    assert "could not be checked" in logged.getMessage()
+
+
+@asynccontextmanager
+async def forwarded(ports: list[int]) -> AsyncIterator[int]:
+    """Forward each new connection to the last of the ports; open connections stay where they are."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", ports[-1])
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def test_redis_follows_a_failover_behind_the_same_address(redis_server: RedisServer) -> None:
+    """The old primary stays up as a replica, and open connections to it stay open."""
+
+    async def work(second: RedisServer) -> None:
+        ports = [redis_server.port]
+        async with forwarded(ports) as port:
+            store = open_store(f"redis://127.0.0.1:{port}/0?prefix=failover")
+            assert await put(store, [RecordWrite("a", 0, b"1")])
+            redis_server.command("REPLICAOF", "127.0.0.1", "1")
+            ports.append(second.port)
+            with pytest.raises(StoreError, match="read-only replica"):
+                await put(store, [RecordWrite("a", 1, b"2")])
+            assert await put(store, [RecordWrite("a", 0, b"anew")])
+            await store.close()
+        assert second.command("GET", "failover:record:a") == b"1:anew"
+
+    with running_redis() as second:
+        try:
+            asyncio.run(work(second))
+        finally:
+            redis_server.command("REPLICAOF", "NO", "ONE")
+
+
+@pytest.mark.parametrize("script", [redis_store._WRITE, redis_store._DELETE])
+def test_redis_scripts_touch_only_keys_that_are_passed_as_keys(script: str) -> None:
+    touched = re.findall(r"redis\.call\('\w+', ([^,)]+)", script)
+    assert touched
+    assert all(key == "key" or key.startswith("KEYS[") for key in touched)
+    assert "'record:" not in script
+    assert "'history:" not in script
+
+
+def test_redis_values_can_be_read_by_hand(redis_server: RedisServer, redis_url: str) -> None:
+    prefix = redis_url.rpartition("=")[2]
+
+    async def work(store: Store) -> None:
+        parties = (("c:1", 12), ("e:shop", 7))
+        assert await put(
+            store,
+            [RecordWrite("c:1", 0, b"belief", increment=12)],
+            [entry("a", parties=parties, time=5.0, written_at=6.5)],
+        )
+
+    using(redis_url, work)
+    assert redis_server.command("GET", f"{prefix}:record:c:1") == b"12:belief"
+    ((id, fields),) = redis_server.command("XRANGE", f"{prefix}:log", "-", "+")
+    assert fields == {
+        b"kind": b"score",
+        b"transaction_id": b"a",
+        b"time": b"5.0",
+        b"written_at": b"6.5",
+        b"customer_key": b"c:1",
+        b"customer_counter": b"12",
+        b"counterparty_key": b"e:shop",
+        b"counterparty_counter": b"7",
+        b"belief_updated": b"1",
+        b"content": b"\0",
+    }
+    for name, score in (("history:c:1", 12.0), ("history:e:shop", 7.0), ("log-by-time", 6.5)):
+        found = redis_server.command("ZRANGE", f"{prefix}:{name}", 0, -1, "WITHSCORES")
+        assert found == [[id, score]]
 
 
 def test_redis_takes_the_password_from_the_environment(

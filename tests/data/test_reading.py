@@ -445,11 +445,11 @@ def test_refusals_of_the_second_table(tmp_path):
     path = stored(tmp_path, text(transactions), "train_transaction.csv")
     with pytest.raises(
         DataError,
-        match=r"train_transaction\.csv: train_identity\.csv .* is not beside it.*`joined=`",
+        match=r"train_transaction\.csv: train_identity\.csv .* is not in the same folder.*`joined=`",
     ):
         read(path, "ieee-cis")
     with pytest.raises(
-        DataError, match=r"the frame: the columns of the second table are not there\..*`joined=`"
+        DataError, match=r"the frame: the columns of the second table are missing\..*`joined=`"
     ):
         read(transactions, "ieee-cis")
     stored(tmp_path, text(pl.concat([identity, identity[1:2]])), "train_identity.csv")
@@ -467,11 +467,10 @@ def test_refusals_of_the_second_table(tmp_path):
         read(path, "ieee-cis")
     stored(tmp_path, text(identity.drop("id_02")), "train_identity.csv")
     with pytest.raises(
-        DataError,
-        match=r"train_identity\.csv: schema 'ieee-cis' names 'id_02', and the file does not have it",
+        DataError, match=r"train_identity\.csv: the file lacks 'id_02', named by schema 'ieee-cis'"
     ):
         read(path, "ieee-cis")
-    with pytest.raises(ConfigError, match="joins no second table; leave `joined` out"):
+    with pytest.raises(ConfigError, match=r"joins no second table\. Omit `joined`"):
         read(FRAME, SCHEMA, joined=FRAME)
 
 
@@ -508,7 +507,7 @@ def test_a_second_table_about_customers():
         ),
         (
             ("7,10,2.5,visa,0,1", "8,11,-inf,debit,1,2"),
-            r"column 'amount', row 2: the value is -inf, and must be finite\. Correct it",
+            r"column 'amount', row 2: the value is -inf; it must be finite\. Correct it",
         ),
         (
             ("7,10,2.5,visa,0,1", "8,,2.5,debit,1,2"),
@@ -529,7 +528,7 @@ def test_a_second_table_about_customers():
         (("7,inf,2.5,visa,0,1",), r"column 'when', row 1: 'inf' is not a time"),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,debit,2,2"),
-            r"column 'fraud', row 2: the label is '2', and must be 0 or 1\. Correct it",
+            r"column 'fraud', row 2: the label is '2'; it must be 0 or 1\. Correct it",
         ),
         (("7,10,2.5,visa,,1",), r"column 'fraud', row 1: the label is missing"),
         (
@@ -550,11 +549,11 @@ def test_a_second_table_about_customers():
         ),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5"),
-            r"row 2: 3 fields, and the header has 6\. .*write the file again",
+            r"row 2: 3 fields, but the header has 6\. .*write the file again",
         ),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,Smith, John,1,2", "9,10,2.5,visa,0,3"),
-            r"row 2: 7 fields, and the header has 6\. Put values",
+            r"row 2: 7 fields, but the header has 6\. Put values",
         ),
         (
             ("7,10,2.5,'visa',0,1", '8,11,2.5,"a, b",1,2', '"a\nb",9,10,"visa",0,3,4'),
@@ -614,7 +613,7 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
         (
             "a.csv",
             csv(*GOOD).replace("kind", "Kind").encode(),
-            r"schema 'custom' names 'kind', .*It has card, when, amount, Kind.*Correct",
+            r"lacks 'kind', named by schema 'custom'.*It has card, when, amount, Kind.*Correct",
         ),
         (
             "a.parquet",
@@ -626,7 +625,7 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
             gzip.compress(csv(*(f"7,{k},2,{k * k},0,{k}" for k in range(3000))).encode())[:-900],
             "cannot be read: .*write it again",
         ),
-        ("a.xlsx", b"PK", r"cannot tell what this is\. Turncoat reads \.csv, \.csv\.gz, \.parquet"),
+        ("a.xlsx", b"PK", r"unknown file type\. Turncoat reads \.csv, \.csv\.gz, \.parquet"),
     ],
 )
 def test_wrong_files_are_named(tmp_path, name, raw, told):
@@ -660,10 +659,10 @@ def test_paths_that_lead_nowhere(tmp_path):
     stored(tmp_path, b"", "transactions.csv.gz")
     with pytest.raises(
         DataError,
-        match=r"transactions\.csv and transactions\.csv\.gz are both there\. Give the path of one",
+        match=r"found both transactions\.csv and transactions\.csv\.gz\. Give the path of one",
     ):
         read(tmp_path, SCHEMA)
-    with pytest.raises(ConfigError, match=r"cannot read a dict\. Give a path, or a polars"):
+    with pytest.raises(ConfigError, match=r"cannot read a dict\. Give a path or a polars"):
         read({"card": [1]}, SCHEMA)
 
 
@@ -682,7 +681,7 @@ def test_paths_that_lead_nowhere(tmp_path):
             [date(2024, 1, 1)] * 6,
             r"column 'fraud': Date values are not labels\. Labels are 0 and 1",
         ),
-        ("fraud", [0.5] * 6, r"column 'fraud', row 1: the label is 0\.5, and must be 0 or 1"),
+        ("fraud", [0.5] * 6, r"column 'fraud', row 1: the label is 0\.5; it must be 0 or 1"),
         (
             "number",
             [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
@@ -691,9 +690,9 @@ def test_paths_that_lead_nowhere(tmp_path):
         (
             "kind",
             [[1]] * 6,
-            r"column 'kind': List\(Int64\) values cannot be names\. Leave the column out",
+            r"column 'kind': List\(Int64\) values cannot be categories\. Leave the column out",
         ),
-        ("kind", [b"x"] * 6, r"column 'kind': Binary values cannot be names"),
+        ("kind", [b"x"] * 6, r"column 'kind': Binary values cannot be categories"),
         ("card", [None] * 6, r"column 'card', row 1: the customer is missing"),
     ],
 )
@@ -704,7 +703,7 @@ def test_wrong_types_are_named(column, values, told):
 
 def test_pandas_columns_that_are_there_twice():
     frame = pd.concat([FRAME.to_pandas(), FRAME.to_pandas()[["card"]]], axis=1)
-    with pytest.raises(DataError, match=r"columns 'card' are there twice\. Rename or drop"):
+    with pytest.raises(DataError, match=r"columns 'card' occur twice\. Rename or drop"):
         read(frame, SCHEMA)
 
 
@@ -712,11 +711,12 @@ def test_labels_of_one_kind_are_refused_where_both_are_needed():
     genuine = read(FRAME.with_columns(fraud=pl.lit(0)), SCHEMA)
     with pytest.raises(
         DataError,
-        match=r"the frame, column 'fraud': all 6 labels are 0, and calibration needs both 0 and 1\. Choose rows",
+        match=r"the frame, column 'fraud': all 6 labels are 0, but calibration needs both 0 and 1\. Choose rows",
     ):
         genuine.require_labels("calibration")
     with pytest.raises(
-        DataError, match=r"calibration needs labels, and the schema names none\. Set `label`"
+        DataError,
+        match=r"calibration needs labels, but the schema names no label column\. Set `label`",
     ):
         read(FRAME, replace(SCHEMA, label=None)).require_labels("calibration")
     assert read(FRAME, SCHEMA).require_labels("calibration").tolist() == EXPECTED["labels"]
@@ -798,7 +798,7 @@ def test_refusals_in_the_joined_file_name_its_own_rows_and_spelling(tmp_path: Pa
 def test_a_column_is_not_taken_for_its_twin_with_a_dash(tmp_path: Path) -> None:
     path = tmp_path / "h.csv"
     path.write_text("who,at,a-b\n1,1,2\n1,2,3\n")
-    with pytest.raises(DataError, match="names 'a_b'"):
+    with pytest.raises(DataError, match="lacks 'a_b'"):
         read(path, Schema(customer="who", time="at", continuous=("a_b", "a-b")))
 
 

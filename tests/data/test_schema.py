@@ -9,7 +9,7 @@ import pytest
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import resolve_schema
 from turncoat.data.schema import Join, Schema
-from turncoat.data.settings import load_schema, write_schema
+from turncoat.data.schema_file import load_schema, write_schema
 from turncoat.errors import ConfigError
 
 FULL = Schema(
@@ -77,7 +77,7 @@ def test_columns_and_texts():
     [
         ({"customer": ()}, "`customer` is empty"),
         ({"customer": ("amount",)}, "'amount' is continuous; it cannot be customer too"),
-        ({"time_unit": "weeks"}, "time_unit 'weeks' is none of s, ms"),
+        ({"time_unit": "weeks"}, "time_unit is 'weeks'; it must be one of s, ms"),
         (
             {"continuous": (), "categorical": (), "amount": None, "customer_age": None},
             "no continuous and no categorical",

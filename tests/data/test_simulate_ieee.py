@@ -196,7 +196,7 @@ def test_small_sizes_work(n_rows):
 
 @pytest.mark.parametrize("n_rows", [0, -3])
 def test_bad_sizes_are_refused(n_rows):
-    with pytest.raises(ConfigError, match=f"n_rows must be at least 1; found {n_rows}. Ask for"):
+    with pytest.raises(ConfigError, match=f"n_rows must be at least 1; found {n_rows}. Give 1"):
         simulate_ieee_cis(n_rows, 0)
 
 

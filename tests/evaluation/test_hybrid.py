@@ -11,7 +11,7 @@ from tests.reference.bridge import baum_welch, panel_of, variational
 from tests.reference.enumeration import enumerate_paths
 from tests.reference.enumeration import log as log0
 from tests.reference.problems import Problem, random_factors, random_problem
-from tests.scoring.cases import data_of, detector
+from tests.scoring.detectors import data_of, detector
 from turncoat import BaumWelchHMM, Detector, NotFittedError, Panel
 from turncoat.evaluation import hybrid
 from turncoat.evaluation.hybrid import hybrid_columns, hybrid_names, row_log_likelihoods

@@ -114,7 +114,7 @@ GOOD = {
         ({"age": [1.0, 2.0]}, "column 'age'"),
         ({"paid": 1 + 2j}, "column 'paid'"),
         ({"paid": datetime.date(2024, 1, 1)}, "column 'paid'"),
-        ({"paid": float("inf")}, "column 'paid': the value is inf, and must be finite"),
+        ({"paid": float("inf")}, "column 'paid': the value is inf; it must be finite"),
         ({"age": -np.inf}, "column 'age': the value is -inf"),
         ({"age": "-inf"}, "column 'age'"),
         ({"at": None}, "column 'at': None is not a time"),

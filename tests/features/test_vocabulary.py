@@ -23,7 +23,7 @@ SCHEMA = Schema(customer="who", time="at", categorical=("g",))
 
 def fitted(values: list[Any], min_count: int = 1, max_categories: int = 100) -> Vocabulary:
     return Vocabulary.of(
-        CategoryColumn.of(pl.Series(values)), np.arange(len(values)), min_count, max_categories
+        CategoryColumn.encode(pl.Series(values)), np.arange(len(values)), min_count, max_categories
     )
 
 
@@ -69,12 +69,12 @@ def test_by_number_and_then_by_name_whatever_the_order_of_rows(
     expected = Vocabulary(tuple(frequent), tuple(sorted(set(counts) - set(frequent))))
     shuffled = random.sample(values, len(values))
     for column in (values, shuffled):
-        named = CategoryColumn.of(pl.Series(column, dtype=pl.String))
+        named = CategoryColumn.encode(pl.Series(column, dtype=pl.String))
         assert Vocabulary.of(named, np.arange(len(column)), 2, max_categories) == expected
 
 
 def test_only_rows_in_the_fit_count() -> None:
-    named = CategoryColumn.of(pl.Series(["a", "b", "b", "c"]))
+    named = CategoryColumn.encode(pl.Series(["a", "b", "b", "c"]))
     assert Vocabulary.of(named, np.array([0, 3]), 1, 10) == Vocabulary(("a", "c"), ())
 
 

@@ -99,7 +99,7 @@ def test_the_service_responds_as_the_readme_shows(tmp_path: Path) -> None:
 
 
 def test_the_demo_writes_a_report_and_a_detector(tmp_path: Path) -> None:
-    shown = run_turncoat("demo --rows 8000", tmp_path)
+    shown = run_turncoat("demo --rows 5000", tmp_path)
     report = tmp_path / shown[-1]
     assert report.name == "report.html"
     assert "<script" not in report.read_text()

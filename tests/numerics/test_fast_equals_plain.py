@@ -109,7 +109,7 @@ def test_live_steps_go_on_from_each_other(name: str) -> None:
         problem.continuous[:n_rows].astype(np.float64),
         problem.categorical[:n_rows].astype(np.int64),
     )
-    k = tables.n_states
+    k = problem.terms.n_states
     beliefs, known = np.zeros((n_rows, k)), np.zeros(n_rows, bool)
     beliefs[1:2], known[1:2] = 1 / k, True  # the second customer was seen before
     held = {0: np.empty(0), 1: np.full(k, 1 / k), 2: np.empty(0)}

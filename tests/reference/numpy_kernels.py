@@ -164,12 +164,19 @@ def decode(
     return path, log_probs
 
 
+def unpack_live_tables(tables: LiveTables) -> tuple[int, int, Array, Array, Array]:
+    """K, D, chain [KP + 2, KP], columns [3 or 5, K, DP] and levels [sum of C_j, KP]."""
+    k, width, d, padded, columns_at, levels_at, student = tables.layout[:7].tolist()
+    columns = tables.numbers[columns_at:levels_at].reshape(5 if student else 3, k, padded)
+    chain, levels = tables.numbers[:columns_at], tables.numbers[levels_at:]
+    return k, d, chain.reshape(-1, width), columns, levels.reshape(-1, width)
+
+
 def live_step(
     belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
 ) -> tuple[int, int, Array, float]:
     """One live step from a belief [K] (empty for a new customer) and one row, as in `live.live_step`."""
-    k, d = tables.n_states, tables.n_columns
-    chain, columns, levels = tables.arrays()
+    k, d, chain, columns, levels = unpack_live_tables(tables)
     sizes = np.diff(tables.bounds)
     if len(belief) and not ((belief >= 0).all() and abs(belief.sum() - 1.0) <= 1e-6):
         return BAD_BELIEF, 0, belief, np.nan

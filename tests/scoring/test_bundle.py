@@ -13,15 +13,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from tests.features.cases import shop, shop_frame
-from turncoat import BundleError, Detector, NotFittedError, load, load_model, storage
+from tests.scoring.bundles import manifest_of, params_file, rewrite, rewrite_arrays
+from tests.scoring.detectors import (
+    QUICK,
+    data_of,
+    detector,
+    ranked_detector,
+    replay_scores,
+    scored_shop,
+)
+from turncoat import BundleError, Detector, NotFittedError, load, load_model
 from turncoat.features import load_features
 from turncoat.scoring import DetectorState
-
-from .cases import QUICK, data_of, detector, replayed
-from .test_ranker import ranked_detector, scored_shop
 
 CASES: dict[str, dict[str, Any]] = {
     "point": {"kind": "point"},
@@ -42,34 +48,6 @@ def saved(tmp_path: Path) -> Path:
 def saved_ranked(tmp_path: Path) -> Path:
     ranked_detector("xgboost").save(tmp_path / "ranked")
     return tmp_path / "ranked"
-
-
-def params_file(folder: Path) -> Path:
-    return next(folder.glob("params-*.safetensors"))
-
-
-def manifest_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "manifest.json").read_text())
-
-
-def rewrite(folder: Path, **changes: Any) -> None:
-    """Edit the manifest as a careful forger would, checksum included."""
-    manifest = {**manifest_of(folder), **changes}
-    del manifest["manifest_sha256"]
-    manifest["manifest_sha256"] = storage.digest(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
-def rewrite_arrays(folder: Path, changes: dict[str, Any]) -> None:
-    raw = save(
-        {
-            name: array
-            for name, array in {**load_file(params_file(folder)), **changes}.items()
-            if array is not None
-        }
-    )
-    params_file(folder).write_bytes(raw)
-    rewrite(folder, params_sha256=hashlib.sha256(raw).hexdigest())
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -180,7 +158,7 @@ def test_states_live_on_when_a_detector_is_loaded(saved: Path) -> None:
     made, loaded, rows = detector(), load(saved), data_of("shop").rows
     state, _ = made.score_one(None, rows[0])
     assert loaded.score_one(state, rows[1]) == made.score_one(state, rows[1])
-    whole = replayed(loaded, data_of("shop"))
+    whole = replay_scores(loaded, data_of("shop"))
     np.testing.assert_allclose(
         [s.probability for s in whole],
         made.score(data_of("shop").transactions).probability,

@@ -12,6 +12,15 @@ import pytest
 from sklearn.base import clone
 
 from tests.features.cases import DAY, SHOP, Data, of_frame, shop_frame
+from tests.scoring.detectors import (
+    QUICK,
+    customers_split,
+    data_of,
+    detector,
+    model_of,
+    replay_scores,
+    time_split,
+)
 from turncoat import BaumWelchHMM, ConfigError, DataError, Detector, NotFittedError, VariationalHMM
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
@@ -19,8 +28,6 @@ from turncoat.data.splits import Split, split_by_customer
 from turncoat.features import Features, FeatureState
 from turncoat.scoring import DetectorState
 from turncoat.scoring.temperature import TEMPERATURES
-
-from .cases import QUICK, customers_split, data_of, detector, model_of, replayed, time_split
 
 
 def arrays_of(made: Detector) -> dict[str, np.ndarray]:
@@ -111,7 +118,7 @@ def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(
     data: str, kind: str, features: str, precision: str
 ) -> None:
     made, file = detector(data, kind, features, precision=precision), data_of(data)
-    whole, live = made.score(file.transactions), replayed(made, file)
+    whole, live = made.score(file.transactions), replay_scores(made, file)
     tolerance = LIVE_TOLERANCE[precision]
     np.testing.assert_allclose([score.belief for score in live], whole.belief, atol=tolerance)
     np.testing.assert_allclose(
@@ -254,7 +261,7 @@ every_supervision = pytest.mark.parametrize(
 )
 
 
-def fitted(transactions: Any, split: Split, settings: dict[str, Any]) -> Detector:
+def fit_lines(transactions: Any, split: Split, settings: dict[str, Any]) -> Detector:
     return Detector(Features(min_count=4), model_of("expected-log"), **settings).fit(
         transactions, split
     )
@@ -265,9 +272,9 @@ def fitted(transactions: Any, split: Split, settings: dict[str, Any]) -> Detecto
 def test_nothing_fitted_sees_the_test_part(split_by: str, settings: dict[str, Any]) -> None:
     data = data_of("shop")
     split = SPLITS[split_by](data.transactions)
-    honest = fitted(data.transactions, split, settings)
+    honest = fit_lines(data.transactions, split, settings)
     changed = poisoned(data, split.test)
-    assert differing(honest, fitted(changed, split, settings)) == set()
+    assert differing(honest, fit_lines(changed, split, settings)) == set()
     assert not np.array_equal(
         honest.score(changed).probability[split.test],
         honest.score(data.transactions).probability[split.test],
@@ -281,15 +288,15 @@ def test_calibration_labels_change_the_rates_and_not_the_model(
 ) -> None:
     data = data_of("shop")
     split = SPLITS[split_by](data.transactions)
-    honest = fitted(data.transactions, split, settings)
+    honest = fit_lines(data.transactions, split, settings)
     changed = differing(
-        honest, fitted(poisoned(data, split.calibration, labels_only=True), split, settings)
+        honest, fit_lines(poisoned(data, split.calibration, labels_only=True), split, settings)
     )
     assert {"filtered.frauds.0", "smoothed.frauds.0"} <= changed
     assert not {
         name for name in changed if name.startswith(("model", "scales", "in_sample", "temperature"))
     }
-    everything = differing(honest, fitted(poisoned(data, split.calibration), split, settings))
+    everything = differing(honest, fit_lines(poisoned(data, split.calibration), split, settings))
     assert "filtered.mass.0" in everything
     assert not {
         name
@@ -304,13 +311,13 @@ def test_the_selection_part_chooses_the_temperature_and_nothing_else_of_the_mode
 ) -> None:
     data = data_of("shop")
     split = SPLITS[split_by](data.transactions)
-    honest = fitted(data.transactions, split, {"temperature": "auto"})
+    honest = fit_lines(data.transactions, split, {"temperature": "auto"})
     changed = differing(
-        honest, fitted(poisoned(data, split.selection), split, {"temperature": "auto"})
+        honest, fit_lines(poisoned(data, split.selection), split, {"temperature": "auto"})
     )
     assert not {name for name in changed if name.startswith(("model", "scales"))}
     assert honest.model_.temperature in TEMPERATURES
-    unlabelled = fitted(data.transactions, split, {})
+    unlabelled = fit_lines(data.transactions, split, {})
     assert unlabelled.model_.temperature == 1.0
 
 
@@ -327,7 +334,7 @@ def test_fit_labels_matter_to_an_anchored_fit_only() -> None:
     ).transactions
     for settings, matters in (({}, False), ({"supervision": "anchored"}, True)):
         changed = differing(
-            fitted(data.transactions, split, settings), fitted(other, split, settings)
+            fit_lines(data.transactions, split, settings), fit_lines(other, split, settings)
         )
         assert any(name.startswith("model") for name in changed) == matters
 
@@ -338,10 +345,10 @@ def test_rows_left_out_before_a_part_are_history_to_it() -> None:
     whole = time_split(transactions)
     first = whole.fit[np.argsort(transactions.times[whole.fit], kind="stable")[:60]]
     split = replace(whole, fit=np.setdiff1d(whole.fit, first), excluded=np.sort(first))
-    made = fitted(transactions, split, {})
+    made = fit_lines(transactions, split, {})
     without = np.setdiff1d(np.arange(transactions.n_rows), first)
     renumbered = {name: np.searchsorted(without, rows) for name, rows in split.parts.items()}
-    blank = fitted(
+    blank = fit_lines(
         transactions.take(without), replace(split, **renumbered, excluded=np.empty(0, np.int64)), {}
     )
     assert any(name.startswith("model") for name in differing(made, blank))
@@ -367,7 +374,7 @@ def test_anchored_states_hold_the_fraud() -> None:
 def test_as_many_fraud_states_as_leave_a_genuine_one(n_fraud: Any) -> None:
     data = data_of("shop")
     with pytest.raises(ConfigError, match="n_fraud_states"):
-        fitted(
+        fit_lines(
             data.transactions,
             time_split(data.transactions),
             {"supervision": "anchored", "n_fraud_states": n_fraud},
@@ -395,7 +402,7 @@ def test_as_many_fraud_states_as_leave_a_genuine_one(n_fraud: Any) -> None:
 def test_bad_settings_are_named(settings: dict[str, Any]) -> None:
     data = data_of("shop")
     with pytest.raises(ConfigError, match=next(iter(settings))):
-        fitted(data.transactions, time_split(data.transactions), settings)
+        fit_lines(data.transactions, time_split(data.transactions), settings)
 
 
 def test_a_model_s_own_temperature_is_not_forgotten_in_silence() -> None:
@@ -428,10 +435,10 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
         attempt(read(frame.with_columns(who=pl.lit("me")), SHOP), None)
     with pytest.raises(
         DataError,
-        match=r"all 1?\d\d labels are 0, and measuring the regimes' fraud rates needs both",
+        match=r"all 1?\d\d labels are 0, but measuring the regimes' fraud rates needs both",
     ):
         attempt(read(frame.with_columns(fraud=pl.lit(0)), SHOP), split)
-    with pytest.raises(DataError, match=r"labels are 1, and measuring"):
+    with pytest.raises(DataError, match=r"labels are 1, but measuring"):
         attempt(read(frame.with_columns(fraud=pl.lit(1)), SHOP), split)
     with pytest.raises(DataError, match="needs labels"):
         attempt(read(frame.drop("fraud"), replace(SHOP, label=None)), split)

@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.scoring.detectors import EVERY, TINY, data_of, neural, replay_scores, time_split
 from turncoat import ConfigError, Detector, load
 from turncoat.features import Features
-from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Anchoring, DetectorState
 from turncoat.scoring.temperature import TEMPERATURES
 from turncoat.selection import sweep
 
-from .cases import EVERY, Data, data_of, replayed, time_split
-
-TINY = {
-    "encoder": Encoder(latent_dim=4, hidden_dim=12, max_epochs=3, device="cpu"),
-    "n_restarts": 1,
-    "max_iter": 8,
-    "n_threads": 1,
-    "progress": False,
-}
-
-
-@cache
-def neural(supervision: str = "none", temperature: float | str = 2.0) -> tuple[Detector, Data]:
-    data = data_of("shop")
-    made = Detector(
-        Features(min_count=4),
-        NeuralVariationalHMM(3, **TINY),
-        supervision=supervision,
-        temperature=temperature,
-    )
-    return made.fit(data.transactions, time_split(data.transactions)), data
-
 
 @pytest.mark.parametrize("supervision", ["none", "anchored"])
 def test_a_file_replayed_row_by_row_has_the_scores_of_the_file(supervision: str) -> None:
     made, data = neural(supervision)
-    whole, live = made.score(data.transactions), replayed(made, data, n_reasons=2)
+    whole, live = made.score(data.transactions), replay_scores(made, data, n_reasons=2)
     np.testing.assert_allclose([score.belief for score in live], whole.belief, atol=2e-4)
     np.testing.assert_allclose([score.probability for score in live], whole.probability, atol=2e-4)
     assert len(np.unique(whole.belief.round(4), axis=0)) > 10
@@ -91,7 +68,7 @@ def test_the_head_ranks_inside_the_regimes(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores.variance, variance, rtol=1e-5)
     assert np.abs(fitted.slopes).min() > 0.01
     np.testing.assert_allclose(
-        [score.probability for score in replayed(ranked, data, n_reasons=1)],
+        [score.probability for score in replay_scores(ranked, data, n_reasons=1)],
         scores.probability,
         atol=2e-4,
     )
@@ -106,7 +83,7 @@ def test_the_head_ranks_inside_the_regimes(tmp_path: Path) -> None:
 def test_another_models_encoder_is_no_ranker() -> None:
     made, data = neural("anchored")
     other, _ = neural("none")
-    with pytest.raises(ConfigError, match="not the one that the detector's model has"):
+    with pytest.raises(ConfigError, match="not the one of the detector's model"):
         made.add_ranker(other.model_.encoder_, data.transactions, time_split(data.transactions))
 
 
@@ -118,7 +95,7 @@ def test_uncertain_latents_in_a_detector(tmp_path: Path) -> None:
     )
     whole = made.score(data.transactions)
     np.testing.assert_allclose(
-        [score.belief for score in replayed(made, data, n_reasons=1)], whole.belief, atol=2e-4
+        [score.belief for score in replay_scores(made, data, n_reasons=1)], whole.belief, atol=2e-4
     )
     made.save(tmp_path / "detector")
     loaded = load(tmp_path / "detector")

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.scoring.bundles import manifest_of, rewrite, rewrite_arrays
+from tests.scoring.detectors import data_of, detector, ranked_detector, scored_shop, time_split
 from turncoat import BundleError, load
 from turncoat.features.split_panels import build_split_panel
 from turncoat.scoring.reference import Reference, find_score_bins
 
-from .cases import data_of, detector, time_split
-from .test_bundle import manifest_of, rewrite, rewrite_arrays
-from .test_ranker import ranked_detector, scored_shop
 
-
-def drawn(
+def draw_rows(
     n_rows: int = 300, n_states: int = 3, n_columns: int = 5, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
@@ -38,7 +36,7 @@ def of_scores(probabilities: Any) -> Reference:
 
 
 def test_every_figure_is_as_defined() -> None:
-    beliefs, rows, scores = drawn()
+    beliefs, rows, scores = draw_rows()
     reference = Reference.measure(beliefs, rows, scores)
     for k in range(3):
         assert reference.occupancy[k] == pytest.approx(sum(beliefs[:, k]) / 300)
@@ -58,7 +56,7 @@ def test_every_figure_is_as_defined() -> None:
 
 
 def test_many_rows_are_summed_in_parts_and_a_few_are_kept() -> None:
-    beliefs, rows, scores = drawn(40_000, seed=1)
+    beliefs, rows, scores = draw_rows(40_000, seed=1)
     whole = Reference.measure(beliefs, rows, scores)
     present = np.nan_to_num(rows.astype(float))
     np.testing.assert_allclose(whole.mass, beliefs.T @ ~np.isnan(rows))
@@ -71,7 +69,7 @@ def test_many_rows_are_summed_in_parts_and_a_few_are_kept() -> None:
 
 
 def test_one_enormous_cell_does_not_make_a_mean() -> None:
-    beliefs, rows, scores = drawn()
+    beliefs, rows, scores = draw_rows()
     rows[5, 0] = 1e6
     assert np.abs(Reference.measure(beliefs, rows, scores).means[:, 0]).max() < 3
 
@@ -226,7 +224,7 @@ def test_nonsense_beside_the_arrays_is_refused(tmp_path: Path) -> None:
 
 
 def test_check_tells_a_ranker_s_reference_from_another() -> None:
-    reference = Reference.measure(*drawn())
+    reference = Reference.measure(*draw_rows())
     with pytest.raises(ValueError, match="ranker"):
         reference.check(3, 5, has_ranker=True)
     with pytest.raises(ValueError, match="ranker"):

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-from turncoat import BaumWelchHMM, DataError, HMMParams
+from tests.scoring.detectors import data_of, detector, time_split
+from tests.scoring.simulated import LENGTH, measure_regimes, random_case, true_rates, world
+from turncoat import DataError
 from turncoat.scoring import Regimes
 from turncoat.scoring.regimes import MIN_OUTCOMES
 from turncoat.scoring.scores import compute_beta_interval
 
-from .cases import data_of, detector, time_split
-
-
-def measured(probs: Any, labels: Any, lengths: Any = None) -> Regimes:
-    probs, labels = np.asarray(probs, float), np.asarray(labels, np.int8)
-    offsets = np.arange(len(labels) + 1) if lengths is None else np.append(0, np.cumsum(lengths))
-    return Regimes.measure(
-        probs,
-        labels,
-        offsets,
-        np.full(probs.shape[1], 0.5),
-        part="calibration",
-        mode="filtered",
-        in_sample=False,
-    )
-
-
-def random_case(
-    seed: int, n_states: int = 4, n_rows: int = 200
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    probs = rng.dirichlet(np.full(n_states, 0.3), n_rows)
-    labels = (rng.random(n_rows) < 0.1 + 0.5 * probs[:, -1]).astype(np.int8)
-    lengths = rng.integers(1, 12, n_rows)
-    lengths = lengths[np.cumsum(lengths) < n_rows]
-    return probs, labels, np.append(lengths, n_rows - lengths.sum())
-
 
 def test_every_figure_is_as_defined() -> None:
     probs, labels, lengths = random_case(0)
-    regimes = measured(probs, labels, lengths)
+    regimes = measure_regimes(probs, labels, lengths)
     n, k = probs.shape
     mass = [sum(probs[t, j] for t in range(n)) for j in range(k)]
     frauds = [sum(probs[t, j] for t in range(n) if labels[t] == 1) for j in range(k)]
@@ -77,7 +49,7 @@ def test_in_sample_the_mean_corrected_score_is_the_fraud_rate(
     probs[:, 0] = 0.0 if n_states > 1 else 1.0  # an empty regime among them
     probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-300)
     probs[probs.sum(axis=1) == 0, -1] = 1.0
-    regimes = measured(probs, labels, lengths)
+    regimes = measure_regimes(probs, labels, lengths)
     assert abs((probs @ regimes.rates).mean() - labels.mean()) < 1e-10
     assert regimes.signed_gap == pytest.approx(
         probs[:, regimes.fraud_state].mean() - labels.mean(), abs=1e-10
@@ -110,7 +82,7 @@ def test_a_detector_s_in_sample_figures_have_the_identity_and_say_that_they_are_
 
 
 def test_the_posterior_is_a_beta_of_the_evidence() -> None:
-    regimes = measured(
+    regimes = measure_regimes(
         np.repeat(np.eye(2), [40, 10], axis=0),
         np.r_[np.ones(4), np.zeros(36), np.ones(5), np.zeros(5)],
     )
@@ -129,9 +101,9 @@ def test_the_posterior_is_a_beta_of_the_evidence() -> None:
 def test_customers_that_are_all_alike_count_once_each() -> None:
     """Every customer has either all fraud or none: a regime's rows are worth as many transactions as it has customers."""
     labels = np.repeat(np.random.default_rng(0).random(300) < 0.2, 10)
-    regimes = measured(np.ones((3000, 1)), labels, np.full(300, 10))
+    regimes = measure_regimes(np.ones((3000, 1)), labels, np.full(300, 10))
     assert regimes.evidence[0] == pytest.approx(300, rel=0.02)
-    shuffled = measured(
+    shuffled = measure_regimes(
         np.ones((3000, 1)), np.random.default_rng(1).permutation(labels), np.full(300, 10)
     )
     assert shuffled.evidence[0] > 2400
@@ -145,43 +117,8 @@ def test_likeness_seen_in_one_regime_counts_in_another_that_has_few_frauds() -> 
     )
     labels[3, 15] = 1
     probs = np.tile(np.repeat(np.eye(2), 10, axis=0), (200, 1))
-    regimes = measured(probs, labels.ravel(), np.full(200, 20))
+    regimes = measure_regimes(probs, labels.ravel(), np.full(200, 20))
     np.testing.assert_allclose(regimes.evidence, [200, 200], rtol=0.1)
-
-
-ETA = np.array([0.002, 0.03, 0.4])
-CHAIN = BaumWelchHMM.from_params(
-    HMMParams(
-        [0.7, 0.25, 0.05],
-        [[0.92, 0.06, 0.02], [0.1, 0.88, 0.02], [0.1, 0.1, 0.8]],
-        [[0.0], [2.0], [5.0]],
-        [[1.0], [1.0], [1.0]],
-    ),
-    n_threads=1,
-)
-LENGTH = 20
-
-
-def world(
-    n_customers: int, concentration: float | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Filtered beliefs, labels and true states; a customer's fraud rates are the states' or, if clustered, drawn around them."""
-    panel, states = CHAIN.sample([LENGTH] * n_customers, random_state=seed)
-    rng = np.random.default_rng(seed)
-    rates = (
-        np.tile(ETA, (n_customers, 1))
-        if concentration is None
-        else rng.beta(*(concentration * np.array([ETA, 1 - ETA])[:, None]), (n_customers, 3))
-    )
-    chances = np.take_along_axis(rates, states.reshape(-1, LENGTH), axis=1).ravel()
-    return CHAIN.filter(panel).probs, (rng.random(len(states)) < chances).astype(np.int8), states
-
-
-@cache
-def true_rates() -> np.ndarray:
-    """The share of fraud among all that is believed to be in each regime, from a sample so large that it hardly varies."""
-    beliefs, _, states = world(20_000, None, seed=12345)
-    return (beliefs * ETA[states][:, None]).sum(axis=0) / beliefs.sum(axis=0)
 
 
 @pytest.mark.parametrize("n_customers", [40, 150])
@@ -198,7 +135,7 @@ def test_ninety_percent_intervals_cover_the_truth_nine_times_in_ten(
     of_rates, of_scores = np.zeros(3), np.zeros(3)
     for r in range(repetitions):
         rows = slice(r * size, (r + 1) * size)
-        regimes = measured(beliefs[rows], labels[rows], np.full(n_customers, LENGTH))
+        regimes = measure_regimes(beliefs[rows], labels[rows], np.full(n_customers, LENGTH))
         low, high = regimes.interval(0.9)
         of_rates += (low <= truth) & (truth <= high)
         low, high = compute_beta_interval(regimes.mean_rates, regimes.rate_variances, 0.9)
@@ -213,7 +150,7 @@ def test_intervals_shrink_with_evidence() -> None:
     widths, variances = [], []
     for n_customers in (100, 400, 1600, 6400):
         rows = slice(0, n_customers * LENGTH)
-        regimes = measured(beliefs[rows], labels[rows], np.full(n_customers, LENGTH))
+        regimes = measure_regimes(beliefs[rows], labels[rows], np.full(n_customers, LENGTH))
         low, high = regimes.interval()
         widths.append(high - low)
         variances.append(regimes.rate_variances)
@@ -233,13 +170,13 @@ def test_shuffled_labels_are_not_enriched_beyond_chance() -> None:
     inside = 0.0
     enrichment = []
     for _ in range(repetitions):
-        regimes = measured(beliefs, rng.permutation(labels), np.full(n_customers, LENGTH))
+        regimes = measure_regimes(beliefs, rng.permutation(labels), np.full(n_customers, LENGTH))
         low, high = regimes.interval(0.9)
         inside += ((low <= regimes.base_rate) & (regimes.base_rate <= high)).mean()
         enrichment.append(regimes.enrichment)
     assert inside / repetitions >= 0.9
     np.testing.assert_allclose(np.mean(enrichment, axis=0), 1.0, atol=0.1)
-    true = measured(beliefs, labels, np.full(n_customers, LENGTH))
+    true = measure_regimes(beliefs, labels, np.full(n_customers, LENGTH))
     assert true.enrichment.max() > 5
     assert true.interval()[0][true.fraud_state] > true.base_rate
 
@@ -269,7 +206,7 @@ def assert_sound(regimes: Regimes) -> None:
 def test_an_empty_regime_knows_nothing() -> None:
     probs = np.zeros((50, 3))
     probs[:25, 0] = probs[25:, 1] = 1.0
-    regimes = measured(probs, np.arange(50) % 10 == 0)
+    regimes = measure_regimes(probs, np.arange(50) % 10 == 0)
     assert_sound(regimes)
     low, high = regimes.interval()
     assert low[2] < 0.01
@@ -284,7 +221,7 @@ def test_a_trace_of_one_fraud_does_not_make_a_fraud_regime() -> None:
     probs = np.repeat(np.eye(3)[:2], [300, 100], axis=0)
     labels = np.r_[np.zeros(300), np.ones(20), np.zeros(80)]
     probs[300] = [0.0, 0.999, 0.001]
-    regimes = measured(probs, labels)
+    regimes = measure_regimes(probs, labels)
     assert regimes.rates.argmax() == 2
     assert regimes.fraud_state == 1
 
@@ -293,7 +230,7 @@ def test_a_regime_without_fraud_is_not_without_risk() -> None:
     """Of 300 genuine transactions the share of fraud may still be 0.5 %: three over the number of rows is the old rule."""
     probs = np.repeat(np.eye(2), [300, 100], axis=0)
     labels = np.r_[np.zeros(300), np.ones(20), np.zeros(80)]
-    regimes = measured(probs, labels)
+    regimes = measure_regimes(probs, labels)
     assert_sound(regimes)
     low, high = regimes.interval()
     assert regimes.rates[0] == 0.0
@@ -309,7 +246,7 @@ def test_no_one_or_nothing_but_fraud(n_frauds: int) -> None:
     labels = np.arange(60) < n_frauds
     probs = np.random.default_rng(0).dirichlet([1, 1, 1], 60)
     for lengths in (None, [60], [10] * 6):
-        regimes = measured(probs, labels, lengths)
+        regimes = measure_regimes(probs, labels, lengths)
         assert_sound(regimes)
         low, high = regimes.interval()
         assert (high - low > 0.02).all()
@@ -320,7 +257,7 @@ def test_no_one_or_nothing_but_fraud(n_frauds: int) -> None:
 
 def test_no_rows_are_refused() -> None:
     with pytest.raises(DataError, match="no labelled transaction in the calibration part"):
-        measured(np.empty((0, 2)), np.empty(0))
+        measure_regimes(np.empty((0, 2)), np.empty(0))
 
 
 @given(st.floats(0, 1), st.floats(0, 1e13), st.floats(0.5, 0.999))
@@ -378,7 +315,7 @@ def test_intervals_of_spread_beliefs_cover_the_truth_too(n_states: int, softness
         levels = np.repeat(rng.normal(-3.0, 2.0, n_customers), LENGTH)
         labels = rng.random(len(levels)) < 1 / (1 + np.exp(-levels))
         beliefs = rng.dirichlet(np.full(n_states, softness), len(levels))
-        regimes = measured(beliefs, labels, np.full(n_customers, LENGTH))
+        regimes = measure_regimes(beliefs, labels, np.full(n_customers, LENGTH))
         low, high = compute_beta_interval(
             np.array([at @ regimes.mean_rates]), np.array([at @ regimes.rate_covariance @ at]), 0.9
         )

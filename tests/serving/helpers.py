@@ -15,7 +15,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from tests.features.cases import Data
-from tests.scoring.cases import data_of, detector
+from tests.scoring.detectors import data_of, detector
 from turncoat import Detector
 from turncoat.scoring import DetectorState
 from turncoat.serving.app import create_app

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from tests.scoring.cases import detector
+from tests.scoring.detectors import detector
 from tests.serving.helpers import bundle, client, rows_of, score_by_hand
 from turncoat import BundleError, ConfigError
 from turncoat.errors import StoreError
@@ -562,7 +562,7 @@ def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path
     from dataclasses import replace
 
     from tests.features.cases import SHOP, of_frame, shop_frame
-    from tests.scoring.cases import FEW, model_of, time_split
+    from tests.scoring.detectors import FEW, model_of, time_split
     from turncoat import Detector
     from turncoat.features import Features
 

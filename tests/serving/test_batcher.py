@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.scoring.cases import detector
+from tests.scoring.detectors import detector
 from tests.serving.helpers import decode_response, transactions_of
 from turncoat.errors import StoreError
 from turncoat.serving.batcher import (

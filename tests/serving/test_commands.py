@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.features.cases import shop_frame
-from tests.scoring.cases import data_of, detector
+from tests.scoring.detectors import data_of, detector
 from tests.serving.helpers import bundle, client, rows_of
 from turncoat import DataError, TurncoatError, load
 from turncoat.cli import app
@@ -124,7 +124,7 @@ def test_a_file_with_other_names_is_another_file(model: Path, tmp_path: Path) ->
 
 def test_files_without_ids_do_not_take_each_others_rows_for_duplicates(tmp_path: Path) -> None:
     from tests.features.cases import SHOP, of_frame
-    from tests.scoring.cases import FEW, model_of, time_split
+    from tests.scoring.detectors import FEW, model_of, time_split
     from turncoat import Detector
     from turncoat.features import Features
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.scoring.cases import detector
+from tests.scoring.detectors import detector
 from tests.serving.helpers import rows_of
 from turncoat.serving.decoding import FieldError, FutureCheck, InvalidJsonError, TransactionDecoder
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from examples import live_client
 
-from tests.scoring.cases import detector
+from tests.scoring.detectors import detector
 from tests.serving.helpers import bundle, rows_of, score_by_hand, transactions_of
 from tests.serving.process import Server, exchange, running
 from tests.serving.redis_server import RedisServer

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.testclient import TestClient
 
-from tests.scoring.cases import detector
+from tests.scoring.detectors import detector
 from tests.serving.helpers import bundle, client, rows_of
 from tests.serving.process import Server, running
 from turncoat.serving.auth import create_key

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.scoring.cases import detector
+from tests.scoring.detectors import detector
 from tests.serving.helpers import bundle, decode_response, transactions_of
 from turncoat.scoring import DetectorState
 from turncoat.serving.batcher import MicroBatcher

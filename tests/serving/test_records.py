@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.scoring.cases import detector
+from tests.scoring.detectors import detector
 from tests.serving.helpers import apply_label, changed, process, read_record, transactions_of
 from turncoat.errors import CorruptRecordError
 from turncoat.serving.decoding import Label

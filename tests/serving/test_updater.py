@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.scoring.cases import data_of, detector
+from tests.scoring.detectors import data_of, detector
 from tests.serving.helpers import (
     apply_label,
     changed,

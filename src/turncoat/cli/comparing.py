@@ -104,9 +104,9 @@ def compare(
             help="Neural tier: width of the latents; of several, as 32,64,128, one is chosen. By default as the preset."
         ),
     ] = "",
-    epochs: Annotated[
+    max_epochs: Annotated[
         int | None,
-        typer.Option(help="Neural tier: most epochs of training; by default as the preset."),
+        typer.Option(help="Neural tier: maximum training epochs. Default: as in the preset."),
     ] = None,
     class_weighting: Annotated[
         bool | None,
@@ -193,7 +193,7 @@ def compare(
         optional = {
             "n_trials": trials,
             "latent_dims": widths or None,
-            "epochs": epochs,
+            "epochs": max_epochs,
             "class_weighting": class_weighting,
         }
         settings = with_changes(

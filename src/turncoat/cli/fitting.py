@@ -24,11 +24,11 @@ AUTO = "auto"
 ENCODER_HEAD = "encoder-head"
 NEURAL_DEFAULTS: dict[str, Any] = {  # options that only the neural tier has
     "latent_dim": 64,
-    "epochs": 200,
+    "max_epochs": 200,
     "class_weighting": False,
     "activation": "gelu",
-    "dropout_draws": 0,
     "device": AUTO,
+    "dropout_draws": 0,
 }
 
 Tier = Literal["baum-welch", "variational", "neural"]
@@ -74,9 +74,9 @@ def fit(
     latent_dim: Annotated[
         int, Option(help="Neural tier: number of latent dimensions.")
     ] = NEURAL_DEFAULTS["latent_dim"],
-    epochs: Annotated[
+    max_epochs: Annotated[
         int, Option(help="Neural tier: maximum number of training epochs.")
-    ] = NEURAL_DEFAULTS["epochs"],
+    ] = NEURAL_DEFAULTS["max_epochs"],
     class_weighting: Annotated[
         bool, Option(help="Neural tier: give frauds more weight in training.")
     ] = NEURAL_DEFAULTS["class_weighting"],
@@ -136,11 +136,11 @@ def fit(
     DETECTOR_FORMAT.check_target(out)
     neural_options = {
         "latent_dim": latent_dim,
-        "epochs": epochs,
+        "max_epochs": max_epochs,
         "class_weighting": class_weighting,
         "activation": activation,
-        "dropout_draws": dropout_draws,
         "device": device,
+        "dropout_draws": dropout_draws,
     }
     model = _build_model(tier, _parse_states(states), emission, neural_options, ranker)
     model.set_params(n_restarts=restarts, max_iter=max_iterations, random_state=seed)
@@ -201,14 +201,9 @@ def _build_model(
         )
     if tier == "neural":
         import_training().select_device(neural_options["device"])
-        encoder = Encoder(
-            latent_dim=neural_options["latent_dim"],
-            max_epochs=neural_options["epochs"],
-            class_weighting=neural_options["class_weighting"],
-            activation=neural_options["activation"],
-            device=neural_options["device"],
-        )
-        draws = neural_options["dropout_draws"]
+        options = dict(neural_options)
+        draws = options.pop("dropout_draws")
+        encoder = Encoder(**options)
         return NeuralVariationalHMM(
             n_states, encoder=encoder, emission=emission, dropout_draws=draws
         )
@@ -270,9 +265,7 @@ def _choose_states(
         raise DataError(
             f"no number of regimes is eligible (the fits are in {folder}). Give one with --states"
         )
-    chosen = result.models[
-        choice.by_eligibility
-    ].copy_unfitted()  # keeps an encoder that is trained
+    chosen = result.models[choice.by_eligibility].copy_unfitted()  # keeps a trained encoder
     detector.set_params(model=chosen)
     return choice
 
@@ -337,7 +330,7 @@ def _summarize(
 
 def find_data(data: Path | None, config: str) -> Path:
     """Return the path given, or the one named in the configuration."""
-    from turncoat.data.settings import load_data_path
+    from turncoat.data.schema_file import load_data_path
 
     path = load_data_path(config) if data is None and config.endswith(".toml") else data
     if path is None:

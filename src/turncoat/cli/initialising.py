@@ -1,4 +1,4 @@
-"""`turncoat init`: look at a file and propose what its columns mean."""
+"""`turncoat init`: inspect a file and propose what its columns mean."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ def init(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("turncoat.toml"),
-    overwrite: Annotated[
-        bool, typer.Option(help="Replace a schema that is already there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing schema.")] = False,
 ) -> None:
-    """Guess what the columns of a file mean, and why. The guess is written down for you to correct.
+    """Infer what the columns of a file mean. The schema is written down for you to check.
 
     Examples:
 
@@ -31,30 +29,23 @@ def init(
 
     `turncoat init train_transaction.csv train_identity.csv --out ieee.toml`
     """
-    from turncoat.data.guessing import guess
-    from turncoat.data.settings import write_schema
+    from turncoat.data.inference import infer_schema
+    from turncoat.data.schema_file import write_schema
 
-    with Console(stderr=True).status("looking at the columns"):
-        found = guess(files)
-    write_schema(found, out, data=files[0], overwrite=overwrite)
+    with Console(stderr=True).status("inspecting the columns"):
+        inferred = infer_schema(files)
+    write_schema(inferred, out, data=files[0], overwrite=overwrite)
     console = Console()
-    table = Table(
-        "column", "taken as", "because", title=escape(f"What {files[0].name} seems to hold")
-    )
-    for column, reason in found.reasons.items():
-        table.add_row(escape(column), ", ".join(found.schema.roles(column)), escape(reason))
-    for column, reason in found.left_out.items():
-        table.add_row(escape(column), "not used", escape(reason), style="dim")
+    table = Table("column", "role", "reason", title=escape(f"Columns of {files[0].name}"))
+    for column, reason in inferred.reasons.items():
+        table.add_row(escape(column), ", ".join(inferred.schema.roles_of(column)), escape(reason))
+    for column, reason in inferred.ignored.items():
+        table.add_row(escape(column), "ignored", escape(reason), style="dim")
     console.print(table)
-    for warning in found.warnings:
+    for warning in inferred.warnings:
         console.print(f"Please check: {warning}", markup=False)
-    needed = (
-        "Correct what is wrong there"
-        if found.schema.label
-        else "Correct what is wrong there, and name the label, which a detector needs"
-    )
-    console.print(
-        f"Wrote {out}. {needed}; then: turncoat fit --config {out} --out detector",
-        markup=False,
-        soft_wrap=True,
-    )
+    todo = "Correct what is wrong"
+    if inferred.schema.label is None:
+        todo += ", and name the label, which a detector needs"
+    message = f"Wrote {out}. {todo}; then: turncoat fit --config {out} --out detector"
+    console.print(message, markup=False, soft_wrap=True)

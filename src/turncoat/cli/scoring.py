@@ -49,7 +49,7 @@ def score(
     """
     from turncoat import load
     from turncoat.data import read_for_scoring
-    from turncoat.data.writing import write_table
+    from turncoat.data.sources import write_table
 
     if out.exists() and data.exists() and out.samefile(data):
         raise ConfigError(f"--out {out} would overwrite the input file. Choose another path")

@@ -1,4 +1,4 @@
-"""`turncoat simulate`: data to try things on."""
+"""`turncoat simulate`: write simulated data to try things on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rich.console import Console
 
 def simulate(
     preset: Annotated[str, typer.Argument(help="Which data: `ieee-cis` or `handbook`.")],
-    out: Annotated[Path, typer.Option(help="Folder to write to; made if it is not there.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to; created if missing.")],
     rows: Annotated[int, typer.Option(help="Number of transactions.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 0,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 0,
     file_format: Annotated[str, typer.Option("--format", help="`csv` or `parquet`.")] = "csv",
-    overwrite: Annotated[bool, typer.Option(help="Replace files that are already there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
 ) -> None:
-    """Write simulated transactions. The hidden truth beside them is read by no model.
+    """Write simulated transactions. No model reads the ground truth beside them.
 
     Examples:
 
@@ -25,10 +25,10 @@ def simulate(
 
     `turncoat simulate handbook --rows 200000 --seed 7 --format parquet --out data/`
     """
-    from turncoat.data import simulators
+    from turncoat.data.simulators import simulate_files
 
     with Console(stderr=True).status(f"simulating {rows:,} transactions"):
-        files = simulators.simulate_files(
+        files = simulate_files(
             preset, rows, seed, out=out, file_format=file_format, overwrite=overwrite
         )
     for path in files.values():

@@ -1,4 +1,4 @@
-"""Values that are names: one spelling for each, whether it came from a file or from a live request."""
+"""Categorical values: one spelling for each, whether from a file or a live request."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SPELLINGS = {"-0": "0", "True": "true", "TRUE": "true", "False": "false", "FALS
 
 
 def normalize_category(value: Any) -> str | None:
-    """The one spelling of a name: 404, 404.0 and "404.0" are all "404"; None, NaN and "" are missing. "007" stays.
+    """The canonical spelling of a value; None if it is missing (None, NaN or "").
 
-    Truths are "true" and "false", however the file spells them.
+    404, 404.0 and "404.0" are all "404"; "007" stays; booleans are "true" and "false".
     """
-    if value.__class__ is str:  # most are
-        return _one_spelling(value)
+    if value.__class__ is str:  # the common case first
+        return _normalize_text(value)
     if value is None:
         return None
     if isinstance(value, bool | np.bool_):
@@ -34,10 +34,9 @@ def normalize_category(value: Any) -> str | None:
     if isinstance(value, float | np.floating):
         if math.isnan(value):
             return None
-        return (
-            str(int(value)) if math.isfinite(value) and value == int(value) else repr(float(value))
-        )
-    if type(value).__name__ in ("NAType", "NaTType"):  # how pandas says missing
+        is_whole = math.isfinite(value) and value == int(value)
+        return str(int(value)) if is_whole else repr(float(value))
+    if type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
         return None
     if isinstance(value, Decimal):
         value = None if value.is_nan() else format(value.normalize(), "f")
@@ -45,43 +44,41 @@ def normalize_category(value: Any) -> str | None:
         value = None
     if value is None:
         return None
-    return _one_spelling(str(value.value) if isinstance(value, Enum) else str(value))
+    return _normalize_text(str(value.value) if isinstance(value, Enum) else str(value))
 
 
-def _one_spelling(text: str) -> str | None:
+def _normalize_text(text: str) -> str | None:
     if text.endswith("0") and _WHOLE.fullmatch(text):
         text = text.partition(".")[0]
     return _SPELLINGS.get(text, text) or None
 
 
 def join_key(parts: Iterable[str | None]) -> str:
-    """One key of several names, some of which may be missing. Different names give different keys."""
+    """One key from several values, some possibly missing; different values give different keys."""
     return "|".join((part or "").replace("\\", "\\\\").replace("|", "\\|") for part in parts)
 
 
 @dataclass(frozen=True, eq=False)
 class CategoryColumn:
-    """A column of names: a code for every row, and the name of every code."""
+    """A categorical column: a code for every row, and the value of every code."""
 
     codes: Array  # [rows] int32; -1 is missing
     values: tuple[str, ...]
 
     @classmethod
-    def of(cls, column: pl.Series) -> CategoryColumn:
-        """Code a column of any type by the spelling of its values, in order of first appearance."""
+    def encode(cls, column: pl.Series) -> CategoryColumn:
+        """Code a column of any type by its normalized values, in order of first appearance."""
         kind = column.dtype
         if kind.is_nested() or kind in (pl.Binary, pl.Object):
-            raise TypeError(f"{kind} values have no spelling")
-        if kind in (pl.Categorical, pl.Int128) or isinstance(
-            kind, pl.Enum
-        ):  # which Arrow codes otherwise, or does not know
-            column = column.cast(pl.String)
+            raise TypeError(f"{kind} values cannot be categories")
+        if kind in (pl.Categorical, pl.Int128) or isinstance(kind, pl.Enum):
+            column = column.cast(pl.String)  # Arrow encodes these differently or not at all
         encoded = pc.dictionary_encode(column.rechunk().to_arrow())
         raw = np.asarray(encoded.indices.fill_null(-1)).astype(np.int32, copy=False)
-        places: dict[str, int] = {}
-        spelled = np.full(len(encoded.dictionary) + 1, -1, np.int32)  # the last serves code -1
+        positions: dict[str, int] = {}
+        lookup = np.full(len(encoded.dictionary) + 1, -1, np.int32)  # the last serves code -1
         for code, value in enumerate(encoded.dictionary.to_pylist()):
             text = normalize_category(value)
             if text is not None:
-                spelled[code] = places.setdefault(text, len(places))
-        return cls(spelled[raw], tuple(places))
+                lookup[code] = positions.setdefault(text, len(positions))
+        return cls(lookup[raw], tuple(positions))

@@ -1,4 +1,4 @@
-"""Files into transactions: only the columns in use, checked cell by cell, ordered by (customer, time, id)."""
+"""Read files into transactions: only the schema's columns, every cell checked."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from turncoat.data.categories import CategoryColumn, join_key
 from turncoat.data.parsing import MAX_TIME_S, to_seconds
 from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
-from turncoat.data.settings import load_schema
-from turncoat.data.sources import NOT_A_NUMBER, Source, beside, first_line, open_source, stem
+from turncoat.data.schema_file import load_schema
+from turncoat.data.sources import (
+    NOT_A_NUMBER,
+    Source,
+    file_stem,
+    find_beside,
+    first_line,
+    open_source,
+)
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 
-_TRUTHS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
-
 T = TypeVar("T")
 
-_YEAR = 365.25 * 86400
-_LONGEST_NAME = 100_000  # characters; longer ones are pieces of a file whose quotes do not match
+_LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+_YEAR_S = 365.25 * 86400
+_MAX_TEXT_CHARS = 100_000  # longer values are parts of a file with unmatched quotes
 
 
 def read(
@@ -34,41 +40,39 @@ def read(
 ) -> Transactions:
     """Read and check transactions.
 
-    `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame. `schema` is a `Schema`, the
-    name of a preset (`ieee-cis`, `handbook`) or the path of a `turncoat.toml`. A schema with a second file finds it beside
-    the first, or takes it from `joined`. Unsorted rows are sorted; ties in time go by transaction id. `labels` says which
-    rows must have one: `all`, `some` (the others are -1), or `none` (the column is not read).
+    `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame.
+    `schema` is a `Schema`, the name of a preset or the path of a `turncoat.toml`. A file that the
+    schema joins is found next to the first, or given as `joined`. Rows are sorted by customer and
+    time; ties in time go by transaction id. `labels` says which rows must have a label: `all`,
+    `some` (the others get -1), or `none` (the column is not read).
     """
     schema = resolve_schema(schema)
     source = open_source(origin)
-    table = _Table(
-        source,
-        replace(schema, label=None) if labels == "none" else schema,
-        second_source(source, schema, joined),
-    )
-    names = table.named()
-    times = table.times()
-    known = table.labels(labels)
-    numbers = table.numbers()
-    codes, customers = _customers(table, names, numbers, times)
-    ids, rank = table.ids()
-    places = np.lexsort((rank, times, codes))
+    read_schema = replace(schema, label=None) if labels == "none" else schema
+    table = _TableReader(source, read_schema, open_joined(source, schema, joined))
+    categories = table.read_categories()
+    times = table.read_times()
+    label_values = table.read_labels(labels)
+    numbers = table.read_numbers()
+    codes, customers = table.read_customers(categories, numbers, times)
+    ids, rank = table.read_ids()
+    order = np.lexsort((rank, times, codes))
     return Transactions(
         schema=schema,
         source=source.name,
         numbers=numbers,
-        categories=names,
+        categories=categories,
         customers=customers,
-        file_rows=places,
-        customer_codes=codes[places],
-        times=times[places],
-        ids=ids[places],
-        labels=None if known is None else known[places],
+        file_rows=order,
+        customer_codes=codes[order],
+        times=times[order],
+        ids=ids[order],
+        labels=None if label_values is None else label_values[order],
     )
 
 
 def read_for_scoring(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
-    """Read a file whose labels may not all be known yet: with its label column where it has one, without where it has none."""
+    """Read a file whose labels, or whole label column, may be missing."""
     schema = resolve_schema(schema)
     source = open_source(origin)
     has_labels = schema.label is not None and source.find_column(schema.label) is not None
@@ -84,11 +88,11 @@ def resolve_schema(schema: Schema | str) -> Schema:
     return load_preset(str(schema))
 
 
-def second_source(source: Source, schema: Schema, joined: Any) -> Source | None:
-    """The table that the schema joins to the first, unless its columns are already in the first."""
+def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
+    """The table that the schema joins, unless the first already has its columns."""
     if schema.join is None:
         if joined is not None:
-            raise ConfigError(f"schema {schema.name!r} joins no second table; leave `joined` out")
+            raise ConfigError(f"schema {schema.name!r} joins no second table. Omit `joined`")
         return None
     if joined is not None:
         return open_source(joined)
@@ -96,374 +100,334 @@ def second_source(source: Source, schema: Schema, joined: Any) -> Source | None:
         return None
     if source.path is None:
         raise DataError(
-            f"{source.name}: the columns of the second table are not there. Give it with `joined=`"
+            f"{source.name}: the columns of the second table are missing. Pass it as `joined=`"
         )
-    prefix = stem(source.path).removesuffix("transactions").removesuffix("transaction")
-    wanted = schema.join.file.replace("{prefix}", prefix)
-    place = beside(source.path, wanted)
-    if place is None:
+    prefix = file_stem(source.path).removesuffix("transactions").removesuffix("transaction")
+    name = schema.join.file.replace("{prefix}", prefix)
+    path = find_beside(source.path, name)
+    if path is None:
         raise DataError(
-            f"{source.name}: {wanted}.csv (or .csv.gz, .parquet) is not beside it. Put it there, or give it with `joined=`"
+            f"{source.name}: {name}.csv (or .csv.gz, .parquet) is not in the same folder. Put it "
+            "there, or pass it as `joined=`"
         )
-    return open_source(place)
+    return open_source(path)
 
 
-class _Table:
-    """The columns in use, read and joined; methods hand each out checked, once, and free its memory."""
+class _TableReader:
+    """Reads and joins the schema's columns; methods return each of them checked."""
 
     def __init__(self, source: Source, schema: Schema, second: Source | None) -> None:
         """Read both tables."""
         self.source, self.schema = source, schema
         self.owner: dict[str, Source] = {}
-        self.partners: pl.Series | None = None  # each row's row in the second table
+        self.second_rows: pl.Series | None = None  # each row's row in the second table
         join = schema.join if second is not None else None
-        theirs = [
-            column for column in schema.columns if join is not None and column in join.columns
-        ]
-        ours = [column for column in schema.columns if column not in theirs]
-        self.columns = self._read(
-            source, ours if join is None else list(dict.fromkeys([*ours, join.on]))
-        )
+        theirs = [c for c in schema.columns if join is not None and c in join.columns]
+        ours = [c for c in schema.columns if c not in theirs]
+        if join is not None:
+            ours = list(dict.fromkeys([*ours, join.on]))
+        self.columns = self._read_columns(source, ours)
         self.n_rows = len(next(iter(self.columns.values())))
         if self.n_rows == 0:
             raise DataError(f"{source.name}: no rows. Check how the file was written")
         if join is not None and second is not None:
             self._join(second, join.on, theirs)
 
-    def _read(self, source: Source, columns: list[str]) -> dict[str, pl.Series]:
-        spelled = {column: source.find_column(column) for column in columns}
+    def _read_columns(self, source: Source, columns: list[str]) -> dict[str, pl.Series]:
+        found = {column: source.find_column(column) for column in columns}
         missing = [
-            column
-            for column, found in spelled.items()
-            if found is None or (found != column and found in columns)
+            c for c, name in found.items() if name is None or (name != c and name in columns)
         ]
         if missing:
-            shown = ", ".join(repr(column) for column in missing[:8]) + (
-                ", ..." if len(missing) > 8 else ""
-            )
+            names = ", ".join(map(repr, missing[:8])) + (", ..." if len(missing) > 8 else "")
             have = ", ".join(source.columns[:12]) + (", ..." if len(source.columns) > 12 else "")
             raise DataError(
-                f"{source.name}: schema {self.schema.name!r} names {shown}, and the file does not have it. It has {have}. "
-                "Correct the schema or choose another"
+                f"{source.name}: the file lacks {names}, named by schema {self.schema.name!r}. It "
+                f"has {have}. Correct the schema or choose another"
             )
         self.owner |= {column: source for column in columns if column not in self.owner}
-        names = {found: column for column, found in spelled.items() if found is not None}
-        for column in filter(source.is_twice, names):
+        names_to_columns = {name: column for column, name in found.items() if name is not None}
+        for name in filter(source.is_duplicated, names_to_columns):
             raise DataError(
-                f"{source.name}: the header has {column!r} twice. Rename or remove one of the two columns"
+                f"{source.name}: the header has {name!r} twice. Rename or remove one of the columns"
             )
-        numeric = [
-            found
-            for found, column in names.items()
-            if column in self.schema.continuous or column == self.schema.customer_age
-        ]
+        numeric_columns = {*self.schema.continuous, self.schema.customer_age}
+        numeric = [name for name, column in names_to_columns.items() if column in numeric_columns]
         try:
             source.check_lines()
-            frame = source.with_numbers(numeric).select(list(names)).rename(names).collect()
+            table = source.scan_numbers(numeric).select(list(names_to_columns))
+            frame = table.rename(names_to_columns).collect()
             return {column: frame[column] for column in frame.columns}
         except (pl.exceptions.PolarsError, OSError) as problem:
-            if damage := source.damage():
+            if damage := source.find_damage():
                 raise damage from problem
             if source.csv is not None:
-                self._blame(source, numeric)
+                self._check_numbers(source, numeric)
             raise DataError(
-                f"{source.name}: cannot be read: {first_line(problem)}. The file may be damaged; write it again"
+                f"{source.name}: cannot be read: {first_line(problem)}. The file may be damaged; "
+                "write it again"
             ) from problem
 
-    def _blame(self, source: Source, numeric: list[str]) -> None:
-        """Name the first cell of a CSV file that is not a number, if that is what went wrong."""
-        for column in numeric:
+    def _check_numbers(self, source: Source, columns: list[str]) -> None:
+        """Raise an error for the first cell of a CSV file that is not a number, if there is one."""
+        for column in columns:
             cell = pl.col(column)
-            wrong = (
-                cell.is_not_null()
-                & (cell != NOT_A_NUMBER)
-                & cell.cast(pl.Float64, strict=False).is_null()
-            )
+            is_number = cell.cast(pl.Float64, strict=False).is_not_null()
+            is_wrong = cell.is_not_null() & (cell != NOT_A_NUMBER) & ~is_number
+            cells = source.frame.select(cell).with_row_index("row")
             try:
-                found = (
-                    source.frame.select(cell).with_row_index("row").filter(wrong).head(1).collect()
-                )
+                found = cells.filter(is_wrong).head(1).collect()
             except (pl.exceptions.PolarsError, OSError):
                 return
             if found.height:
-                place = f"{source.name}, column {column!r}, row {found['row'][0] + 1}"
-                remedy = "Write plain numbers such as 1234.56, or make the column categorical"
-                raise DataError(f"{place}: {found[column][0]!r} is not a number. {remedy}")
+                raise DataError(
+                    f"{source.name}, column {column!r}, row {found['row'][0] + 1}: "
+                    f"{found[column][0]!r} is not a number. Write plain numbers such as 1234.56, "
+                    "or make the column categorical"
+                )
 
     def _join(self, second: Source, on: str, columns: list[str]) -> None:
-        """Add a second table's columns by key; rows without a partner get missing values."""
-        theirs = self._read(second, [on, *columns])
-        keys = _key(theirs[on])
-        wrong = keys.is_null() | ~keys.is_first_distinct()
-        if wrong.any():
-            row = self.first(wrong)
-            problem = (
-                "the key is missing"
-                if keys[row] is None
-                else f"{keys[row]} is already on row {self.first(keys == keys[row]) + 1}"
-            )
+        """Add a second table's columns by key; rows without a match get missing values."""
+        theirs = self._read_columns(second, [on, *columns])
+        keys = _normalize_keys(theirs[on])
+        is_wrong = keys.is_null() | ~keys.is_first_distinct()
+        if is_wrong.any():
+            row = _first(is_wrong)
+            problem = "the key is missing"
+            if keys[row] is not None:
+                problem = f"{keys[row]} is already on row {_first(keys == keys[row]) + 1}"
             raise DataError(
-                f"{second.name}, column {on!r}, row {row + 1}: {problem}. Keep one row for each {on}"
+                f"{second.name}, column {on!r}, row {row + 1}: {problem}. Keep one row per {on}"
             )
         rows = pl.DataFrame({"key": keys}).with_row_index("row")
-        place = pl.DataFrame({"key": _key(self.columns[on])}).join(
-            rows, on="key", how="left", maintain_order="left"
-        )["row"]
-        if place.null_count() == self.n_rows:
-            problem = f"no key of this file is one of {self.source.name}'s"
+        own = pl.DataFrame({"key": _normalize_keys(self.columns[on])})
+        matches = own.join(rows, on="key", how="left", maintain_order="left")["row"]
+        if matches.null_count() == self.n_rows:
             raise DataError(
-                f"{second.name}, column {on!r}: {problem}. Check that both belong together"
+                f"{second.name}, column {on!r}: no key of this file occurs in {self.source.name}. "
+                "Check that both files belong together"
             )
-        self.columns |= {column: theirs[column].gather(place) for column in columns}
-        self.partners = place
+        self.columns |= {column: theirs[column].gather(matches) for column in columns}
+        self.second_rows = matches
 
-    def error(self, column: str, row: int, problem: str, remedy: str) -> DataError:
-        """A refusal that names file, column and row (the first row after the header is 1)."""
+    def _cell_error(self, column: str, row: int, problem: str) -> DataError:
+        """An error that names file, column and row (the first row after the header is 1)."""
         source = self.owner.get(column, self.source)
-        if source is not self.source and self.partners is not None:
-            row = self.partners[row]
-        return DataError(f"{source.name}, column {column!r}, row {row + 1}: {problem}. {remedy}")
+        if source is not self.source and self.second_rows is not None:
+            row = self.second_rows[row]
+        return DataError(f"{source.name}, column {column!r}, row {row + 1}: {problem}")
 
-    def first(self, flags: pl.Series | Array) -> int:
-        """The first row that a flag is set for."""
-        return int(np.flatnonzero(np.asarray(flags))[0])
+    def _column_error(self, column: str, problem: str) -> DataError:
+        return DataError(f"{self.owner[column].name}, column {column!r}: {problem}")
 
-    def named(self) -> dict[str, CategoryColumn]:
-        """The columns of names, coded."""
-        return _in_parallel(self._name, self.schema.text_columns)
+    def read_categories(self) -> dict[str, CategoryColumn]:
+        """The categorical columns, coded."""
+        return _map_columns(self._read_category, self.schema.text_columns)
 
-    def _name(self, column: str) -> CategoryColumn:
+    def _read_category(self, column: str) -> CategoryColumn:
         values = self.columns[column]
         try:
-            named = CategoryColumn.of(values)
+            encoded = CategoryColumn.encode(values)
         except (TypeError, ValueError, NotImplementedError, pl.exceptions.PolarsError) as problem:
-            name = self.owner[column].name
-            raise DataError(
-                f"{name}, column {column!r}: {values.dtype} values cannot be names. Leave the column out"
+            raise self._column_error(
+                column, f"{values.dtype} values cannot be categories. Leave the column out"
             ) from problem
-        for code, value in enumerate(named.values):
-            if "\0" in value or len(value) > _LONGEST_NAME:
-                row = self.first(named.codes == code)
+        for code, value in enumerate(encoded.values):
+            if "\0" in value or len(value) > _MAX_TEXT_CHARS:
                 oddity = "a NUL character" if "\0" in value else f"{len(value):,} characters"
-                raise self.error(
+                raise self._cell_error(
                     column,
-                    row,
-                    f"{value[:40]!r} has {oddity}",
-                    "The file may be damaged; write it again",
+                    _first(encoded.codes == code),
+                    f"{value[:40]!r} has {oddity}. The file may be damaged; write it again",
                 )
-        return named
+        return encoded
 
-    def numbers(self) -> dict[str, Array]:
-        """The continuous columns as float64, none of them infinite; NaN is missing."""
+    def read_numbers(self) -> dict[str, Array]:
+        """The continuous columns as finite float64; NaN is missing."""
         ages = () if self.schema.customer_age is None else (self.schema.customer_age,)
-        return _in_parallel(self._number, dict.fromkeys((*self.schema.continuous, *ages)))
+        return _map_columns(self._read_number, dict.fromkeys((*self.schema.continuous, *ages)))
 
-    def _number(self, column: str) -> Array:
-        values = self.columns.pop(column)
+    def _read_number(self, column: str) -> Array:
+        values = self.columns.pop(column)  # frees its memory
         if not (values.dtype.is_numeric() or values.dtype in (pl.Boolean, pl.Null)):
-            found = values.drop_nulls().head(1).to_list()
-            raise DataError(
-                f"{self.owner[column].name}, column {column!r}: values are {values.dtype}, such as {found}; a continuous column must be "
-                "numeric. Correct the type, or make it categorical"
+            examples = values.drop_nulls().head(1).to_list()
+            raise self._column_error(
+                column,
+                f"values are {values.dtype}, such as {examples}; a continuous column must be "
+                "numeric. Correct the type, or make it categorical",
             )
         numbers = values.cast(pl.Float64).to_numpy()
-        endless = np.isinf(numbers)
-        if endless.any():
-            row = self.first(endless)
-            raise self.error(
-                column,
-                row,
-                f"the value is {numbers[row]}, and must be finite",
-                "Correct it, or leave it empty",
-            )
+        is_infinite = np.isinf(numbers)
+        if is_infinite.any():
+            row = _first(is_infinite)
+            problem = f"the value is {numbers[row]}; it must be finite"
+            raise self._cell_error(column, row, f"{problem}. Correct it, or leave it empty")
         return numbers
 
-    def times(self) -> Array:
-        """Seconds, one for every row."""
-        column, written = self.schema.time, self.schema.time_format
+    def read_times(self) -> Array:
+        """Seconds [rows]."""
+        column, schema = self.schema.time, self.schema
         values = _plain(self.columns[column])
-        times = to_seconds(values, self.schema)
-        if times is None:
-            raise DataError(
-                f"{self.owner[column].name}, column {column!r}: {values.dtype} values are not times. Name another column as `time`"
+        seconds = to_seconds(values, schema)
+        if seconds is None:
+            raise self._column_error(
+                column, f"{values.dtype} values are not times. Name another column as `time`"
             )
-        wrong = ~times.is_finite().fill_null(False)
-        if wrong.any():
-            row = self.first(wrong)
+        is_wrong = ~seconds.is_finite().fill_null(False)
+        if is_wrong.any():
+            row = _first(is_wrong)
             if values[row] is None:
-                raise self.error(
+                raise self._cell_error(
                     column,
                     row,
-                    "the time is missing, and every transaction needs one",
-                    "Correct or remove the row",
+                    "the time is missing, but every transaction needs one. Correct or remove the "
+                    "row",
                 )
-            form = (
-                f" in the format {written!r}"
-                if written
-                else ": neither a finite number nor a date that begins with its year"
-            )
-            raise self.error(
+            rule = ": neither a finite number nor a date that begins with its year"
+            if schema.time_format:
+                rule = f" in the format {schema.time_format!r}"
+            raise self._cell_error(
                 column,
                 row,
-                f"{values[row]!r} is not a time{form}",
-                "Correct it, or set `time_format` in the schema",
+                f"{values[row]!r} is not a time{rule}. Correct it, or set `time_format` in the "
+                "schema",
             )
-        found = times.to_numpy()
-        if np.abs(found).max() > MAX_TIME_S:
-            row = self.first(np.abs(found) > MAX_TIME_S)
-            reading = f"{values[row]!r}, in units of {self.schema.time_unit!r}, is {found[row] / _YEAR:,.0f} years from zero"
-            raise self.error(
+        times = seconds.to_numpy()
+        is_far = np.abs(times) > MAX_TIME_S
+        if is_far.any():
+            row = _first(is_far)
+            raise self._cell_error(
                 column,
                 row,
-                reading,
-                f"Set `time_unit` in the schema: one of {', '.join(TIME_UNITS)}",
+                f"{values[row]!r}, in units of {schema.time_unit!r}, is "
+                f"{times[row] / _YEAR_S:,.0f} years from zero. Set `time_unit` in the schema: one "
+                f"of {', '.join(TIME_UNITS)}",
             )
-        return found
+        return times
 
-    def labels(self, which: str) -> Array | None:
-        """0 or 1 for every row, -1 where one may be missing and is, or None if the schema has no label."""
+    def read_labels(self, which: str) -> Array | None:
+        """0 or 1 for every row, -1 where a label may be missing and is; None without a label."""
         column = self.schema.label
         if column is None:
             return None
         values = _plain(self.columns[column])
         if values.dtype == pl.String:
-            labels = values.str.to_lowercase().replace_strict(
-                _TRUTHS, default=None, return_dtype=pl.Int8
-            )
+            lower = values.str.to_lowercase()
+            labels = lower.replace_strict(_LABELS, default=None, return_dtype=pl.Int8)
         elif values.dtype == pl.Boolean or values.dtype.is_numeric():
-            labels = values.cast(pl.Float64)
-            labels = (
-                pl.select(pl.when(labels.is_in([0.0, 1.0])).then(labels)).to_series().cast(pl.Int8)
-            )
+            numbers = values.cast(pl.Float64)
+            valid = pl.when(numbers.is_in([0.0, 1.0])).then(numbers)
+            labels = pl.select(valid).to_series().cast(pl.Int8)
         else:
-            name = self.owner[column].name
-            raise DataError(
-                f"{name}, column {column!r}: {values.dtype} values are not labels. Labels are 0 and 1; name another column"
+            raise self._column_error(
+                column,
+                f"{values.dtype} values are not labels. Labels are 0 and 1; name another column",
             )
-        wrong = (
-            labels.is_null()
-            if which == "all"
-            else labels.is_null() & values.is_not_null() & (values.cast(pl.String) != "")
-        )
-        if wrong.any():
-            row = self.first(wrong)
+        is_wrong = labels.is_null()
+        if which != "all":
+            is_wrong = is_wrong & values.is_not_null() & (values.cast(pl.String) != "")
+        if is_wrong.any():
+            row = _first(is_wrong)
             found = "missing" if values[row] is None else repr(values[row])
-            raise self.error(
+            raise self._cell_error(
                 column,
                 row,
-                f"the label is {found}, and must be 0 or 1",
-                "Correct it, or remove the row",
+                f"the label is {found}; it must be 0 or 1. Correct it, or remove the row",
             )
         return labels.fill_null(-1).to_numpy()
 
-    def ids(self) -> tuple[Array, Array]:
-        """Each row's id, and its rank among them, for ties in time."""
+    def read_ids(self) -> tuple[Array, Array]:
+        """Each row's id, and its rank among them, which breaks ties in time."""
         column = self.schema.id
         if column is None:
-            places = np.arange(self.n_rows)
-            return places, places
+            rows = np.arange(self.n_rows)
+            return rows, rows
         values = _plain(self.columns[column])
         if values.dtype == pl.String or values.dtype.is_integer():
-            whole = values.cast(pl.Int64, strict=False)
-            values = (
-                whole
-                if whole.cast(pl.String).eq_missing(values.cast(pl.String)).all()
-                else values.cast(pl.String)
-            )  # "007" stays text
+            whole, texts = values.cast(pl.Int64, strict=False), values.cast(pl.String)
+            is_exact = whole.cast(pl.String).eq_missing(texts).all()  # "007" stays text
+            values = whole if is_exact else texts
         if values.null_count():
-            raise self.error(
-                column,
-                self.first(values.is_null()),
-                "the transaction id is missing",
-                "Every transaction needs one of its own",
-            )
+            row = _first(values.is_null())
+            problem = "the transaction id is missing. Every transaction needs one of its own"
+            raise self._cell_error(column, row, problem)
         if values.n_unique() < len(values):
-            again = self.first(~values.is_first_distinct())
-            first = self.first(values == values[again])
-            raise self.error(
+            row = _first(~values.is_first_distinct())
+            first = _first(values == values[row])
+            problem = f"id {values[row]!r} is already on row {first + 1}. Remove one of the rows"
+            raise self._cell_error(column, row, problem)
+        if values.dtype.is_integer():
+            ids = values.to_numpy()
+            return ids, ids
+        if values.dtype != pl.String:
+            raise self._column_error(
                 column,
-                again,
-                f"id {values[again]!r} is already on row {first + 1}",
-                "Remove one of the rows",
+                f"{values.dtype} values are not ids. Make them whole numbers or text, or leave the "
+                "column out",
             )
-        if values.dtype == pl.String and (values.str.len_chars().max() or 0) > _LONGEST_NAME:  # type: ignore[operator]
-            row = self.first(values.str.len_chars() > _LONGEST_NAME)
-            raise self.error(
-                column,
-                row,
-                f"the id has {len(values[row]):,} characters",
-                "The file may be damaged; write it again",
+        is_long = values.str.len_chars() > _MAX_TEXT_CHARS
+        if is_long.any():
+            row = _first(is_long)
+            problem = f"the id has {len(values[row]):,} characters"
+            raise self._cell_error(
+                column, row, f"{problem}. The file may be damaged; write it again"
             )
-        if not (values.dtype.is_integer() or values.dtype == pl.String):
-            name = self.owner[column].name
-            raise DataError(
-                f"{name}, column {column!r}: {values.dtype} values are not ids. Make them whole numbers or text, or leave it out"
-            )
-        ids = values.to_numpy()
-        return (
-            (ids, ids)
-            if values.dtype.is_integer()
-            else (ids.astype(str), values.rank("ordinal").to_numpy())
-        )
+        return values.to_numpy().astype(str), values.rank("ordinal").to_numpy()
+
+    def read_customers(
+        self, categories: dict[str, CategoryColumn], numbers: dict[str, Array], times: Array
+    ) -> tuple[Array, Array]:
+        """A code for every row's customer, and the customers' keys, sorted."""
+        schema = self.schema
+        parts = [
+            categories[c] if c in categories else CategoryColumn.encode(pl.Series(numbers[c]))
+            for c in schema.customer
+        ]
+        is_missing = np.all([part.codes < 0 for part in parts], axis=0)
+        if is_missing.any():
+            problem = "the customer is missing. Name it, or remove the row"
+            raise self._cell_error(schema.customer[0], _first(is_missing), problem)
+        if schema.customer_age is not None:
+            first_day = np.floor(times / 86400) - np.floor(numbers[schema.customer_age])
+            parts.append(CategoryColumn.encode(pl.Series(first_day)))
+        if len(parts) == 1:
+            return _rank_keys(parts[0].codes, parts[0].values)
+        codes: Array = np.zeros(len(times), np.int64)
+        for part in parts:
+            combined = codes * (len(part.values) + 1) + part.codes
+            _, first, codes = np.unique(combined, return_index=True, return_inverse=True)
+        texts = [np.array([*part.values, ""], dtype=object)[part.codes[first]] for part in parts]
+        return _rank_keys(codes, [join_key(key) for key in zip(*texts, strict=True)])
 
 
-def _in_parallel(work: Callable[[str], T], columns: Iterable[str]) -> dict[str, T]:
-    """Do work on each column, on all processors; of several failures the first column's is raised."""
+def _map_columns(work: Callable[[str], T], columns: Iterable[str]) -> dict[str, T]:
+    """Do work on all columns in parallel; raises the first column's error."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         tasks = {column: pool.submit(work, column) for column in columns}
     return {column: task.result() for column, task in tasks.items()}
 
 
+def _first(flags: pl.Series | Array) -> int:
+    """The first row with a flag."""
+    return int(np.flatnonzero(np.asarray(flags))[0])
+
+
 def _plain(values: pl.Series) -> pl.Series:
-    """Values of a categorical type as the text they stand for."""
-    return (
-        values.cast(pl.String)
-        if values.dtype == pl.Categorical or isinstance(values.dtype, pl.Enum)
-        else values
-    )
+    """Values of a categorical type as text."""
+    is_categorical = values.dtype == pl.Categorical or isinstance(values.dtype, pl.Enum)
+    return values.cast(pl.String) if is_categorical else values
 
 
-def _key(values: pl.Series) -> pl.Series:
-    """Keys of a join as text: a whole number is one key, whether its file holds integers, floats or text."""
+def _normalize_keys(values: pl.Series) -> pl.Series:
+    """Join keys as text, equal for whole numbers stored as integers, floats or text."""
     return _plain(values).cast(pl.String).str.replace(r"^([+-]?\d+)\.0+$", "$1")
 
 
-def _customers(
-    table: _Table, names: dict[str, CategoryColumn], numbers: dict[str, Array], times: Array
-) -> tuple[Array, Array]:
-    """A code for every row's customer, and the customers' keys, sorted."""
-    schema = table.schema
-    parts = [
-        names[column] if column in names else CategoryColumn.of(pl.Series(numbers[column]))
-        for column in schema.customer
-    ]
-    unnamed = np.all([part.codes < 0 for part in parts], axis=0)
-    if unnamed.any():
-        raise table.error(
-            schema.customer[0],
-            table.first(unnamed),
-            "the customer is missing",
-            "Name it, or remove the row",
-        )
-    if schema.customer_age is not None:
-        began = np.floor(times / 86400) - np.floor(numbers[schema.customer_age])
-        parts.append(CategoryColumn.of(pl.Series(began)))
-    if len(parts) == 1:
-        return _ranked(parts[0].codes, parts[0].values)
-    codes: Array = np.zeros(len(times), np.int64)
-    for part in parts:
-        _, first, codes = np.unique(
-            codes * (len(part.values) + 1) + part.codes, return_index=True, return_inverse=True
-        )
-    spelled = [np.array([*part.values, ""], dtype=object)[part.codes[first]] for part in parts]
-    return _ranked(codes, [join_key(key) for key in zip(*spelled, strict=True)])
-
-
-def _ranked(codes: Array, keys: Any) -> tuple[Array, Array]:
-    """Number the keys in their own order, numbers by size, so that customers do not depend on the order of the rows."""
+def _rank_keys(codes: Array, keys: Any) -> tuple[Array, Array]:
+    """Number the keys in sorted order, whole numbers by size, whatever the order of the rows."""
     texts = np.array(keys, dtype=str)
     try:
-        order = np.lexsort((texts, texts.astype(np.int64)))  # by text where "07" meets "7"
+        order = np.lexsort((texts, texts.astype(np.int64)))  # by text for "07" and "7"
     except (ValueError, OverflowError):
         order = np.argsort(texts)
     rank = np.empty(len(order), np.int64)

@@ -1,4 +1,4 @@
-"""What each column of a file means. A schema is a preset, a table in `turncoat.toml`, or written in Python."""
+"""What each column of a file means: a preset, a table in `turncoat.toml`, or Python."""
 
 from __future__ import annotations
 
@@ -9,176 +9,142 @@ from typing import Any
 from turncoat.errors import ConfigError
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LISTS = ("customer", "continuous", "categorical", "tracked")
 
 
 @dataclass(frozen=True)
 class Join:
-    """A second file whose rows belong, at most one each, to transactions. Transactions without one keep their place."""
+    """A second file with at most one row per transaction; transactions without one stay."""
 
-    file: str  # a name beside the transaction file; `{prefix}` stands for what precedes "transaction" in its name
+    file: str  # in the same folder; `{prefix}` is what precedes "transaction" in the first's name
     on: str
-    columns: tuple[str, ...]  # those of the schema's columns that come from this file
+    columns: tuple[str, ...]  # the schema's columns that come from this file
 
     def __post_init__(self) -> None:
-        """Keep the file beside the first."""
+        """Require a file in the same folder."""
         if "/" in self.file or "\\" in self.file or self.file in ("", ".", ".."):
             raise ConfigError(
-                f"join.file is {self.file!r}; it must be the name of a file beside the transaction file, without a folder"
+                f"join.file is {self.file!r}; it must be the name of a file in the folder of the "
+                "transaction file. Give the name without a folder"
             )
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The role of every column in use; columns not named are not read."""
+    """The role of every column in use; other columns are not read."""
 
-    customer: tuple[str, ...]  # columns whose values together name a customer
+    customer: tuple[str, ...]  # columns that together identify a customer
     time: str
     continuous: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
-    amount: str | None = None  # must be among `continuous`
+    amount: str | None = None  # must be one of `continuous`
     label: str | None = None  # 1 for fraud, 0 for genuine
-    id: str | None = None  # unique per transaction; by default the row's place in the file
-    counterparty: str | None = None  # a counterparty with a history of its own: terminal, merchant
-    tracked: tuple[
-        str, ...
-    ] = ()  # columns whose first-time values and changes matter: device, e-mail, address
+    id: str | None = None  # unique per transaction; by default the row number
+    counterparty: str | None = None  # has a history of its own: terminal, merchant
+    tracked: tuple[str, ...] = ()  # new and changed values become features: device, e-mail
     time_unit: str = "s"  # of numeric times
-    time_format: str | None = None  # of text times, as in strptime; None recognises ISO dates
-    customer_age: str | None = (
-        None  # days since the customer's first use: the day it began joins the key
-    )
+    time_format: str | None = None  # of text times, as in strptime; by default ISO dates
+    customer_age: str | None = None  # days since the customer's first use; joins the key
     join: Join | None = None
     name: str = field(default="custom", compare=False)
 
     def __post_init__(self) -> None:
         """Check that roles do not contradict each other."""
-        for role in ("customer", "continuous", "categorical", "tracked"):
-            object.__setattr__(
-                self, role, _names(getattr(self, role), f"schema {self.name!r}: {role}")
-            )
+        for role in _LISTS:
+            names = _check_names(getattr(self, role), f"schema {self.name!r}: {role}")
+            object.__setattr__(self, role, names)
         if not self.customer:
-            raise ConfigError(
-                f"schema {self.name!r}: `customer` is empty. Name the column (or columns) that identify a customer"
-            )
+            raise self._error("`customer` is empty. Name the columns that identify a customer")
         if self.time_unit not in TIME_UNITS:
-            raise ConfigError(
-                f"schema {self.name!r}: time_unit {self.time_unit!r} is none of {', '.join(TIME_UNITS)}"
+            raise self._error(
+                f"time_unit is {self.time_unit!r}; it must be one of {', '.join(TIME_UNITS)}"
             )
         if not self.continuous and not self.categorical:
-            raise ConfigError(
-                f"schema {self.name!r}: no continuous and no categorical column. Name at least one"
-            )
+            raise self._error("no continuous and no categorical column. Name at least one")
         if self.amount is not None and self.amount not in self.continuous:
-            raise ConfigError(
-                f"schema {self.name!r}: the amount {self.amount!r} is not among the continuous columns. Add it there"
+            raise self._error(
+                f"the amount {self.amount!r} is not among the continuous columns. Add it there"
             )
-        role_of: dict[str, str] = {}
+        roles: dict[str, str] = {}
         for role in ("time", "label", "id", "continuous", "categorical"):
             for column in self._columns_of(role):
-                if column in role_of:
-                    raise ConfigError(
-                        f"schema {self.name!r}: column {column!r} is both {role_of[column]} and {role}. Keep one"
+                if column in roles:
+                    raise self._error(
+                        f"column {column!r} is both {roles[column]} and {role}. Keep one"
                     )
-                role_of[column] = role
-        names = ("time", "label", "id", "continuous")
+                roles[column] = role
+        not_text = ("time", "label", "id", "continuous")
+        not_age = ("time", "label", "id", "categorical")
         forbidden = {
-            "customer": names,
-            "tracked": names,
-            "counterparty": names,
-            "customer_age": (*names[:3], "categorical"),
+            "customer": not_text,
+            "tracked": not_text,
+            "counterparty": not_text,
+            "customer_age": not_age,
         }
         for role, others in forbidden.items():
             for column in self._columns_of(role):
-                if role_of.get(column) in others:
-                    raise ConfigError(
-                        f"schema {self.name!r}: column {column!r} is {role_of[column]}; it cannot be {role} too"
+                if roles.get(column) in others:
+                    raise self._error(
+                        f"column {column!r} is {roles[column]}; it cannot be {role} too"
                     )
-        if self.customer_age is not None and self.customer_age in (
-            *self.customer,
-            *self.tracked,
-            self.counterparty,
-        ):
-            raise ConfigError(
-                f"schema {self.name!r}: customer_age {self.customer_age!r} is a number; it cannot be a name too"
+        texts = (*self.customer, *self.tracked, self.counterparty)
+        if self.customer_age is not None and self.customer_age in texts:
+            raise self._error(
+                f"customer_age {self.customer_age!r} is a number; it cannot be a category too"
             )
 
+    def _error(self, problem: str) -> ConfigError:
+        return ConfigError(f"schema {self.name!r}: {problem}")
+
     def _columns_of(self, role: str) -> tuple[str, ...]:
-        """The columns with a role, of which some have one and some several."""
+        """The columns with a role."""
         value = getattr(self, role)
         return value if isinstance(value, tuple) else () if value is None else (value,)
 
-    def roles(self, column: str) -> tuple[str, ...]:
-        """Everything a column is used as."""
-        every = (
-            "customer",
-            "customer_age",
-            "time",
-            "id",
-            "label",
-            "amount",
-            "counterparty",
-            "continuous",
-            "categorical",
-            "tracked",
+    def roles_of(self, column: str) -> tuple[str, ...]:
+        """All roles of a column."""
+        roles = (
+            "customer customer_age time id label amount counterparty continuous categorical tracked"
         )
-        return tuple(role for role in every if column in self._columns_of(role))
+        return tuple(role for role in roles.split() if column in self._columns_of(role))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column in use, each once."""
-        single = (self.id, self.time, self.label, self.counterparty, self.customer_age)
-        every = (
-            *self.customer,
-            *(c for c in single if c is not None),
-            *self.continuous,
-            *self.categorical,
-            *self.tracked,
-        )
-        return tuple(dict.fromkeys(every))
+        """Every column in use, once."""
+        roles = "customer id time label counterparty customer_age continuous categorical tracked"
+        columns = (column for role in roles.split() for column in self._columns_of(role))
+        return tuple(dict.fromkeys(columns))
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns read as names, not as numbers."""
-        named = (
-            *self.customer,
-            *((self.counterparty,) if self.counterparty else ()),
-            *self.categorical,
-            *self.tracked,
-        )
-        return tuple(
-            c
-            for c in dict.fromkeys(named)
-            if c not in self.continuous and c not in (self.time, self.customer_age)
-        )
+        """Columns read as categories or keys, not as numbers."""
+        roles = ("customer", "counterparty", "categorical", "tracked")
+        columns = dict.fromkeys(column for role in roles for column in self._columns_of(role))
+        others = (*self.continuous, self.time, self.customer_age)
+        return tuple(column for column in columns if column not in others)
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema as a TOML table: what is absent or default is left out."""
-        table = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) != f.default
-        }
+        """The schema as a TOML table, without defaults."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        table = {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
         if self.join is not None:
             table["join"] = {**asdict(self.join), "columns": list(self.join.columns)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in table.items()
-        }
+        return {k: list(value) if isinstance(value, tuple) else value for k, value in table.items()}
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], source: str = "schema") -> Schema:
-        """Read the table that `to_dict` writes; `source` is named in what goes wrong."""
+        """Read the table that `to_dict` returns; errors name `source`."""
         values = dict(table)
-        known = {f.name: f for f in fields(cls)}
+        known = [f.name for f in fields(cls)]
         for key, value in values.items():
             if key not in known:
                 raise ConfigError(
                     f"{source}: unknown setting {key!r}; a schema has {', '.join(known)}"
                 )
-            if key in ("customer", "continuous", "categorical", "tracked"):
-                values[key] = _names(value, f"{source}: {key}")
+            if key in _LISTS:
+                values[key] = _check_names(value, f"{source}: {key}")
             elif key == "join":
-                values[key] = _join(value, source)
+                values[key] = _parse_join(value, source)
             elif not isinstance(value, str):
                 raise ConfigError(f"{source}: {key} must be text, found {value!r}")
         for key in ("customer", "time"):
@@ -189,22 +155,21 @@ class Schema:
         return cls(**values)
 
 
-def _names(value: Any, where: str) -> tuple[str, ...]:
+def _check_names(value: Any, where: str) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{where} must be a list of column names, found {value!r}")
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            f"{where} names a column twice: {', '.join(sorted({n for n in names if names.count(n) > 1}))}"
-        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{where} names a column twice: {', '.join(twice)}")
     return tuple(names)
 
 
-def _join(value: Any, source: str) -> Join:
-    wanted = {f.name for f in fields(Join)}
-    if not isinstance(value, Mapping) or set(value) != wanted:
-        raise ConfigError(f"{source}: join must have {', '.join(sorted(wanted))}, found {value!r}")
+def _parse_join(value: Any, source: str) -> Join:
+    keys = {f.name for f in fields(Join)}
+    if not isinstance(value, Mapping) or set(value) != keys:
+        raise ConfigError(f"{source}: join must have {', '.join(sorted(keys))}, found {value!r}")
     for key in ("file", "on"):
         if not isinstance(value[key], str):
             raise ConfigError(f"{source}: join.{key} must be text, found {value[key]!r}")
-    return Join(value["file"], value["on"], _names(value["columns"], f"{source}: join.columns"))
+    columns = _check_names(value["columns"], f"{source}: join.columns")
+    return Join(value["file"], value["on"], columns)

@@ -1,4 +1,4 @@
-"""Validated transactions, ordered by (customer, time, id), column by column. What `read` returns and features take."""
+"""Validated transactions ordered by customer, time and id: what `read` returns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from turncoat.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Transactions:
-    """N transactions of U customers. Columns stay in file order; `file_rows` gives each transaction's row."""
+    """N transactions of U customers. Columns stay in file order; `file_rows` points into them."""
 
     schema: Schema
     source: str  # the file, for messages
     numbers: Mapping[str, Array]  # float64 columns in file order; NaN is missing
-    categories: Mapping[str, CategoryColumn]  # the categorical columns, in file order
+    categories: Mapping[str, CategoryColumn]  # categorical columns in file order
     customers: Array  # [all customers of the file] their keys
     file_rows: Array  # [N] int64: each transaction's row in the file
-    customer_codes: Array  # [N] places in `customers`, rising
+    customer_codes: Array  # [N] index into `customers`, rising
     times: Array  # [N] float64 seconds
     ids: Array  # [N]
     labels: Array | None = None  # [N] int8; -1 is unknown, in a file to be scored
@@ -37,7 +37,7 @@ class Transactions:
 
     @property
     def n_file_rows(self) -> int:
-        """Rows of the file, of which these transactions may be some."""
+        """Rows of the whole file."""
         first = next(iter(self.numbers.values()), None)
         return len(next(iter(self.categories.values())).codes if first is None else first)
 
@@ -59,13 +59,14 @@ class Transactions:
         return keys
 
     def row_indices(self, rows: ArrayLike) -> Array:
-        """Transactions named by their places 0..N-1 or by a mask, as places in order."""
+        """Row numbers 0..N-1, or a mask [N], as sorted unique row numbers."""
         chosen = np.asarray(rows)
         if chosen.dtype == bool and chosen.shape == (self.n_rows,):
             chosen = np.flatnonzero(chosen)
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "ui"):
             raise DataError(
-                f"{self.source}: rows are whole numbers or a mask of {self.n_rows:,}; found {chosen.dtype} {chosen.shape}"
+                f"{self.source}: rows must be whole numbers or a mask of {self.n_rows:,}; found "
+                f"{chosen.dtype} {chosen.shape}"
             )
         if len(chosen) == 0:
             raise DataError(f"{self.source}: no transaction was chosen. Choose at least one")
@@ -73,13 +74,12 @@ class Transactions:
         if np.any(np.diff(chosen) <= 0):
             chosen = np.unique(chosen)
         if chosen[0] < 0 or chosen[-1] >= self.n_rows:
-            raise DataError(
-                f"{self.source}: transaction {chosen[0] if chosen[0] < 0 else chosen[-1]} of {self.n_rows:,} does not exist"
-            )
+            wrong = chosen[0] if chosen[0] < 0 else chosen[-1]
+            raise DataError(f"{self.source}: transaction {wrong} of {self.n_rows:,} does not exist")
         return chosen
 
     def take(self, rows: ArrayLike) -> Transactions:
-        """Some transactions, named as in `row_indices`, still in order; the columns are shared, not copied."""
+        """Some transactions (see `row_indices`), in order; columns are shared, not copied."""
         chosen = self.row_indices(rows)
         return replace(
             self,
@@ -91,41 +91,42 @@ class Transactions:
         )
 
     def require_labels(self, purpose: str) -> Array:
-        """The labels, for a purpose that cannot do without both kinds."""
+        """The labels [N]; an error unless all are known and both 0 and 1 occur."""
         if self.labels is None:
             raise DataError(
-                f"{self.source}: {purpose} needs labels, and the schema names none. Set `label` in the schema"
+                f"{self.source}: {purpose} needs labels, but the schema names no label column. Set "
+                "`label` in the schema"
             )
         if (self.labels < 0).any():
             raise DataError(
-                f"{self.source}: {purpose} needs the label of every row, and some are missing. Leave those rows out"
+                f"{self.source}: {purpose} needs the label of every row, but some are missing. "
+                "Leave those rows out"
             )
         if self.labels.min() == self.labels.max():
-            column, value = self.schema.label, int(self.labels[0])
             raise DataError(
-                f"{self.source}, column {column!r}: all {self.n_rows:,} labels are {value}, and {purpose} needs both 0 and 1. "
-                "Choose rows with both"
+                f"{self.source}, column {self.schema.label!r}: all {self.n_rows:,} labels are "
+                f"{int(self.labels[0])}, but {purpose} needs both 0 and 1. Choose rows with both"
             )
         return self.labels
 
     def column(self, name: str) -> Array:
-        """One column's values in order: float64 with NaN, or text with None."""
+        """One column's values [N]: float64 with NaN, or text with None."""
         if name in self.categories:
-            named = self.categories[name]
-            values: Array = np.array([*named.values, None], dtype=object)[
-                named.codes[self.file_rows]
-            ]
-            return values
+            column = self.categories[name]
+            values: Array = np.array([*column.values, None], dtype=object)
+            return values[column.codes[self.file_rows]]
         if name in self.numbers:
-            column: Array = self.numbers[name][self.file_rows]
-            return column
-        raise DataError(
-            f"{self.source}: column {name!r} was not read; the schema has {', '.join(self.schema.columns[:20])}..."
-        )
+            numbers: Array = self.numbers[name][self.file_rows]
+            return numbers
+        columns = ", ".join(self.schema.columns[:20])
+        raise DataError(f"{self.source}: column {name!r} was not read; the schema has {columns}...")
 
     def __repr__(self) -> str:
         """One line for people."""
         known = np.empty(0) if self.labels is None else self.labels[self.labels >= 0]
         fraud = f", {known.mean():.2%} fraud" if len(known) else ""
         days = (self.times.max() - self.times.min()) / 86400
-        return f"Transactions({self.n_rows:,} of {self.n_customers:,} customers over {days:.1f} days{fraud}, from {self.source})"
+        return (
+            f"Transactions({self.n_rows:,} of {self.n_customers:,} customers over {days:.1f} days"
+            f"{fraud}, from {self.source})"
+        )

@@ -30,7 +30,7 @@ class Anchors:
 
     @classmethod
     def from_likelihoods(cls, codes: ArrayLike, likelihoods: ArrayLike) -> Anchors:
-        """Return anchors from P(code | state) [codes, K]: evidence about the state, not certainty."""
+        """Return anchors from P(code | state) [codes, K]: evidence about the state."""
         table = np.asarray(likelihoods, dtype=np.float64)
         if not (np.isfinite(table).all() and (table >= 0).all()):
             raise ConfigError("likelihoods of anchor codes must be finite and not negative")

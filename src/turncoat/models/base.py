@@ -171,7 +171,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def explain_emission(
         self, continuous: ArrayLike, categorical: ArrayLike
     ) -> tuple[Array, Array, Array]:
-        """Split N rows' log emissions into terms of cells [N, K, D], codes [N, K, J], rest [N, K]."""
+        """Split N rows' log emissions: cells [N, K, D], codes [N, K, J] and the rest [N, K]."""
         cells, codes = self._scoring_model().row_terms(
             np.asarray(continuous), np.asarray(categorical)
         )
@@ -372,21 +372,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         params = self._get_params()
         self.check_settings(for_fit=False)
         check_is_panel(panel)
-        expected = params.means.shape[1], len(params.n_categories)
-        if (panel.n_continuous, panel.n_categorical) != expected:
-            raise DataError(
-                f"the model knows {expected[0]} continuous and {expected[1]} categorical columns; "
-                f"the panel has {panel.n_continuous} and {panel.n_categorical}"
-            )
-        sizes = zip(params.n_categories, panel.n_categories, strict=True)
-        for j, (known, present) in enumerate(sizes):
-            if present > known and (panel.categorical[:, j] >= known).any():
-                row = int(np.flatnonzero(panel.categorical[:, j] >= known)[0])
-                raise DataError(
-                    f"categorical row {row}, column {j}: code {panel.categorical[row, j]} is "
-                    f"unknown to the model, whose codes run from 0 to {known - 1}. "
-                    "Use -1 for an unseen value, or fit with larger n_categories"
-                )
+        panel.check_columns(params.means.shape[1], params.n_categories, "model")
         return ColumnLayout.create(params.n_categories, panel.missing_cells, panel.missing_codes)
 
     def _list_starts(

@@ -55,7 +55,7 @@ class MaximumLikelihood:
         )
 
     def penalty(self, params: HMMParams) -> float:
-        """Return the log density of the Dirichlet that the smoothing stands for, up to a constant."""
+        """Return the log density of the Dirichlet behind the smoothing, up to a constant."""
         if self.category_smoothing == 0.0:
             return 0.0
         probs = join_columns(params.category_probs, params.n_states)

@@ -115,7 +115,7 @@ def _weighted_statistics(
 
 
 def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
-    """Return about SUBSAMPLE_ROWS rows as runs of random sequences, and their places in the panel."""
+    """Return about SUBSAMPLE_ROWS rows as runs of random sequences, and their places."""
     if panel.n_rows <= SUBSAMPLE_ROWS:
         return panel, np.arange(panel.n_rows)
     max_length = max(_MIN_RUN_ROWS, -(-SUBSAMPLE_ROWS // panel.n_sequences))

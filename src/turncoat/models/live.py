@@ -18,7 +18,7 @@ _NO_CODES = np.empty(0, np.int64)
 
 
 class LogOddsContributions(NamedTuple):
-    """LogModel of the log odds of a state against each row's strongest rival."""
+    """Terms of the log odds of a state against each row's strongest rival."""
 
     state: int
     rivals: Array  # [N]
@@ -29,7 +29,7 @@ class LogOddsContributions(NamedTuple):
 
     @property
     def log_odds(self) -> Array:
-        """KernelSums of all terms [N]."""
+        """Sums of all terms [N]."""
         from_row = self.cells.sum(axis=1) + self.codes.sum(axis=1)
         return np.asarray(self.history + from_row + self.rest)
 

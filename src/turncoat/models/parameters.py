@@ -1,4 +1,4 @@
-"""What a fitted model is: point parameters, or a posterior and its prior. Sampling and alignment."""
+"""Point parameters, posterior and prior; sampling from them, and aligning two fits."""
 
 from __future__ import annotations
 

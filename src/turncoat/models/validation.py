@@ -1,4 +1,4 @@
-"""Rules for constructor arguments: each class declares its rules, `check_settings` words the error."""
+"""Rules for constructor arguments. Each class declares its rules, `check_settings` applies them."""
 
 from __future__ import annotations
 

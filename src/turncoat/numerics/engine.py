@@ -1,4 +1,4 @@
-"""Runs the compiled passes over all sequences on several threads. Results do not depend on how many.
+"""Run the compiled passes over all sequences on threads. Their number never changes a result.
 
 Chunks of sequences follow from the sequences' lengths and the model's size. Each chunk has its own
 sums, and these are added in chunk order.

@@ -16,7 +16,7 @@ from numba.core.caching import FunctionCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# KernelSums may be reordered and multiply-adds fused, so that the compiler can use vector registers.
+# Sums may be reordered and multiply-adds fused, so the compiler can use vector registers.
 # NaN and infinity keep their meaning: NaN marks a missing cell.
 _RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 

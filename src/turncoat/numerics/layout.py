@@ -162,7 +162,7 @@ class ColumnLayout:
     def create(
         cls, n_categories: Sizes, missing_cells: Array, missing_codes: Array
     ) -> ColumnLayout:
-        """Lay out D continuous and J categorical columns; the masks mark those with missing values."""
+        """Lay out the columns; the masks [D] and [J] mark those with missing values."""
         sizes = np.asarray(n_categories, dtype=np.int64)
         binary, many = np.flatnonzero(sizes <= 2), np.flatnonzero(sizes > 2)
         flags = [
@@ -322,7 +322,7 @@ class ColumnLayout:
 
 
 def _build_flags(question: int, columns: Array, wanted: Array) -> Array:
-    """Return questions and columns [2, 8 n] of the bytes with any wanted column; spare bits are 0."""
+    """Return questions and columns [2, 8 n] of the bytes with a wanted column; spare bits: 0."""
     n_bytes = -(-len(columns) // 8)
     questions, places = np.zeros((n_bytes, 8), np.int64), np.zeros((n_bytes, 8), np.int64)
     questions.flat[: len(columns)], places.flat[: len(columns)] = question, columns

@@ -44,29 +44,9 @@ class LiveTables(NamedTuple):
     layout: Array  # int64: sizes and places, see above
 
     @property
-    def n_states(self) -> int:
-        """Number of states K."""
-        return int(self.layout[_STATES])
-
-    @property
-    def n_columns(self) -> int:
-        """Number of continuous columns D."""
-        return int(self.layout[_COLUMNS])
-
-    @property
     def bounds(self) -> Array:
-        """First row of each categorical column in the categories, and the end of the last [J + 1]."""
+        """First row of each categorical column, and the end of the last [J + 1]."""
         return np.asarray(self.layout[_BOUNDS:])
-
-    def arrays(self) -> tuple[Array, Array, Array]:
-        """Return chain [KP + 2, KP], columns [3 or 5, K, DP] and levels [sum of C_j, KP]."""
-        width, columns_at, levels_at = self.layout[[_WIDTH, _COLUMNS_AT, _LEVELS_AT]].tolist()
-        shape = 5 if self.layout[_STUDENT] else 3, self.n_states, self.layout[_PADDED]
-        return (
-            self.numbers[:columns_at].reshape(-1, width),
-            self.numbers[columns_at:levels_at].reshape(shape),
-            self.numbers[levels_at:].reshape(-1, width),
-        )
 
 
 def build_live_tables(model: LogModel) -> LiveTables:

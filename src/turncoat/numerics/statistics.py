@@ -121,7 +121,7 @@ def dense_moments(
 def count_codes(
     codes: Array, stride: int, posteriors: Array, first: int, n_rows: int, counts: Array
 ) -> None:
-    """Add each row's posterior to the counter of each code: row `stride * column + code` of `counts`.
+    """Add each row's posterior to row `stride * column + code` of `counts`, for each code.
 
     Most rows of a block share a column's code. Rows with the first row's code are counted as the
     block's total minus the other codes. Counted one by one, each addition would wait for the last.
@@ -175,7 +175,7 @@ def block_statistics(
     last: int,
     sums: KernelSums,
 ) -> None:
-    """Add rows first..last, already loaded in the block, with their posteriors [rows, KP], to the sums."""
+    """Add rows first..last, loaded in the block, with their posteriors [rows, KP], to the sums."""
     n_rows, n_states = last - first, tables.n_states
     if obs.continuous.shape[1] > 0:
         if not obs.complete:

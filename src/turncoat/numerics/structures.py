@@ -33,9 +33,9 @@ class Observations(NamedTuple):
 class KernelTables(NamedTuple):
     """A `LogModel` as padded tables: all that the kernels need of a model.
 
-    log b_t(k) = constant_k + sum_d f(x_td) + flag tables + level table + anchor table. For a Gaussian
-    column f(x) = -t^2 / 2 with t = (x - shift) * scale - location; for a Student column
-    f(x) = -half_dof * log(1 + t^2 * inverse_dof).
+    log b_t(k) = constant_k + sum_d f(x_td) + flag tables + level table + anchor table.
+    Gaussian column: f(x) = -t^2 / 2 with t = (x - shift) * scale - location.
+    Student column: f(x) = -half_dof * log(1 + t^2 * inverse_dof).
     """
 
     initial: Array  # [KP] float64

@@ -54,11 +54,11 @@ def _broadcast(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
     return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), mask)
 
 
-def _call(builder: Any, name: str, returned: Any, arguments: list[Any]) -> Any:
-    """Call an LLVM intrinsic overloaded on its first argument's type."""
+def _call(builder: Any, name: str, *arguments: Any) -> Any:
+    """Call an LLVM intrinsic whose result has the type of its arguments."""
     kind = arguments[-1].type
     letters = "f32" if isinstance(kind.element, ir.FloatType) else "f64"
-    function_type = ir.FunctionType(returned, [argument.type for argument in arguments])
+    function_type = ir.FunctionType(kind, [argument.type for argument in arguments])
     function = cgutils.get_or_insert_function(
         builder.module, function_type, f"llvm.{name}.v{kind.count}{letters}"
     )
@@ -116,54 +116,53 @@ def splat(typing_context: Any, scalar: Any, like: Any) -> Any:
     return like(scalar, like), generate
 
 
-def _elementwise(name: str, doc: str) -> Any:
-    def operation(typing_context: Any, a: Any, b: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, name)(arguments[0], arguments[1], flags=("contract",))
+def _lanewise(function: Callable[..., Any]) -> Any:
+    """Make an intrinsic of function(builder, *values); the result has the first value's type."""
 
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return function(builder, *arguments)
+
+    def one(typing_context: Any, a: Any) -> Any:
+        return a(a), generate
+
+    def two(typing_context: Any, a: Any, b: Any) -> Any:
         return a(a, b), generate
 
-    operation.__doc__ = doc
+    def three(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+        return a(a, b, c), generate
+
+    operation = (one, two, three)[function.__code__.co_argcount - 2]
+    operation.__doc__ = function.__doc__
     return intrinsic(operation)
 
 
-add = _elementwise("fadd", "a + b on every lane.")
-subtract = _elementwise("fsub", "a - b on every lane.")
-multiply = _elementwise("fmul", "a * b on every lane.")
+def _arithmetic(name: str) -> Any:
+    return _lanewise(lambda builder, a, b: getattr(builder, name)(a, b, flags=("contract",)))
 
 
-@intrinsic
-def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+add = _arithmetic("fadd")  # a + b on every lane
+subtract = _arithmetic("fsub")  # a - b
+multiply = _arithmetic("fmul")  # a * b
+
+
+@_lanewise
+def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c on every lane, rounded once."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _call(builder, "fma", arguments[0].type, list(arguments))
-
-    return a(a, b, c), generate
+    return _call(builder, "fma", a, b, c)
 
 
-@intrinsic
-def residual(typing_context: Any, x: Any, scale: Any, location: Any) -> Any:
+@_lanewise
+def residual(builder: Any, x: Any, scale: Any, location: Any) -> Any:
     """x * scale - location on every lane, and 0 where x is missing (NaN)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value, factor, offset = arguments
-        difference = _call(builder, "fma", value.type, [value, factor, builder.fneg(offset)])
-        present = builder.fcmp_ordered("ord", value, value)
-        return builder.select(present, difference, ir.Constant(value.type, None))
-
-    return x(x, scale, location), generate
+    difference = _call(builder, "fma", x, scale, builder.fneg(location))
+    present = builder.fcmp_ordered("ord", x, x)
+    return builder.select(present, difference, ir.Constant(x.type, None))
 
 
-@intrinsic
-def zero_if_missing(typing_context: Any, x: Any) -> Any:
+@_lanewise
+def zero_if_missing(builder: Any, x: Any) -> Any:
     """x on every lane, and 0 where it is missing (NaN)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        present = builder.fcmp_ordered("ord", arguments[0], arguments[0])
-        return builder.select(present, arguments[0], ir.Constant(arguments[0].type, None))
-
-    return x(x), generate
+    return builder.select(builder.fcmp_ordered("ord", x, x), x, ir.Constant(x.type, None))
 
 
 def _fold(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
@@ -269,29 +268,24 @@ def _constants(value: Any) -> tuple[Any, Any, Callable[[float], Any], Callable[[
     )
 
 
-@intrinsic
-def exp(typing_context: Any, lanes: Any) -> Any:
+@_lanewise
+def exp(builder: Any, x: Any) -> Any:
     """The exponential of every float64 lane, none above 0; below -708 the result is 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x = arguments[0]
-        vector, whole, number, integer = _constants(x)
-        tiny = builder.fcmp_ordered("<", x, number(_EXP_LOWEST))
-        x = builder.select(tiny, number(_EXP_LOWEST), x)
-        n = _call(builder, "rint", vector, [builder.fmul(x, number(_LOG2_E))])
-        r = _call(builder, "fma", vector, [n, number(-_LN2_HIGH), x])
-        r = _call(builder, "fma", vector, [n, number(-_LN2_LOW), r])
-        coefficients = [1.0]
-        for degree in range(1, _EXP_DEGREE + 1):
-            coefficients.append(coefficients[-1] / degree)
-        value = number(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            value = _call(builder, "fma", vector, [value, r, number(coefficient)])
-        exponent = builder.add(builder.fptosi(n, whole), integer(1023))
-        power = builder.bitcast(builder.shl(exponent, integer(52)), vector)
-        return builder.select(tiny, ir.Constant(vector, None), builder.fmul(value, power))
-
-    return lanes(lanes), generate
+    vector, whole, number, integer = _constants(x)
+    tiny = builder.fcmp_ordered("<", x, number(_EXP_LOWEST))
+    x = builder.select(tiny, number(_EXP_LOWEST), x)
+    n = _call(builder, "rint", builder.fmul(x, number(_LOG2_E)))
+    r = _call(builder, "fma", n, number(-_LN2_HIGH), x)
+    r = _call(builder, "fma", n, number(-_LN2_LOW), r)
+    coefficients = [1.0]
+    for degree in range(1, _EXP_DEGREE + 1):
+        coefficients.append(coefficients[-1] / degree)
+    value = number(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = _call(builder, "fma", value, r, number(coefficient))
+    exponent = builder.add(builder.fptosi(n, whole), integer(1023))
+    power = builder.bitcast(builder.shl(exponent, integer(52)), vector)
+    return builder.select(tiny, ir.Constant(vector, None), builder.fmul(value, power))
 
 
 # log(y) = e * log(2) + log(m) with m in [1/sqrt(2), sqrt(2)); log(m) = 2 atanh((m - 1) / (m + 1)),
@@ -300,23 +294,19 @@ _LOG_TERMS = 11
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 
 
-@intrinsic
-def log(typing_context: Any, lanes: Any) -> Any:
+@_lanewise
+def log(builder: Any, x: Any) -> Any:
     """Natural logarithm of every float64 lane, all positive, normal and finite."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector, whole, number, integer = _constants(arguments[0])
-        above = builder.sub(builder.bitcast(arguments[0], whole), integer(_SQRT_HALF_BITS))
-        exponent = builder.ashr(above, integer(52))
-        mantissa = builder.and_(above, integer((1 << 52) - 1))
-        m = builder.bitcast(builder.add(mantissa, integer(_SQRT_HALF_BITS)), vector)
-        s = builder.fdiv(builder.fsub(m, number(1.0)), builder.fadd(m, number(1.0)))
-        square = builder.fmul(s, s)
-        series = number(1.0 / (2 * _LOG_TERMS + 1))
-        for term in range(_LOG_TERMS - 1, -1, -1):
-            series = _call(builder, "fma", vector, [series, square, number(1.0 / (2 * term + 1))])
-        twice = builder.fadd(s, s)
-        low = builder.fmul(builder.sitofp(exponent, vector), number(_LN2_HIGH + _LN2_LOW))
-        return _call(builder, "fma", vector, [twice, series, low])
-
-    return lanes(lanes), generate
+    vector, whole, number, integer = _constants(x)
+    above = builder.sub(builder.bitcast(x, whole), integer(_SQRT_HALF_BITS))
+    exponent = builder.ashr(above, integer(52))
+    mantissa = builder.and_(above, integer((1 << 52) - 1))
+    m = builder.bitcast(builder.add(mantissa, integer(_SQRT_HALF_BITS)), vector)
+    s = builder.fdiv(builder.fsub(m, number(1.0)), builder.fadd(m, number(1.0)))
+    square = builder.fmul(s, s)
+    series = number(1.0 / (2 * _LOG_TERMS + 1))
+    for term in range(_LOG_TERMS - 1, -1, -1):
+        series = _call(builder, "fma", series, square, number(1.0 / (2 * term + 1)))
+    twice = builder.fadd(s, s)
+    low = builder.fmul(builder.sitofp(exponent, vector), number(_LN2_HIGH + _LN2_LOW))
+    return _call(builder, "fma", twice, series, low)

@@ -362,7 +362,7 @@ def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str
     if isinstance(ranker, ColumnRanker):
         content["column"] = ranker.column
     if isinstance(ranker, XGBoostRanker):
-        booster = bytes(ranker.booster.save_raw("ubj"))
+        booster = bytes(ranker.source.save_raw("ubj"))
         return content, {_BOOSTER: np.frombuffer(booster, np.uint8)}
     return content, {}
 

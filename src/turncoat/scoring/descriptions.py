@@ -1,4 +1,4 @@
-"""Features in words, gathered under what a person would look at: the amount, the pace, the hour, the device."""
+"""Features as text, grouped by what a person would look at: amount, pace, hour, a column."""
 
 from __future__ import annotations
 
@@ -13,291 +13,229 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.features.features import FeatureRow
 from turncoat.features.plan import FeaturePlan
-from turncoat.features.vocabulary import Vocabulary
+
+Describe = Callable[[FeatureRow], str]  # a row's text for one source
 
 HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
-AMOUNT, PACE, HOUR, WEEKDAY, GAPS, FIRST = (
-    "amount",
-    "pace",
-    "hour",
-    "weekday",
-    "missing fields",
-    "first transaction",
+AMOUNT, PACE, HOUR, WEEKDAY = "amount", "pace", "hour", "weekday"
+MISSING, FIRST = "missing fields", "first transaction"
+_WINDOWS = tuple(
+    f"{kind}_{w}" for kind in ("count", "sum") for w in ("hour", "day", "week", "month")
 )
-_FACTS = {
+_FEATURES = {  # engineered features, by source
     AMOUNT: ("amount_z", "amount_to_mean", "amount_to_max", "amount_to_last"),
-    PACE: (
-        "since_last",
-        "since_first",
-        "n_before",
-        *(f"{sum_or}_{w}" for sum_or in ("count", "sum") for w in ("hour", "day", "week", "month")),
-    ),
+    PACE: ("since_last", "since_first", "n_before", *_WINDOWS),
     HOUR: ("hour_habit", "hour_cos", "hour_sin"),
     WEEKDAY: ("weekday_habit", "weekday"),
-    GAPS: ("n_missing", "n_missing_change"),
+    MISSING: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
-_OF_NO_COLUMN = {
-    HISTORY: "history",
-    AVERAGE: "where the encoder starts: all average, nothing named",
-}
-_FEWEST_KNOWN = 0.1  # log(1 + outcomes), which fade
+_FIXED_TEXTS = {HISTORY: "history", AVERAGE: "the encoder's baseline: an average transaction"}
+_RESERVED = frozenset((*_FEATURES, HISTORY, OTHERS, AVERAGE))
+_MIN_KNOWN = 0.1  # log(1 + outcomes); below it the counterparty's risk is that of all
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
-_RESERVED = frozenset((*_FACTS, HISTORY, OTHERS, AVERAGE))
-
-
-Describe = Callable[[FeatureRow], str]  # a row as text, from one source
+_MAX_EXPONENT = 50.0
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where each feature comes from: a column of the file, or a fact."""
+    """The source of each feature: a column of the file, or a group of engineered features."""
 
     continuous: tuple[str, ...]  # [D]
     categorical: tuple[str, ...]  # [J]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every source once, in the order of the alphabet; also history and the average transaction."""
+        """Every source once, sorted, with history and the average transaction."""
         return tuple(sorted({HISTORY, AVERAGE, *self.continuous, *self.categorical}))
 
     @cached_property
     def places(self) -> Array:
-        """Place among the names of history, of the average transaction and of every feature [2 + D + J]."""
+        """Index into `names` of history, the average and every feature [2 + D + J]."""
         places = {name: place for place, name in enumerate(self.names)}
-        return np.array(
-            [places[name] for name in (HISTORY, AVERAGE, *self.continuous, *self.categorical)],
-            dtype=np.int64,
-        )
+        every = (HISTORY, AVERAGE, *self.continuous, *self.categorical)
+        return np.array([places[name] for name in every], dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class FeatureDescriber:
-    """Knows which source each feature of a plan belongs to, and says what a row has there."""
-
-    plan: FeaturePlan
-
-    @cached_property
-    def _source_of(self) -> Mapping[str, str]:
-        schema = self.plan.schema
-        sources = (
-            {name: source for source, names in _FACTS.items() for name in names}
-            if self.plan.engineered
-            else {}
-        )
-        facts = (*self.plan.engineered_continuous, *self.plan.engineered_categorical)
-        sources |= {
-            name: self._named(str(schema.counterparty))
-            for name in facts
-            if name.startswith("counterparty_")
-        }
-        for source, column in self._column_of.items():
-            sources |= {column: source, f"no_{column}": source}
-            if self.plan.engineered:
-                sources |= {f"new_{column}": source, f"changed_{column}": source}
-        if schema.amount is not None:
-            sources |= {schema.amount: AMOUNT, f"no_{schema.amount}": AMOUNT}
-        return sources
-
-    def _named(self, column: str) -> str:
-        """The source of a column: its name, unless that is the name of something else."""
-        return f"{column} column" if column in _RESERVED else column
-
-    @cached_property
-    def _column_of(self) -> Mapping[str, str]:
-        schema = self.plan.schema
-        counterparty = () if schema.counterparty is None else (schema.counterparty,)
-        return {
-            self._named(column): column
-            for column in (*schema.continuous, *schema.categorical, *schema.tracked, *counterparty)
-        }
-
-    @cached_property
-    def sources(self) -> Sources:
-        """The source of each continuous and of each categorical feature."""
-        plan, source_of = self.plan, self._source_of
-        return Sources(
-            tuple(source_of[name] for name in plan.continuous),
-            tuple(source_of[name] for name in plan.categorical),
-        )
-
-    @cached_property
-    def describe(self) -> tuple[Describe, ...]:
-        """What says what a row has in each source, in the order of the sources' names; only what it needs of a row is looked at."""
-        return tuple(map(self._words_of, self.sources.names))
-
-    def _words_of(self, source: str) -> Describe:
-        if source in _OF_NO_COLUMN:
-            return lambda _: _OF_NO_COLUMN[source]
-        schema, column = self.plan.schema, self._column_of.get(source)
-        if column is None:
-            return partial(self._fact, source)
-        words = self._name(column)
-        if column in schema.continuous and column != schema.amount:
-            number = self._numbers.get(column)
-            words = partial(self._absent_or_not, column) if number is None else number.words(column)
-        return (
-            partial(self._counterparty, words)
-            if self.plan.has_counterparty and column == schema.counterparty
-            else words
-        )
-
-    @cached_property
-    def _numbers(self) -> Mapping[str, _Number]:
-        """Where each continuous feature is in a row, and its scale."""
-        scales, names = self.plan.scales, self.plan.continuous
-        scaled = (
-            part[scales.kept].tolist() for part in (scales.units, scales.centres, scales.spreads)
-        )
-        return {
-            name: _Number(place, *scale)
-            for place, (name, *scale) in enumerate(zip(names, *scaled, strict=True))
-        }
-
-    @cached_property
-    def _codes(self) -> Mapping[str, int]:
-        """Where each categorical feature is in a row."""
-        return {name: place for place, name in enumerate(self.plan.categorical)}
-
-    @cached_property
-    def _vocabularies(self) -> Mapping[str, Vocabulary]:
-        return dict(zip(self.plan.schema.categorical, self.plan.vocabularies, strict=True))
-
-    def _number(self, row: FeatureRow, name: str) -> float:
-        """A continuous feature on its own scale; NaN if missing, or if there is none of this name."""
-        number = self._numbers.get(name)
-        return math.nan if number is None else number.of(row)
-
-    def _code(self, row: FeatureRow, name: str) -> int:
-        """The code of a categorical feature; -1 if missing, or if there is none of this name."""
-        place = self._codes.get(name)
-        return -1 if place is None else int(row.categorical.item(place))
-
-    def _fact(self, source: str, row: FeatureRow) -> str:
-        number, code = partial(self._number, row), partial(self._code, row)
-        if source == AMOUNT:
-            return _amount(number(str(self.plan.schema.amount)), number("amount_to_mean"))
-        if source == PACE:
-            return _pace(number("since_last"), number("count_day"))
-        if source == HOUR:
-            return _hour(number("hour_cos"), number("hour_sin"), number("hour_habit"))
-        if source == WEEKDAY:
-            return _weekday(code("weekday")) + _fit(number("weekday_habit"))
-        if source == GAPS:
-            return _gaps(number("n_missing"))
-        return (
-            "first transaction of this customer"
-            if code("is_first")
-            else "not the first transaction"
-        )
-
-    def _name(self, column: str) -> Describe:
-        """What says which name a row has in a column, and whether that is news."""
-        vocabulary, place = self._vocabularies.get(column), self._codes.get(column)
-        texts = None
-        if vocabulary is not None and place is not None:
-            names = (
-                *vocabulary.frequent,
-                "of a rare kind",
-                "never seen before",
-                "missing",
-            )  # the last has code -1
-            texts = tuple(f"{column} {name}" for name in names)
-        news = [
-            (self._codes[name], text) for name, text in self._news(column) if name in self._codes
-        ]
-
-        def words(row: FeatureRow) -> str:
-            text = column if texts is None or place is None else texts[row.categorical.item(place)]
-            for flag, more in news:
-                if row.categorical.item(flag) == 1:
-                    return text + more
-            return text
-
-        return words
-
-    @staticmethod
-    def _news(column: str) -> tuple[tuple[str, str], ...]:
-        return (f"new_{column}", ", new for this customer"), (
-            f"changed_{column}",
-            ", not as last time",
-        )
-
-    def _absent_or_not(self, column: str, row: FeatureRow) -> str:
-        """Of a column that does not vary, so that only its absence is a feature."""
-        return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
-
-    def _counterparty(self, words: Describe, row: FeatureRow) -> str:
-        """What is said of the counterparty, and what is known of it."""
-        risk, log_ratio = (
-            self._number(row, "counterparty_risk_month"),
-            self._number(row, "counterparty_amount_to_mean"),
-        )
-        known = (
-            ""
-            if math.isnan(risk)
-            else f", where {1 / (1 + math.exp(min(-risk, 50.0))):.1%} of known transactions were fraud"
-        )
-        if (
-            known and self._number(row, "counterparty_known_month") < _FEWEST_KNOWN
-        ):  # the risk is that of all
-            known = ", of which no outcome is known"
-        ratio = math.nan if math.isnan(log_ratio) else math.exp(min(log_ratio, 50.0))
-        return (
-            words(row)
-            + known
-            + (f", {ratio:.2g}x the usual amount there" if ratio >= 2.0 or ratio <= 0.5 else "")
-        )
-
-
-class _Number(NamedTuple):
-    """A continuous feature: its place in a row, and its scale as in `Scales`."""
+class _Scale(NamedTuple):
+    """Where a continuous feature is in a row, and its scale as in `Scales`."""
 
     place: int
     unit: float
     centre: float
     spread: float
 
-    def of(self, row: FeatureRow) -> float:
-        """What a row has there, on its own scale, to the precision of float32."""
-        place, unit, centre, spread = self
-        value: float = row.continuous.item(place) * spread + centre
-        return _grown(value, unit) if unit > 0 else value
+    def restore(self, row: FeatureRow) -> float:
+        """The feature in its own units, to the precision of float32."""
+        value: float = row.continuous.item(self.place) * self.spread + self.centre
+        if self.unit <= 0:
+            return value
+        try:  # undoes a signed logarithm
+            return math.copysign(self.unit * math.expm1(abs(value)), value)
+        except OverflowError:
+            return math.copysign(math.inf, value)
 
-    def words(self, column: str) -> Describe:
-        """What says what a row has there. Digits that its place in a float32 row has made up are left out."""
-        place, unit, centre, spread = self
-        least = 1e-5 * (unit or spread + abs(centre))
-
-        def words(row: FeatureRow) -> str:
-            value = row.continuous.item(place) * spread + centre
-            if value != value:
-                return f"{column} missing"
-            if unit > 0:
-                value = _grown(value, unit)
-            return f"{column} 0" if -least < value < least else f"{column} {value:.5g}"
-
-        return words
+    def describe(self, column: str, row: FeatureRow) -> str:
+        """`column value`; what float32 cannot tell from 0 is shown as 0."""
+        value = self.restore(row)
+        if math.isnan(value):
+            return f"{column} missing"
+        is_zero = abs(value) < 1e-5 * (self.unit or self.spread + abs(self.centre))
+        return f"{column} 0" if is_zero else f"{column} {value:.5g}"
 
 
-def _grown(value: float, unit: float) -> float:
-    """A number of which the signed logarithm, in units, is the value."""
-    try:
-        return math.copysign(unit * math.expm1(abs(value)), value)
-    except OverflowError:
-        return math.copysign(math.inf, value)
+@dataclass(frozen=True)
+class FeatureDescriber:
+    """Assigns each feature of a plan to its source, and describes a row's value there."""
+
+    plan: FeaturePlan
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The source of each continuous and each categorical feature."""
+        plan, schema = self.plan, self.plan.schema
+        found: dict[str, str] = {}
+        if plan.engineered:
+            found = {name: source for source, names in _FEATURES.items() for name in names}
+        for name in (*plan.engineered_continuous, *plan.engineered_categorical):
+            if name.startswith("counterparty_"):
+                found[name] = _name_source(str(schema.counterparty))
+        for source, column in self._columns.items():
+            names = [column, f"no_{column}"]
+            if plan.engineered:
+                names += [f"new_{column}", f"changed_{column}"]
+            found |= dict.fromkeys(names, source)
+        if schema.amount is not None:
+            found |= {schema.amount: AMOUNT, f"no_{schema.amount}": AMOUNT}
+        continuous, categorical = (
+            tuple(found[name] for name in names) for names in (plan.continuous, plan.categorical)
+        )
+        return Sources(continuous, categorical)
+
+    @cached_property
+    def describe(self) -> tuple[Describe, ...]:
+        """For each of `sources.names`, the function that describes a row."""
+        return tuple(map(self._choose, self.sources.names))
+
+    @cached_property
+    def _columns(self) -> Mapping[str, str]:
+        """Columns of the file by source."""
+        schema = self.plan.schema
+        own = () if schema.counterparty is None else (schema.counterparty,)
+        columns = (*schema.continuous, *schema.categorical, *schema.tracked, *own)
+        return {_name_source(column): column for column in columns}
+
+    @cached_property
+    def _scales(self) -> Mapping[str, _Scale]:
+        scales, names = self.plan.scales, self.plan.continuous
+        parts = (scales.units, scales.centres, scales.spreads)
+        kept = (part[scales.kept].tolist() for part in parts)
+        values = enumerate(zip(names, *kept, strict=True))
+        return {name: _Scale(place, *scale) for place, (name, *scale) in values}
+
+    @cached_property
+    def _codes(self) -> Mapping[str, int]:
+        """Where each categorical feature is in a row."""
+        return {name: place for place, name in enumerate(self.plan.categorical)}
+
+    def _choose(self, source: str) -> Describe:
+        if source in _FIXED_TEXTS:
+            return lambda _: _FIXED_TEXTS[source]
+        schema, column = self.plan.schema, self._columns.get(source)
+        if column is None:
+            return partial(self._describe_group, source)
+        describe = self._describe_category(column)
+        if column in schema.continuous and column != schema.amount:
+            scale = self._scales.get(column)
+            describe = partial(self._describe_absence, column)
+            if scale is not None:
+                describe = partial(scale.describe, column)
+        if self.plan.has_counterparty and column == schema.counterparty:
+            return partial(self._describe_counterparty, describe)
+        return describe
+
+    def _number(self, row: FeatureRow, name: str) -> float:
+        """A continuous feature in its own units; NaN if it is missing or unknown."""
+        scale = self._scales.get(name)
+        return math.nan if scale is None else scale.restore(row)
+
+    def _code(self, row: FeatureRow, name: str) -> int:
+        """The code of a categorical feature; -1 if it is missing or unknown."""
+        place = self._codes.get(name)
+        return -1 if place is None else int(row.categorical.item(place))
+
+    def _describe_group(self, source: str, row: FeatureRow) -> str:
+        """The text for a group of engineered features."""
+        number = partial(self._number, row)
+        if source == AMOUNT:
+            return _describe_amount(number(str(self.plan.schema.amount)), number("amount_to_mean"))
+        if source == PACE:
+            return _describe_pace(number("since_last"), number("count_day"))
+        if source == HOUR:
+            return _describe_hour(number("hour_cos"), number("hour_sin"), number("hour_habit"))
+        if source == WEEKDAY:
+            day = self._code(row, "weekday")
+            text = WEEKDAY if day < 0 else f"day {day + 1} of the week"
+            return text + _describe_habit(number("weekday_habit"))
+        if source == MISSING:
+            n_missing = number("n_missing")
+            count = f"{0.0 if math.isnan(n_missing) else max(n_missing, 0.0):.0f}"
+            return f"{count} field{'' if count == '1' else 's'} missing"
+        is_first = self._code(row, "is_first")
+        return f"{FIRST} of this customer" if is_first else "not the first transaction"
+
+    def _describe_category(self, column: str) -> Describe:
+        """The category of a row, and whether it is new or changed."""
+        plan, place = self.plan, self._codes.get(column)
+        texts = None
+        if column in plan.schema.categorical and place is not None:
+            vocabulary = plan.vocabularies[plan.schema.categorical.index(column)]
+            rest = ("of a rare kind", "never seen before", "missing")  # the last has code -1
+            texts = tuple(f"{column} {name}" for name in (*vocabulary.frequent, *rest))
+        news = {f"new_{column}": ", new for this customer", f"changed_{column}": ", changed"}
+        flags = [(self._codes[name], text) for name, text in news.items() if name in self._codes]
+
+        def describe(row: FeatureRow) -> str:
+            text = column if texts is None or place is None else texts[row.categorical.item(place)]
+            more = (text for flag, text in flags if row.categorical.item(flag) == 1)
+            return text + next(more, "")
+
+        return describe
+
+    def _describe_absence(self, column: str, row: FeatureRow) -> str:
+        """A column that does not vary: only whether it is missing."""
+        return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
+
+    def _describe_counterparty(self, describe: Describe, row: FeatureRow) -> str:
+        """The counterparty's text with its fraud rate and usual amount."""
+        text, risk = describe(row), self._number(row, "counterparty_risk_month")
+        if not math.isnan(risk):
+            rate = 1 / (1 + math.exp(min(-risk, _MAX_EXPONENT)))
+            is_known = not self._number(row, "counterparty_known_month") < _MIN_KNOWN
+            known = f"where {rate:.1%} of known transactions were fraud"
+            text += f", {known if is_known else 'with no known outcomes'}"
+        ratio = _exp(self._number(row, "counterparty_amount_to_mean"))
+        is_unusual = ratio >= 2.0 or ratio <= 0.5
+        return f"{text}, {ratio:.2g}x the usual amount there" if is_unusual else text
 
 
-def _amount(amount: float, log_ratio: float) -> str:
-    shown = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
+def _name_source(column: str) -> str:
+    """The source of a column: its name, unless the name is reserved."""
+    return f"{column} column" if column in _RESERVED else column
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, _MAX_EXPONENT)) if not math.isnan(value) else math.nan
+
+
+def _describe_amount(amount: float, log_ratio: float) -> str:
+    text = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
     return (
-        shown
-        if math.isnan(log_ratio)
-        else f"{shown}, {math.exp(min(log_ratio, 50.0)):.2g}x this customer's usual"
+        text if math.isnan(log_ratio) else f"{text}, {_exp(log_ratio):.2g}x this customer's usual"
     )
 
 
-def _pace(since_last: float, count_day: float) -> str:
+def _describe_pace(since_last: float, count_day: float) -> str:
     if math.isnan(since_last):
         return "no earlier transaction"
     seconds = math.expm1(min(max(since_last, 0.0), 30.0))
@@ -305,38 +243,21 @@ def _pace(since_last: float, count_day: float) -> str:
     for longer, seconds_each in _UNITS:
         if seconds >= seconds_each:
             unit, size = longer, seconds_each
-    recent = (
-        ""
-        if math.isnan(count_day)
-        else f", about {math.expm1(min(count_day, 30.0)):.1f} in the last day"
-    )
-    return f"{seconds / size:.1f} {unit} after the last{recent}"
+    text = f"{seconds / size:.1f} {unit} after the last"
+    if math.isnan(count_day):
+        return text
+    return f"{text}, about {math.expm1(min(count_day, 30.0)):.1f} in the last day"
 
 
-def _hour(cos: float, sin: float, habit: float) -> str:
+def _describe_hour(cos: float, sin: float, habit: float) -> str:
     if math.isnan(cos) or math.isnan(sin):
         return "hour"
     minutes = round(math.atan2(sin, cos) / (2 * math.pi) * 1440) % 1440
-    return f"at {minutes // 60:02d}:{minutes % 60:02d}" + _fit(habit)
+    return f"at {minutes // 60:02d}:{minutes % 60:02d}" + _describe_habit(habit)
 
 
-def _weekday(day: int) -> str:
-    return WEEKDAY if day < 0 else f"day {day + 1} of the week"
-
-
-def _gaps(n_missing: float) -> str:
-    count = f"{0.0 if math.isnan(n_missing) else max(n_missing, 0.0):.0f}"
-    return f"{count} field{'' if count == '1' else 's'} missing"
-
-
-def _fit(agreement: float) -> str:
-    """How well a moment agrees with habit, in words; nothing where there is none."""
-    if math.isnan(agreement):
-        return ""
-    return (
-        ", usual for this customer"
-        if agreement > 0.5
-        else ", unusual for this customer"
-        if agreement < -0.2
-        else ""
-    )
+def _describe_habit(agreement: float) -> str:
+    """Whether a time is usual for the customer; empty if neither."""
+    if agreement > 0.5:
+        return ", usual for this customer"
+    return ", unusual for this customer" if agreement < -0.2 else ""

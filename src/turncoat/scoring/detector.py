@@ -30,7 +30,7 @@ from turncoat.scoring.live import DetectorState, LiveScorer
 from turncoat.scoring.rankers import make_ranker
 from turncoat.scoring.reasons import Explainer
 from turncoat.scoring.regimes import Regimes
-from turncoat.scoring.scores import KINDS, MODES, Score, Scores
+from turncoat.scoring.scores import KINDS, MODES, Score, Scores, make_scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
 from turncoat.scoring.temperature import choose_temperature
 
@@ -87,7 +87,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
         panel = build_fit_panel(self.features_, transactions, split)
         anchoring, n_states = self.anchoring, self.model_.n_states
-        self.model_.fit(panel, None if anchoring is None else anchoring.anchors(panel, n_states))
+        self.model_.fit(
+            panel, None if anchoring is None else anchoring.make_anchors(panel, n_states)
+        )
         self.model_.set_params(temperature=self._choose_temperature(transactions, split, panel))
         held_out, places = build_split_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: self._infer(held_out, mode) for mode in MODES}
@@ -242,10 +244,15 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         reasons = self._explainer.explain(
             prior, rows > 0, panel.continuous[rows], panel.categorical[rows]
         )
-        return [
-            (scores.ids[i], scores.get_one(i, reason))
-            for i, reason in zip(rows.tolist(), reasons, strict=True)
-        ]
+        found = make_scores(
+            scores.probability[rows],
+            scores.variance[rows],
+            scores.belief[rows],
+            self.regimes.fraud_state,
+            scores.n_seen[rows].tolist(),
+            reasons,
+        )
+        return list(zip(scores.ids[rows], found, strict=True))
 
     def add_ranker(
         self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
@@ -411,7 +418,7 @@ def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Dete
         detector = Detector(bundle.features, bundle.model, **bundle.settings)
         detector.check_settings()
         if detector.anchoring is not None:
-            detector.anchoring.sides(bundle.calibration.n_states)
+            detector.anchoring.allowed_states(bundle.calibration.n_states)
     except (TypeError, ConfigError) as problem:
         raise BundleError(
             f"{folder}: not a detector this version understands ({problem!r})"

@@ -15,8 +15,8 @@ from turncoat.errors import ConfigError, DataError, StateError
 from turncoat.features import Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
-from turncoat.scoring.reasons import Explainer
-from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
+from turncoat.scoring.reasons import Explainer, Reason
+from turncoat.scoring.scores import Score, make_scores
 
 _HEADER = struct.Struct("<8sIQ")  # digest of the model, number of regimes, transactions seen
 
@@ -96,28 +96,20 @@ class LiveScorer:
     def score_steps(
         self, steps: FilterSteps, *, level: float = 0.9, n_reasons: int = 4
     ) -> list[Score]:
-        """The score of each transaction, with its `n_reasons` strongest reasons and the rest as one."""
+        """Score each transaction, with its `n_reasons` strongest reasons and the rest as one."""
         if not 0 < level < 1:
             raise ConfigError(f"level is {level!r}; it must be above 0 and below 1, such as 0.9")
         beliefs = steps.beliefs
         probability, variance = self.calibration.predict(beliefs, FILTERED, steps.ranker_scores)
-        lower, upper = compute_beta_interval(probability, variance, level)
-        reasons: Sequence[Any] = [()] * len(beliefs)
+        reasons: Sequence[tuple[Reason, ...]] = [()] * len(beliefs)
         if n_reasons:
             reasons = self.explainer.explain(
                 steps.prior_beliefs, steps.has_prior, steps.continuous, steps.categorical, n_reasons
             )
-        columns = (
-            probability.tolist(),
-            zip(lower.tolist(), upper.tolist(), strict=True),
-            beliefs[:, self.calibration.regimes[FILTERED].fraud_state].tolist(),
-            map(tuple, beliefs.tolist()),
-            compute_entropy(beliefs).tolist(),
-            steps.n_seen,
-            beliefs.argmax(axis=1).tolist(),
-            reasons,
+        fraud_state = self.explainer.fraud_state
+        return make_scores(
+            probability, variance, beliefs, fraud_state, steps.n_seen, reasons, level
         )
-        return list(map(Score, *columns))
 
     def condition(self, state: DetectorState, label: int) -> DetectorState:
         """The state once the label of the customer's latest transaction is known."""

@@ -1,4 +1,9 @@
-"""Where a ranker's score comes from: a column of the file, XGBoost on the panel's columns, or the head of the model's own encoder."""
+"""Rankers: another model's score inside each regime (the method, section 7b).
+
+P(fraud) = sum_k belief_k sigma(a_k + b_k s). The lines (a_k, b_k) are a logistic regression of the
+label on the score s, weighted by the belief in regime k and shrunk towards one common line. Slopes
+of 0 give the corrected score; one regime gives Platt scaling.
+"""
 
 from __future__ import annotations
 
@@ -20,33 +25,31 @@ from turncoat.panel import Panel
 from turncoat.scoring.regimes import check_keep
 from turncoat.scoring.scores import compute_variances
 
-_ROUNDS = 100
-_SMALL_STEP = 1e-10
-_RIDGE = 1e-6  # so that perfectly separated regimes keep finite slopes
-_LEAST_KEPT = (
-    1e-3  # of what was known before an update, so that labels of one kind leave finite lines
-)
-_FEW_ROWS = 1000  # which take longer to share out among threads than to do
+_MAX_ITERATIONS = 100
+_MIN_STEP = 1e-10
+_RIDGE = 1e-6  # keeps slopes finite in perfectly separated regimes
+_MIN_KEEP = 1e-3  # keeps lines finite when all new labels are equal
+_ONE_THREAD_ROWS = 1000  # below this, starting threads takes longer than the work
 
 
 class Ranker(Protocol):
-    """Gives transactions scores that rank them; higher is riskier. The scale does not matter."""
+    """Gives transactions scores that rank them; higher is riskier, on any scale."""
 
     @property
     def source(self) -> Any:
-        """What it was made of, as `make_ranker` takes it."""
+        """The object that `make_ranker` made it from."""
         ...
 
     def score_transactions(
         self, transactions: Transactions, panel: Panel, places: Array | None = None
     ) -> Array:
-        """Scores [N] of transactions, whose features are the panel's rows, or those of its rows at `places`."""
+        """Scores [N]; the transactions' features are the panel's rows, or those at `places`."""
         ...
 
     def score_rows(
-        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
     ) -> Array:
-        """Scores [N] of live transactions, as they were given and as features [N, D] and [N, J]."""
+        """Scores [N] of live transactions with features [N, D] and [N, J]."""
         ...
 
 
@@ -59,137 +62,125 @@ class ColumnRanker:
 
     @property
     def source(self) -> str:
-        """The column."""
+        """The name of the column."""
         return self.column
 
     def score_transactions(
         self, transactions: Transactions, panel: Panel, places: Array | None = None
     ) -> Array:
-        """The column's values."""
+        """The values of the column [N]."""
         return transactions.column(self.column)
 
     def score_rows(
-        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
     ) -> Array:
-        """The rows' values."""
-        return np.array([row.numbers[self.place] for row in given])
+        """The values of the rows [N]."""
+        return np.array([row.numbers[self.place] for row in rows])
 
 
 @dataclass(frozen=True, eq=False)
-class XGBoostRanker:
-    """A fitted booster on continuous columns, then codes (missing as NaN); its log odds are the score."""
+class _FeatureRanker:
+    """A ranker that scores the panel's features."""
 
-    booster: Any
-
-    @property
-    def source(self) -> Any:
-        """The booster."""
-        return self.booster
+    source: Any
 
     def score_transactions(
         self, transactions: Transactions, panel: Panel, places: Array | None = None
     ) -> Array:
-        """Log odds of the panel's rows."""
+        """Log odds of the panel's rows [N]."""
         rows = slice(None) if places is None else places
-        return self._margins(panel.continuous[rows], panel.categorical[rows])
+        return self._log_odds(panel.continuous[rows], panel.categorical[rows])
 
     def score_rows(
-        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
     ) -> Array:
-        """Log odds of live rows."""
-        return self._margins(continuous, categorical)
+        """Log odds of live rows [N]."""
+        return self._log_odds(continuous, categorical)
 
-    def _margins(self, continuous: Array, categorical: Array) -> Array:
+    def _log_odds(self, continuous: Array, categorical: Array) -> Array:
+        raise NotImplementedError
+
+
+class XGBoostRanker(_FeatureRanker):
+    """A fitted booster on continuous columns, then codes (missing as NaN)."""
+
+    def _log_odds(self, continuous: Array, categorical: Array) -> Array:
         from xgboost import DMatrix
 
-        best = self.booster.attr("best_iteration")  # of a fit that was stopped early
-        margins: Array = self.booster.predict(
-            DMatrix(
-                build_ranker_matrix(continuous, categorical),
-                nthread=1 if len(continuous) < _FEW_ROWS else None,
-            ),
+        n_threads = 1 if len(continuous) < _ONE_THREAD_ROWS else None
+        best = self.source.attr("best_iteration")  # set by early stopping
+        margins: Array = self.source.predict(
+            DMatrix(build_ranker_matrix(continuous, categorical), nthread=n_threads),
             output_margin=True,
-            validate_features=False,  # names, if it was fitted on a frame
+            validate_features=False,  # it may have been fitted on a frame with names
             iteration_range=(0, 0 if best is None else int(best) + 1),
         )
         return margins.astype(np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class HeadRanker:
-    """The head that a neural model's encoder was trained with; its log odds are the score."""
+class HeadRanker(_FeatureRanker):
+    """The classification head that a neural model's encoder was trained with."""
 
-    encoder: FrozenEncoder
-
-    @property
-    def source(self) -> FrozenEncoder:
-        """The encoder."""
-        return self.encoder
-
-    def score_transactions(
-        self, transactions: Transactions, panel: Panel, places: Array | None = None
-    ) -> Array:
-        """Log odds of the panel's rows."""
-        rows = slice(None) if places is None else places
-        return self.encoder.score_head(panel.continuous[rows], panel.categorical[rows])
+    def _log_odds(self, continuous: Array, categorical: Array) -> Array:
+        return np.asarray(self.source.score_head(continuous, categorical))
 
     def score_rows(
-        self, given: Sequence[TransactionRow], continuous: Array, categorical: Array
+        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
     ) -> Array:
-        """Log odds of live rows."""
+        """Log odds of live rows [N], each encoded alone so that a batch changes no bit."""
+        features = zip(continuous, categorical, strict=True)
         return np.array(
-            [
-                float(self.encoder.score_latents(self.encoder.encode_row(*row)))
-                for row in zip(continuous, categorical, strict=True)
-            ]
+            [float(self.source.score_latents(self.source.encode_row(*f))) for f in features]
         )
 
 
 def build_ranker_matrix(continuous: Array, categorical: Array) -> Array:
-    """The columns that an XGBoost ranker is to be fitted on [N, D + J]: cells, then codes as numbers; NaN is missing."""
-    return np.hstack(
-        [continuous, np.where(categorical < 0, np.nan, categorical).astype(np.float32)]
-    )
+    """The columns to fit an XGBoost ranker on [N, D + J]: cells, then codes; NaN is missing."""
+    codes = np.where(categorical < 0, np.nan, categorical).astype(np.float32)
+    return np.hstack([continuous, codes])
 
 
-def make_ranker(given: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
-    """A ranker of a column's name, an XGBoost classifier or a booster, or the encoder of the model itself."""
+def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
+    """A ranker from a column's name, an XGBoost classifier or booster, or the model's encoder."""
     plan = features.plan
-    if isinstance(given, FrozenEncoder):
-        own: object = getattr(model, "encoder_", None)
-        if own is not given:
+    if isinstance(source, FrozenEncoder):
+        if getattr(model, "encoder_", None) is not source:
             raise ConfigError(
-                "the ranker is an encoder, and not the one that the detector's model has. Give `detector.model_.encoder_`"
+                "the ranker is an encoder, but not the one of the detector's model. "
+                "Give `detector.model_.encoder_`"
             )
-        return HeadRanker(given)
-    if isinstance(given, str):
-        if given not in plan.schema.continuous:
+        return HeadRanker(source)
+    if isinstance(source, str):
+        if source not in plan.schema.continuous:
             raise ConfigError(
-                f"the ranker's column {given!r} is not among the schema's continuous columns. Add it there"
+                f"the ranker's column {source!r} is not among the schema's continuous columns. "
+                "Add it there"
             )
-        return ColumnRanker(given, plan.schema.continuous.index(given))
-    booster = given.get_booster() if hasattr(given, "get_booster") else given
+        return ColumnRanker(source, plan.schema.continuous.index(source))
+    booster = source.get_booster() if hasattr(source, "get_booster") else source
     if not (hasattr(booster, "save_raw") and hasattr(booster, "num_features")):
         raise ConfigError(
-            f"a ranker is a column's name, a fitted XGBoost model or the model's own encoder; found {type(given).__name__}"
+            "a ranker is a column's name, a fitted XGBoost model or the model's own encoder; "
+            f"found {type(source).__name__}"
         )
     expected = len(plan.continuous) + len(plan.categorical)
     if booster.num_features() != expected:
         raise ConfigError(
-            f"the ranker was fitted on {booster.num_features()} columns; the panel has {expected}. Fit it on `build_ranker_matrix`"
+            f"the ranker was fitted on {booster.num_features()} columns; the panel has {expected}. "
+            "Fit it on `build_ranker_matrix`"
         )
     return XGBoostRanker(booster)
 
 
 @dataclass(frozen=True, eq=False)
 class RegimeRanker:
-    """Intercepts and slopes of K regimes for a score measured from `centre` in units of `spread`."""
+    """A regression line for each of K regimes, for the score (s - centre) / spread."""
 
     centre: float
     spread: float
     intercepts: Array  # [K]
     slopes: Array  # [K]
-    covariance: Array  # [2 K, 2 K] of intercept and slope of each regime in turn; customers' likeness counts against it
+    covariance: Array  # [2 K, 2 K] of (intercept, slope) by regime, widened for similar customers
 
     @classmethod
     def fit(
@@ -201,90 +192,87 @@ class RegimeRanker:
         shrinkage: float = 10.0,
         with_slopes: bool = True,
     ) -> RegimeRanker:
-        """Fit to scores [N], beliefs [N, K] and labels [N] of calibration customers, rows offsets[u]..offsets[u + 1] being one's.
+        """Fit to scores [N], beliefs [N, K] and labels [N]; customer u has rows offsets[u:u + 2].
 
-        `shrinkage` is the strength, in units of squared log odds, that draws each regime to the common line; 0 leaves them apart.
+        `shrinkage`, in squared log odds, pulls each regime's line to the common one; 0 does not.
         """
-        _refuse_missing(scores)
+        _check_scores(scores)
         if not 0 <= shrinkage < np.inf:
             raise ConfigError(f"shrinkage is {shrinkage!r}; it must be a number of at least 0")
         if labels.min() == labels.max():
             raise DataError(
-                f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. Choose a larger calibration part"
+                f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. "
+                "Choose a larger calibration part"
             )
-        centre, spread = float(scores.mean()), float(scores.std()) or 1.0
-        penalty = _shrinking(belief.shape[1], shrinkage, with_slopes)
-        return _solved(
-            centre,
-            spread,
-            scores,
-            belief,
-            labels,
-            offsets,
-            penalty,
-            np.zeros(len(penalty)),
-            with_slopes,
-        )
+        scale = float(scores.mean()), float(scores.std()) or 1.0
+        penalty = _shrinkage_penalty(belief.shape[1], shrinkage, with_slopes)
+        prior = np.zeros(len(penalty)), penalty
+        return _solve(scale, scores, belief, labels, offsets, prior, with_slopes)
 
     def update(
         self, scores: Array, belief: Array, labels: Array, offsets: Array, keep: float = 1.0
     ) -> RegimeRanker:
-        """The lines once further labelled rows, as in `fit`, are known. What was known is a Gaussian prior, its covariance over `keep`.
+        """The lines after further labelled rows, as in `fit`; the labels may all be equal.
 
-        A thousandth is kept at least. Labels may be all of one kind.
+        The old lines are a Gaussian prior with their covariance / keep, and keep at least 0.001.
         """
         check_keep(keep)
         n_states = len(self.intercepts)
         if len(labels) == 0:
-            raise DataError(
-                "no labelled transaction to update the ranker's regimes with. Wait for labels"
-            )
+            raise DataError("no labelled transaction to update the ranker with. Wait for labels")
         if scores.shape != labels.shape or belief.shape != (len(labels), n_states):
             raise DataError(
-                f"{len(labels):,} labels need as many scores and beliefs over {n_states} regimes; found {scores.shape} and {belief.shape}"
+                f"{len(labels):,} labels need as many scores and beliefs over {n_states} regimes; "
+                f"found {scores.shape} and {belief.shape}"
             )
-        _refuse_missing(scores)
+        _check_scores(scores)
         with_slopes = bool(self.covariance[1::2, 1::2].any())
-        known = np.stack([self.intercepts, self.slopes], axis=1).ravel()
-        penalty = max(keep, _LEAST_KEPT) * _precision(self.covariance)
-        return _solved(
-            self.centre, self.spread, scores, belief, labels, offsets, penalty, known, with_slopes
-        )
+        lines = np.stack([self.intercepts, self.slopes], axis=1).ravel()
+        prior = lines, max(keep, _MIN_KEEP) * _invert(self.covariance)
+        scale = self.centre, self.spread
+        return _solve(scale, scores, belief, labels, offsets, prior, with_slopes)
 
     def check(self, n_states: int) -> None:
         """Raise ValueError if these are not the lines of a model with this many states."""
         arrays = (self.intercepts, self.slopes, self.covariance)
-        shapes = ((n_states,), (n_states,), (2 * n_states, 2 * n_states))
-        finite = all(np.isfinite(array).all() for array in arrays)
-        if tuple(array.shape for array in arrays) != shapes or not finite:
+        shapes = [(n_states,), (n_states,), (2 * n_states, 2 * n_states)]
+        is_finite = all(np.isfinite(array).all() for array in arrays)
+        if [array.shape for array in arrays] != shapes or not is_finite:
             raise ValueError("the ranker's regimes are not those of the model")
         if not 0 < self.spread < np.inf:
             raise ValueError(f"the ranker's spread is {self.spread}")
 
     def predict(self, scores: Array, belief: Array) -> tuple[Array, Array]:
-        """Probability of fraud [N], and its variance."""
-        _refuse_missing(scores)
+        """Probability of fraud [N] and its variance [N]."""
+        _check_scores(scores)
         z = (scores - self.centre) / self.spread
         within = expit(self.intercepts + z[:, None] * self.slopes)
-        steep = belief * within * (1 - within)  # by which the probability moves with each intercept
-        moves = np.stack([steep, steep * z[:, None]], axis=2).reshape(len(z), -1)
-        return (belief * within).sum(axis=1), compute_variances(moves, self.covariance)
+        slope = belief * within * (1 - within)  # derivative by each intercept
+        gradient = np.stack([slope, slope * z[:, None]], axis=2).reshape(len(z), -1)
+        return (belief * within).sum(axis=1), compute_variances(gradient, self.covariance)
 
 
-def _solved(
-    centre: float,
-    spread: float,
+def _check_scores(scores: Array) -> None:
+    missing = np.flatnonzero(~np.isfinite(scores))
+    if missing.size:
+        raise DataError(
+            f"the ranker's score is missing or infinite on row {missing[0]}. Give every row one"
+        )
+
+
+def _solve(
+    scale: tuple[float, float],
     scores: Array,
     belief: Array,
     labels: Array,
     offsets: Array,
-    penalty: Array,
-    known: Array,
+    prior: tuple[Array, Array],
     with_slopes: bool,
 ) -> RegimeRanker:
-    """The lines that explain the labels best, less the penalty of being away from `known`, and their covariance."""
+    """The most likely lines under a Gaussian prior (mean, precision), and their covariance."""
+    centre, spread = scale
     z = (scores - centre) / spread if with_slopes else np.zeros(len(scores))
-    solution, hessian = _newton(z, belief, labels.astype(np.float64), penalty, known)
+    solution, hessian = _minimise(z, belief, labels.astype(np.float64), *prior)
     own = slice(2 * belief.shape[1])
     lines = solution[own].reshape(-1, 2)
     inverse = np.linalg.inv(hessian)[own, own]
@@ -294,75 +282,66 @@ def _solved(
     return RegimeRanker(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), covariance)
 
 
-def _precision(covariance: Array) -> Array:
-    """The inverse of a covariance [2 K, 2 K]; slopes that are held, and do not vary, have 1, which never matters."""
-    held = np.diag(covariance) == 0
-    sizes, directions = np.linalg.eigh(covariance + np.diag(held.astype(np.float64)))
+def _invert(covariance: Array) -> Array:
+    """The precision [2 K, 2 K]; fixed slopes, with variance 0, get precision 1."""
+    is_fixed = np.diag(covariance) == 0
+    sizes, directions = np.linalg.eigh(covariance + np.diag(is_fixed.astype(np.float64)))
     return np.asarray((directions / np.maximum(sizes, 1e-14 * sizes.max())) @ directions.T)
 
 
 def _excess(z: Array, belief: Array, labels: Array, lines: Array, offsets: Array) -> Array:
-    """By how much the gradients of customers vary more than those of independent transactions [2 K, 2 K].
+    """How much more customers' gradients vary than those of independent rows [2 K, 2 K].
 
-    Direction by direction, and never less than nothing: few frauds that happen to agree are no evidence of agreement.
+    By direction and never negative: a few frauds that happen to agree prove nothing.
     """
     within = expit(lines[:, 0] + z[:, None] * lines[:, 1])  # [N, K]
     design = np.stack([np.ones_like(z), z], axis=1)
-    pulls = (belief * (labels[:, None] - within))[:, :, None] * design[:, None, :]
-    sums = np.add.reduceat(pulls.reshape(len(z), -1), offsets[:-1], axis=0)
-    alone = np.zeros((2 * belief.shape[1],) * 2)
+    gradients = (belief * (labels[:, None] - within))[:, :, None] * design[:, None, :]
+    sums = np.add.reduceat(gradients.reshape(len(z), -1), offsets[:-1], axis=0)
+    independent = np.zeros((2 * belief.shape[1],) * 2)
     for k in range(belief.shape[1]):
-        own = slice(2 * k, 2 * k + 2)
-        alone[own, own] = (design.T * (belief[:, k] * within[:, k] * (1 - within[:, k]))) @ design
-    sizes, directions = np.linalg.eigh(alone)
+        own, weights = slice(2 * k, 2 * k + 2), belief[:, k] * within[:, k] * (1 - within[:, k])
+        independent[own, own] = (design.T * weights) @ design
+    sizes, directions = np.linalg.eigh(independent)
     roots = directions * np.sqrt(np.maximum(sizes, 1e-9 * max(sizes.max(), 1e-300)))
-    back = np.linalg.inv(roots)
-    ratios, axes = np.linalg.eigh(back @ (sums.T @ sums) @ back.T)
+    inverse = np.linalg.inv(roots)
+    ratios, axes = np.linalg.eigh(inverse @ (sums.T @ sums) @ inverse.T)
     stretched = roots @ axes
     return np.asarray((stretched * np.maximum(ratios - 1.0, 0.0)) @ stretched.T)
 
 
-def _refuse_missing(scores: Array) -> None:
-    missing = np.flatnonzero(~np.isfinite(scores))
-    if missing.size:
-        raise DataError(
-            f"the ranker's score is missing or infinite on row {missing[0]}. Give every row one"
-        )
-
-
-def _shrinking(n_states: int, shrinkage: float, with_slopes: bool) -> Array:
-    """The penalty that draws K lines to a common one [2 K + 2, 2 K + 2], for [a_0, b_0, a_1, b_1, ..., a, b]."""
+def _shrinkage_penalty(n_states: int, shrinkage: float, with_slopes: bool) -> Array:
+    """The precision that pulls K lines to a common one, for [a_0, b_0, a_1, ..., a, b]."""
     size = 2 * n_states + 2
     common = slice(2 * n_states, size)
-    penalty = np.zeros((size, size))
+    pull, penalty = shrinkage * np.eye(2), np.zeros((size, size))
     for k in range(n_states):
         own = slice(2 * k, 2 * k + 2)
-        penalty[own, own] += shrinkage * np.eye(2)
-        penalty[common, common] += shrinkage * np.eye(2)
-        penalty[own, common] -= shrinkage * np.eye(2)
-        penalty[common, own] -= shrinkage * np.eye(2)
-    penalty += _RIDGE * np.diag([float(i % 2 == 1 or i >= 2 * n_states) for i in range(size)])
-    if not with_slopes:
-        penalty += np.diag([1.0 * (i % 2 == 1) for i in range(size)])
-    return penalty
+        penalty[own, own] += pull
+        penalty[common, common] += pull
+        penalty[own, common] -= pull
+        penalty[common, own] -= pull
+    is_slope, is_common = np.arange(size) % 2 == 1, np.arange(size) >= 2 * n_states
+    penalty += _RIDGE * np.diag((is_slope | is_common).astype(np.float64))
+    return penalty if with_slopes else penalty + np.diag(is_slope.astype(np.float64))
 
 
-def _newton(
-    z: Array, belief: Array, labels: Array, penalty: Array, known: Array
+def _minimise(
+    z: Array, belief: Array, labels: Array, mean: Array, precision: Array
 ) -> tuple[Array, Array]:
-    """Minimise the loss of K lines [a_0, b_0, a_1, ...], and of what else is penalised for being away from `known`; its Hessian too."""
+    """Newton's method: the lines [a_0, b_0, a_1, ...] of least loss, and the Hessian there."""
     n_states = belief.shape[1]
     design = np.stack([np.ones_like(z), z])  # [2, N]
-    x = known
+    x = mean
 
     def loss(at: Array) -> float:
         lines = at[: 2 * n_states].reshape(n_states, 2) @ design
         fit = labels * log_expit(lines) + (1 - labels) * log_expit(-lines)
-        return float(-(belief.T * fit).sum() + 0.5 * (at - known) @ penalty @ (at - known))
+        return float(-(belief.T * fit).sum() + 0.5 * (at - mean) @ precision @ (at - mean))
 
     best = loss(x)
-    for _ in range(_ROUNDS):
-        gradient, hessian = penalty @ (x - known), penalty.copy()
+    for _ in range(_MAX_ITERATIONS):
+        gradient, hessian = precision @ (x - mean), precision.copy()
         for k in range(n_states):
             own = slice(2 * k, 2 * k + 2)
             within = expit(x[own] @ design)
@@ -371,9 +350,9 @@ def _newton(
         hessian += 1e-12 * np.eye(len(x))
         step = np.linalg.solve(hessian, gradient)
         scale = 1.0
-        while (moved := loss(x - scale * step)) > best and scale > 1e-8:
+        while (reached := loss(x - scale * step)) > best and scale > 1e-8:
             scale /= 2
-        x, best = x - scale * step, moved
-        if np.abs(scale * step).max() < _SMALL_STEP:
+        x, best = x - scale * step, reached
+        if np.abs(scale * step).max() < _MIN_STEP:
             break
     return x, hessian

@@ -24,9 +24,9 @@ from turncoat.scoring.descriptions import OTHERS, FeatureDescriber
 class Reason(NamedTuple):
     """One term of the log odds."""
 
-    source: str  # the column of the file, the fact, or "history"
-    text: str  # as a person would say it
-    log_odds: float  # what it adds
+    source: str  # a column of the file, a group of features, or "history"
+    text: str  # for people
+    log_odds: float  # the term
 
     def __str__(self) -> str:
         """`amount 6.2x this customer's usual: +1.9`."""
@@ -97,42 +97,38 @@ def _rank_sources(
     n_sources: int,
     n_max: int,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Of N rows: the places and totals of the strongest sources, and how many; the number of others and their sum.
+    """Of N rows: the strongest sources, their totals and count; the others' number and sum.
 
-    The largest come first and equal ones by place. The average transaction is a source only where it adds something.
+    The largest come first, equal ones by place. The average counts only where it is not 0.
     """
-    n_rows = len(history)
-    shown, shown_totals = np.zeros((n_rows, n_max), np.int64), np.zeros((n_rows, n_max))
-    n_shown, n_others, others = (
-        np.zeros(n_rows, np.int64),
-        np.zeros(n_rows, np.int64),
-        np.zeros(n_rows),
-    )
-    totals = np.empty(n_sources)
+    n_rows, n_columns = continuous.shape
+    best, best_totals = np.zeros((n_rows, n_max), np.int64), np.zeros((n_rows, n_max))
+    n_best, n_others = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
+    others, totals = np.zeros(n_rows), np.empty(n_sources)
     for i in range(n_rows):
         totals[:] = 0.0
         totals[places[0]] += history[i]
         totals[places[1]] += average[i]
-        for d in range(continuous.shape[1]):
+        for d in range(n_columns):
             totals[places[2 + d]] += continuous[i, d]
         for j in range(categorical.shape[1]):
-            totals[places[2 + continuous.shape[1] + j]] += categorical[i, j]
-        best, n = shown[i], 0
+            totals[places[2 + n_columns + j]] += categorical[i, j]
+        row, n = best[i], 0
         for source in range(n_sources):
             if source == places[1] and average[i] == 0.0:
                 continue
             at = n
-            while at > 0 and abs(totals[source]) > abs(totals[best[at - 1]]):
+            while at > 0 and abs(totals[source]) > abs(totals[row[at - 1]]):
                 at -= 1
-            if n == n_max:  # one of them has no place
+            if n == n_max:  # the weakest drops out
                 n_others[i] += 1
-                others[i] += totals[source if at == n_max else best[n_max - 1]]
+                others[i] += totals[source if at == n_max else row[n_max - 1]]
             n = min(n + 1, n_max)
             for place in range(n - 1, at, -1):
-                best[place] = best[place - 1]
+                row[place] = row[place - 1]
             if at < n_max:
-                best[at] = source
+                row[at] = source
         for place in range(n):
-            shown_totals[i, place] = totals[best[place]]
-        n_shown[i] = n
-    return shown, shown_totals, n_shown, n_others, others
+            best_totals[i, place] = totals[row[place]]
+        n_best[i] = n
+    return best, best_totals, n_best, n_others, others

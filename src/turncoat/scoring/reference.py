@@ -1,4 +1,4 @@
-"""What traffic looked like when the detector was calibrated: the mark that drift is measured from."""
+"""The reference for drift: the traffic and the scores of the calibration part."""
 
 from __future__ import annotations
 
@@ -10,172 +10,130 @@ from scipy.special import expit, logit
 
 from turncoat.arrays import Array
 
-MAX_CELL = (
-    20.0  # spreads; a cell further out counts as this far, so that no single row makes a mean
-)
-_CUTS = (
-    0.05,
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.75,
-    0.8,
-    0.85,
-    0.9,
-    0.925,
-    0.95,
-    0.97,
-    0.98,
-    0.99,
-    0.995,
-    0.999,
-)  # finer where fraud is
-MAX_SCORE_BINS = len(_CUTS) + 1
-_SAME = 1e-3  # log odds; scores that are no further apart are one score and its rounding
-_LEAST_CHANCE = 1e-12
-_MOST_SAMPLES = 4096
+MAX_CELL = 20.0  # spreads; cells are clipped here so that no single row decides a mean
+_PERCENTILES = (5, 10, 20, 30, 40, 50, 60, 70, 75, 80, 85, 90, 92.5, 95, 97, 98, 99, 99.5, 99.9)
+_QUANTILES = np.array(_PERCENTILES) / 100  # finer where fraud is
+MAX_SCORE_BINS = len(_QUANTILES) + 1
+_MIN_GAP = 1e-3  # log odds; scores closer than this differ by rounding only
+_MIN_PROBABILITY = 1e-12
+_MAX_SAMPLES = 4096
 _BLOCK_ROWS = 16_384
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Filtered calibration rows, regime by regime, and the distribution of their scores."""
+    """Filtered calibration rows by regime, and the distribution of their scores."""
 
     n_rows: int  # transactions
     occupancy: Array  # [K] share of the transactions
-    means: Array  # [K, D] of the panel's continuous columns, weighed by belief; 0 where there is no mass
+    means: Array  # [K, D] of the panel's continuous columns, weighted by belief; 0 without mass
     spreads: Array  # [K, D] standard deviations
-    mass: Array  # [K, D] transactions behind each, those with the cell missing left out
-    edges: Array  # [B + 1] rising from 0 to 1: score bin b is edges[b] <= score < edges[b + 1], and the last one takes 1, too
-    counts: Array  # [B] transactions in each
+    mass: Array  # [K, D] transactions behind each, without missing cells
+    edges: Array  # [B + 1] from 0 to 1: bin b is edges[b] <= score < edges[b + 1]; the last has 1
+    counts: Array  # [B] transactions in each bin
     mean_score: float
-    beliefs: (
-        Array  # [M, K] of evenly spaced rows, by which scores under another calibration are found
-    )
-    ranker_scores: Array | None = (
-        None  # [M] the ranker's scores of these rows, if there is a ranker
-    )
+    beliefs: Array  # [M, K] of evenly spaced rows, to score under another calibration
+    ranker_scores: Array | None = None  # [M] of the same rows; None without a ranker
 
     @classmethod
     def measure(
-        cls, beliefs: Array, rows: Array, probabilities: Array, ranker_scores: Array | None = None
+        cls, beliefs: Array, cells: Array, scores: Array, ranker_scores: Array | None = None
     ) -> Reference:
-        """Of filtered beliefs [N, K], continuous cells [N, D] with NaN for missing ones, and scores [N]."""
-        mass, means, spreads = _moments(beliefs, rows)
-        kept = np.unique(
-            np.linspace(0, len(beliefs) - 1, min(len(beliefs), _MOST_SAMPLES))
-            .round()
-            .astype(np.int64)
-        )
-        edges, counts = _distribution(probabilities)
+        """From filtered beliefs [N, K], continuous cells [N, D] (NaN if missing), scores [N]."""
+        mass, means, spreads = _measure_cells(beliefs, cells)
+        n_rows = len(beliefs)
+        kept = np.linspace(0, n_rows - 1, min(n_rows, _MAX_SAMPLES)).round().astype(np.int64)
+        edges, counts = _count_scores(scores)
         return cls(
-            n_rows=len(beliefs),
+            n_rows=n_rows,
             occupancy=beliefs.mean(axis=0, dtype=np.float64),
             means=means,
             spreads=spreads,
             mass=mass,
             edges=edges,
             counts=counts,
-            mean_score=float(probabilities.mean()),
+            mean_score=float(scores.mean()),
             beliefs=beliefs[kept].astype(np.float32),
-            ranker_scores=None
-            if ranker_scores is None
-            else np.asarray(ranker_scores, np.float64)[kept],
+            ranker_scores=None if ranker_scores is None else ranker_scores[kept].astype(np.float64),
         )
 
-    def replace_scores(self, probabilities: Array) -> Reference:
+    def replace_scores(self, scores: Array) -> Reference:
         """The same traffic with other scores, one for each of the sampled `beliefs`."""
-        edges, counts = _distribution(probabilities)
-        return replace(self, edges=edges, counts=counts, mean_score=float(probabilities.mean()))
+        edges, counts = _count_scores(scores)
+        return replace(self, edges=edges, counts=counts, mean_score=float(scores.mean()))
 
     def check(self, n_states: int, n_columns: int, has_ranker: bool) -> None:
         """Raise ValueError if this is not the reference of such a detector."""
+        n_bins, n_samples = len(self.counts), len(self.beliefs)
         shapes = {
             "occupancy": (n_states,),
             **dict.fromkeys(("means", "spreads", "mass"), (n_states, n_columns)),
-        }
-        shapes |= {
-            "edges": (len(self.counts) + 1,),
-            "counts": (len(self.counts),),
-            "beliefs": (len(self.beliefs), n_states),
+            "edges": (n_bins + 1,),
+            "counts": (n_bins,),
+            "beliefs": (n_samples, n_states),
         }
         for name, shape in shapes.items():
             array = getattr(self, name)
-            if (
-                array.shape != shape
-                or array.dtype.kind != "f"
-                or not np.isfinite(array).all()
-                or (name != "means" and (array < 0).any())
-            ):
-                raise ValueError(f"the reference's {name} are not the model's")
-        if (
-            self.edges[0] != 0
-            or self.edges[-1] != 1
-            or (np.diff(self.edges) <= 0).any()
-            or not self.counts.sum() > 0
-        ):
-            raise ValueError("the reference's score bins are none")
-        if not len(self.beliefs) or not self.n_rows > 0 or not 0 <= self.mean_score <= 1:
+            is_number = array.dtype.kind == "f" and np.isfinite(array).all()
+            if array.shape != shape or not is_number or (name != "means" and (array < 0).any()):
+                raise ValueError(f"the {name} of the reference are not those of the model")
+        ends = self.edges[0], self.edges[-1]
+        if ends != (0, 1) or (np.diff(self.edges) <= 0).any() or not self.counts.sum() > 0:
+            raise ValueError("the score bins of the reference are not valid")
+        if not n_samples or not self.n_rows > 0 or not 0 <= self.mean_score <= 1:
             raise ValueError("the reference has no rows, or no mean score")
-        ranker_scores = self.ranker_scores
-        if (ranker_scores is not None) != has_ranker or (
-            ranker_scores is not None and ranker_scores.shape != (len(self.beliefs),)
-        ):
-            raise ValueError("the reference's scores of a ranker are not this detector's")
+        scores = self.ranker_scores
+        if (scores is not None) != has_ranker or (scores is not None and len(scores) != n_samples):
+            raise ValueError("the ranker scores of the reference are not those of this detector")
 
 
-def _moments(beliefs: Array, rows: Array) -> tuple[Array, Array, Array]:
-    """Mass, mean and standard deviation of each column in each regime [K, D]."""
-    mass, firsts, squares = (np.zeros((beliefs.shape[1], rows.shape[1])) for _ in range(3))
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        weights = beliefs[start : start + _BLOCK_ROWS].astype(np.float64).T
-        cells = np.clip(rows[start : start + _BLOCK_ROWS].astype(np.float64), -MAX_CELL, MAX_CELL)
-        present = np.isfinite(cells)
-        cells[~present] = 0.0
-        mass += weights @ present.astype(np.float64)
-        firsts += weights @ cells
-        squares += weights @ cells**2
-    return mass, *compute_moments(mass, firsts, squares)
-
-
-def compute_moments(mass: Array, firsts: Array, squares: Array) -> tuple[Array, Array]:
-    """From sums of weights, of weighed cells and of their weighed squares; 0 where there is no mass."""
+def compute_moments(mass: Array, sums: Array, squares: Array) -> tuple[Array, Array]:
+    """Means and standard deviations from weighted sums; 0 without mass."""
     means, seconds = (
-        np.divide(sums, mass, out=np.zeros_like(mass), where=mass > 0) for sums in (firsts, squares)
+        np.divide(total, mass, out=np.zeros_like(mass), where=mass > 0) for total in (sums, squares)
     )
     return means, np.sqrt(np.maximum(seconds - means**2, 0.0))
 
 
-def _distribution(probabilities: Array) -> tuple[Array, Array]:
-    """Edges of score bins [B + 1] and the scores in each [B]."""
-    inner = _inner_edges(probabilities)
-    counts = np.bincount(find_score_bins(inner, probabilities), minlength=len(inner) + 1).astype(
-        np.float64
-    )
-    return np.concatenate([[0.0], inner, [1.0]]), counts
-
-
-def find_score_bins(inner_edges: Array, probabilities: Array) -> Array:
+def find_score_bins(inner_edges: Array, scores: Array) -> Array:
     """The bin of each score."""
-    return np.searchsorted(inner_edges, probabilities, side="right")
+    return np.searchsorted(inner_edges, scores, side="right")
 
 
-def _inner_edges(probabilities: Array) -> Array:
-    """About the quantiles at `_CUTS`, each in the widest gap between scores nearby, so that rounding takes no score across an edge.
+def _measure_cells(beliefs: Array, rows: Array) -> tuple[Array, Array, Array]:
+    """Mass, mean and standard deviation of each column in each regime [K, D]."""
+    mass, sums, squares = (np.zeros((beliefs.shape[1], rows.shape[1])) for _ in range(3))
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        weights = beliefs[block].astype(np.float64).T
+        cells = np.clip(rows[block].astype(np.float64), -MAX_CELL, MAX_CELL)
+        is_present = np.isfinite(cells)
+        cells[~is_present] = 0.0
+        mass += weights @ is_present.astype(np.float64)
+        sums += weights @ cells
+        squares += weights @ cells**2
+    return mass, *compute_moments(mass, sums, squares)
 
-    Where all scores nearby are one score there is no edge, so that there may be few bins, even one.
+
+def _count_scores(scores: Array) -> tuple[Array, Array]:
+    """Edges of score bins [B + 1] and the number of scores in each [B]."""
+    inner = _find_edges(scores)
+    counts = np.bincount(find_score_bins(inner, scores), minlength=len(inner) + 1)
+    return np.concatenate([[0.0], inner, [1.0]]), counts.astype(np.float64)
+
+
+def _find_edges(scores: Array) -> Array:
+    """Inner edges near the quantiles, each in the widest gap nearby, safe against rounding.
+
+    Where all scores nearby are equal there is no edge, so there may be few bins, even one.
     """
-    odds = logit(np.clip(np.sort(probabilities), _LEAST_CHANCE, 1 - _LEAST_CHANCE))
+    odds = logit(np.clip(np.sort(scores), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
     gaps = np.diff(odds)
-    halfway = (np.array(_CUTS[1:]) + np.array(_CUTS[:-1])) / 2
+    halfway = (_QUANTILES[1:] + _QUANTILES[:-1]) / 2
     bounds = (np.concatenate([[0.0], halfway, [1.0]]) * len(gaps)).round().astype(np.int64)
     places = []
     for start, stop in pairwise(bounds):
-        if start < stop and odds[stop] - odds[start] > _SAME:
+        if start < stop and odds[stop] - odds[start] > _MIN_GAP:
             place = start + int(gaps[start:stop].argmax())
             places.append((odds[place] + odds[place + 1]) / 2)
     return np.unique(expit(np.array(places, np.float64)))

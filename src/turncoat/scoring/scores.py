@@ -1,8 +1,9 @@
-"""What a detector says about transactions: a probability, how sure it is, and what it believes."""
+"""Scores of transactions: probability of fraud, interval and belief, and their arithmetic."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,17 +17,17 @@ from turncoat.scoring.reasons import Reason
 
 MODES = ("filtered", "smoothed")
 KINDS = ("corrected", "raw")
-_SMALLEST_VARIANCE = 1e-16  # with which a Beta distribution can still be computed
+_MIN_VARIANCE = 1e-16  # for which a Beta distribution can still be computed
 
 
 class Score(NamedTuple):
-    """One transaction."""
+    """The score of one transaction."""
 
     probability: float  # of fraud
-    interval: tuple[float, float]
+    interval: tuple[float, float]  # credible, of the probability
     raw: float  # belief in the fraud regime; not a probability of fraud
     belief: tuple[float, ...]  # over the regimes
-    entropy: float  # of the belief, in nats: 0 is certainty
+    entropy: float  # of the belief, in nats; 0 is certainty
     n_seen: int  # transactions of this customer so far, this one included
     regime: int  # the most likely one
     reasons: tuple[Reason, ...] = ()
@@ -34,12 +35,12 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Many transactions, ordered by (customer, time, id)."""
+    """Scores of N transactions, ordered by customer, time and id."""
 
     mode: str
     kind: str
     probability: Array  # [N] of fraud
-    variance: Array  # [N] of that probability, from how well the regimes' fraud shares are known
+    variance: Array  # [N] of the probability, because fraud rates are uncertain
     raw: Array  # [N] belief in the fraud regime
     belief: Array  # [N, K]
     n_seen: Array  # [N]
@@ -50,42 +51,26 @@ class Scores:
 
     @property
     def value(self) -> Array:
-        """What was asked for [N]: the probability, or the raw membership."""
+        """The scores of the requested kind [N]: probability, or raw membership."""
         return self.probability if self.kind == "corrected" else self.raw
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
-        """Credible interval of every probability."""
+        """Credible interval of every probability [N], [N]."""
         return compute_beta_interval(self.probability, self.variance, level)
 
     @property
     def entropy(self) -> Array:
-        """Of every belief, in nats."""
+        """Entropy of every belief [N], in nats."""
         return compute_entropy(self.belief)
 
     @property
     def regime(self) -> Array:
-        """The most likely regime of every row."""
+        """The most likely regime of every row [N]."""
         regimes: Array = self.belief.argmax(axis=1)
         return regimes
 
-    def get_one(self, row: int, reasons: tuple[Reason, ...] = ()) -> Score:
-        """The score of one row."""
-        lower, upper = compute_beta_interval(
-            self.probability[row : row + 1], self.variance[row : row + 1], 0.9
-        )
-        return Score(
-            probability=float(self.probability[row]),
-            interval=(float(lower[0]), float(upper[0])),
-            raw=float(self.raw[row]),
-            belief=tuple(self.belief[row].tolist()),
-            entropy=float(compute_entropy(self.belief[row])),
-            n_seen=int(self.n_seen[row]),
-            regime=int(self.belief[row].argmax()),
-            reasons=reasons,
-        )
-
     def frame(self) -> pl.DataFrame:
-        """As a table, a row per transaction."""
+        """A table with a row per transaction."""
         lower, upper = self.interval()
         columns: dict[str, Any] = {
             "id": self.ids,
@@ -106,6 +91,30 @@ class Scores:
         return pl.DataFrame(columns)
 
 
+def make_scores(
+    probability: Array,
+    variance: Array,
+    belief: Array,
+    fraud_state: int,
+    n_seen: Sequence[int],
+    reasons: Sequence[tuple[Reason, ...]],
+    level: float = 0.9,
+) -> list[Score]:
+    """One `Score` for each of N rows, with intervals of this level."""
+    lower, upper = compute_beta_interval(probability, variance, level)
+    columns = (
+        probability.tolist(),
+        zip(lower.tolist(), upper.tolist(), strict=True),
+        belief[:, fraud_state].tolist(),
+        map(tuple, belief.tolist()),
+        compute_entropy(belief).tolist(),
+        n_seen,
+        belief.argmax(axis=1).tolist(),
+        reasons,
+    )
+    return list(map(Score, *columns))
+
+
 def compute_entropy(belief: Array) -> Array:
     """Entropy of every row, in nats."""
     return np.asarray(entr(belief).sum(axis=-1))
@@ -113,7 +122,7 @@ def compute_entropy(belief: Array) -> Array:
 
 @jit_exact
 def mix_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Array]:
-    """The mean and the variance of a fraud share of which each regime has its own, from beliefs [N, K] in the regimes."""
+    """Mean [N] and variance [N] of the fraud rate, given beliefs [N, K] and rates [K]."""
     mean = np.zeros(len(belief))
     for n in range(len(belief)):
         for k in range(len(rates)):
@@ -123,35 +132,33 @@ def mix_rates(belief: Array, rates: Array, covariance: Array) -> tuple[Array, Ar
 
 @jit_exact
 def compute_variances(weights: Array, covariance: Array) -> Array:
-    """The variance of a weighted sum, for each row of weights [N, K]; the same for a row alone as among others, unlike BLAS."""
+    """Variance [N] of the sum weighted by each row [N, K]; unlike BLAS, the same in any batch."""
     variance = np.zeros(len(weights))
     for n in range(len(weights)):
         for k in range(weights.shape[1]):
-            of_pairs = 0.0
+            total = 0.0
             for j in range(weights.shape[1]):
-                of_pairs += weights[n, j] * covariance[j, k]
-            variance[n] += of_pairs * weights[n, k]
+                total += weights[n, j] * covariance[j, k]
+            variance[n] += total * weights[n, k]
         variance[n] = max(variance[n], 0.0)
     return variance
 
 
 def compute_beta_interval(mean: Array, variance: Array, level: float) -> tuple[Array, Array]:
-    """The interval of a Beta distribution with these moments, no more skewed than that of a share of which no case was seen."""
-    a, b = _beta_counts(mean, variance)
+    """Interval [N], [N] of Beta distributions with these moments, limited in skew."""
+    a, b = _match_beta(mean, variance)
     tail = (1 - level) / 2
     return np.minimum(betaincinv(a, b, tail), mean), np.maximum(betaincinv(a, b, 1 - tail), mean)
 
 
 @jit_exact
-def _beta_counts(mean: Array, variance: Array) -> tuple[Array, Array]:
-    """The two counts of a Beta distribution, for each mean and variance [N]; where those have none, of one near by."""
+def _match_beta(mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Both counts of the Beta distribution with each mean and variance, or of the nearest one."""
     a, b = np.empty(len(mean)), np.empty(len(mean))
     for i in range(len(mean)):
-        spread = max(variance[i], _SMALLEST_VARIANCE)
-        least = min(
-            math.sqrt(spread / 2), 0.5
-        )  # the mean of a Beta(1/2, n) distribution with this variance
-        centre = min(max(mean[i], least), 1 - least)
+        spread = max(variance[i], _MIN_VARIANCE)
+        lowest = min(math.sqrt(spread / 2), 0.5)  # the mean of Beta(1/2, n) with this variance
+        centre = min(max(mean[i], lowest), 1 - lowest)
         count = max(centre * (1 - centre) / spread - 1, 1e-6)
         a[i], b[i] = centre * count, (1 - centre) * count
     return a, b

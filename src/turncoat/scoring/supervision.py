@@ -1,4 +1,4 @@
-"""Labels and states: holding labelled rows to the states of their side in fitting, and learning from a label that arrived."""
+"""Labels as evidence about states: anchored fits, and labels that arrive after scoring."""
 
 from __future__ import annotations
 
@@ -13,74 +13,72 @@ from turncoat.models.anchors import Anchors
 from turncoat.panel import Panel
 from turncoat.scoring.regimes import Regimes
 
-_LEAST_NOISE = 1e-6  # a label that has arrived may be wrong, whatever was said of those in fitting
+_MIN_NOISE = 1e-6  # a label that arrives may be wrong, even if those of the fit are not
 
 
 @dataclass(frozen=True)
 class Anchoring:
-    """Labelled fit rows sit in the states of their side: the last `n_fraud_states` are fraud's, the others genuine."""
+    """Holds labelled fit rows to states: the last `n_fraud_states` for fraud, others genuine."""
 
     n_fraud_states: int = 1
     label_noise: float = 0.0  # share of wrong labels
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Validate the settings."""
         n_fraud, noise = self.n_fraud_states, self.label_noise
         if isinstance(n_fraud, bool) or not isinstance(n_fraud, int | np.integer) or n_fraud < 1:
             raise ConfigError(
                 f"n_fraud_states is {n_fraud!r}; it must be a whole number of at least 1"
             )
-        if (
-            isinstance(noise, bool)
-            or not isinstance(noise, int | float | np.number)
-            or not 0 <= noise < 0.5
-        ):
+        is_number = isinstance(noise, int | float | np.number) and not isinstance(noise, bool)
+        if not is_number or not 0 <= noise < 0.5:
             raise ConfigError(f"label_noise is {noise!r}; it must be at least 0 and below 0.5")
 
-    def sides(self, n_states: int) -> Array:
-        """Which states a genuine (row 0) and a fraudulent (row 1) transaction may be in [2, K]."""
+    def allowed_states(self, n_states: int) -> Array:
+        """The states of a genuine (row 0) and of a fraudulent transaction (row 1) [2, K]."""
         if self.n_fraud_states >= n_states:
             raise ConfigError(
-                f"n_fraud_states is {self.n_fraud_states!r}; it must be below the {n_states} states of the model"
+                f"n_fraud_states is {self.n_fraud_states!r}; it must be below the {n_states} "
+                "states of the model"
             )
         is_fraud = np.arange(n_states) >= n_states - self.n_fraud_states
         return np.stack([~is_fraud, is_fraud])
 
-    def anchors(self, panel: Panel, n_states: int) -> Anchors:
-        """Every row of a fit panel held to its side."""
+    def make_anchors(self, panel: Panel, n_states: int) -> Anchors:
+        """Anchors for every row of a fit panel."""
+        remedy = "or use supervision='none'"
         if panel.labels is None:
             raise DataError(
-                "an anchored fit needs labels, and the schema names none. Set `label` in the schema, or use supervision='none'"
+                "an anchored fit needs labels, and the schema names none. Set `label` in the "
+                f"schema, {remedy}"
             )
         if panel.labels.min() == panel.labels.max():
             raise DataError(
-                f"all {panel.n_rows:,} labels of the fit part are {panel.labels[0]}, and an anchored fit needs both 0 and 1. "
-                "Choose a larger fit part, or use supervision='none'"
+                f"all {panel.n_rows:,} labels of the fit part are {panel.labels[0]}, and an "
+                f"anchored fit needs both 0 and 1. Choose a larger fit part, {remedy}"
             )
-        return Anchors(panel.labels.astype(np.int64), self.sides(n_states), self.label_noise)
+        allowed = self.allowed_states(n_states)
+        return Anchors(panel.labels.astype(np.int64), allowed, self.label_noise)
 
 
 def compute_label_likelihoods(anchoring: Anchoring | None, regimes: Regimes) -> Array:
-    """P(label | state) [2, K]: by side in an anchored detector, by the measured fraud share in another."""
+    """P(label | state) [2, K]: from the allowed states if anchored, else from the fraud rates."""
     if anchoring is not None:
-        noise = max(anchoring.label_noise, _LEAST_NOISE)
-        return np.where(anchoring.sides(regimes.n_states), 1.0 - noise, noise)
-    rates = regimes.mean_rates
-    return np.stack([1.0 - rates, rates])
+        noise = max(anchoring.label_noise, _MIN_NOISE)
+        return np.where(anchoring.allowed_states(regimes.n_states), 1.0 - noise, noise)
+    return np.stack([1.0 - regimes.mean_rates, regimes.mean_rates])
 
 
 def anchor_known_labels(
     likelihoods: Array, labels: ArrayLike, n_rows: int
 ) -> tuple[Anchors, Array]:
-    """Labels that have arrived as evidence about states, and what each row's label adds to its own belief [N, K]."""
+    """Known labels as anchors, and the likelihood of each row's own label [N, K]."""
     codes = np.asarray(labels)
-    if (
-        codes.shape != (n_rows,)
-        or codes.dtype.kind not in "iu"
-        or ((codes < -1) | (codes > 1)).any()
-    ):
+    is_valid = codes.shape == (n_rows,) and codes.dtype.kind in "iu"
+    if not is_valid or ((codes < -1) | (codes > 1)).any():
         raise DataError(
-            f"known labels must be 0, 1 or -1 (unknown) for each of the {n_rows:,} rows; found {codes.dtype} {codes.shape}"
+            f"known labels must be 0, 1 or -1 (unknown) for each of the {n_rows:,} rows; "
+            f"found {codes.dtype} {codes.shape}"
         )
     own = np.vstack([likelihoods, np.ones(likelihoods.shape[1])])[codes]
     return Anchors.from_likelihoods(codes.astype(np.int64), likelihoods), own

@@ -88,7 +88,7 @@ class FittedOrder:
         cls, model: Model, panels: SelectionPanels, anchoring: Anchoring | None, proxy: int | None
     ) -> FittedOrder:
         """Fit a model to the fit part and measure it on both; `proxy` is a continuous column."""
-        anchors = None if anchoring is None else anchoring.anchors(panels.fit, model.n_states)
+        anchors = None if anchoring is None else anchoring.make_anchors(panels.fit, model.n_states)
         model.fit(panels.fit, anchors)
         chain = model.to_latent_hmm()
         embedded = SelectionPanels(model.embed(panels.fit), model.embed(panels.held_out))

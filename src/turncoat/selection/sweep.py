@@ -282,7 +282,7 @@ def _check_arguments(orders: Iterable[int], model: Model, anchoring: Anchoring |
             f"orders must be at least one number of states, each once; found {counts}"
         )
     if anchoring is not None:
-        anchoring.sides(min(counts))
+        anchoring.allowed_states(min(counts))
     return sorted(int(k) for k in counts)
 
 

@@ -1,4 +1,4 @@
-"""What an encoder is: its settings, its layer sizes, and its trained weights. Nothing here needs torch."""
+"""What an encoder is: its settings, its layout and its trained weights. No torch needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from turncoat.models.validation import (
     positive_number,
     whole_number,
 )
-from turncoat.panel import MAX_VALUE, Panel, check_is_panel
+from turncoat.panel import MAX_VALUE, Panel, check_is_panel, check_known_codes, check_widths
 
 _MAX_TABLE_WIDTH = 50
 
@@ -67,7 +67,8 @@ class Encoder(BaseEstimator):  # type: ignore[misc]
     dropout
         Share of hidden units that a training step leaves out.
     learning_rate, min_learning_rate, lr_patience_epochs
-        Initial rate. It is halved after `lr_patience_epochs` without improvement, down to the minimum.
+        Initial rate. It is halved after `lr_patience_epochs` without improvement, down to the
+        minimum.
     batch_size, max_gradient_norm
         Rows of a step, and the length that gradients are clipped to.
     max_epochs, patience_epochs, min_improvement
@@ -142,7 +143,7 @@ class EncoderLayout:
 
     @property
     def normalises_cells(self) -> bool:
-        """Whether cells pass a LayerNorm first. With a single column it would always return zero."""
+        """Whether cells pass a LayerNorm first. With a single column it would return zero."""
         return self.n_continuous > 1
 
     @property
@@ -173,23 +174,12 @@ class EncoderLayout:
     def check_panel(self, panel: Panel) -> None:
         """Raise a DataError if the panel has other columns or unknown codes."""
         check_is_panel(panel)
-        self.check_widths(panel.n_continuous, panel.n_categorical, "the panel has")
-        sizes = zip(self.n_categories, panel.n_categories, strict=True)
-        for j, (known, present) in enumerate(sizes):
-            if present > known:
-                self.check_codes(panel.categorical[:, j : j + 1], j)
+        panel.check_columns(self.n_continuous, self.n_categories, "encoder")
 
-    def check_widths(self, n_continuous: int, n_categorical: int, found: str) -> None:
-        """Raise a DataError for another number of columns."""
+    def check_rows(self, cells: Array, codes: Array, subject: str) -> None:
+        """Raise a DataError unless cells [N, D] and codes [N, J] are finite and known."""
         expected = self.n_continuous, len(self.n_categories)
-        if (n_continuous, n_categorical) != expected:
-            raise DataError(
-                f"the encoder knows {expected[0]} continuous and {expected[1]} categorical "
-                f"columns; {found} {n_continuous} and {n_categorical}"
-            )
-
-    def check_cells(self, cells: Array) -> None:
-        """Raise a DataError for infinite and enormous cells [N, D]."""
+        check_widths(expected, (cells.shape[1], codes.shape[1]), "encoder", subject)
         bad = np.abs(cells) > MAX_VALUE
         if bad.any():
             row, column = (int(place) for place in np.argwhere(bad)[0])
@@ -197,18 +187,7 @@ class EncoderLayout:
                 f"continuous row {row}, column {column}: found {cells[row, column]}; values must "
                 f"be finite and within {MAX_VALUE:g}, NaN if missing"
             )
-
-    def check_codes(self, codes: Array, first_column: int = 0) -> None:
-        """Raise a DataError for codes [N, columns] without a row in their table."""
-        sizes = np.asarray(self.n_categories[first_column : first_column + codes.shape[1]])
-        bad = (codes < -1) | (codes >= sizes)
-        if bad.any():
-            row, column = (int(place) for place in np.argwhere(bad)[0])
-            raise DataError(
-                f"categorical row {row}, column {first_column + column}: code {codes[row, column]} "
-                f"is unknown to the encoder, whose codes run from 0 to {sizes[column] - 1}. "
-                "Use -1 for an unseen value, or fit with larger n_categories"
-            )
+        check_known_codes(codes, self.n_categories, "encoder")
 
 
 @dataclass(frozen=True)
@@ -224,7 +203,7 @@ class TrainingReport:
 
 @dataclass(frozen=True, eq=False)
 class TrainedEncoder:
-    """A trained encoder as plain arrays. `FrozenEncoder.from_trained` makes it ready for scoring."""
+    """A trained encoder as plain arrays. `FrozenEncoder.from_trained` prepares it for scoring."""
 
     layout: EncoderLayout
     weights: dict[str, Array] = field(repr=False)  # float32, by parameter name of EncoderNetwork

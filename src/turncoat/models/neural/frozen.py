@@ -107,13 +107,13 @@ class FrozenEncoder:
     def check_rows(
         self, continuous: ArrayLike | None, categorical: ArrayLike | None
     ) -> tuple[Array, Array]:
-        """Return cells [N, D] float64 and codes [N, J] int64; raise a DataError for unknown ones."""
+        """Return cells [N, D] float64 and codes [N, J] int64; raise a DataError for bad ones."""
         return self._check(*_as_rows(continuous, categorical, 2), "the rows have")
 
     def encode(
         self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None
     ) -> Array:
-        """Return latents [N, latent_dim] float32 of cells [N, D] (NaN: missing), codes [N, J] (-1)."""
+        """Return latents [N, latent_dim] float32 of cells [N, D] and codes [N, J]."""
         cells, codes = self.check_rows(continuous, categorical)
         latents = np.empty((len(cells), self.layout.latent_dim), np.float32)
         self._encode_into(latents, cells, codes)
@@ -166,7 +166,7 @@ class FrozenEncoder:
         return np.where(codes < 0, sizes, codes) + self.layout.table_starts
 
     def encode_with_masks(self, continuous: Array, categorical: Array, masks: Array) -> Array:
-        """Return latents [N, M, latent_dim] with hidden units multiplied by masks [M, hidden_dim]."""
+        """Return latents [N, M, latent_dim] with hidden units times masks [M, hidden_dim]."""
         first, second, last = self._float64_weights()
         masked = self._hidden(continuous, first)[:, None, :] * masks
         from_codes = np.zeros((len(continuous), len(self.second_bias)))
@@ -177,9 +177,7 @@ class FrozenEncoder:
         return np.asarray(fused @ last).reshape(len(continuous), len(masks), -1)
 
     def _check(self, cells: Array, codes: Array, found: str) -> tuple[Array, Array]:
-        self.layout.check_widths(cells.shape[-1], codes.shape[-1], found)
-        self.layout.check_cells(np.atleast_2d(cells))
-        self.layout.check_codes(np.atleast_2d(codes))
+        self.layout.check_rows(np.atleast_2d(cells), np.atleast_2d(codes), found)
         return cells, codes
 
     def _encode_into(self, latents: Array, continuous: Array, categorical: Array) -> None:

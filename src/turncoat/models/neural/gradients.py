@@ -46,7 +46,7 @@ _TAIL = _tail_polynomial()
 def path_directions(
     standard: Array, code_rows: Array, first_weight: Array, tables: Array, absent: Array
 ) -> tuple[Array, Array]:
-    """Return the derivatives along the path of the first hidden and of the fused layer, both [H]."""
+    """Return derivatives along the path of the first hidden and the fused layer, both [H]."""
     inner, fused = np.zeros(first_weight.shape[1]), -absent
     add_products(standard, first_weight, inner)
     add_code_rows(fused, code_rows, tables)

@@ -99,7 +99,7 @@ def train_jointly(
 
 
 def expected_log_emission(latents: Tensor, posteriors: Tensor, params: VariationalParams) -> Tensor:
-    """Return the objective per row [N]: sum over k of posterior * E[log N(latent; mu_k, Lambda_k)]."""
+    """Return the objective per row [N]: sum over k of posterior * E[log N(latent; k)]."""
     model = build_expected_log_model(params)
     means, scales, constants = (
         torch.as_tensor(part).to(latents) for part in (model.means, model.scales, model.constants)
@@ -149,7 +149,7 @@ class _JointTraining:
     def run_epoch(
         self, network: EncoderNetwork, optimizer: torch.optim.Optimizer, snapshot: Snapshot
     ) -> None:
-        """Pass once over the rows, towards latents that are likelier under the snapshot's states."""
+        """Pass once over the rows, towards latents likelier under the snapshot's states."""
         settings, seeds = self.settings, (self.settings.seed, snapshot.cycle)
         order = np.random.default_rng(seeds).permutation(self.panel.n_rows)
         network.seed_dropout(*seeds, 1)

@@ -1,8 +1,8 @@
-"""Tier 3: the variational HMM on the latents of an encoder. Only training the encoder needs torch."""
+"""Tier 3: the variational HMM on the latents of an encoder. Only training needs torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -21,13 +21,9 @@ from turncoat.models.neural.encoder import Encoder, TrainedEncoder, TrainingRepo
 from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.uncertainty import (
     WidenedVariationalHMM,
-    append_variances,
-    build_widened_tables,
     draw_dropout_masks,
     latent_variances,
     no_codes,
-    update_log_belief,
-    widened_emission,
     widened_terms,
 )
 from turncoat.models.parameters import Prior, VariationalParams
@@ -156,9 +152,15 @@ class NeuralVariationalHMM(VariationalHMM):
     def embed(self, panel: Panel) -> Panel:
         """Return the panel with latents as columns, then with `dropout_draws` their variances."""
         self._get_params()
-        if self.dropout_draws:
-            return append_variances(self.encoder_, panel, self._draw_masks())
-        return self.encoder_.embed(panel)
+        latents = self.encoder_.embed(panel)
+        if not self.dropout_draws:
+            return latents
+        variances = self._variances(panel.continuous, panel.categorical)
+        return replace(
+            latents,
+            continuous=np.hstack([latents.continuous, variances]),
+            missing_cells=np.zeros(2 * variances.shape[1], bool),
+        )
 
     def to_latent_hmm(self) -> VariationalHMM:
         """Return the hidden Markov model over latents, for panels that `embed` made."""
@@ -189,13 +191,12 @@ class NeuralVariationalHMM(VariationalHMM):
         """Update the belief [K] with the latents of one row."""
         self._get_params()
         latents = self.encoder_.encode_row(continuous_row, categorical_row)
-        updated = super().step(belief, latents)  # also checks the belief
         if not self.dropout_draws:
-            return updated
+            return super().step(belief, latents)
         cells = np.empty(0) if continuous_row is None else np.asarray(continuous_row)
-        codes = np.empty(0) if categorical_row is None else np.asarray(categorical_row)
-        emission = self.log_emission(cells[None], codes[None].astype(np.int64))[0]
-        return update_log_belief(self.predict_log_belief(belief), emission)
+        codes = np.empty(0, np.int64) if categorical_row is None else np.asarray(categorical_row)
+        row = np.hstack([latents, self._variances(cells[None], codes[None])[0]])
+        return self.to_latent_hmm().step(belief, row)
 
     def step_batch(
         self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
@@ -249,18 +250,20 @@ class NeuralVariationalHMM(VariationalHMM):
 
         The variances are those of the given row throughout.
         """
-        model, variances = self._scoring_model(), self._variances(cells[None], codes[None])
-        if variances is not None:
+        model = self._scoring_model()
+        if self.dropout_draws:
+            variances = self._variances(cells[None], codes[None]).astype(np.float64)
             return lambda latents: widened_terms(model, latents, variances)
         return lambda latents: model.row_terms(latents, no_codes(latents))[0]
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Return the log density of the latents of N rows under every state [N, K]."""
         latents = self.encoder_.encode(continuous, categorical)
+        if not self.dropout_draws:
+            return super().log_emission(latents, no_codes(latents))
         variances = self._variances(np.asarray(continuous), np.asarray(categorical))
-        if variances is not None:
-            return widened_emission(self._scoring_model(), latents, variances)
-        return super().log_emission(latents, no_codes(latents))
+        rows = np.hstack([latents, variances])
+        return self.to_latent_hmm().log_emission(rows, no_codes(rows))
 
     def prepare_sweep(self, panel: Panel, checkpoint_dir: PathLike[str] | None = None) -> Self:
         """Return a copy with an encoder trained on the panel, for models of several orders.
@@ -304,12 +307,10 @@ class NeuralVariationalHMM(VariationalHMM):
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
     ) -> tuple[Observations, KernelTables]:
         # Every question about a panel comes through here and is answered from its latents.
-        build, used = super()._build_tables, model or self._scoring_model()
-        if not self.dropout_draws:
-            return build(self.embed(panel), anchors, used)
-        return build_widened_tables(
-            self.embed(panel), used, lambda latents: build(latents, anchors, used)
-        )
+        embedded = self.embed(panel)
+        if self.dropout_draws:
+            return self.to_latent_hmm()._build_tables(embedded, anchors, model)
+        return super()._build_tables(embedded, anchors, model)
 
     def check_settings(self, for_fit: bool = True) -> None:
         """Raise a ConfigError for settings that break a rule."""
@@ -329,20 +330,14 @@ class NeuralVariationalHMM(VariationalHMM):
             return self.encoder.settings.dropout
         return self.encoder.dropout
 
-    def _draw_masks(self) -> Array:
+    def _variances(self, continuous: Array, categorical: Array) -> Array:
+        """Variances of the latents of N rows over the dropout draws [N, latent_dim] float32."""
         layout = self.encoder_.layout
         if not layout.n_continuous:
             raise ConfigError(
                 "dropout_draws apply to the layer over continuous columns, and there are none. "
                 "Set dropout_draws to 0"
             )
-        rate = self.encoder_.dropout
-        return draw_dropout_masks(self.dropout_draws, layout.hidden_dim, rate, self.random_state)
-
-    def _variances(self, continuous: Array, categorical: Array) -> Array | None:
-        """Variances of the latents of N rows over the draws [N, latent_dim]; None without draws."""
-        if not self.dropout_draws:
-            return None
-        found = latent_variances(self.encoder_, continuous, categorical, self._draw_masks())
-        # Rounded to float32, as a panel of latents stores them.
-        return found.astype(np.float32).astype(np.float64)
+        rate, seed = self.encoder_.dropout, self.random_state
+        masks = draw_dropout_masks(self.dropout_draws, layout.hidden_dim, rate, seed)
+        return latent_variances(self.encoder_, continuous, categorical, masks).astype(np.float32)

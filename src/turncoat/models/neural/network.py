@@ -67,7 +67,7 @@ class EncoderNetwork(nn.Module):
         self.dropout.generator = generator.manual_seed(int(drawn >> np.uint64(1)))
 
     def register_code_places(self) -> None:
-        """Register, in table order: the columns, their rows for a missing code, their first rows."""
+        """Register, in table order: columns, their rows for a missing code, their first rows."""
         rows = self.layout.table_rows
         groups = [list(columns) for _, columns in self.layout.table_groups]
         order = np.array([column for columns in groups for column in columns], np.int64)

@@ -5,7 +5,7 @@ All rows share the same draws, so a single row and a block of rows get the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,20 +31,29 @@ def draw_dropout_masks(n_draws: int, hidden_dim: int, rate: float, seed: int) ->
 
 @dataclass(eq=False, repr=False)
 class WidenedVariationalHMM(VariationalHMM):
-    """A fitted HMM over latents whose panels hold latents followed by their variances."""
+    """A fitted HMM over latents whose rows hold latents followed by their variances."""
 
     def _build_tables(
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
     ) -> tuple[Observations, KernelTables]:
-        expected = 2 * self._get_params().means.shape[1]
-        if isinstance(panel, Panel) and panel.n_continuous != expected:
-            raise DataError(
-                f"the model needs {expected} columns, latents and their variances; "
-                f"the panel has {panel.n_continuous}"
-            )
-        used = self._scoring_model() if model is None else model
-        build = super()._build_tables
-        return build_widened_tables(panel, used, lambda latents: build(latents, anchors, used))
+        # Each row is anchored to its own row of the anchor table, which holds its log emission. The
+        # columns themselves then contribute nothing.
+        model = self._scoring_model() if model is None else model
+        latents, variances = self._split(panel.continuous)
+        missing = panel.missing_cells[: latents.shape[1]]
+        narrow = replace(panel, continuous=np.ascontiguousarray(latents), missing_cells=missing)
+        observations, tables = super()._build_tables(narrow, anchors, model)
+        emissions = np.zeros((panel.n_rows, len(tables.constant)))
+        emissions[:, : model.n_states] = widened_emission(model, narrow.continuous, variances)
+        if len(observations.anchors):
+            emissions += tables.anchor_table[observations.anchors]
+        silent = tables._replace(
+            scale=np.zeros_like(tables.scale),
+            location=np.zeros_like(tables.location),
+            constant=np.where(np.isinf(tables.constant), -np.inf, 0.0),
+            anchor_table=emissions,
+        )
+        return observations._replace(anchors=np.arange(panel.n_rows, dtype=np.int32)), silent
 
     def step(
         self,
@@ -53,67 +62,29 @@ class WidenedVariationalHMM(VariationalHMM):
         categorical_row: ArrayLike | None = None,
     ) -> Array:
         """Update the belief [K] with latents followed by their variances."""
-        row = np.asarray(continuous_row, np.float64)
-        width = self._get_params().means.shape[1]
-        if row.shape != (2 * width,):
-            raise DataError(
-                f"a step takes {2 * width} cells, latents and their variances; "
-                f"found shape {row.shape}"
-            )
-        super().step(belief, row[:width])  # checks the belief
-        emission = self.log_emission(row[None], no_codes(row[None]))[0]
-        return update_log_belief(self.predict_log_belief(belief), emission)
+        row = np.atleast_2d(np.asarray(continuous_row, np.float64))
+        super().step(belief, self._split(row)[0][0])  # checks the belief
+        log_belief = self.predict_log_belief(belief) + self.log_emission(row, no_codes(row))[0]
+        updated = np.exp(log_belief - log_belief.max())
+        return np.asarray(updated / updated.sum())
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Return the log density of N rows of latents and variances under every state [N, K]."""
-        rows, width = np.asarray(continuous), self._get_params().means.shape[1]
-        return widened_emission(self._scoring_model(), rows[:, :width], rows[:, width:])
+        return widened_emission(self._scoring_model(), *self._split(np.asarray(continuous)))
+
+    def _split(self, rows: Array) -> tuple[Array, Array]:
+        width = self._get_params().means.shape[1]
+        if rows.shape[1] != 2 * width:
+            raise DataError(
+                f"the model needs {2 * width} columns, latents and their variances; "
+                f"found {rows.shape[1]}"
+            )
+        return rows[:, :width], rows[:, width:]
 
 
 def no_codes(rows: Array) -> Array:
     """Return codes [N, 0] for rows without categorical columns."""
     return np.empty((len(rows), 0), np.int64)
-
-
-def append_variances(encoder: FrozenEncoder, panel: Panel, masks: Array) -> Panel:
-    """Return the panel with latents, then their variances, as columns."""
-    latents = encoder.embed(panel)
-    variances = latent_variances(encoder, panel.continuous, panel.categorical, masks)
-    return replace(
-        latents,
-        continuous=np.hstack([latents.continuous, variances.astype(np.float32)]),
-        missing_cells=np.zeros(2 * encoder.layout.latent_dim, bool),
-    )
-
-
-def build_widened_tables(
-    panel: Panel, model: LogModel, build: Callable[[Panel], tuple[Observations, KernelTables]]
-) -> tuple[Observations, KernelTables]:
-    """Prepare a panel of `append_variances` for the kernels; `build` does so for its latents.
-
-    Each row is anchored to its own row of the anchor table, which holds its log emission. The
-    columns themselves then contribute nothing.
-    """
-    width = panel.n_continuous // 2
-    latents = replace(
-        panel,
-        continuous=np.ascontiguousarray(panel.continuous[:, :width]),
-        missing_cells=panel.missing_cells[:width],
-    )
-    observations, tables = build(latents)
-    emissions = np.zeros((panel.n_rows, len(tables.constant)))
-    emissions[:, : model.n_states] = widened_emission(
-        model, latents.continuous, panel.continuous[:, width:]
-    )
-    if len(observations.anchors):
-        emissions += tables.anchor_table[observations.anchors]
-    silent = tables._replace(
-        scale=np.zeros_like(tables.scale),
-        location=np.zeros_like(tables.location),
-        constant=np.where(np.isinf(tables.constant), -np.inf, 0.0),
-        anchor_table=emissions,
-    )
-    return observations._replace(anchors=np.arange(panel.n_rows, dtype=np.int32)), silent
 
 
 def latent_variances(
@@ -150,13 +121,6 @@ def widened_emission(model: LogModel, latents: Array, variances: Array) -> Array
     for rows in _blocks(len(emission), model.means.size):
         emission[rows] = widened_terms(model, latents[rows], variances[rows]).sum(axis=2)
     return emission
-
-
-def update_log_belief(log_predicted: Array, log_emission: Array) -> Array:
-    """Return the belief [K] after a row from the log prediction and the log emission, both [K]."""
-    log_belief = log_predicted + log_emission
-    belief = np.exp(log_belief - log_belief.max())
-    return np.asarray(belief / belief.sum())
 
 
 def _blocks(n_rows: int, numbers_per_row: int) -> Iterator[slice]:

@@ -67,31 +67,27 @@ def _open_redis(scheme: str, rest: str) -> Store:
             "TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME) in the environment instead"
         )
     try:
-        parts = urlsplit(f"//{rest}")
-        host, port = parts.hostname or "localhost", parts.port or 6379
-    except ValueError:
-        raise _invalid_url("has an invalid host or port") from None
-    try:
         from turncoat.serving.stores.redis import RedisStore
     except ImportError as problem:
         raise ConfigError(
             f"a Redis store needs the extra: pip install turncoat[serve] ({problem})"
         ) from problem
+    try:
+        parts = urlsplit(f"//{rest}")
+        host = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+    except ValueError:
+        raise _invalid_url("has an invalid host or port") from None
     is_socket = scheme == "unix"
     options = _parse_options(parts.query, "prefix", *(["db"] if is_socket else []))
-    prefix, db = options.get("prefix", "turncoat"), parts.path[1:]
-    if is_socket:
-        if parts.netloc or len(parts.path) < 2:
-            raise _invalid_url("names no socket after unix://")
-        db = options.get("db", "")
-    if db and not (db.isascii() and db.isdigit()):
+    if is_socket and (parts.netloc or len(parts.path) < 2):
+        raise _invalid_url("names no socket after unix://")
+    db = (options.get("db") if is_socket else parts.path[1:]) or "0"
+    if not (db.isascii() and db.isdigit()):
         raise _invalid_url("has a database that is not a number")
-    if not prefix:
+    if not (prefix := options.get("prefix", "turncoat")):
         raise _invalid_url("has an empty prefix")
-    socket_path = parts.path if is_socket else None
-    return RedisStore(
-        host, port, int(db or 0), socket_path=socket_path, tls=scheme == "rediss", prefix=prefix
-    )
+    address = f"unix://{parts.path}?db={db}" if is_socket else f"{scheme}://{host}/{db}"
+    return RedisStore(address, prefix)
 
 
 def _parse_options(query: str, *allowed: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from turncoat.serving.stores.protocol import (
     StoredRecord,
     WriteGroup,
     check_write,
+    matches,
     parse_numeric_cursor,
 )
 
@@ -68,14 +69,8 @@ class MemoryStore:
         """Return a party's latest log entries, newest first."""
         self._check_open()
         entries = (self._log[number] for _, number in reversed(self._parties.get(key, [])))
-        selected = (
-            entry
-            for entry in entries
-            if entry.time <= until
-            and transaction_id in (None, entry.transaction_id)
-            and entry.belief_updated >= belief_updated
-        )
-        return list(islice(selected, max(limit, 0)))
+        found = (one for one in entries if matches(one, until, transaction_id, belief_updated))
+        return list(islice(found, max(limit, 0)))
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""

@@ -164,6 +164,14 @@ def check_write(groups: Sequence[WriteGroup]) -> None:
         )
 
 
+def matches(
+    entry: LogEntry, until: float, transaction_id: str | None, belief_updated: bool
+) -> bool:
+    """Return whether an entry passes the filters of `read_history`."""
+    is_wanted = entry.time <= until and transaction_id in (None, entry.transaction_id)
+    return is_wanted and entry.belief_updated >= belief_updated
+
+
 def validate_record(counter: object, data: object) -> StoredRecord:
     """Return a record as read from a store.
 

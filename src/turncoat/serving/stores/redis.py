@@ -15,7 +15,7 @@ keys of a batch, so they must be on one server: Redis Cluster cannot be used.
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import itertools
 import logging
 import math
 import os
@@ -25,16 +25,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from redis.asyncio import (
-    BlockingConnectionPool,
-    Connection,
-    Redis,
-    SSLConnection,
-    UnixDomainSocketConnection,
-)
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from turncoat.errors import CorruptRecordError, StoreError
 from turncoat.serving.stores.protocol import (
@@ -45,6 +39,7 @@ from turncoat.serving.stores.protocol import (
     compress,
     decompress,
     invalid_cursor,
+    matches,
     validate_record,
 )
 
@@ -56,6 +51,7 @@ _TIMEOUT_S = 2.0  # for a reply
 _N_CONNECTIONS = 16
 _HISTORY_PAGE = 100  # entries
 _DELETE_BATCH = 100  # entries per script, so that others do not wait long
+_PARTIES = "customer", "counterparty"
 _CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 
 # Redis does not undo what a script did before an error. So this script checks the type of every
@@ -128,48 +124,38 @@ if is_erased then redis.call('DEL', KEYS[#KEYS]) end
 return {n_deleted, is_erased and 1 or 0}
 """
 
-# What an error of Redis means, by the code in its text.
+# What an error means. The client removes some codes from the front of the text, so words are listed
+# too.
 _REMEDIES = {
-    "OOM": "the server is out of memory. Raise maxmemory, or shorten the retention of the log",
-    "READONLY": "the server is a read-only replica. Use the URL of the primary",
-    "MASTERDOWN": "the server is a replica that has lost its primary. Use the URL of the primary",
-    "MISCONF": "the server cannot write to its disk. Free some space on the server",
-    "NOREPLICAS": "the server has too few replicas. Start them, or lower min-replicas-to-write",
-    "LOADING": "the server is loading its data. Wait until it has started",
-    "WRONGTYPE": "a key has another type than the store wrote. Delete it, or use another prefix",
-    "NOPERM": "the user lacks a permission. Allow it the commands and the keys of the prefix",
+    "OOM|maxmemory": "the server is out of memory. Raise maxmemory, or keep the log for fewer days",
+    "READONLY|read only replica": "the server is a read-only replica. Use the URL of the primary",
+    "MASTERDOWN|MASTER is down": "the server is a replica without a primary. Use the primary's URL",
+    "MISCONF|Errors writing": "the server cannot write to its disk. Free some space on the server",
+    "NOREPLICAS|good replicas": "the server has too few replicas. Start more replicas",
+    "LOADING|is loading": "the server is loading its data. Wait until it has started",
+    "WRONGTYPE|wrong kind": "a key has another type than expected. Delete it, or use another prefix",
+    "NOPERM|permissions": "the user lacks a permission. Allow it all commands on the prefix's keys",
 }
-_RECONNECT = ("READONLY", "MASTERDOWN")  # after a failover the same address may be a new server
+_SAFE_SETTINGS = (
+    ("appendonly", "yes", "a restart of Redis loses the writes since its last snapshot"),
+    ("maxmemory-policy", "noeviction", "Redis may evict beliefs when memory runs out"),
+)
 
 
 class RedisStore:
     """A client of one Redis server. It connects when it is first used."""
 
-    def __init__(
-        self,
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        *,
-        socket_path: str | None = None,
-        tls: bool = False,
-        prefix: str = "turncoat",
-    ) -> None:
-        """With `socket_path`, connect to a Unix socket instead of host and port."""
-        self._address = f"redis at {socket_path or f'{host}:{port}'}, db {db}"
+    def __init__(self, url: str, prefix: str = "turncoat") -> None:
+        """Take a URL without a password: that comes from the environment."""
+        self._address = url
         self._prefix = prefix.encode() + b":"
         self._log, self._log_by_time = self._prefix + b"log", self._prefix + b"log-by-time"
         self._closed, self._n_running, self._idle = False, 0, asyncio.Event()
-        options: dict[str, Any] = {"connection_class": Connection, "host": host, "port": port}
-        if socket_path is not None:
-            options = {"connection_class": UnixDomainSocketConnection, "path": socket_path}
-        elif tls:
-            options |= {"connection_class": SSLConnection, "ssl_check_hostname": True}
-        self._pool = BlockingConnectionPool(
-            **options,
+        tls: dict[str, Any] = {"ssl_check_hostname": True} if url.startswith("rediss") else {}
+        self._pool = BlockingConnectionPool.from_url(
+            url,
             max_connections=_N_CONNECTIONS,
             timeout=_TIMEOUT_S,
-            db=db,
             username=os.environ.get(USERNAME),
             password=os.environ.get(PASSWORD),
             socket_timeout=_TIMEOUT_S,
@@ -177,16 +163,14 @@ class RedisStore:
             # A write without a reply may have happened, so only the caller can decide to repeat it.
             retry=Retry(NoBackoff(), 0),
             protocol=2,
+            **tls,
         )
         self._client = Redis.from_pool(self._pool)
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """Return the records that exist, by key."""
-        if not keys:
-            await self._call()
-            return {}
-        values = await self._call("MGET", *map(self._record, keys))
+        values = await self._call("MGET", *map(self._record, keys)) if keys else []
         found = zip(keys, values, strict=True)
         return {key: _parse_record(value) for key, value in found if value is not None}
 
@@ -224,21 +208,19 @@ class RedisStore:
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest first."""
         found: list[LogEntry] = []
-        history, start = self._history(key), "+inf"
+        history, start, page = self._history(key), "+inf", min(max(limit, 10), _HISTORY_PAGE)
         while len(found) < limit:
-            page = history, start, "-inf", "WITHSCORES", "LIMIT", 0, _HISTORY_PAGE
-            flat = await self._call("ZREVRANGEBYSCORE", *page)
+            range_ = history, start, "-inf", "WITHSCORES", "LIMIT", 0, page
+            flat = await self._call("ZREVRANGEBYSCORE", *range_)
             entries = await self._read_entries(flat[::2])
             if gone := [id for id in flat[::2] if id not in entries]:  # somebody trimmed the log
                 await self._call("ZREM", history, *gone)
             found += [
                 entry
-                for entry in (_parse_entry(id, fields) for id, fields in entries.items())
-                if entry.time <= until
-                and transaction_id in (None, entry.transaction_id)
-                and entry.belief_updated >= belief_updated
+                for entry in itertools.starmap(_parse_entry, entries.items())
+                if matches(entry, until, transaction_id, belief_updated)
             ]
-            if len(flat) < 2 * _HISTORY_PAGE:
+            if len(flat) < 2 * page:
                 break
             start = f"({flat[-1].decode()}"
         return found[: max(limit, 0)]
@@ -305,31 +287,18 @@ class RedisStore:
         """Log `appendonly` and `maxmemory-policy`; warn if writes can be lost or keys evicted."""
         names = "appendonly", "appendfsync", "maxmemory", "maxmemory-policy"
         try:
-            pairs = [await self._call("CONFIG", "GET", name) for name in names]
-            found = {name: pair[1].decode() for name, pair in zip(names, pairs, strict=True)}
+            replies = [await self._call("CONFIG", "GET", name) for name in names]
+            found = {name: reply[1].decode() for name, reply in zip(names, replies, strict=True)}
         except (StoreError, IndexError) as problem:
-            _logger.warning(
-                "store (%s): appendonly and maxmemory-policy could not be checked (%s)",
-                self._address,
-                problem,
-            )
+            text = "store %s: appendonly and maxmemory-policy could not be checked (%s)"
+            _logger.warning(text, self._address, problem)
             return
         settings = ", ".join(f"{name}={value}" for name, value in found.items())
-        _logger.info("store (%s): %s", self._address, settings)
-        if found["appendonly"] != "yes":
-            _logger.warning(
-                "store (%s): appendonly is %s, so a restart of Redis loses the writes since its "
-                "last snapshot. Set appendonly yes",
-                self._address,
-                found["appendonly"],
-            )
-        if found["maxmemory-policy"] != "noeviction":
-            _logger.warning(
-                "store (%s): maxmemory-policy is %s, so Redis may evict beliefs when memory runs "
-                "out. Set maxmemory-policy noeviction",
-                self._address,
-                found["maxmemory-policy"],
-            )
+        _logger.info("store %s: %s", self._address, settings)
+        for name, wanted, loss in _SAFE_SETTINGS:
+            if found[name] != wanted:
+                text = "store %s: %s is %s, so %s. Set it to %s"
+                _logger.warning(text, self._address, name, found[name], loss, wanted)
 
     async def close(self) -> None:
         """Finish running operations and disconnect."""
@@ -341,34 +310,29 @@ class RedisStore:
 
     async def _run(self, script: str, keys: Sequence[bytes], args: Sequence[Any]) -> Any:
         """Run a script, by its digest if the server knows it."""
-        digest = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
         async with self._using():
-            try:
-                return await self._execute("EVALSHA", digest, len(keys), *keys, *args)
-            except NoScriptError:
-                return await self._execute("EVAL", script, len(keys), *keys, *args)
+            return await self._client.register_script(script)(keys, args)
 
     async def _call(self, *command: Any) -> Any:
         """Send a command."""
         async with self._using():
-            return await self._execute(*command) if command else None
+            return await self._execute(*command)
 
     @asynccontextmanager
     async def _using(self) -> AsyncIterator[None]:
         """Turn errors of the server and of the connection into a StoreError."""
         if self._closed:
-            raise StoreError(f"the store ({self._address}) is closed; open it again")
+            raise StoreError(f"the store {self._address} is closed; open it again")
         self._n_running += 1
         try:
             yield
         except (RedisError, OSError) as problem:
             text = str(problem).rstrip(".") or type(problem).__name__
-            # Inside a script older servers put the code in the middle of the text.
-            code = next((code for code in _REMEDIES if re.search(rf"\b{code}\b", text)), "")
-            remedy = _REMEDIES.get(code, "the request failed. Check that the server is up")
-            if code in _RECONNECT:
+            remedy = next((_REMEDIES[one] for one in _REMEDIES if re.search(one, text)), "")
+            if "replica" in remedy:  # after a failover the same address may be the new primary
                 await self._pool.disconnect(inuse_connections=False)
-            raise StoreError(f"the store ({self._address}): {remedy} ({text})") from problem
+            remedy = remedy or "the request failed. Check that the server is up"
+            raise StoreError(f"the store {self._address}: {remedy} ({text})") from problem
         finally:
             self._n_running -= 1
             self._idle.set()
@@ -388,44 +352,26 @@ def _parse_record(value: bytes) -> StoredRecord:
 
 def _entry_fields(entry: LogEntry) -> list[bytes]:
     """Return an entry as names and values of the stream's fields."""
-    (customer, customer_counter), *others = entry.parties
-    fields: dict[str, str | bytes] = {
-        "kind": entry.kind,
-        "transaction_id": entry.transaction_id,
-        "time": repr(float(entry.time)),
-        "written_at": repr(float(entry.written_at)),
-        "customer_key": customer,
-        "customer_counter": str(customer_counter),
-    }
-    for key, counter in others:
-        fields |= {"counterparty_key": key, "counterparty_counter": str(counter)}
-    fields |= {"belief_updated": str(int(entry.belief_updated)), "content": compress(entry.content)}
-    return [
-        text if isinstance(text, bytes) else text.encode()
-        for pair in fields.items()
-        for text in pair
-    ]
+    kind, transaction_id, time, written_at, parties, belief_updated, content, _ = entry
+    fields: dict[str, str | bytes] = {"kind": kind, "transaction_id": transaction_id}
+    fields |= {"time": repr(float(time)), "written_at": repr(float(written_at))}
+    for name, (key, counter) in zip(_PARTIES, parties, strict=False):
+        fields |= {f"{name}_key": key, f"{name}_counter": str(counter)}
+    fields |= {"belief_updated": str(int(belief_updated)), "content": compress(content)}
+    texts = itertools.chain.from_iterable(fields.items())
+    return [text if isinstance(text, bytes) else text.encode() for text in texts]
 
 
 def _parse_entry(id: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
-    """Return the entry with these fields; raise CorruptRecordError if a field is missing or wrong."""
+    """Return the entry with these fields; raise CorruptRecordError if it is damaged."""
     try:
         text = {name.decode(): fields[name].decode() for name in fields if name != b"content"}
-        parties = tuple(
-            (text[f"{party}_key"], int(text[f"{party}_counter"]))
-            for party in ("customer", "counterparty")
-            if party == "customer" or f"{party}_key" in text
-        )
-        return LogEntry(
-            text["kind"],
-            text["transaction_id"],
-            float(text["time"]),
-            float(text["written_at"]),
-            parties,
-            text["belief_updated"] == "1",
-            decompress(fields[b"content"]),
-            id.decode(),
-        )
+        named = [name for name in _PARTIES if f"{name}_key" in text]
+        parties = tuple((text[f"{name}_key"], int(text[f"{name}_counter"])) for name in named)
+        time, written_at = float(text["time"]), float(text["written_at"])
+        updated, content = text["belief_updated"] == "1", decompress(fields[b"content"])
+        id_, kind = text["transaction_id"], text["kind"]
+        return LogEntry(kind, id_, time, written_at, parties, updated, content, id.decode())
     except (KeyError, ValueError) as problem:
         raise CorruptRecordError(
             f"entry {id.decode()} of the Redis log is damaged ({problem}). Delete it with XDEL, or "

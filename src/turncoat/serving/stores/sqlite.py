@@ -58,6 +58,7 @@ _SCHEMA = (
     """CREATE INDEX log_by_counterparty ON log (counterparty_key, counterparty_counter)
         WHERE counterparty_key IS NOT NULL""",
     "CREATE INDEX log_by_time ON log (written_at)",
+    "CREATE TABLE write_check (id INTEGER PRIMARY KEY, content BLOB NOT NULL)",
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_VERSION}",
 )
@@ -84,6 +85,8 @@ _DELETE_PARTY = f"""DELETE FROM log WHERE entry IN (
     SELECT entry FROM {_PARTY_ENTRIES} ORDER BY counter, entry LIMIT :limit
 )"""
 
+_CHECK_WRITE = "INSERT OR REPLACE INTO write_check VALUES (1, zeroblob(65536))"
+
 _BUSY_TIMEOUT_S = 5.0  # for another process that holds the write lock
 _READ_TIMEOUT_S = 0.5  # for another process that recovers the file: the event loop waits
 _CHECKPOINT_TIMEOUT_S = 0.5  # for readers, while nobody else can write
@@ -104,7 +107,7 @@ _REMEDIES = {
     "SQLITE_BUSY": f"another process kept it locked for {_BUSY_TIMEOUT_S:g} seconds. Try again",
     "SQLITE_READONLY": "it is read-only. Allow this user to write the file and its folder",
     "SQLITE_CANTOPEN": "it cannot be opened. Check that its folder exists and is writable",
-    "SQLITE_IOERR": "the disk failed. Check the disk and the system log",
+    "SQLITE_IOERR": "reading or writing failed. Check the disk, its limits and the system log",
     "SQLITE_CORRUPT": "the file is damaged. Restore it from a backup",
     "SQLITE_NOTADB": "the file is damaged or not a SQLite file. It was not changed; restore it "
     "from a backup or choose another path",
@@ -187,8 +190,8 @@ class SQLiteStore:
         return newest if newest is None else float(newest)
 
     async def check_writable(self) -> None:
-        """Write the first page of the file."""
-        await self._run(self._writer.execute, f"PRAGMA user_version = {_VERSION}")
+        """Write 64 KB, about a small batch: a full disk often has room for a few bytes."""
+        await self._run(self._writer.execute, _CHECK_WRITE)
 
     async def log_durability(self) -> None:
         """Log what the `synchronous` setting guarantees."""
@@ -252,7 +255,7 @@ class _Connection:
             if _identify(path) != identity:
                 raise StoreError(
                     f"the store's file {path} was removed or replaced while in use. Stop every "
-                    "process that uses the store, restore it from a backup, and start again"
+                    "process that uses the store, put the file back, and start again"
                 )
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
@@ -320,12 +323,11 @@ class _Connection:
                 self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _BUSY_TIMEOUT_S)}")
 
     def close(self) -> None:
-        """Copy what can be copied from the write-ahead log into the file, and close it."""
+        """Copy the write-ahead log into the file as far as possible, and close it."""
+        with suppress(sqlite3.Error):  # for example a full disk: the -wal file keeps the data
+            self._db.execute("PRAGMA main.wal_checkpoint(PASSIVE)")
         with self._errors():
-            try:
-                self._db.execute("PRAGMA main.wal_checkpoint(PASSIVE)")
-            finally:
-                self._db.close()
+            self._db.close()
 
     def _check_schema(self, create: bool) -> None:
         """Check that the file is a store of this version; create the tables in an empty file."""
@@ -335,21 +337,12 @@ class _Connection:
                     for statement in _SCHEMA:
                         self._db.execute(statement)
         if self._pragma("application_id") != _APPLICATION_ID:
-            raise StoreError(
-                f"the file {self._path} is not a Turncoat store. It was not changed; choose "
-                "another path"
-            )
-        version = self._pragma("user_version")
-        if version < _VERSION:
+            raise StoreError(f"the file {self._path} is not a Turncoat store. Choose another path")
+        if (version := self._pragma("user_version")) != _VERSION:
+            remedy = "It was not changed; fill a new store at another path with `turncoat replay`"
             raise StoreError(
                 f"the store {self._path} has version {version}; this Turncoat reads version "
-                f"{_VERSION}. It was not changed; choose another path and fill a new store with "
-                "`turncoat replay`"
-            )
-        if version > _VERSION:
-            raise StoreError(
-                f"the store {self._path} has version {version}; this Turncoat reads version "
-                f"{_VERSION}. Upgrade Turncoat"
+                f"{_VERSION}. {remedy if version < _VERSION else 'Upgrade Turncoat'}"
             )
 
     def _is_empty(self) -> bool:

@@ -19,14 +19,13 @@ from tests.reference.enumeration import (
 )
 from tests.reference.enumeration import log as log0
 from tests.reference.problems import Problem, random_factors, random_problem, stack
+from tests.scoring.detectors import EVERY, customers_split, data_of, detector, log_terms
 from turncoat import Anchors, BaumWelchHMM, ConfigError, DataError, Detector, VariationalHMM
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
 from turncoat.scoring import DetectorState
-
-from .cases import EVERY, customers_split, data_of, detector, log_terms
 
 TINY = Schema(
     customer="who", time="at", continuous=("x",), categorical=("g",), label="fraud", id="id"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,51 +13,29 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LogisticRegression
 
-from tests.features.cases import SHOP, Data, of_frame, shop_frame
+from tests.features.cases import of_frame
+from tests.scoring.detectors import (
+    SCORED,
+    classifier,
+    plain_detector,
+    ranked_detector,
+    replay_scores,
+    scored_shop,
+    time_split,
+)
+from tests.scoring.simulated import draw_rows, fit_lines
 from turncoat import ConfigError, DataError, Detector, load
-from turncoat.features import Features
 from turncoat.scoring import DetectorState, Regimes
 from turncoat.scoring.rankers import RegimeRanker, build_ranker_matrix
 
-from .cases import model_of, replayed, time_split
-
-CHANCES = ((-3.0, 0.5), (-1.0, 2.0), (0.5, 1.0))  # intercept and slope of each regime
-
-
-def drawn(
-    n_rows: int, seed: int, n_states: int = 3, softness: float = 0.3
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, beliefs and labels of a world in which the lines are those above."""
-    rng = np.random.default_rng(seed)
-    scores = rng.normal(5.0, 3.0, n_rows)
-    belief = rng.dirichlet(np.full(n_states, softness), n_rows)
-    lines = np.array(CHANCES[:n_states])
-    state = (rng.random(n_rows)[:, None] > belief.cumsum(axis=1)).sum(axis=1).clip(0, n_states - 1)
-    z = (scores - 5.0) / 3.0
-    labels = rng.random(n_rows) < expit(lines[state, 0] + lines[state, 1] * z)
-    return scores, belief, labels.astype(np.int8)
-
-
-def fitted(
-    scores: np.ndarray,
-    belief: np.ndarray,
-    labels: np.ndarray,
-    shrinkage: float = 10.0,
-    **settings: Any,
-) -> RegimeRanker:
-    """With every row a customer of its own."""
-    return RegimeRanker.fit(
-        scores, belief, labels, np.arange(len(labels) + 1), shrinkage, **settings
-    )
-
 
 def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
-    scores, belief, labels = drawn(800, 0)
+    scores, belief, labels = draw_rows(800, 0)
     offsets = np.arange(len(labels) + 1)
     regimes = Regimes.measure(
         belief, labels, offsets, np.ones(3), part="calibration", mode="filtered", in_sample=False
     )
-    ranked = fitted(scores, belief, labels, shrinkage=0.0, with_slopes=False)
+    ranked = fit_lines(scores, belief, labels, shrinkage=0.0, with_slopes=False)
     np.testing.assert_allclose(expit(ranked.intercepts), regimes.rates, rtol=1e-8)
     assert (ranked.slopes == 0).all()
     for other in (scores, scores * 0.0, scores + 1e6):
@@ -71,9 +47,9 @@ def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e5])
 def test_with_one_regime_it_is_platt_scaling(scale: float) -> None:
-    scores, belief, labels = drawn(600, 1)
+    scores, belief, labels = draw_rows(600, 1)
     scores = scores * scale - 7 * scale
-    ranked = fitted(scores, np.ones((600, 1)), labels, shrinkage=0.0)
+    ranked = fit_lines(scores, np.ones((600, 1)), labels, shrinkage=0.0)
     z = ((scores - scores.mean()) / scores.std())[:, None]
     platt = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(z, labels)
     probability, _ = ranked.predict(scores, np.ones((600, 1)))
@@ -82,10 +58,10 @@ def test_with_one_regime_it_is_platt_scaling(scale: float) -> None:
 
 
 def test_strong_shrinkage_gives_one_line_for_all() -> None:
-    scores, belief, labels = drawn(900, 2)
-    apart = fitted(scores, belief, labels, shrinkage=0.0)
-    common = fitted(scores, belief, labels, shrinkage=1e9)
-    platt = fitted(scores, np.ones((900, 1)), labels, shrinkage=0.0)
+    scores, belief, labels = draw_rows(900, 2)
+    apart = fit_lines(scores, belief, labels, shrinkage=0.0)
+    common = fit_lines(scores, belief, labels, shrinkage=1e9)
+    platt = fit_lines(scores, np.ones((900, 1)), labels, shrinkage=0.0)
     assert np.ptp(apart.intercepts) > 1
     assert np.ptp(common.intercepts) < 1e-5
     assert np.ptp(common.slopes) < 1e-5
@@ -98,7 +74,7 @@ def test_strong_shrinkage_gives_one_line_for_all() -> None:
     )  # what looks like customers' likeness by chance widens, and never narrows
     assert ratio.max() < 1.3
     spreads = [
-        np.ptp(fitted(scores, belief, labels, shrinkage=s).intercepts)
+        np.ptp(fit_lines(scores, belief, labels, shrinkage=s).intercepts)
         for s in (0.0, 1.0, 10.0, 100.0, 1e4)
     ]
     assert (np.diff(spreads) < 0).all()
@@ -121,8 +97,8 @@ def objective(
 @pytest.mark.parametrize("shrinkage", [0.1, 10.0, 1000.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_solution_is_the_optimum_of_a_convex_loss(shrinkage: float, seed: int) -> None:
-    scores, belief, labels = drawn(400, 10 + seed)
-    ranked = fitted(scores, belief, labels, shrinkage)
+    scores, belief, labels = draw_rows(400, 10 + seed)
+    ranked = fit_lines(scores, belief, labels, shrinkage)
     z = (scores - ranked.centre) / ranked.spread
     at = np.stack([ranked.intercepts, ranked.slopes], axis=1).ravel()
     arguments = (z, belief, labels, shrinkage)
@@ -143,14 +119,16 @@ def test_the_solution_is_the_optimum_of_a_convex_loss(shrinkage: float, seed: in
 
 
 def test_in_sample_the_mean_probability_is_the_fraud_rate_without_shrinkage() -> None:
-    scores, belief, labels = drawn(700, 3)
-    probability, _ = fitted(scores, belief, labels, shrinkage=0.0).predict(scores, belief)
+    scores, belief, labels = draw_rows(700, 3)
+    probability, _ = fit_lines(scores, belief, labels, shrinkage=0.0).predict(scores, belief)
     assert probability.mean() == pytest.approx(labels.mean(), abs=1e-8)
 
 
 def test_variances_are_positive_and_shrink_with_data() -> None:
-    at, belief, _ = drawn(50, 99)
-    variances = [fitted(*drawn(n, 4)).predict(at, belief)[1] for n in (500, 2000, 8000, 32000)]
+    at, belief, _ = draw_rows(50, 99)
+    variances = [
+        fit_lines(*draw_rows(n, 4)).predict(at, belief)[1] for n in (500, 2000, 8000, 32000)
+    ]
     assert all((variance > 0).all() for variance in variances)
     ratios = np.array(variances)[:-1] / np.array(variances)[1:]
     assert (np.median(ratios, axis=1) > 2.5).all()
@@ -162,7 +140,7 @@ def test_variances_are_those_of_repeated_fits(shrinkage: float) -> None:
     """Never below half of what 150 samples show, nor far above it, whether the regimes' lines are apart or one."""
     at, belief = np.linspace(0, 10, 6), np.array([[0.4, 0.3, 0.3]] * 6)
     fits = [
-        fitted(*drawn(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief)
+        fit_lines(*draw_rows(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief)
         for r in range(150)
     ]
     shown = np.var([probability for probability, _ in fits], axis=0)
@@ -180,10 +158,11 @@ def test_customers_whose_rows_are_alike_count_against_the_variance() -> None:
     alike, apart = [], []
     for r in range(120):
         whole = [
-            np.repeat(part, n_each, axis=0) for part in drawn(n_customers, 5000 + r, softness=0.1)
+            np.repeat(part, n_each, axis=0)
+            for part in draw_rows(n_customers, 5000 + r, softness=0.1)
         ]
         alike.append(RegimeRanker.fit(*whole, offsets).predict(at, belief))
-        apart.append(fitted(*whole).predict(at, belief))
+        apart.append(fit_lines(*whole).predict(at, belief))
     shown = np.var([probability for probability, _ in alike], axis=0)
     claimed, naive = (
         np.mean([variance for _, variance in fits], axis=0) for fits in (alike, apart)
@@ -201,86 +180,33 @@ def test_perfect_rankers_and_empty_or_pure_regimes_stay_finite(shrinkage: float)
     belief[np.arange(200), rng.integers(0, 2, 200)] = 1.0  # regime 2 is empty
     belief[labels == 0, 3] = 1e-9  # and regime 3 has a trace of genuine ones
     for scores in (labels * 1.0, rng.normal(size=200), np.zeros(200), labels * 1e12):
-        ranked = fitted(scores, belief, labels.astype(np.int8), shrinkage)
+        ranked = fit_lines(scores, belief, labels.astype(np.int8), shrinkage)
         probability, variance = ranked.predict(scores, rng.dirichlet(np.ones(4), 200))
         assert np.isfinite(ranked.covariance).all()
         assert ((probability >= 0) & (probability <= 1)).all()
         assert np.isfinite(variance).all()
         assert (variance >= 0).all()
-    perfect = fitted(labels * 1.0, belief, labels.astype(np.int8), shrinkage)
+    perfect = fit_lines(labels * 1.0, belief, labels.astype(np.int8), shrinkage)
     inside = belief[:, :2] / belief[:, :2].sum(axis=1, keepdims=True)
     probability, _ = perfect.predict(labels * 1.0, np.hstack([inside, np.zeros((200, 2))]))
     assert probability[labels].min() > 0.9 > 0.1 > probability[~labels].max()
 
 
 def test_scores_or_labels_that_will_not_do() -> None:
-    scores, belief, labels = drawn(100, 0)
+    scores, belief, labels = draw_rows(100, 0)
     for wrong in (np.nan, np.inf):
         holed = scores.copy()
         holed[7] = wrong
         with pytest.raises(DataError, match="missing or infinite on row 7"):
-            fitted(holed, belief, labels)
+            fit_lines(holed, belief, labels)
         with pytest.raises(DataError, match="missing or infinite on row 7"):
-            fitted(scores, belief, labels).predict(holed, belief)
+            fit_lines(scores, belief, labels).predict(holed, belief)
     for one in (0, 1):
         with pytest.raises(DataError, match=f"all calibration labels are {one}"):
-            fitted(scores, belief, np.full(100, one, np.int8))
+            fit_lines(scores, belief, np.full(100, one, np.int8))
 
 
 # --------------------------------------------------------------------------------------------- in a detector
-
-SCORED = replace(SHOP, continuous=("paid", "age", "mine"), name="scored shop")
-
-
-@cache
-def scored_shop() -> Data:
-    """The invented shop with a column of somebody's own scores, which know something."""
-    frame = shop_frame(700, 3)
-    rng = np.random.default_rng(5)
-    return of_frame(
-        frame.with_columns(mine=pl.Series(rng.normal(size=700) + 2.0 * frame["fraud"].to_numpy())),
-        SCORED,
-    )
-
-
-@cache
-def plain_detector(precision: str = "float64") -> Detector:
-    transactions = scored_shop().transactions
-    return Detector(Features(min_count=4), model_of("expected-log", precision=precision)).fit(
-        transactions, time_split(transactions)
-    )
-
-
-@cache
-def classifier(early: bool = False) -> Any:
-    transactions = scored_shop().transactions
-    split = time_split(transactions)
-    panel = plain_detector().features_.transform(transactions)
-    columns = build_ranker_matrix(panel.continuous, panel.categorical)
-    settings: dict[str, Any] = {
-        "n_estimators": 25,
-        "max_depth": 3,
-        "n_jobs": 1,
-        "random_state": 0,
-        "eval_metric": "logloss",
-    }
-    if early:
-        settings |= {"early_stopping_rounds": 2, "n_estimators": 200, "learning_rate": 1.0}
-    model = xgboost.XGBClassifier(**settings)
-    held = [(columns[split.selection], transactions.labels[split.selection])] if early else None
-    return model.fit(
-        columns[split.fit], transactions.labels[split.fit], eval_set=held, verbose=False
-    )
-
-
-@cache
-def ranked_detector(ranker: str) -> Detector:
-    given = {"column": "mine", "xgboost": None, "booster": None, "early": None}[ranker]
-    if given is None:
-        model = classifier(ranker == "early")
-        given = model.get_booster() if ranker == "booster" else model
-    transactions = scored_shop().transactions
-    return plain_detector().add_ranker(given, transactions, time_split(transactions))
 
 
 RANKERS = pytest.mark.parametrize("ranker", ["column", "xgboost", "booster", "early"])
@@ -289,7 +215,7 @@ RANKERS = pytest.mark.parametrize("ranker", ["column", "xgboost", "booster", "ea
 @RANKERS
 def test_a_ranked_detector_scores_live_as_in_batch(ranker: str) -> None:
     made, data = ranked_detector(ranker), scored_shop()
-    whole, live = made.score(data.transactions), replayed(made, data)
+    whole, live = made.score(data.transactions), replay_scores(made, data)
     np.testing.assert_allclose([score.probability for score in live], whole.probability, atol=1e-9)
     np.testing.assert_allclose(
         [score.interval for score in live], np.transpose(whole.interval()), atol=1e-6
@@ -327,7 +253,7 @@ def test_the_scores_are_those_of_the_regime_ranker(ranker: str, mode: str) -> No
         columns = build_ranker_matrix(panel.continuous, panel.categorical)
         external = classifier(ranker == "early").predict(columns, output_margin=True).astype(float)
     scores = made.score(transactions, mode=mode)
-    by_hand = fitted(
+    by_hand = fit_lines(
         external[split.calibration],
         scores.belief[split.calibration],
         transactions.labels[split.calibration],

@@ -12,11 +12,16 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from tests.scoring.detectors import (
+    QUICK,
+    data_of,
+    detector,
+    neural,
+    plain_detector,
+    ranked_detector,
+    time_split,
+)
 from turncoat import Detector, load
-
-from .cases import QUICK, data_of, detector, time_split
-from .test_neural import neural
-from .test_ranker import plain_detector, ranked_detector
 
 CASES: dict[str, dict[str, Any]] = {
     "point": {"kind": "point"},

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+import polars as pl
+import xgboost
 from scipy.special import logsumexp
 
-from tests.features.cases import Data, Due, at_once, handbook, ieee, shop
+from tests.features.cases import (
+    SHOP,
+    Data,
+    Due,
+    at_once,
+    handbook,
+    ieee,
+    of_frame,
+    shop,
+    shop_frame,
+)
 from tests.reference.bridge import factors_of
 from tests.reference.enumeration import Array, log, log_emissions
 from turncoat import BaumWelchHMM, Detector, VariationalHMM
@@ -18,7 +30,10 @@ from turncoat.data.categories import normalize_category
 from turncoat.data.splits import Split, split_by_customer, split_by_time
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
+from turncoat.models.neural.encoder import Encoder
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import DetectorState, Score
+from turncoat.scoring.rankers import build_ranker_matrix
 
 QUICK: dict[str, Any] = {"n_restarts": 1, "max_iter": 8, "n_threads": 1}
 EVERY = 10**9  # reasons
@@ -113,7 +128,7 @@ class Service:
         return score
 
 
-def replayed(
+def replay_scores(
     made: Detector, data: Data, n_reasons: int = 3, change: Callable[[Any], Any] = dict
 ) -> list[Score]:
     """The score of every transaction as a live service finds it, customers interleaved; in the order of `transactions`."""
@@ -156,3 +171,78 @@ def forward(log_initial: Array, log_transition: Array, log_emission: Array) -> A
         last = found[-1] - logsumexp(found[-1])
         found.append(logsumexp(last[:, None] + log_transition, axis=0) + row)
     return np.array([row - logsumexp(row) for row in found])
+
+
+SCORED = replace(SHOP, continuous=("paid", "age", "mine"), name="scored shop")
+
+
+@cache
+def scored_shop() -> Data:
+    """The invented shop with a column of somebody's own scores, which know something."""
+    frame = shop_frame(700, 3)
+    rng = np.random.default_rng(5)
+    return of_frame(
+        frame.with_columns(mine=pl.Series(rng.normal(size=700) + 2.0 * frame["fraud"].to_numpy())),
+        SCORED,
+    )
+
+
+@cache
+def plain_detector(precision: str = "float64") -> Detector:
+    transactions = scored_shop().transactions
+    return Detector(Features(min_count=4), model_of("expected-log", precision=precision)).fit(
+        transactions, time_split(transactions)
+    )
+
+
+@cache
+def classifier(early: bool = False) -> Any:
+    transactions = scored_shop().transactions
+    split = time_split(transactions)
+    panel = plain_detector().features_.transform(transactions)
+    columns = build_ranker_matrix(panel.continuous, panel.categorical)
+    settings: dict[str, Any] = {
+        "n_estimators": 25,
+        "max_depth": 3,
+        "n_jobs": 1,
+        "random_state": 0,
+        "eval_metric": "logloss",
+    }
+    if early:
+        settings |= {"early_stopping_rounds": 2, "n_estimators": 200, "learning_rate": 1.0}
+    model = xgboost.XGBClassifier(**settings)
+    held = [(columns[split.selection], transactions.labels[split.selection])] if early else None
+    return model.fit(
+        columns[split.fit], transactions.labels[split.fit], eval_set=held, verbose=False
+    )
+
+
+@cache
+def ranked_detector(ranker: str) -> Detector:
+    given = {"column": "mine", "xgboost": None, "booster": None, "early": None}[ranker]
+    if given is None:
+        model = classifier(ranker == "early")
+        given = model.get_booster() if ranker == "booster" else model
+    transactions = scored_shop().transactions
+    return plain_detector().add_ranker(given, transactions, time_split(transactions))
+
+
+TINY = {
+    "encoder": Encoder(latent_dim=4, hidden_dim=12, max_epochs=3, device="cpu"),
+    "n_restarts": 1,
+    "max_iter": 8,
+    "n_threads": 1,
+    "progress": False,
+}
+
+
+@cache
+def neural(supervision: str = "none", temperature: float | str = 2.0) -> tuple[Detector, Data]:
+    data = data_of("shop")
+    made = Detector(
+        Features(min_count=4),
+        NeuralVariationalHMM(3, **TINY),
+        supervision=supervision,
+        temperature=temperature,
+    )
+    return made.fit(data.transactions, time_split(data.transactions)), data

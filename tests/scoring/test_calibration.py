@@ -15,6 +15,17 @@ from scipy.optimize import minimize
 from scipy.special import log_expit
 from scipy.stats import beta
 
+from tests.scoring.bundles import params_file, rewrite, rewrite_arrays
+from tests.scoring.detectors import data_of, detector, plain_detector, ranked_detector, scored_shop
+from tests.scoring.simulated import (
+    LENGTH,
+    draw_rows,
+    fit_lines,
+    measure_regimes,
+    random_case,
+    true_rates,
+    world,
+)
 from turncoat import BundleError, ConfigError, DataError, Detector, NotFittedError, load
 from turncoat.scoring import Regimes
 from turncoat.scoring.bundle import (
@@ -27,11 +38,6 @@ from turncoat.scoring.bundle import (
 from turncoat.scoring.calibration import UNSAVED
 from turncoat.scoring.scores import compute_beta_interval
 
-from .cases import data_of, detector
-from .test_bundle import params_file, rewrite, rewrite_arrays
-from .test_ranker import drawn, fitted, plain_detector, ranked_detector, scored_shop
-from .test_regimes import LENGTH, measured, random_case, true_rates, world
-
 METADATA = CalibrationMetadata(created=1.7e9, n_rows=200, n_frauds=20, keep=1.0)
 
 
@@ -42,7 +48,7 @@ def save(folder: Path, made: Detector, metadata: CalibrationMetadata = METADATA)
 def apart(n_rows: tuple[int, int], n_frauds: tuple[int, int]) -> Regimes:
     """Two regimes, each row surely in one of them and a customer of its own."""
     labels = np.concatenate([np.arange(n) < f for n, f in zip(n_rows, n_frauds, strict=True)])
-    return measured(np.repeat(np.eye(2), n_rows, axis=0), labels)
+    return measure_regimes(np.repeat(np.eye(2), n_rows, axis=0), labels)
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.4, 0.0])
@@ -60,8 +66,8 @@ def test_independent_rows_update_a_beta_posterior_in_closed_form(keep: float) ->
 def test_sources_are_weighed_by_their_evidence_not_by_their_rows() -> None:
     """Ten thousand rows of twenty customers who each have one label throughout say as much as twenty rows."""
     labels = np.repeat(np.arange(20) < 10, 500)
-    alike = measured(np.ones((10_000, 1)), labels, np.full(20, 500))
-    sure = measured(np.ones((200, 1)), np.arange(200) < 2)
+    alike = measure_regimes(np.ones((10_000, 1)), labels, np.full(20, 500))
+    sure = measure_regimes(np.ones((200, 1)), np.arange(200) < 2)
     updated = sure.update(alike)
     a, b = updated.posterior
     np.testing.assert_allclose(a, sure.posterior[0] + alike.posterior[0] - 0.5)
@@ -76,14 +82,17 @@ def test_sources_are_weighed_by_their_evidence_not_by_their_rows() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_two_halves_are_the_whole(seed: int) -> None:
     probs, labels, lengths = random_case(seed, n_rows=4000)
-    old, rows = measured(*random_case(99)), np.cumsum(lengths)
+    old, rows = measure_regimes(*random_case(99)), np.cumsum(lengths)
     half = len(lengths) // 2
     middle = rows[half - 1]
     first, second = (
-        measured(probs[:middle], labels[:middle], lengths[:half]),
-        measured(probs[middle:], labels[middle:], lengths[half:]),
+        measure_regimes(probs[:middle], labels[:middle], lengths[:half]),
+        measure_regimes(probs[middle:], labels[middle:], lengths[half:]),
     )
-    twice, once = old.update(first).update(second), old.update(measured(probs, labels, lengths))
+    twice, once = (
+        old.update(first).update(second),
+        old.update(measure_regimes(probs, labels, lengths)),
+    )
     np.testing.assert_allclose(twice.mass, once.mass)
     np.testing.assert_allclose(twice.evidence, once.evidence, rtol=0.1)
     np.testing.assert_allclose(twice.mean_rates, once.mean_rates, rtol=0.05, atol=0.005)
@@ -97,9 +106,9 @@ def test_two_halves_are_the_whole(seed: int) -> None:
 @pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
 def test_a_fraud_rate_that_doubled_is_found(keep: float) -> None:
     beliefs, labels, _ = world(3000, None, seed=1)
-    old = measured(beliefs, labels, np.full(3000, LENGTH))
+    old = measure_regimes(beliefs, labels, np.full(3000, LENGTH))
     more = np.random.default_rng(0).random(len(labels)) < (true_rates() * 2 * beliefs).sum(axis=1)
-    new = measured(beliefs, more, np.full(3000, LENGTH))
+    new = measure_regimes(beliefs, more, np.full(3000, LENGTH))
     updated = old.update(new, keep)
     if keep == 0.0:
         np.testing.assert_array_equal(updated.mean_rates, new.mean_rates)
@@ -125,7 +134,7 @@ def test_updated_intervals_cover_the_truth(concentration: float | None) -> None:
         start = r * n_customers * LENGTH
         middle, end = start + sizes[0] * LENGTH, start + n_customers * LENGTH
         old, new = (
-            measured(beliefs[a:b], labels[a:b], np.full(n, LENGTH))
+            measure_regimes(beliefs[a:b], labels[a:b], np.full(n, LENGTH))
             for a, b, n in ((start, middle, sizes[0]), (middle, end, sizes[1]))
         )
         updated = old.update(new)
@@ -136,7 +145,7 @@ def test_updated_intervals_cover_the_truth(concentration: float | None) -> None:
 
 
 def test_errors_that_go_together_still_do_and_the_rest_stays() -> None:
-    old, new = (measured(*random_case(seed, n_rows=900)) for seed in (3, 4))
+    old, new = (measure_regimes(*random_case(seed, n_rows=900)) for seed in (3, 4))
     updated = old.update(new, 0.7)
     low, high = (
         np.minimum(old.correlation, new.correlation),
@@ -157,7 +166,10 @@ def test_errors_that_go_together_still_do_and_the_rest_stays() -> None:
 
 def test_a_regime_that_is_new_or_no_longer_seen_keeps_what_is_known_of_it() -> None:
     first, second = np.repeat(np.eye(2)[:1], 50, axis=0), np.repeat(np.eye(2)[1:], 30, axis=0)
-    old, new = measured(first, np.arange(50) < 5), measured(second, np.arange(30) < 15)
+    old, new = (
+        measure_regimes(first, np.arange(50) < 5),
+        measure_regimes(second, np.arange(30) < 15),
+    )
     updated = old.update(new)
     np.testing.assert_allclose(updated.rates, [0.1, 0.5])
     np.testing.assert_allclose(updated.evidence, [50, 30])
@@ -172,7 +184,7 @@ def test_updates_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ConfigError, match="keep is"):
             old.update(old, keep)
     with pytest.raises(DataError, match="2 filtered regimes cannot be updated with 1 filtered"):
-        old.update(measured(np.ones((5, 1)), np.zeros(5)))
+        old.update(measure_regimes(np.ones((5, 1)), np.zeros(5)))
     with pytest.raises(DataError, match="2 smoothed"):
         old.update(replace(old, mode="smoothed"))
 
@@ -181,8 +193,8 @@ def test_updates_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_ranker_that_learns_nothing_new_stays_as_it_is() -> None:
-    old = fitted(*drawn(900, 1))
-    scores, belief, labels = drawn(50, 2)
+    old = fit_lines(*draw_rows(900, 1))
+    scores, belief, labels = draw_rows(50, 2)
     same = old.update(scores, belief * 0.0, labels, np.arange(51))
     for name in ("centre", "spread", "intercepts", "slopes"):
         np.testing.assert_allclose(getattr(same, name), getattr(old, name), atol=1e-9)
@@ -191,8 +203,8 @@ def test_a_ranker_that_learns_nothing_new_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("keep", [1.0, 0.3])
 def test_the_updated_lines_are_the_most_likely_ones_given_a_gaussian_prior(keep: float) -> None:
-    old = fitted(*drawn(500, 1))
-    scores, belief, labels = drawn(400, 2)
+    old = fit_lines(*draw_rows(500, 1))
+    scores, belief, labels = draw_rows(400, 2)
     new = old.update(scores, belief, labels, np.arange(401), keep)
     known = np.stack([old.intercepts, old.slopes], axis=1).ravel()
     precision, z = np.linalg.inv(old.covariance / keep), (scores - old.centre) / old.spread
@@ -210,10 +222,12 @@ def test_the_updated_lines_are_the_most_likely_ones_given_a_gaussian_prior(keep:
 
 
 def test_an_update_is_about_a_fit_to_all_rows() -> None:
-    one, two = drawn(3000, 1), drawn(3000, 2)
-    whole = fitted(*(np.concatenate(parts) for parts in zip(one, two, strict=True)), shrinkage=0.0)
-    updated = fitted(*one, shrinkage=0.0).update(*two, np.arange(3001))
-    at, belief, _ = drawn(200, 3)
+    one, two = draw_rows(3000, 1), draw_rows(3000, 2)
+    whole = fit_lines(
+        *(np.concatenate(parts) for parts in zip(one, two, strict=True)), shrinkage=0.0
+    )
+    updated = fit_lines(*one, shrinkage=0.0).update(*two, np.arange(3001))
+    at, belief, _ = draw_rows(200, 3)
     np.testing.assert_allclose(
         updated.predict(at, belief)[0], whole.predict(at, belief)[0], atol=0.01
     )
@@ -222,19 +236,19 @@ def test_an_update_is_about_a_fit_to_all_rows() -> None:
 
 
 def test_with_little_kept_it_is_a_fit_to_the_new_rows() -> None:
-    one, two = drawn(2000, 1), drawn(5000, 2)
+    one, two = draw_rows(2000, 1), draw_rows(5000, 2)
     flipped = (two[0], two[1], 1 - two[2])
-    forgot = fitted(*one, shrinkage=0.0).update(*flipped, np.arange(5001), keep=0.0)
-    fresh = fitted(*flipped, shrinkage=0.0)
-    at, belief, _ = drawn(200, 3)
+    forgot = fit_lines(*one, shrinkage=0.0).update(*flipped, np.arange(5001), keep=0.0)
+    fresh = fit_lines(*flipped, shrinkage=0.0)
+    at, belief, _ = draw_rows(200, 3)
     np.testing.assert_allclose(
         forgot.predict(at, belief)[0], fresh.predict(at, belief)[0], atol=0.02
     )
 
 
 def test_customers_that_are_alike_count_against_an_update() -> None:
-    old = fitted(*drawn(600, 1))
-    alike = [np.repeat(part, 15, axis=0) for part in drawn(60, 2)]
+    old = fit_lines(*draw_rows(600, 1))
+    alike = [np.repeat(part, 15, axis=0) for part in draw_rows(60, 2)]
     together, single = (
         old.update(*alike, offsets) for offsets in (np.arange(0, 901, 15), np.arange(901))
     )
@@ -244,8 +258,8 @@ def test_customers_that_are_alike_count_against_an_update() -> None:
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("keep", [0.0, 1.0])
 def test_labels_of_one_kind_leave_finite_lines(label: int, keep: float) -> None:
-    old = fitted(*drawn(900, 1))
-    scores, belief, labels = drawn(300, 2)
+    old = fit_lines(*draw_rows(900, 1))
+    scores, belief, labels = draw_rows(300, 2)
     new = old.update(scores, belief, np.full_like(labels, label), np.arange(301), keep)
     assert np.isfinite(new.covariance).all()
     probability, variance = new.predict(scores, belief)
@@ -254,8 +268,8 @@ def test_labels_of_one_kind_leave_finite_lines(label: int, keep: float) -> None:
 
 
 def test_a_ranker_without_slopes_is_updated_without() -> None:
-    old = fitted(*drawn(900, 1), shrinkage=0.0, with_slopes=False)
-    scores, belief, labels = drawn(300, 2)
+    old = fit_lines(*draw_rows(900, 1), shrinkage=0.0, with_slopes=False)
+    scores, belief, labels = draw_rows(300, 2)
     new = old.update(scores, belief, labels, np.arange(301))
     assert (new.slopes == 0).all()
     assert not new.covariance[1::2].any()
@@ -263,8 +277,8 @@ def test_a_ranker_without_slopes_is_updated_without() -> None:
 
 
 def test_ranker_updates_that_do_not_fit_are_refused() -> None:
-    old = fitted(*drawn(900, 1))
-    scores, belief, labels = drawn(30, 2)
+    old = fit_lines(*draw_rows(900, 1))
+    scores, belief, labels = draw_rows(30, 2)
     with pytest.raises(DataError, match="no labelled transaction"):
         old.update(scores[:0], belief[:0], labels[:0], np.array([0]))
     for wrong in ((scores[:9], belief), (scores, belief[:, :2]), (scores, belief[:9])):
@@ -662,8 +676,8 @@ def test_a_fresh_fit_is_number_0_again() -> None:
 
 
 def test_regime_rankers_are_not_changed_in_place() -> None:
-    old = fitted(*drawn(900, 1))
+    old = fit_lines(*draw_rows(900, 1))
     before = old.intercepts.copy(), old.covariance.copy()
-    old.update(*drawn(300, 2), np.arange(301))
+    old.update(*draw_rows(300, 2), np.arange(301))
     np.testing.assert_array_equal(old.intercepts, before[0])
     np.testing.assert_array_equal(old.covariance, before[1])

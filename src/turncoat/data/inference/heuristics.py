@@ -1,0 +1,283 @@
+"""What a column's name and a sample of its values suggest about its meaning."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from turncoat.data.schema import TIME_UNITS
+from turncoat.data.sources import NOT_A_NUMBER
+
+# Words in column names, the most significant first.
+_WORDS = {
+    "label": "fraud fraudulent chargeback label target class scam",
+    "fraud": "fraud chargeback label scam",
+    "prediction": "flagged predicted score rule",
+    "time": "timestamp datetime time date dt ts epoch unix occurred created step when",
+    "clock": "timestamp datetime time date epoch unix seconds days",  # of a copy of the time
+    "other_time": "birth dob expiry expires opened updated registered signup settled label valid",
+    "id": "id uuid guid number num nr no key ref reference hash",
+    "event": "transaction trans txn tx trx event payment order record row",
+    "customer": "customer client cardholder user account acct card cc pan iban sender payer orig "
+    "originator buyer member holder entity",
+    "counterparty": "terminal merchant shop store seller vendor payee dest beneficiary recipient "
+    "receiver counterparty",
+    # Attributes of a customer or merchant, which do not identify one.
+    "attribute": "type brand country city state zip category cat mcc age balance limit score count "
+    "amount amt days since agent lat long lon gender job present risk email phone device currency",
+    "amount": "amount amt price total sum value",
+    "not_amount": "balance count mean avg average max min limit ratio old new id fee tax",
+    "tracked": "device email mail address addr city country state zip region location product "
+    "category merchant terminal shop store mcc browser ip phone os channel currency",
+    "code": "id code zip postcode mcc type category class number num nr",
+    "duration": "since of diff delta lag elapsed",  # times between events
+}
+WORDS = {kind: tuple(words.split()) for kind, words in _WORDS.items()}
+_KNOWN_WORDS = {word for words in WORDS.values() for word in words}
+_BINARY = {"0", "1", "0.0", "1.0", "true", "false"}
+
+TIME_OF_DAY = r"^\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$"
+_YEAR_FIRST = r"^\s*\d{4}[-/]"
+_DATE = re.compile(r"(\d{1,2})([/.\- ])(\d{1,2}|[A-Za-z]{3,9})\2(\d{4}|\d{2})(.*)")
+_CLOCK = re.compile(r"(,? +|T)(\d{1,2}):\d{2}(:\d{2})?(\.\d+)?( ?)([AaPp][Mm])?")
+_EPOCHS = (("s", 1e8, 1e10), ("ms", 1e11, 1e13), ("us", 1e14, 1e16), ("ns", 1e17, 1e19))
+_UNIT_WORDS = {"step": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "ms": "ms"}
+_UNIT_WORDS |= {"minute": "min", "minutes": "min"}
+_MIN_DATE_SHARE = 0.95
+
+
+@dataclass(frozen=True)
+class SampledColumn:
+    """A column in the sample."""
+
+    name: str
+    values: pl.Series  # null is missing
+    numbers: pl.Series | None  # float64, if `read` can take the column as continuous
+    n_distinct: int
+
+    @classmethod
+    def from_values(cls, values: pl.Series, is_text_file: bool) -> SampledColumn:
+        """Inspect a column; in a text file, numbers are parsed from text."""
+        kind = values.dtype
+        if kind == pl.Categorical or isinstance(kind, pl.Enum):
+            values = values.cast(pl.String)
+        numbers = None
+        if kind.is_numeric():
+            numbers = values.cast(pl.Float64).fill_nan(None)
+        elif kind == pl.String and is_text_file:
+            present = values.set(values == NOT_A_NUMBER, None)
+            parsed = present.cast(pl.Float64, strict=False)
+            is_padded = present.str.contains(r"^0\d").any()  # "007" is a code
+            if not is_padded and parsed.null_count() == present.null_count() < len(values):
+                values, numbers = present, parsed.fill_nan(None)
+        if kind.is_nested() or kind in (pl.Binary, pl.Object):
+            return cls(values.name, values, numbers, 0)
+        is_exact = numbers is not None and to_float(numbers.abs().max()) < 2**53
+        known = numbers if numbers is not None and is_exact else values
+        return cls(values.name, values, numbers, known.drop_nulls().n_unique())
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """Words of the name; equal for `customerID`, `customer-id` and `CUSTOMER_ID`."""
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
+        return tuple(word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word)
+
+    def match(self, *kinds: str) -> str | None:
+        """The first word of these kinds that the name contains; long words match parts of words."""
+        words = (word for kind in kinds for word in WORDS[kind])
+        return next(
+            (word for word in words if any(_matches(word, own) for own in self.words)), None
+        )
+
+    def rank(self, kind: str) -> int:
+        """Position of the matching word among words of this kind; lower is more significant."""
+        word = self.match(kind)
+        return len(WORDS[kind]) if word is None else WORDS[kind].index(word)
+
+    @property
+    def n_known(self) -> int:
+        """Rows that have a value."""
+        known = self.values if self.numbers is None else self.numbers
+        return len(known) - known.null_count()
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether the values are whole numbers."""
+        return self.numbers is not None and bool((self.numbers.drop_nulls() % 1 == 0).all())
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the values can be categories or keys: text, booleans or whole numbers."""
+        if self.numbers is not None:
+            return self.is_whole
+        return self.values.dtype in (pl.String, pl.Boolean)
+
+    @cached_property
+    def is_binary(self) -> bool:
+        """Whether the values are 0 and 1, or false and true."""
+        if not 0 < self.n_distinct <= 2:
+            return False
+        return set(self.values.drop_nulls().unique().cast(pl.String).str.to_lowercase()) <= _BINARY
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether every row has a different value."""
+        return self.n_distinct == len(self.values)
+
+    @cached_property
+    def is_true(self) -> pl.Series:
+        """For a binary column: whether each row is 1 or true, null where missing."""
+        return self.values.cast(pl.String).str.to_lowercase().is_in(["1", "1.0", "true"])
+
+    @property
+    def is_time_of_day(self) -> bool:
+        """Whether the values are times such as 23:59."""
+        texts = self.values.drop_nulls()
+        return self.values.dtype == pl.String and bool(texts.str.contains(TIME_OF_DAY).all())
+
+
+def _matches(word: str, own: str) -> bool:
+    if own in _KNOWN_WORDS:  # "account" does not end in "count"
+        return own == word
+    return len(word) >= 4 and (own.startswith(word) or own.endswith(word))
+
+
+def to_float(value: Any) -> float:
+    """A polars aggregate as a float; 0 for an empty column."""
+    return 0.0 if value is None else float(value)
+
+
+@dataclass(frozen=True)
+class TimeReading:
+    """One way to read a column as times."""
+
+    column: SampledColumn
+    values: pl.Series  # dates or numbers, in file order
+    score: float
+    reason: str
+    unit: str = "s"
+    time_format: str | None = None
+    warning: str | None = None
+
+
+def read_as_time(column: SampledColumn) -> TimeReading | None:
+    """The best way to read a column as the time of a transaction, if there is one."""
+    if column.n_known == 0:
+        return None
+    is_named = column.match("time") is not None
+    score = 2.0 * is_named - 6.0 * (column.match("other_time") is not None)
+    score += column.n_known == len(column.values)
+    kind = column.values.dtype
+    if kind in (pl.Datetime, pl.Date):
+        return TimeReading(column, column.values, score + 4 + (kind == pl.Datetime), "dates")
+    if column.numbers is not None:
+        return _read_numbers(column, column.numbers, is_named, score)
+    return _read_texts(column, score) if kind == pl.String else None
+
+
+def _read_numbers(
+    column: SampledColumn, numbers: pl.Series, is_named: bool, score: float
+) -> TimeReading | None:
+    texts = column.values.drop_nulls().cast(pl.String)
+    if is_named and (time_format := _find_compact_format(texts)) is not None:
+        reason = f"dates such as {texts[0]}"
+        return TimeReading(column, numbers, score + 4, reason, time_format=time_format)
+    size = to_float(numbers.abs().median())
+    unit = next((unit for unit, low, high in _EPOCHS if low <= size < high), None)
+    is_rising = numbers.is_sorted() and column.n_distinct > 2
+    if unit is not None and (is_named or (is_rising and not column.match("id"))):
+        reason = f"numbers in the range of times in {unit} since 1970"
+        return TimeReading(column, numbers, score + 3, reason, unit)
+    if not is_named or column.n_distinct < 3 or column.match("duration"):
+        return None
+    unit = next((_UNIT_WORDS[word] for word in column.words if word in _UNIT_WORDS), "s")
+    reason = f"numbers, and the name contains {column.match('time')!r}"
+    warning = (
+        f"{column.name!r} was read as times in units of {TIME_UNITS[unit]:g} seconds. "
+        "Correct `time_unit` if that is wrong."
+    )
+    return TimeReading(column, numbers, score + is_rising, reason, unit, warning=warning)
+
+
+def _find_compact_format(texts: pl.Series) -> str | None:
+    """The format of whole numbers such as 20240131 or 20240131235959."""
+    for n_digits, time_format in ((6, "%Y%m%d"), (12, "%Y%m%d%H%M%S")):
+        if not texts.str.contains(rf"^(19|20)\d{{{n_digits}}}$").all():
+            continue
+        if _parse_dates(texts, time_format).null_count() == 0:
+            return time_format
+    return None
+
+
+def _read_texts(column: SampledColumn, score: float) -> TimeReading | None:
+    texts = column.values.drop_nulls()
+    example = str(texts[0])
+    score, reason = score + 4 + (":" in example), f"dates such as {example!r}"
+
+    def is_read(dates: pl.Series) -> bool:
+        return (len(dates) - dates.null_count()) / len(texts) >= _MIN_DATE_SHARE
+
+    if to_float(texts.str.contains(_YEAR_FIRST).mean()) >= _MIN_DATE_SHARE:
+        dates = _parse_dates(column.values, None)
+        if is_read(dates):
+            return TimeReading(column, dates, score, reason)
+    parsed = {form: _parse_dates(column.values, form) for form in _list_formats(example)}
+    parsed = {form: dates for form, dates in parsed.items() if is_read(dates)}
+    if not parsed:
+        return None
+    time_format, evidence = _choose_format(parsed, example)
+    warning = None
+    if evidence is None:
+        evidence = "read with the day first"
+        warning = (
+            f"The dates in {column.name!r}, such as {example!r}, can have the day or the month "
+            "first. They were read with the day first."
+        )
+    reason = f"{reason}, {evidence}"
+    return TimeReading(
+        column, parsed[time_format], score, reason, time_format=time_format, warning=warning
+    )
+
+
+def _choose_format(parsed: dict[str, pl.Series], example: str) -> tuple[str, str | None]:
+    """One of the formats that fit, and the evidence for it."""
+    formats = list(parsed)
+    if len(formats) == 1:
+        return formats[0], "the only order of day and month that fits"
+    in_order = [form for form, dates in parsed.items() if dates.drop_nulls().is_sorted()]
+    if len(in_order) == 1:
+        return in_order[0], "with day and month in the order that sorts the file"
+    if example.rstrip()[-1:] in "Mm":
+        month_first = next(form for form in formats if form.startswith("%m"))
+        return month_first, "with the month first, as usual with a 12-hour clock"
+    return formats[0], None
+
+
+def _list_formats(text: str) -> list[str]:
+    """Formats that fit a date with the year last, day first before month first."""
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        return []
+    _, separator, month, year, rest = match.groups()
+    clock = _CLOCK.fullmatch(rest)
+    if rest and clock is None:
+        return []
+    end = separator + ("%Y" if len(year) == 4 else "%y")
+    if clock is not None:
+        gap, _, seconds, fraction, space, half = clock.groups()
+        end += gap + ("%I" if half else "%H") + ":%M" + (":%S" if seconds else "")
+        end += ("%.f" if fraction else "") + space + ("%p" if half else "")
+    if month.isalpha():
+        return [f"%d{separator}{'%b' if len(month) == 3 else '%B'}{end}"]
+    return [f"%d{separator}%m{end}", f"%m{separator}%d{end}"]
+
+
+def _parse_dates(texts: pl.Series, time_format: str | None) -> pl.Series:
+    try:
+        return texts.str.to_datetime(time_format, strict=False, time_unit="us")
+    except pl.exceptions.PolarsError:
+        return pl.Series(texts.name, [None] * len(texts), dtype=pl.Datetime("us"))

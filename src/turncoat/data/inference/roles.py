@@ -1,0 +1,393 @@
+"""Assign a role to every column of an undescribed table, or a reason why it has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from turncoat.data.inference.heuristics import SampledColumn, TimeReading, read_as_time, to_float
+from turncoat.data.schema import Join, Schema
+from turncoat.data.sources import Source, file_stem
+from turncoat.errors import DataError
+
+SAMPLE_ROWS = 100_000
+MAX_CATEGORIES = 5_000
+MAX_CODES = 20  # whole numbers with at most this many values are categories
+MIN_FRAUDS = 5  # before a column is called a leak
+_MAX_TEXT_CHARS = 60  # on average; longer values are free text
+
+LEAKS = {
+    "TX_FRAUD_SCENARIO": "it holds the kind of fraud, known only afterwards",
+    "LABEL_TIMESTAMP": "it holds the time the label became known",
+}
+_BENCHMARK = {  # column names of the Fraud Dataset Benchmark
+    "time": "EVENT_TIMESTAMP",
+    "customer": "ENTITY_ID",
+    "label": "EVENT_LABEL",
+    "id": "EVENT_ID",
+}
+
+
+@dataclass(frozen=True)
+class InferredSchema:
+    """A schema with the reason for every column, used or ignored, and warnings to check."""
+
+    schema: Schema
+    reasons: dict[str, str]
+    ignored: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+class RoleAssigner:
+    """Assigns roles one by one; a column with a role is no longer a candidate for the next."""
+
+    def __init__(
+        self,
+        source: Source,
+        sample: pl.DataFrame,
+        joined: Source | None = None,
+        joined_sample: pl.DataFrame | None = None,
+        key: str = "",
+    ) -> None:
+        """Inspect every column; those of a joined table are matched by `key`."""
+        self.source, self.joined, self.key = source, joined, key
+        self.reasons: dict[str, str] = {}
+        self.ignored: dict[str, str] = {}
+        self.warnings: list[str] = []
+        self.n_rows = sample.height
+        is_text = source.csv is not None
+        self.candidates = {
+            column.name: SampledColumn.from_values(column, is_text) for column in sample
+        }
+        self.joined_columns: list[str] = []
+        if joined is not None and joined_sample is not None:
+            new = [name for name in joined_sample.columns if name not in self.candidates]
+            rows = joined_sample.select(pl.col(key).cast(pl.String), *new)
+            keys = sample.select(pl.col(key).cast(pl.String))
+            matched = keys.join(rows, on=key, how="left", maintain_order="left")
+            is_text = joined.csv is not None
+            for name in new:
+                self.candidates[name] = SampledColumn.from_values(matched[name], is_text)
+            self.joined_columns = new
+        self.rows = f"{self.n_rows:,} rows"
+        if self.n_rows == SAMPLE_ROWS:
+            self.rows = f"the first {self.rows}"
+        self.all_columns = list(self.candidates)
+
+    def infer(self) -> InferredSchema:
+        """All roles, in an order in which each leaves fewer candidates for the next."""
+        is_benchmark = _BENCHMARK["time"] in self.candidates
+        known = {role: name for role, name in _BENCHMARK.items() if name in self.candidates}
+        known = known if is_benchmark else {}
+        for name, reason in LEAKS.items():
+            if name in self.candidates:
+                self._ignore(name, reason)
+        label = self._find_label(known.get("label"))
+        self._ignore_useless()
+        time = self._find_time(known.get("time"))
+        id = self._find_id(known.get("id"))
+        customer = self._find_customer(known.get("customer"))
+        self._ignore_leaks(label)
+        self._ignore_copies(time)
+        amount = self._find_amount()
+        counterparty = self._find_counterparty()
+        continuous, categorical, tracked = self._assign_rest()
+        if counterparty is not None:
+            tracked.insert(0, counterparty.name)
+            if counterparty.n_distinct <= MAX_CODES:
+                categorical.insert(0, counterparty.name)
+        if amount is not None:
+            continuous.insert(0, amount.name)
+        if not continuous and not categorical:
+            raise self._error("no column is left to learn from.")
+        used = (customer, time.column.name, *continuous, *categorical, *tracked)
+        joined = tuple(name for name in self.joined_columns if name in used)
+        schema = Schema(
+            customer=(customer,),
+            time=time.column.name,
+            continuous=tuple(continuous),
+            categorical=tuple(categorical),
+            amount=None if amount is None else amount.name,
+            label=None if label is None else label.name,
+            id=None if id is None else id.name,
+            counterparty=None if counterparty is None else counterparty.name,
+            tracked=tuple(tracked),
+            time_unit=time.unit,
+            time_format=time.time_format,
+            join=Join(self._name_joined_file(), self.key, joined) if joined else None,
+        )
+        return InferredSchema(schema, self.reasons, self.ignored, tuple(self.warnings))
+
+    def _assign(self, name: str, reason: str) -> SampledColumn:
+        self.reasons[name] = reason
+        return self.candidates.pop(name)
+
+    def _ignore(self, name: str, reason: str) -> None:
+        self.ignored[name] = reason
+        del self.candidates[name]
+
+    def _warn(self, warning: str) -> None:
+        self.warnings.append(warning)
+
+    def _error(self, problem: str) -> DataError:
+        shown = ", ".join(self.all_columns[:30]) + (", ..." if len(self.all_columns) > 30 else "")
+        return DataError(
+            f"{self.source.name}: {problem} The columns are {shown}. Write the schema by hand, in "
+            'a file turncoat.toml: [schema], then lines such as customer = ["..."], time = "...", '
+            'label = "...", continuous = ["..."], categorical = ["..."]'
+        )
+
+    def _find_label(self, known: str | None) -> SampledColumn | None:
+        """A binary column with a suitable name."""
+        columns = self.candidates.values()
+        named = [c for c in columns if (c.match("label") if known is None else c.name == known)]
+        named.sort(key=lambda c: (c.match("prediction") is not None, c.rank("label")))
+        binary = [c for c in named if c.is_binary]
+        # A sample may hold only one of the two values; then search the whole file.
+        able = [c for c in binary if c.n_distinct == 2] or [c for c in binary if self._varies(c)]
+        found = able[0] if able else None
+        reason = "0 and 1"
+        if found is not None and (word := found.match("label")):
+            reason = f"0 and 1, and the name contains {word!r}"
+        if found is None:
+            for c in named:
+                if 0 < c.n_distinct <= 2 and not c.is_binary:
+                    values = " and ".join(map(repr, c.values.drop_nulls().unique().sort()))
+                    self._warn(
+                        f"{c.name!r} looks like the label, with values {values}. "
+                        "Write 1 for fraud and 0 for genuine."
+                    )
+            others = [c for c in columns if c.is_binary and c.n_distinct == 2]
+            if not named and len(others) == 1 and to_float(others[0].is_true.mean()) <= 0.1:
+                found, reason = others[0], "the only column of 0 and 1, and 1 is rare"
+                self._warn(
+                    f"{found.name!r} was taken as the label only because it holds 0 and 1, and 1 "
+                    "is rare. Check it."
+                )
+        if found is None:
+            self._warn("There is no label: no column of 0 and 1 is named like fraud or chargeback.")
+            return None
+        if to_float(found.is_true.mean()) > 0.5:
+            self._warn(f"{found.name!r} is 1 on most rows. 1 must be fraud; swap 0 and 1 if not.")
+        if missing := self.n_rows - found.n_known:
+            self._warn(
+                f"{found.name!r} is missing on {missing:,} of {self.rows}. Remove those rows, or "
+                "leave the label out."
+            )
+        return self._assign(found.name, reason)
+
+    def _varies(self, column: SampledColumn) -> bool:
+        """Whether a column has two values in the whole table."""
+        is_joined = self.joined is not None and column.name in self.joined_columns
+        source = self.joined if self.joined is not None and is_joined else self.source
+        count = pl.col(column.name).drop_nulls().n_unique()
+        return int(source.frame.select(count).collect().item()) == 2
+
+    def _ignore_useless(self) -> None:
+        for name, column in list(self.candidates.items()):
+            if column.n_known == 0:
+                self._ignore(name, f"no value in {self.rows}")
+            elif column.n_distinct == 0:
+                self._ignore(name, f"{column.values.dtype} values cannot be used")
+            elif column.numbers is not None and column.numbers.is_infinite().any():
+                self._ignore(name, "some values are infinite; correct them, or leave them empty")
+            elif column.n_distinct == 1 and column.n_known == self.n_rows:
+                self._ignore(name, f"the same value in {self.rows}")
+
+    def _find_time(self, known: str | None) -> TimeReading:
+        readings = [r for c in self.candidates.values() if (r := read_as_time(c)) is not None]
+        if known is not None:
+            readings = [reading for reading in readings if reading.column.name == known]
+        if not readings:
+            clocks = [c.name for c in self.candidates.values() if c.is_time_of_day]
+            hint = f" {clocks[0]!r} holds times of day; join it with the date." if clocks else ""
+            raise self._error(f"no column holds the time of a transaction.{hint}")
+        best = max(readings, key=lambda reading: (reading.score, reading.column.n_distinct))
+        time = best.column.name
+        if best.warning is not None:
+            self._warn(best.warning)
+        self._assign(time, best.reason)
+        dates = {r.column.name for r in readings if r.column.numbers is None}
+        for name, column in list(self.candidates.items()):
+            if name in dates or column.values.dtype.is_temporal():
+                self._ignore(name, f"a second time; {time!r} is the time of the transaction")
+            elif column.is_time_of_day:
+                self._ignore(name, "a time of day; join it with the date in one column")
+                self._warn(
+                    f"{name!r} holds times of day. If {time!r} has none, join them in one column."
+                )
+        return best
+
+    def _ignore_copies(self, time: TimeReading) -> None:
+        """Ignore copies of the time and row numbers."""
+        order = time.values.arg_sort()
+        for name, c in list(self.candidates.items()):
+            if c.numbers is None or c.n_known < self.n_rows or c.n_distinct < 3:
+                continue
+            if c.is_unique and c.is_whole and (c.numbers.diff().drop_nulls() == 1).all():
+                self._ignore(name, "it numbers the rows")
+            elif c.match("clock") and c.numbers.gather(order).is_sorted():
+                self._ignore(name, f"a second time: it rises with {time.column.name!r}")
+
+    def _find_id(self, known: str | None) -> SampledColumn | None:
+        unique = [c for c in self.candidates.values() if c.is_unique and c.is_discrete]
+        if any(c.name == known for c in unique):
+            return self._assign(str(known), f"unique in {self.rows}")
+        named = [c for c in unique if c.match("id")]
+        named = [c for c in named if c.match("event") or not c.match("customer", "counterparty")]
+        if not named:
+            return None
+        best = min(named, key=lambda c: c.match("event") is None)
+        reason = f"unique in {self.rows}, and the name contains {best.match('id')!r}"
+        return self._assign(best.name, reason)
+
+    def _find_customer(self, known: str | None) -> str:
+        able = [
+            c
+            for c in self.candidates.values()
+            if c.is_discrete and not c.is_binary and not c.match("fraud")
+            if c.n_distinct >= max(2, self.n_rows**0.5 / 10)
+        ]
+        named = [c for c in able if c.match("customer") and not c.match("attribute")]
+        named.sort(
+            key=lambda c: (c.is_unique, c.rank("customer"), c.match("id") is None, -c.n_distinct)
+        )
+        ids = [c for c in able if c.match("id") and not c.is_unique]
+        ids = [c for c in ids if not c.match("counterparty", "attribute", "event")]
+        ids.sort(key=lambda c: -c.n_distinct)
+        if known is not None and known in self.candidates:
+            best = self.candidates[known]
+            reason = "the customer in the Fraud Dataset Benchmark"
+        elif named:
+            best = named[0]
+            reason = f"the name contains {best.match('customer')!r}"
+        elif ids:
+            best, reason = ids[0], "an id that repeats"
+            self._warn(
+                f"{best.name!r} was taken as the customer only because it is an id that repeats. "
+                "Check it."
+            )
+        else:
+            raise self._error("no column identifies the customer.")
+        if best.n_distinct > 0.9 * self.n_rows:
+            self._warn(
+                f"{best.name!r} hardly repeats ({best.n_distinct:,} values in {self.rows}), but "
+                "Turncoat learns from histories. Name a coarser customer if there is one."
+            )
+        if missing := self.n_rows - best.n_known:
+            self._warn(
+                f"{best.name!r} is missing on {missing:,} of {self.rows}, but every transaction "
+                "needs a customer."
+            )
+        self._assign(best.name, f"{reason}; {best.n_distinct:,} values in {self.rows}")
+        return best.name
+
+    def _ignore_leaks(self, label: SampledColumn | None) -> None:
+        """Ignore columns that reveal the label by their name or values."""
+        for name, column in list(self.candidates.items()):
+            if word := column.match("fraud"):
+                self._ignore(
+                    name, f"the name contains {word!r}; add it only if it is known at payment time"
+                )
+            elif label is not None and (leak := _find_leak(column, label)):
+                self._ignore(name, f"it reveals the label: {leak}")
+                self._warn(
+                    f"{name!r} was ignored because it reveals the label: {leak}. Add it only if "
+                    "it is known at payment time."
+                )
+
+    def _find_amount(self) -> SampledColumn | None:
+        numeric = [c for c in self.candidates.values() if c.numbers is not None]
+        able = [c for c in numeric if c.match("amount") and not c.match("not_amount")]
+        if not able:
+            return None
+        best = min(able, key=lambda c: c.rank("amount"))
+        return self._assign(best.name, f"numbers, and the name contains {best.match('amount')!r}")
+
+    def _find_counterparty(self) -> SampledColumn | None:
+        able = [
+            c
+            for c in self.candidates.values()
+            if c.is_discrete and c.match("counterparty") and not c.match("attribute")
+            if 2 <= c.n_distinct <= self.n_rows / 2
+        ]
+        if not able:
+            return None
+        best = max(able, key=lambda c: (c.match("id") is not None, c.n_distinct))
+        reason = f"the name contains {best.match('counterparty')!r}"
+        return self._assign(best.name, f"{reason}; {best.n_distinct:,} values in {self.rows}")
+
+    def _assign_rest(self) -> tuple[list[str], list[str], list[str]]:
+        """Continuous, categorical and tracked columns among the remaining candidates."""
+        continuous, categorical, tracked = [], [], []
+        for name, c in list(self.candidates.items()):
+            word, share = c.match("tracked"), c.n_distinct / c.n_known
+            is_number = c.numbers is not None
+            is_code = c.n_distinct <= MAX_CODES or c.match("code") is not None
+            values = f"{c.n_distinct:,} values in {self.rows}"
+            changes = f"changes are tracked, as the name contains {word!r}"
+            if is_number and not (c.is_whole and is_code):
+                self._assign(name, "numbers")
+                continuous.append(name)
+            elif not is_number and c.n_distinct > MAX_CODES and _is_prose(c):
+                self._ignore(name, "free text")
+            elif c.n_distinct <= MAX_CODES or (share <= 0.5 and c.n_distinct <= MAX_CATEGORIES):
+                kind = "whole numbers that look like codes" if is_number else "categories"
+                self._assign(name, f"{kind}, {values}" + (f"; {changes}" if word else ""))
+                categorical.append(name)
+                if word:
+                    tracked.append(name)
+            elif word and share <= 0.9:
+                self._assign(name, f"too many categories to learn each ({values}); {changes}")
+                tracked.append(name)
+            elif share == 1:
+                self._ignore(name, "unique on every row")
+            else:
+                self._ignore(name, f"hardly any value repeats: {values}")
+        return continuous, categorical, tracked
+
+    def _name_joined_file(self) -> str:
+        """The joined file as a schema names it: by its stem, without a prefix both files share."""
+        path = self.source.path
+        other = None if self.joined is None else self.joined.path
+        if path is None or self.joined is None or other is None:
+            self._warn("The second table has no file. Pass it to `read` as `joined=`.")
+            return "second"
+        if path.parent.resolve() != other.parent.resolve():
+            self._warn(
+                f"{self.joined.name} is not in the folder of {self.source.name}. Move it there, or "
+                "pass it to `read` as `joined=`."
+            )
+        stem, other_stem = file_stem(path), file_stem(other)
+        prefix = stem.removesuffix("transactions").removesuffix("transaction")
+        if prefix not in ("", stem) and other_stem.startswith(prefix):
+            return "{prefix}" + other_stem.removeprefix(prefix)
+        return other_stem
+
+
+def _is_prose(column: SampledColumn) -> bool:
+    mean_chars = column.values.cast(pl.String).str.len_chars().mean()
+    return to_float(mean_chars) > _MAX_TEXT_CHARS
+
+
+def _find_leak(column: SampledColumn, label: SampledColumn) -> str | None:
+    """How a column reveals the label: values only on fraud rows that cover nearly all frauds."""
+    fraud = label.is_true
+    n_frauds = int(fraud.sum())
+    if n_frauds < MIN_FRAUDS:
+        return None
+    known = column.values if column.numbers is None else column.numbers
+    patterns = {"it has a value": known.is_null()} if known.null_count() else {}
+    if column.numbers is not None:
+        patterns["it is not 0"] = (column.numbers == 0).fill_null(False)
+    if column.n_distinct <= 0.5 * len(known):
+        patterns["some values occur"] = known
+    for pattern, values in patterns.items():
+        groups = pl.DataFrame({"value": values, "fraud": fraud}).group_by("value")
+        counts = groups.agg(pl.len(), pl.col("fraud").sum())
+        only_fraud = (pl.col("len") == pl.col("fraud")) & (pl.col("len") > 1)
+        covered = counts.filter(only_fraud)["fraud"].sum()
+        if covered >= 0.95 * n_frauds:
+            return f"{pattern} on fraud only, and on {covered:,} of {n_frauds:,} frauds"
+    return None

@@ -1,0 +1,178 @@
+"""`turncoat.toml`: the file in which a user keeps the schema of their data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from turncoat.data.schema import Schema
+from turncoat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from turncoat.data.inference import InferredSchema
+
+_WIDTH = 100
+_MEANINGS = {  # in the order in which settings are written
+    "name": "",
+    "customer": "columns that together identify a customer",
+    "time": "when the transaction was made",
+    "time_unit": "unit of numeric times",
+    "time_format": "format of text times",
+    "label": "1 for fraud, 0 for genuine",
+    "id": "unique per transaction",
+    "amount": "the amount, one of the continuous columns",
+    "counterparty": "terminal or merchant, with a history of its own",
+    "customer_age": "days since the customer's first use",
+    "continuous": "numbers to learn from",
+    "categorical": "categories to learn from",
+    "tracked": "categories whose new and changed values are features",
+}
+
+
+def load_schema(path: str | os.PathLike[str]) -> Schema:
+    """The schema in the `[schema]` table of a TOML file."""
+    table = _load_toml(Path(path)).get("schema")
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: has no [schema] table. `turncoat init FILE` writes one")
+    return Schema.from_dict({"name": Path(path).stem, **table}, source=str(path))
+
+
+def load_data_path(path: str | os.PathLike[str]) -> Path | None:
+    """The file in the `[data]` table, relative to the TOML file; None if there is none."""
+    toml = Path(path)
+    table = _load_toml(toml).get("data", {})
+    is_valid = isinstance(table, dict) and not set(table) - {"file"}
+    if not is_valid or not isinstance(table.get("file", ""), str):
+        raise ConfigError(f'{toml}: [data] must hold only `file = "..."`; found {table!r}')
+    return toml.parent / table["file"] if table.get("file") else None
+
+
+def _load_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(
+            f"{path}: cannot be read: {problem.strerror}. `turncoat init FILE` writes one"
+        ) from problem
+    except (ValueError, RecursionError) as problem:  # bad TOML, encoding, numbers or depth
+        raise ConfigError(f"{path}: is not TOML: {problem}") from problem
+
+
+def write_schema(
+    schema: Schema | InferredSchema,
+    path: str | os.PathLike[str],
+    *,
+    data: Path | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a schema, with the reasons of an inferred one, for people to correct.
+
+    `load_schema` reads it back. `data` is the file it describes, the default of `turncoat fit`.
+    """
+    toml = Path(path)
+    if toml.exists() and not overwrite:
+        raise ConfigError(
+            f"{toml}: already exists. Choose another name, or replace it "
+            "(--overwrite, overwrite=True)"
+        )
+    temporary = toml.with_name(f".{toml.name}.{os.getpid()}")
+    text = _render(schema)
+    if data is not None:
+        text = f"[data]\nfile = {_quote(os.path.relpath(data, toml.parent))}\n\n{text}"
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(toml)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise ConfigError(
+            f"{toml}: cannot be written: {problem.strerror}. Choose another path"
+        ) from problem
+
+
+def _render(source: Schema | InferredSchema) -> str:
+    reasons: dict[str, str] = {}
+    ignored: dict[str, str] = {}
+    warnings: tuple[str, ...] = ()
+    if isinstance(source, Schema):
+        schema = source
+    else:
+        schema, reasons = source.schema, source.reasons
+        ignored, warnings = source.ignored, source.warnings
+    lines = ["# What each column means. Correct what is wrong; other columns are not read."]
+    for warning in warnings:
+        lines += _render_comment(f"Check: {warning}")
+    lines += ["", "[schema]"]
+    table = schema.to_dict()
+    for role in _MEANINGS:
+        if role in table:
+            lines += _render_setting(role, table[role], reasons)
+    if ignored:
+        lines += ["", "# Ignored:"]
+        for column, reason in ignored.items():
+            lines += _render_comment(f"{_quote(column)}: {reason}", "#   ")
+    if schema.join is not None:
+        lines += [
+            "",
+            "# A second file in the same folder, whose rows match transactions by a key.",
+            "[schema.join]",
+            f"file = {_quote(schema.join.file)}",
+            f"on = {_quote(schema.join.on)}",
+            *_render_list("columns", schema.join.columns),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _render_setting(role: str, value: Any, reasons: Mapping[str, str]) -> list[str]:
+    """A setting below its meaning and the reasons for its columns."""
+    if role == "name":
+        return [f"name = {_quote(value)}"]
+    columns = [value] if isinstance(value, str) else value
+    distinct = {reasons.get(column, "") for column in columns}
+    shared = distinct.pop() if len(distinct) == 1 else ""
+    comment = f"{role}: {_MEANINGS[role]}" + (f" ({shared})" if shared else "")
+    lines = ["", *_render_comment(comment)]
+    if isinstance(value, str):
+        return [*lines, f"{role} = {_quote(value)}"]
+    if not distinct:
+        return [*lines, *_render_list(role, value)]
+    items = []
+    for column in columns:
+        reason = reasons.get(column)
+        items.append(f"    {_quote(column)}," + (f"  # {_printable(reason)}" if reason else ""))
+    return [*lines, f"{role} = [", *items, "]"]
+
+
+def _render_list(name: str, values: Any) -> list[str]:
+    """A list on one line, or wrapped."""
+    texts = [_quote(value) for value in values]
+    line = f"{name} = [{', '.join(texts)}]"
+    if len(line) <= _WIDTH:
+        return [line]
+    lines, current = [f"{name} = ["], "   "
+    for text in texts:
+        if len(current) + len(text) + 2 > _WIDTH and current.strip():
+            lines.append(current)
+            current = "   "
+        current += f" {text},"
+    return [*lines, current, "]"]
+
+
+def _render_comment(text: str, start: str = "# ") -> list[str]:
+    indents = {"initial_indent": start, "subsequent_indent": start + "  "}
+    return textwrap.wrap(_printable(text), _WIDTH, break_long_words=False, **indents)  # type: ignore[arg-type]
+
+
+def _quote(value: str) -> str:
+    """A TOML string: JSON's escapes are valid in TOML, which also escapes DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _printable(text: str) -> str:
+    """Text for a comment, with control characters escaped."""
+    return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", text)
