@@ -1,8 +1,9 @@
-"""The three tiers on 100,000 simulated IEEE-shaped transactions, beside XGBoost, the hybrid and an LSTM: what docs/neural.md is about.
+"""The three tiers, XGBoost, the hybrid and an LSTM on 100,000 simulated IEEE-shaped transactions.
 
-Customers apart, filtered scores, out of sample. Widths of latents and numbers of regimes are chosen on the selection part.
-Run with `python -m benchmarks.neural_study`; fits are kept, and a stopped run goes on. It writes a report beside them, and its
-main tables to benchmarks/results/neural_study.md.
+Customers are split at random; scores are filtered and out of sample. Latent widths and numbers of
+regimes are chosen on the selection part. Run with `python -m benchmarks.neural_study`; a stopped run
+is resumed. It writes a report beside its fits, and the main tables to
+benchmarks/results/neural_study.md, which docs/neural.md discusses.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from rich.console import Console
 from turncoat.data import read
 from turncoat.data.simulators import simulate_tables
 from turncoat.evaluation.evaluator import evaluate
-from turncoat.evaluation.manifest import manifest_of
 from turncoat.evaluation.metrics import METRICS
-from turncoat.evaluation.results import Figure, Interval, Results, save_results
+from turncoat.evaluation.results import Interval, MetricEstimate, Results, save_results
 from turncoat.evaluation.settings import StudySettings
-from turncoat.evaluation.study import run_study
-from turncoat.evaluation.telling import headline
+from turncoat.evaluation.study import build_manifest, run_study
 from turncoat.reporting import write_report
+from turncoat.reporting.narrative import describe_comparison, list_warnings, summarise
+from turncoat.reporting.paper.latent_map import describe_manifold
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROWS, SEED = 100_000, 1
@@ -51,21 +52,22 @@ def main() -> None:
     folder = parser.parse_args().folder
     made = simulate_tables("ieee-cis", ROWS, SEED)
     transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
-    studied = run_study(transactions, SETTINGS, folder, Console(stderr=True))
-    results = evaluate(studied)
+    study = run_study(transactions, SETTINGS, folder, Console(stderr=True))
+    results = evaluate(study)
     save_results(results, folder / "results.json")
-    write_report(results, manifest_of(studied, "simulated", "ieee-cis", ""), folder)
-    text = page(results)
+    write_report(results, build_manifest(study, "simulated", "ieee-cis", ""), folder)
+    text = build_page(results)
     (RESULTS / "neural_study.md").write_text(text)
     print(text)
 
 
-def page(results: Results) -> str:
+def build_page(results: Results) -> str:
     lines = [
         "# The three tiers on simulated IEEE-shaped data",
         "",
-        f"Made by `python -m benchmarks.neural_study`. {results.summary[0]}",
-        "Brackets are 90 % bootstrap intervals over customers. All figures are of filtered scores on test rows, out of sample.",
+        f"Made by `python -m benchmarks.neural_study`. {summarise(results)[0]}",
+        "Brackets are 90 % bootstrap intervals over customers. "
+        "All metrics are of filtered scores on test rows, out of sample.",
         "",
         "## Tiers",
         "",
@@ -75,31 +77,31 @@ def page(results: Results) -> str:
     named = {one.name: one for one in results.candidates}
     for row in results.tiers:
         shares = [
-            _percent(row.occupancy, row.occupancy_interval),
-            _percent(row.fraud_rate, row.fraud_rate_interval),
+            _format_percent(row.occupancy, row.occupancy_interval),
+            _format_percent(row.fraud_rate, row.fraud_rate_interval),
         ]
-        shares.append(_percent(row.captured, row.captured_interval))
-        enrichment = _plain(row.enrichment, row.enrichment_interval, 2)
-        precision = _figure(named[row.candidate].figures.get("average_precision"))
+        shares.append(_format_percent(row.fraud_captured, row.fraud_captured_interval))
+        enrichment = _format_number(row.enrichment, row.enrichment_interval, 2)
+        precision = _format_estimate(named[row.candidate].metrics.get("average_precision"))
         lines.append(
             f"| {row.name} | {row.n_states} | {row.latent_dim or ''} | {' | '.join(shares)} | {enrichment} | {precision} |"
         )
     lines += [
         "",
-        "## Candidates",
+        "## Models",
         "",
         f"| | {' | '.join(METRICS[metric].title for metric in SHOWN)} |",
         "|---" * (len(SHOWN) + 1) + "|",
     ]
     for one in results.candidates:
         if one.mode in (None, "filtered") and one.kind != "raw" and "in-sample" not in one.name:
-            cells = [_figure(one.figures.get(metric)) for metric in SHOWN]
+            cells = [_format_estimate(one.metrics.get(metric)) for metric in SHOWN]
             lines.append(f"| {one.name} | {' | '.join(cells)} |")
     lines += [
         "",
         "## Differences",
         "",
-        *(f"- {headline(one)}" for one in results.comparisons if one.headline),
+        *(f"- {describe_comparison(one)}" for one in results.comparisons if one.topic),
     ]
     lines += [
         "",
@@ -113,7 +115,7 @@ def page(results: Results) -> str:
             selection.by_eligibility,
             f"{selection.by_criterion} ({selection.criterion})",
             selection.used,
-            selection.why_used,
+            selection.chosen_by,
         )
         lines.append(f"| {selection.tier} | {' | '.join(map(str, answers))} |")
     lines += [
@@ -127,7 +129,7 @@ def page(results: Results) -> str:
                 order.criteria["held_out"],
                 "" if order.enrichment is None else f"{order.enrichment:.2f}",
             )
-            state = f"{order.occupancy:.2%} | {order.rate:.2%} | {enrichment} | {'yes' if order.eligible else 'no'}"
+            state = f"{order.occupancy:.2%} | {order.fraud_rate:.2%} | {enrichment} | {'yes' if order.eligible else 'no'}"
             lines.append(f"| {selection.tier} | {order.n_states} | {held_out:.3f} | {state} |")
     lines += ["", "## Cold start", ""]
     by_history = [table for table in results.slices if table.title == "by length of history"]
@@ -139,17 +141,17 @@ def page(results: Results) -> str:
     ]
     lines.append(
         "| rows (frauds) | "
-        + " | ".join(f"{row.rows:,} ({row.frauds:,})" for row in by_history[0].rows)
+        + " | ".join(f"{row.n_rows:,} ({row.n_frauds:,})" for row in by_history[0].rows)
         + " |"
     )
     for table in by_history:
-        values = (row.figures.get("average_precision") for row in table.rows)
+        values = (row.metrics.get("average_precision") for row in table.rows)
         lines.append(
             f"| {table.candidate}, average precision | "
             + " | ".join("" if v is None else f"{v:.3f}" for v in values)
             + " |"
         )
-    for training in results.trainings:
+    for training in results.encoder_trainings:
         best = training.validation_losses[training.best_epoch - 1]
         lines += [
             "",
@@ -160,29 +162,22 @@ def page(results: Results) -> str:
         lines[-1] += (
             f"training loss then {training.train_losses[training.best_epoch - 1]:.4f}; a fraud weighs {training.class_weight:.1f}."
         )
-    for latents in results.latents:
-        lines += [
-            "",
-            "## One manifold?",
-            "",
-            f"Measured on: {latents.measured}.",
-            "",
-            *(f"- {line}" for line in latents.verdict),
-        ]
-    lines += ["", "## Warnings", "", *(f"- {line}" for line in results.warnings), ""]
+    for latents in results.latent_maps:
+        lines += ["", "## One manifold?", "", *(f"- {line}" for line in describe_manifold(latents))]
+    lines += ["", "## Warnings", "", *(f"- {line}" for line in list_warnings(results)), ""]
     return "\n".join(lines)
 
 
-def _figure(figure: Figure | None) -> str:
-    return "" if figure is None else _plain(figure.value, figure.by_customer, 4)
+def _format_estimate(estimate: MetricEstimate | None) -> str:
+    return "" if estimate is None else _format_number(estimate.value, estimate.customer_interval, 4)
 
 
-def _plain(value: float | None, pair: Interval | None, digits: int) -> str:
+def _format_number(value: float | None, pair: Interval | None, digits: int) -> str:
     between = "" if pair is None else f" ({pair[0]:.{digits}f} to {pair[1]:.{digits}f})"
     return "" if value is None else f"{value:.{digits}f}{between}"
 
 
-def _percent(value: float | None, pair: Interval | None) -> str:
+def _format_percent(value: float | None, pair: Interval | None) -> str:
     between = "" if pair is None else f" ({100 * pair[0]:.1f} to {100 * pair[1]:.1f})"
     return "" if value is None else f"{100 * value:.1f} %{between}"
 

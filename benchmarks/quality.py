@@ -1,9 +1,10 @@
-"""How well detectors do on four months of the Fraud Detection Handbook's published data, against what was set out to be reached.
+"""Quality of detectors on four months of the Fraud Detection Handbook's data, against targets.
 
-Prequential folds (five weeks of training, a week's delay, four test weeks), filtered scores, out of sample. The features and numbers
-of regimes of the hidden Markov models are those that did best on our own simulation of the process, other seeds. These months were
-not untouched, though: several settings had been looked at on them before, and a counterparty's risk got its windows of a day and a week
-after XGBoost was seen to do worse here than published. The file is not part of the repository: put it beside as `../shared/data`.
+Prequential folds (five weeks of training, one week of label delay, four test weeks), filtered scores,
+out of sample. The features and numbers of regimes of the hidden Markov models did best on our own
+simulation of the process with other seeds. These months are not untouched: several settings had been
+tried on them before, and the counterparty's risk got its windows of a day and a week after XGBoost
+did worse here than published. The file is not part of the repository: put it in `../shared/data`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from rich.console import Console
 from turncoat.data import read
 from turncoat.evaluation.candidates import CandidateScores
 from turncoat.evaluation.evaluator import evaluate
-from turncoat.evaluation.folds import TEST
-from turncoat.evaluation.protocols import SplitProtocol
+from turncoat.evaluation.protocols import TEST, SplitProtocol
 from turncoat.evaluation.results import CandidateResult, Comparison, Results, save_results
 from turncoat.evaluation.settings import StudySettings
 from turncoat.evaluation.study import Study, run_study
+from turncoat.reporting.narrative import describe_split
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -54,7 +55,7 @@ def main() -> None:
         "--folder",
         type=Path,
         default=Path("quality"),
-        help="where fits are kept; a stopped run goes on",
+        help="folder of the fits; a stopped run is resumed",
     )
     folder = parser.parse_args().folder
     transactions = read(MONTHS, "handbook")
@@ -62,18 +63,18 @@ def main() -> None:
     whole = run_study(transactions, WHOLE, folder / "all", console)
     found = {
         "all": evaluate(whole),
-        "book": evaluate(on_the_book_s_cards(whole)),
+        "book": evaluate(drop_compromised_cards(whole)),
         "seeds": evaluate(run_study(transactions, SEEDS, folder / "seeds", console)),
     }
     for name, results in found.items():
         save_results(results, folder / f"{name}.json")
-    text = page(found)
+    text = build_page(found)
     (RESULTS / "quality.md").write_text(text)
     print(text)
 
 
-def on_the_book_s_cards(whole: Study) -> Study:
-    """The same fits, judged without cards that are known to be compromised, as the book does. Nothing was fitted on test rows."""
+def drop_compromised_cards(whole: Study) -> Study:
+    """The same fits, evaluated without cards known to be compromised, as the Handbook does."""
     settings = replace(whole.settings, protocol=SplitProtocol("handbook"))
     splits = settings.protocol.splits(whole.transactions)
     folds = tuple(
@@ -83,27 +84,28 @@ def on_the_book_s_cards(whole: Study) -> Study:
     for (f, seed), fitted in whole.fits.items():
         kept = np.searchsorted(whole.folds[f].rows(TEST), folds[f].rows(TEST))
         fits[f, seed] = {
-            key: replace(one, outcome=_kept(one.outcome, kept)) for key, one in fitted.items()
+            key: replace(one, outcome=_take_test_rows(one.outcome, kept))
+            for key, one in fitted.items()
         }
     return replace(whole, settings=settings, folds=folds, fits=fits)
 
 
-def _kept(outcome: CandidateScores, rows: NDArray[np.int64]) -> CandidateScores:
+def _take_test_rows(outcome: CandidateScores, rows: NDArray[np.int64]) -> CandidateScores:
     scores = {name: {**parts, TEST: parts[TEST][rows]} for name, parts in outcome.scores.items()}
     return replace(outcome, scores=scores)
 
 
-def of(results: Results, name: str) -> CandidateResult:
+def find_candidate(results: Results, name: str) -> CandidateResult:
     return next(one for one in results.candidates if one.name == name)
 
 
-def value(results: Results, name: str, metric: str) -> float:
-    found = of(results, name).figures[metric].value
+def metric_value(results: Results, name: str, metric: str) -> float:
+    found = find_candidate(results, name).metrics[metric].value
     assert found is not None
     return found
 
 
-def difference(results: Results, first: str, second: str, metric: str) -> Comparison:
+def find_comparison(results: Results, first: str, second: str, metric: str) -> Comparison:
     return next(
         one
         for one in results.comparisons
@@ -111,7 +113,7 @@ def difference(results: Results, first: str, second: str, metric: str) -> Compar
     )
 
 
-def page(found: dict[str, Results]) -> str:
+def build_page(found: dict[str, Results]) -> str:
     """The tables, in Markdown."""
     whole, seeds = found["all"], found["seeds"]
     lines = [
@@ -120,62 +122,63 @@ def page(found: dict[str, Results]) -> str:
         "Made by `python -m benchmarks.quality`. "
         + " ".join((__doc__ or "").split("\n\n")[1].split()),
         "",
-        f"Split: {whole.split}. Seeds: {', '.join(map(str, whole.seeds))}; hidden Markov models also {', '.join(map(str, seeds.seeds))}.",
+        f"{describe_split(whole.protocol)} Seeds: {', '.join(map(str, whole.seeds))}; "
+        f"hidden Markov models also {', '.join(map(str, seeds.seeds))}.",
         "",
-        "## Against what was set out to be reached (all cards)",
+        "## Targets (all cards)",
         "",
         "| | found | must | aim | |",
         "|---|---|---|---|---|",
-        *map(_line, targets(whole)),
+        *map(_format_target, list_targets(whole)),
         "",
         "## Spread",
         "",
         "| | AUROC | average precision | equal-mass ECE | average precision by fold |",
         "|---|---|---|---|---|",
-        *(_spread(seeds, name) for name in (PLAIN, ANCHORED)),
+        *(_format_spread(seeds, name) for name in (PLAIN, ANCHORED)),
         "",
         "± is the standard deviation over seeds of the mean over folds.",
         "",
-        "## Beside the published table (cards known to be compromised removed, as there)",
+        "## Published table (cards known to be compromised removed, as there)",
         "",
         "| | AUROC | average precision | card precision@100 |",
         "|---|---|---|---|",
     ]
     for name in (PLAIN, ANCHORED, "Isolation Forest", "XGBoost", "hybrid", RANKED):
         figures = [
-            value(found["book"], name, metric)
+            metric_value(found["book"], name, metric)
             for metric in ("auroc", "average_precision", "card_precision_100")
         ]
         lines.append(f"| {name} | " + " | ".join(f"{figure:.3f}" for figure in figures) + " |")
     for one in found["book"].published:
         lines.append(
             f"| *{one.name}, published* | "
-            + " | ".join(f"{figure:.3f}" for figure in one.figures.values())
+            + " | ".join(f"{figure:.3f}" for figure in one.metrics.values())
             + " |"
         )
     lines += [
         "",
-        "## What the regimes add (all cards; 90 % intervals by customer)",
+        "## Differences (all cards; 90 % intervals over customers)",
         "",
         "| | difference | interval |",
         "|---|---|---|",
     ]
     for pair in whole.comparisons:
-        low, high = pair.by_customer
-        lines.append(
-            f"| {pair.first} less {pair.second}, {pair.metric} | {pair.difference:+.5f} | {low:+.5f} to {high:+.5f} |"
-        )
-    tables = "; ".join(f"{table.candidate} {table.temporal_share:.1%}" for table in whole.regimes)
-    lines += ["", f"Temporal share (how far beliefs are from those of single rows): {tables}.", ""]
+        low, high = pair.customer_interval
+        name = f"{pair.first} minus {pair.second}, {pair.metric}"
+        lines.append(f"| {name} | {pair.difference:+.5f} | {low:+.5f} to {high:+.5f} |")
+    tables = "; ".join(f"{table.detector} {table.temporal_share:.1%}" for table in whole.regimes)
+    about = "Temporal share (distance of beliefs from those of single rows)"
+    lines += ["", f"{about}: {tables}.", ""]
     return "\n".join(lines)
 
 
-def targets(whole: Results) -> list[tuple[str, float, float | None, float | None, bool]]:
+def list_targets(whole: Results) -> list[tuple[str, float, float | None, float | None, bool]]:
     """Title, figure, must, aim, and whether more is better."""
     rows: list[tuple[str, float, float | None, float | None, bool]] = [
         (
             "tuned XGBoost, average precision",
-            value(whole, "XGBoost", "average_precision"),
+            metric_value(whole, "XGBoost", "average_precision"),
             0.67,
             0.69,
             True,
@@ -189,29 +192,43 @@ def targets(whole: Results) -> list[tuple[str, float, float | None, float | None
             ("auroc", "average_precision", "ece_mass"), musts, aims, strict=True
         ):
             rows.append(
-                (f"{name}: {metric}", value(whole, name, metric), must, aim, metric != "ece_mass")
+                (
+                    f"{name}: {metric}",
+                    metric_value(whole, name, metric),
+                    must,
+                    aim,
+                    metric != "ece_mass",
+                )
             )
     rows.append(
         (
-            "ranker less XGBoost, average precision",
-            difference(whole, RANKED, "XGBoost", "average_precision").difference,
+            "ranker minus XGBoost, average precision",
+            find_comparison(whole, RANKED, "XGBoost", "average_precision").difference,
             -0.002,
             0.0,
             True,
         )
     )
-    platt = difference(whole, RANKED, "XGBoost, Platt", "log_loss").difference / value(
+    platt = find_comparison(whole, RANKED, "XGBoost, Platt", "log_loss").difference / metric_value(
         whole, "XGBoost, Platt", "log_loss"
     )
     rows.append(("ranker's log loss against Platt, relative", platt, 0.005, 0.0, False))
-    rows.append(("ranker, equal-mass ECE", value(whole, RANKED, "ece_mass"), 0.001, 0.0007, False))
     rows.append(
-        ("hybrid, average precision", value(whole, "hybrid", "average_precision"), 0.72, 0.75, True)
+        ("ranker, equal-mass ECE", metric_value(whole, RANKED, "ece_mass"), 0.001, 0.0007, False)
+    )
+    rows.append(
+        (
+            "hybrid, average precision",
+            metric_value(whole, "hybrid", "average_precision"),
+            0.72,
+            0.75,
+            True,
+        )
     )
     return rows
 
 
-def _line(row: tuple[str, float, float | None, float | None, bool]) -> str:
+def _format_target(row: tuple[str, float, float | None, float | None, bool]) -> str:
     title, found, must, aim, more = row
     met = [
         limit is not None and (found >= limit if more else found <= limit) for limit in (must, aim)
@@ -220,14 +237,14 @@ def _line(row: tuple[str, float, float | None, float | None, bool]) -> str:
     return f"| {title} | {found:.4f} | {must:g} | {aim:g} | {verdict} |"
 
 
-def _spread(results: Results, name: str) -> str:
-    one = of(results, name)
+def _format_spread(results: Results, name: str) -> str:
+    one = find_candidate(results, name)
     cells = [
-        f"{one.figures[m].value:.4f} ± {one.figures[m].over_seeds:.4f}"
+        f"{one.metrics[m].value:.4f} ± {one.metrics[m].seed_std:.4f}"
         for m in ("auroc", "average_precision", "ece_mass")
     ]
     folds = ", ".join(
-        f"{figure:.3f}" for figure in one.figures["average_precision"].by_fold if figure is not None
+        f"{figure:.3f}" for figure in one.metrics["average_precision"].by_fold if figure is not None
     )
     return f"| {name} | {' | '.join(cells)} | {folds} |"
 

@@ -237,7 +237,7 @@ def test_compare_and_repeat_from_the_manifest(turncoat, tmp_path):
     )
     results = load_results(tmp_path / "run" / "results.json")
     hybrid = next(one for one in results.candidates if one.name == "hybrid")
-    assert found["figures"]["hybrid"]["auroc"] == hybrid.figures["auroc"].value
+    assert found["metrics"]["hybrid"]["auroc"] == hybrid.metrics["auroc"].value
     assert {table.title for table in results.slices} == {"by length of history", "by scenario"}
     assert (tmp_path / found["report"]).read_text().startswith("<!doctype html>")
     shown = turncoat("compare --manifest run/manifest.json --out again").stdout
@@ -266,7 +266,7 @@ def test_compare_with_the_neural_tier_and_joint_training(turncoat, tmp_path):
         "--latent-dim 3 --max-epochs 1 --out run"
     )
     results = load_results(tmp_path / "run" / "results.json")
-    assert results.joint is not None
+    assert results.joint_training is not None
     names = {one.name for one in results.candidates}
     assert {"LSTM", "neural, encoder's head", "regime-calibrated head"} <= names
     for name in (

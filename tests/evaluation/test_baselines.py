@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
+from tests.evaluation.samples import make_training_rows
 from turncoat import BundleError, ConfigError, DataError
 from turncoat.evaluation.baselines import (
-    Encoding,
+    DesignEncoder,
     FittedXGBoost,
     IsolationForestBaseline,
     LogisticBaseline,
     XGBoostBaseline,
 )
-from turncoat.evaluation.tuning import FIXED, Trial, _read_trials
+from turncoat.evaluation.tuning import DEFAULT_PARAMS, Trial, load_trials
 
 SIZES = (3, 4)
 BASELINES = {
@@ -30,21 +31,9 @@ BASELINES = {
 every = pytest.mark.parametrize("name", list(BASELINES))
 
 
-def rows(n: int = 3000, seed: int = 1) -> tuple[Any, Any, Any]:
-    """Columns [N, 5 + 2] with missing cells and codes, rare labels that a shift and a category give away, and customers."""
-    rng = np.random.default_rng(seed)
-    labels = (rng.random(n) < 0.06).astype(np.int8)
-    columns = rng.standard_normal((n, 7)).astype(np.float32)
-    columns[:, :2] += 2.5 * labels[:, None]
-    columns[:, 5] = rng.integers(3, size=n)
-    columns[:, 6] = np.where(rng.random(n) < 0.5 * labels, 3, rng.integers(3, size=n))
-    columns[rng.random(columns.shape) < 0.1] = np.nan
-    return columns, labels, rng.integers(n // 10, size=n)
-
-
 def precision_of(baseline: Any, labels: Any, seed: int = 0) -> tuple[float, float]:
     """Average precision on rows with the same kind of labels, and the base rate."""
-    columns, _, customers = rows()
+    columns, _, customers = make_training_rows()
     scores = baseline.fit(columns[:2000], labels[:2000], customers[:2000], seed).score(
         columns[2000:]
     )
@@ -55,21 +44,21 @@ def precision_of(baseline: Any, labels: Any, seed: int = 0) -> tuple[float, floa
 
 @every
 def test_each_beats_chance(name: str) -> None:
-    found, base_rate = precision_of(BASELINES[name], rows()[1])
+    found, base_rate = precision_of(BASELINES[name], make_training_rows()[1])
     assert found > 5 * base_rate
 
 
 @every
 def test_each_is_at_the_base_rate_on_shuffled_labels(name: str) -> None:
     found, base_rate = precision_of(
-        BASELINES[name], np.random.default_rng(9).permutation(rows()[1])
+        BASELINES[name], np.random.default_rng(9).permutation(make_training_rows()[1])
     )
     assert found < 2 * base_rate
 
 
 @every
 def test_the_seed_decides(name: str) -> None:
-    columns, labels, customers = rows()
+    columns, labels, customers = make_training_rows()
     first, second, other = (
         BASELINES[name].fit(columns, labels, customers, seed).score(columns) for seed in (3, 3, 4)
     )
@@ -80,7 +69,7 @@ def test_the_seed_decides(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "xgboost"])
 def test_probabilities_have_the_right_mean(name: str) -> None:
-    columns, labels, customers = rows(20_000)
+    columns, labels, customers = make_training_rows(20_000)
     scores = (
         BASELINES[name]
         .fit(columns[:15_000], labels[:15_000], customers[:15_000], 0)
@@ -90,7 +79,7 @@ def test_probabilities_have_the_right_mean(name: str) -> None:
 
 
 def test_the_forest_needs_no_labels_and_the_whole_table_may_be_missing() -> None:
-    columns, _, customers = rows(300)
+    columns, _, customers = make_training_rows(300)
     columns[:, 0] = np.nan
     nothing = np.full(300, -1)
     assert np.isfinite(
@@ -100,18 +89,18 @@ def test_the_forest_needs_no_labels_and_the_whole_table_may_be_missing() -> None
 
 def test_the_encoding_says_what_is_missing_and_which_category() -> None:
     columns = np.array([[1.0, 0.0, 2.0], [np.nan, 4.0, np.nan], [3.0, 8.0, 0.0]], np.float32)
-    design = Encoding.of(columns, (3,)).design(columns).toarray()
+    design = DesignEncoder((3,)).fit(columns).transform(columns).toarray()
     spread = np.sqrt(2 / 3)
     expected = [
-        [-1 / spread, -(1.5**0.5), 0, 0, 0, 0, 1],
-        [0.0, 0.0, 1, 1, 0, 0, 0],
-        [1 / spread, 1.5**0.5, 0, 0, 1, 0, 0],
+        [-1 / spread, -(1.5**0.5), 0, 0, 0, 1, 0],
+        [0.0, 0.0, 1, 0, 0, 0, 1],
+        [1 / spread, 1.5**0.5, 0, 1, 0, 0, 0],
     ]
     np.testing.assert_allclose(design, expected, atol=1e-6)
 
 
 def test_the_logistic_penalty_is_one_of_those_given() -> None:
-    columns, labels, customers = rows()
+    columns, labels, customers = make_training_rows()
     assert LogisticBaseline(SIZES, (1e-6, 0.1)).fit(columns, labels, customers, 0).strength == 0.1
     assert (
         LogisticBaseline(SIZES, (0.5,), n_folds=500).fit(columns, labels, customers, 0).strength
@@ -120,7 +109,7 @@ def test_the_logistic_penalty_is_one_of_those_given() -> None:
 
 
 def test_too_few_customers_with_fraud_are_refused() -> None:
-    columns, labels, _ = rows()
+    columns, labels, _ = make_training_rows()
     with pytest.raises(DataError, match="1 customers have fraud, too few for 3 folds"):
         XGBoostBaseline(n_trials=1).fit(columns, labels, np.zeros(len(labels)), 0)
 
@@ -128,7 +117,7 @@ def test_too_few_customers_with_fraud_are_refused() -> None:
 def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds(
     tmp_path: Path,
 ) -> None:
-    columns, labels, customers = rows(1500)
+    columns, labels, customers = make_training_rows(1500)
     settings: dict[str, Any] = {"n_folds": 2, "search_rows": 800, "n_threads": 1}
     whole = XGBoostBaseline(n_trials=3, **settings).fit(columns, labels, customers, 2)
     XGBoostBaseline(n_trials=2, folder=tmp_path / "kept", **settings).fit(
@@ -140,8 +129,8 @@ def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds
     np.testing.assert_array_equal(whole.score(columns), resumed.score(columns))
     assert whole.trial == resumed.trial
     (path,) = (tmp_path / "kept").iterdir()
-    trials = _read_trials(path)
-    assert trials[0].settings == FIXED
+    trials = load_trials(path)
+    assert trials[0].params == DEFAULT_PARAMS
     assert resumed.trial.value == max(trial.value or 0.0 for trial in trials)
     XGBoostBaseline(n_trials=1, folder=tmp_path / "kept", **settings).fit(
         columns, labels, customers, 3
@@ -150,26 +139,26 @@ def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds
 
 
 def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
-    columns, labels, customers = rows(1500)
+    columns, labels, customers = make_training_rows(1500)
     found = XGBoostBaseline(n_trials=3, n_folds=2, search_rows=800, n_threads=1).fit(
         columns, labels, customers, 2
     )
-    given = XGBoostBaseline(n_trials=3, n_threads=1, settings=found.trial.settings).fit(
+    given = XGBoostBaseline(n_trials=3, n_threads=1, params=found.trial.params).fit(
         columns, labels, customers, 2
     )
-    assert found.trial.settings != FIXED
-    assert given.trial == Trial(found.trial.settings)  # without a value, since nothing was searched
+    assert found.trial.params != DEFAULT_PARAMS
+    assert given.trial == Trial(found.trial.params)  # without a value, since nothing was searched
     np.testing.assert_array_equal(given.score(columns), found.score(columns))
 
 
 def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
-    columns, labels, customers = rows(500)
+    columns, labels, customers = make_training_rows(500)
     fitted = XGBoostBaseline(n_threads=1).fit(columns, labels, customers, 0)
     fitted.save(tmp_path / "model.json")
     json.loads((tmp_path / "model.json").read_text())
     again = FittedXGBoost.load(tmp_path / "model.json")
     np.testing.assert_array_equal(again.score(columns), fitted.score(columns))
-    assert again.trial == fitted.trial == Trial(FIXED)
+    assert again.trial == fitted.trial == Trial(DEFAULT_PARAMS)
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(BundleError, match="not an XGBoost model"):
         FittedXGBoost.load(tmp_path / "model.json")
@@ -179,7 +168,7 @@ def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "xgboost"])
 def test_rows_that_cannot_be_learnt_from_are_refused(name: str) -> None:
-    columns, labels, customers = rows(200)
+    columns, labels, customers = make_training_rows(200)
     infinite = columns.copy()
     infinite[3, 2] = np.inf
     fit = BASELINES[name].fit
@@ -196,14 +185,14 @@ def test_rows_that_cannot_be_learnt_from_are_refused(name: str) -> None:
 
 @every
 def test_other_columns_than_those_fitted_are_refused(name: str) -> None:
-    columns, labels, customers = rows(400)
+    columns, labels, customers = make_training_rows(400)
     fitted = BASELINES[name].fit(columns, labels, customers, 0)
     with pytest.raises(DataError, match=r"\[rows, 7\]; found shape \(400, 6\)"):
         fitted.score(columns[:, 1:])
 
 
 def test_unknown_categories_are_refused() -> None:
-    columns, labels, customers = rows(400)
+    columns, labels, customers = make_training_rows(400)
     with pytest.raises(DataError, match="categorical column 1: found code"):
         LogisticBaseline((3, 2)).fit(columns, labels, customers, 0)
 
@@ -225,4 +214,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
 def test_a_missing_extra_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"needs the extra: pip install turncoat\[baselines\]"):
-        XGBoostBaseline(n_trials=1).fit(*rows(400), 0)
+        XGBoostBaseline(n_trials=1).fit(*make_training_rows(400), 0)

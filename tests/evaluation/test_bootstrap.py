@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from tests.evaluation.test_metrics import case
+from tests.evaluation.samples import make_scored
 from turncoat.errors import ConfigError, DataError
 from turncoat.evaluation.bootstrap import (
     UNITS,
     bootstrap,
-    drawn_customers,
-    drawn_transactions,
+    draw_customers,
+    draw_transactions,
     wilcoxon_p,
 )
 from turncoat.evaluation.metrics import ROW_METRICS, ScoredLabels, brier_losses, measure
@@ -24,7 +24,7 @@ def columns_of(sizes: tuple[int, ...], n_levels: int | None, seed: int = 0) -> C
     """Three columns on the same folds: a good one, a noisy one with ties, and one that is no probability."""
     rng = np.random.default_rng(seed)
     good = [
-        case(seed + f, n_rows, rate=0.15, n_levels=n_levels, n_customers=25)
+        make_scored(seed + f, n_rows, rate=0.15, n_levels=n_levels, n_customers=25)
         for f, n_rows in enumerate(sizes)
     ]
     noisy = [
@@ -38,8 +38,8 @@ def columns_of(sizes: tuple[int, ...], n_levels: int | None, seed: int = 0) -> C
     }
 
 
-def with_scores(judged: ScoredLabels, scores: np.ndarray) -> ScoredLabels:
-    return ScoredLabels(scores, judged.labels, judged.customers, judged.days)
+def with_scores(scored: ScoredLabels, scores: np.ndarray) -> ScoredLabels:
+    return ScoredLabels(scores, scored.labels, scored.customers, scored.days)
 
 
 def plain(columns: Columns, unit: str, n_resamples: int, seed: int) -> np.ndarray:
@@ -49,9 +49,9 @@ def plain(columns: Columns, unit: str, n_resamples: int, seed: int) -> np.ndarra
     values = np.empty((n_resamples, len(columns), len(ROW_METRICS)))
     for r in range(n_resamples):
         if unit == "transaction":
-            drawn = drawn_transactions(seed, r, [len(fold) for fold in folds])
+            drawn = draw_transactions(seed, r, [len(fold) for fold in folds])
         else:
-            chosen = everyone[drawn_customers(seed, r, len(everyone))]
+            chosen = everyone[draw_customers(seed, r, len(everyone))]
             drawn = [
                 np.concatenate([np.flatnonzero(fold.customers == one) for one in chosen])
                 for fold in folds
@@ -103,16 +103,16 @@ def test_what_does_not_exist_has_no_interval() -> None:
     for metric in ("ece_width", "ece_mass", "brier", "log_loss"):
         assert found.interval("anomaly", metric) is None
         assert found.difference("good", "anomaly", metric) is None
-    nothing = {"empty": [case(0, n_rows=0)]}
+    nothing = {"empty": [make_scored(0, n_rows=0)]}
     for unit in UNITS:
         assert bootstrap(nothing, unit, n_resamples=3).interval("empty", "brier") is None
 
 
 def test_a_fold_without_fraud_leaves_the_mean_to_the_others() -> None:
-    judged = case(0, 400)
-    genuine = judged.take(judged.labels == 0)
-    both = bootstrap({"a": [judged, genuine]}, "customer", n_resamples=30)
-    alone = bootstrap({"a": [judged]}, "customer", n_resamples=30)
+    scored = make_scored(0, 400)
+    genuine = scored.take(scored.labels == 0)
+    both = bootstrap({"a": [scored, genuine]}, "customer", n_resamples=30)
+    alone = bootstrap({"a": [scored]}, "customer", n_resamples=30)
     assert both.interval("a", "auroc") == alone.interval("a", "auroc")
     assert both.interval("a", "brier") != alone.interval("a", "brier")
 
@@ -133,8 +133,8 @@ def test_columns_meet_the_same_resamples() -> None:
 
 def test_several_columns_stand_for_their_mean() -> None:
     found = bootstrap(columns_of((300,), None), "transaction", n_resamples=40)
-    both = (found.of("good", "brier") + found.of("noisy", "brier")) / 2
-    np.testing.assert_allclose(found.of(("good", "noisy"), "brier"), both, atol=1e-15)
+    both = (found.values_of("good", "brier") + found.values_of("noisy", "brier")) / 2
+    np.testing.assert_allclose(found.values_of(("good", "noisy"), "brier"), both, atol=1e-15)
     assert found.interval(["good"], "brier") == found.interval("good", "brier")
 
 
@@ -160,10 +160,10 @@ def clustered(seed: int, n_customers: int = 60, n_rows: int = 20) -> ScoredLabel
 
 
 def test_customers_that_are_all_alike_make_wider_intervals() -> None:
-    judged = clustered(0)
+    scored = clustered(0)
     widths = {}
     for unit in UNITS:
-        found = bootstrap({"a": [judged]}, unit, n_resamples=300)
+        found = bootstrap({"a": [scored]}, unit, n_resamples=300)
         widths[unit] = {
             metric: np.ptp(found.interval("a", metric) or (np.nan, np.nan))
             for metric in ("auroc", "brier", "average_precision")
@@ -173,10 +173,10 @@ def test_customers_that_are_all_alike_make_wider_intervals() -> None:
             metric
         )  # the square root of 20 rows each is 4.5
     shuffled = ScoredLabels(
-        judged.scores,
-        judged.labels,
-        np.random.default_rng(0).permutation(judged.customers),
-        judged.days,
+        scored.scores,
+        scored.labels,
+        np.random.default_rng(0).permutation(scored.customers),
+        scored.days,
     )
     width = np.ptp(
         bootstrap({"a": [shuffled]}, "customer", n_resamples=300).interval("a", "brier")
@@ -206,15 +206,15 @@ def test_about_nine_in_ten_intervals_by_customer_hold_the_truth(
 
 def test_a_customer_of_several_folds_is_drawn_for_all_of_them() -> None:
     """Two folds that are copies of each other are no more evidence than one, by customer; by transaction they seem to be."""
-    judged = clustered(1)
+    scored = clustered(1)
     one, two = (
         bootstrap({"a": folds}, "customer", n_resamples=50)
-        for folds in ([judged], [judged, judged])
+        for folds in ([scored], [scored, scored])
     )
     assert one.interval("a", "brier") == pytest.approx(two.interval("a", "brier"), abs=1e-12)
     one, two = (
         bootstrap({"a": folds}, "transaction", n_resamples=200)
-        for folds in ([judged], [judged, judged])
+        for folds in ([scored], [scored, scored])
     )
     assert np.ptp(one.interval("a", "brier") or ()) > 1.2 * np.ptp(two.interval("a", "brier") or ())
 

@@ -32,7 +32,7 @@ def test_platt_is_an_unpenalised_logistic_regression_of_log_odds() -> None:
         logit(scores)[:, None], labels
     )
     found = Platt.fit(scores, labels)
-    assert found.of_log_odds
+    assert found.uses_log_odds
     np.testing.assert_allclose(
         found.calibrate(other), expected.predict_proba(logit(other)[:, None])[:, 1], rtol=1e-4
     )
@@ -44,7 +44,7 @@ def test_platt_takes_scores_beyond_probabilities_as_they_are() -> None:
     margins = 40.0 * scores - 30.0
     expected = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(margins[:, None], labels)
     found = Platt.fit(margins, labels)
-    assert not found.of_log_odds
+    assert not found.uses_log_odds
     np.testing.assert_allclose(
         found.calibrate(margins), expected.predict_proba(margins[:, None])[:, 1], rtol=1e-3
     )

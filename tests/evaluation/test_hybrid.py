@@ -81,7 +81,7 @@ def test_rows_in_many_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     problem = problem_of("mixed with missing cells")
     model, panel = baum_welch(problem), panel_of(problem)
     whole = row_log_likelihoods(model, panel)
-    monkeypatch.setattr(hybrid, "_CELLS_AT_ONCE", 1)
+    monkeypatch.setattr(hybrid, "_BATCH_CELLS", 1)
     np.testing.assert_array_equal(row_log_likelihoods(model, panel), whole)
 
 

@@ -1,4 +1,4 @@
-"""The recurrent baseline knows no later row, no other customer and no label that it is not to learn, and learns what came before."""
+"""The LSTM baseline sees no later row, no other customer and no label it must not learn from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turncoat.evaluation import lstm  # noqa: E402
 from turncoat.evaluation.lstm import FittedLSTM, LSTMBaseline  # noqa: E402
 
 QUICK = LSTMBaseline(
-    hidden_dim=8, epochs=3, learning_rate=1e-2, longest=8, batch_rows=128, device="cpu"
+    hidden_dim=8, epochs=3, learning_rate=1e-2, window_rows=8, batch_rows=128, device="cpu"
 )
 NEIGHBOURS = 1e-9  # how much a score may owe to what else is scored
 
@@ -133,30 +133,30 @@ def test_scores_are_those_of_each_sequence_read_row_by_row(
                 read, state = network.memory(network.row_layer(row[None]), state)
                 expected.append(float(torch.sigmoid(network.head(read))))
     for sequences, rows in ((1024, 8192), (7, 20), (1, 1)):
-        monkeypatch.setattr(lstm, "_SEQUENCES_AT_ONCE", sequences)
-        monkeypatch.setattr(lstm, "_ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(lstm, "_BATCH_SEQUENCES", sequences)
+        monkeypatch.setattr(lstm, "_BATCH_ROWS", rows)
         np.testing.assert_allclose(fitted.score(PANEL), expected, rtol=0, atol=NEIGHBOURS)
 
 
-@pytest.mark.parametrize("longest", [1, 4, 100])
-def test_windows_judge_every_row_once_after_its_own_history(longest: int) -> None:
-    judged = np.isin(np.arange(PANEL.n_rows), PLACES)
-    windows = lstm._Windows.of(PANEL, judged, longest)
+@pytest.mark.parametrize("window_rows", [1, 4, 100])
+def test_windows_judge_every_row_once_after_its_own_history(window_rows: int) -> None:
+    scored = np.isin(np.arange(PANEL.n_rows), PLACES)
+    windows = lstm._Windows.of(PANEL, scored, window_rows)
     starts = np.repeat(PANEL.offsets[:-1], PANEL.lengths)
     times = np.zeros(PANEL.n_rows, int)
     for first, own, length in zip(windows.first, windows.own, windows.lengths, strict=True):
         times[own : first + length] += 1
         for row in range(own, first + length):
             assert starts[row] == starts[first]
-            assert row - first >= min(longest, row - starts[row])
-        assert judged[own : first + length].any()
-    assert (times[judged] == 1).all()
+            assert row - first >= min(window_rows, row - starts[row])
+        assert scored[own : first + length].any()
+    assert (times[scored] == 1).all()
     assert times.max() == 1
 
 
 def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedLSTM) -> None:
-    judged = np.isin(np.arange(PANEL.n_rows), PLACES)
-    windows = lstm._Windows.of(PANEL, judged, 100)
+    scored = np.isin(np.arange(PANEL.n_rows), PLACES)
+    windows = lstm._Windows.of(PANEL, scored, 100)
     batches = list(windows.batches(128, np.random.default_rng(0)))
     assert sorted(np.concatenate(batches)) == list(range(len(windows.lengths)))
     assert all(windows.lengths[batch].sum() < 128 + windows.lengths.max() for batch in batches)
@@ -168,15 +168,15 @@ def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedLSTM) 
         )
         with torch.no_grad():
             assert float(windows.loss(fitted.network, batch)) == pytest.approx(
-                entropy[read][judged[read]].mean()
+                entropy[read][scored[read]].mean()
             )
-    assert lstm._Validation.of(PANEL, judged).loss(fitted.network) == pytest.approx(
-        entropy[judged].mean()
+    assert lstm._Validation.of(PANEL, scored).loss(fitted.network) == pytest.approx(
+        entropy[scored].mean()
     )
 
 
 def test_a_window_reads_what_came_before_it_but_is_not_judged_on_it(fitted: FittedLSTM) -> None:
-    """With windows of one row, each row is judged after reading one row before it."""
+    """With windows of one row, each row is scored after reading one row before it."""
     sequence = PANEL[int(np.argmax(PANEL.lengths))]
     windows = lstm._Windows.of(sequence, np.ones(sequence.n_rows, bool), 1)
     pairs = [
@@ -214,7 +214,7 @@ def test_history_is_read() -> None:
 
 
 def test_held_out_customers_teach_nothing_but_when_to_stop() -> None:
-    train, held_out = lstm._split(PANEL, np.arange(PANEL.n_rows), QUICK.validation_share, 0)
+    train, held_out = lstm._split_targets(PANEL, np.arange(PANEL.n_rows), QUICK.validation_share, 0)
     by_customer = [np.logical_or.reduceat(part, PANEL.offsets[:-1]) for part in (train, held_out)]
     np.testing.assert_array_equal(by_customer[0], ~by_customer[1])
     one_epoch = replace(QUICK, epochs=1)
@@ -244,7 +244,7 @@ def test_the_best_epoch_is_kept_and_patience_ends() -> None:
 def test_long_gradients_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = fit_and_losses(PANEL, PLACES)[1][::2]
     assert last < first - 0.02
-    monkeypatch.setattr(lstm, "_LONGEST_GRADIENT", 1e-14)  # far below what Adam takes for nothing
+    monkeypatch.setattr(lstm, "_MAX_GRADIENT_NORM", 1e-14)  # far below what Adam takes for nothing
     first, last = fit_and_losses(PANEL, PLACES)[1][::2]
     assert last == pytest.approx(first, abs=1e-3)
 
@@ -311,7 +311,7 @@ def test_it_refuses_what_it_cannot_learn_from() -> None:
         with pytest.raises(DataError, match=found):
             QUICK.fit(panel, places, 0)
     for places in ([-1, 3], [PANEL.n_rows], [0.5], PANEL.labels == 1):
-        with pytest.raises(DataError, match="places must be rows"):
+        with pytest.raises(DataError, match="places must be whole numbers"):
             QUICK.fit(PANEL, np.asarray(places), 0)
     with pytest.raises(DataError, match="expected a Panel, found ndarray"):
         QUICK.fit(PANEL.continuous, every_row, 0)  # type: ignore[arg-type]
@@ -336,7 +336,7 @@ def test_a_loss_that_is_no_number_is_named() -> None:
         {"epochs": 0},
         {"patience": 0},
         {"learning_rate": 0.0},
-        {"longest": 0},
+        {"window_rows": 0},
         {"batch_rows": 0},
         {"validation_share": 1.0},
         {"device": "abacus"},

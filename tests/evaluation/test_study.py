@@ -17,16 +17,15 @@ from scipy.stats import wilcoxon
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from tests.selection.cases import SCHEMA, frame
+from tests.evaluation.samples import SCHEMA, make_portfolio
 from turncoat import BundleError, ConfigError, DataError, load
 from turncoat.data import Transactions, read
 from turncoat.data.splits import DAY, split_prequential
 from turncoat.evaluation import study
 from turncoat.evaluation.evaluator import Evaluator, evaluate
-from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN
-from turncoat.evaluation.protocols import SplitProtocol
+from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold, SplitProtocol
 from turncoat.evaluation.results import CandidateResult, Results, load_results, save_results
-from turncoat.evaluation.settings import StudySettings, plain_settings, settings_from
+from turncoat.evaluation.settings import StudySettings
 from turncoat.evaluation.study import Study, run_study
 from turncoat.selection import choose_width
 
@@ -42,13 +41,9 @@ QUICK = StudySettings(
 )
 
 
-def portfolio(n_customers: int = 160, seed: int = 0) -> pl.DataFrame:
-    return frame(n_customers, seed=seed)
-
-
 def shuffled(seed: int, planted: bool = False) -> Transactions:
     """Labels that nothing tells; or, planted, a column that tells each row's own."""
-    made = portfolio(300, seed)
+    made = make_portfolio(300, seed)
     labels = np.random.default_rng(seed).permutation(made["fraud"].to_numpy())
     if planted:
         made = made.with_columns(
@@ -60,7 +55,7 @@ def shuffled(seed: int, planted: bool = False) -> Transactions:
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Results, Path]:
     folder = tmp_path_factory.mktemp("run") / "study"
-    found = run_study(read(portfolio(), SCHEMA), QUICK, folder, QUIET)
+    found = run_study(read(make_portfolio(), SCHEMA), QUICK, folder, QUIET)
     return found, evaluate(found), folder
 
 
@@ -87,7 +82,7 @@ def test_every_candidate_is_there_once(studied: tuple[Study, Results, Path]) -> 
         }
         expected |= {f"{tier}, in-sample rates", f"{tier}, corrected, filtered, isotonic"}
     assert expected <= set(names)
-    assert set(studied[1].scoring) <= set(names)
+    assert set(studied[1].scoring_variants) <= set(names)
 
 
 def test_the_figures_are_those_of_the_scores(studied: tuple[Study, Results, Path]) -> None:
@@ -106,14 +101,14 @@ def test_the_figures_are_those_of_the_scores(studied: tuple[Study, Results, Path
             ("auroc", roc_auc_score),
         ):
             values = [by_hand(labels, s) for s in scores]
-            figure = one.figures[metric]
+            figure = one.metrics[metric]
             assert figure.value == pytest.approx(np.mean(values), rel=1e-9)
-            assert figure.over_seeds == pytest.approx(np.std(values, ddof=1), abs=1e-9)
-            assert figure.by_customer is not None
-            assert figure.by_customer[0] <= figure.by_customer[1]
-    assert "log_loss" not in of(results, "variational, raw, smoothed").figures
+            assert figure.seed_std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+            assert figure.customer_interval is not None
+            assert figure.customer_interval[0] <= figure.customer_interval[1]
+    assert "log_loss" not in of(results, "variational, raw, smoothed").metrics
     losses = [log_loss(labels, found.scores(0, seed, "XGBoost")[TEST]) for seed in (1, 2)]
-    assert of(results, "XGBoost").figures["log_loss"].value == pytest.approx(
+    assert of(results, "XGBoost").metrics["log_loss"].value == pytest.approx(
         np.mean(losses), rel=1e-9
     )
 
@@ -125,9 +120,9 @@ def test_differences_are_between_the_figures(studied: tuple[Study, Results, Path
         ("regime-calibrated XGBoost", "XGBoost, isotonic"),
     }
     for one in results.comparisons:
-        values = [of(results, name).figures[one.metric].value for name in (one.first, one.second)]
+        values = [of(results, name).metrics[one.metric].value for name in (one.first, one.second)]
         assert one.difference == pytest.approx(values[0] - values[1])  # type: ignore[operator]
-        assert one.by_customer[0] <= one.by_customer[1]
+        assert one.customer_interval[0] <= one.customer_interval[1]
         assert (one.wilcoxon_p is None) == (one.metric != "log_loss")
     found = studied[0]
     labels = found.folds[0].labels(TEST)
@@ -161,9 +156,9 @@ def test_slices_are_parts_of_the_whole(studied: tuple[Study, Results, Path]) -> 
     by_length = [table for table in results.slices if table.title == "by length of history"]
     assert len(by_length) == 5
     for table in by_length:
-        assert sum(row.rows for row in table.rows) == n_rows
-        assert sum(row.frauds for row in table.rows) == frauds
-    assert found.folds[0].seen.min() == 0
+        assert sum(row.n_rows for row in table.rows) == n_rows
+        assert sum(row.n_frauds for row in table.rows) == frauds
+    assert found.folds[0].n_earlier.min() == 0
 
 
 def test_scenarios_have_tables_of_their_own(studied: tuple[Study, Results, Path]) -> None:
@@ -175,7 +170,7 @@ def test_scenarios_have_tables_of_their_own(studied: tuple[Study, Results, Path]
     )
     tables = [table for table in evaluate(found, kinds).slices if table.title == "by scenario"]
     assert [row.label for row in tables[0].rows] == ["scenario 1", "scenario 2"]
-    assert sum(row.frauds for row in tables[0].rows) == int(found.folds[0].labels(TEST).sum())
+    assert sum(row.n_frauds for row in tables[0].rows) == int(found.folds[0].labels(TEST).sum())
 
 
 def test_baselines_have_the_rows_and_facts_of_the_detectors(
@@ -196,7 +191,7 @@ def test_baselines_have_the_rows_and_facts_of_the_detectors(
             later, 1 - np.asarray(found.transactions.labels), found.transactions.labels
         ),
     )
-    other = study.Fold.of(changed, fold.split, QUICK.features())
+    other = Fold.fit(changed, fold.split, QUICK.make_features())
     np.testing.assert_array_equal(other.columns[TRAIN], fold.columns[TRAIN])
 
 
@@ -213,12 +208,12 @@ def test_calibration_afterwards_sees_the_calibration_rows_alone(
             .predict(scores[TEST])
         )
         np.testing.assert_allclose(
-            Evaluator(found).judged(f"{name}, isotonic", 1)[0].scores, expected, atol=1e-9
+            Evaluator(found).scored(f"{name}, isotonic", 1)[0].scores, expected, atol=1e-9
         )
 
 
 def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit, done = study._fit, []
+    fit, done = study._fit_candidate, []
 
     def stopping(*arguments: Any) -> Any:
         if len(done) == n_fits:
@@ -226,7 +221,7 @@ def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(1)
         return fit(*arguments)
 
-    monkeypatch.setattr(study, "_fit", stopping)
+    monkeypatch.setattr(study, "_fit_candidate", stopping)
 
 
 @pytest.mark.parametrize("n_fits", [1, 4])
@@ -237,7 +232,7 @@ def test_a_stopped_study_goes_on_to_the_same_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = replace(QUICK, seeds=(1,), baselines=("xgboost",), tiers=("variational",))
-    transactions = read(portfolio(), SCHEMA)
+    transactions = read(make_portfolio(), SCHEMA)
     whole = evaluate(run_study(transactions, settings, tmp_path / "whole", QUIET))
     with monkeypatch.context() as patch:
         stop_after(n_fits, patch)
@@ -249,7 +244,7 @@ def test_a_stopped_study_goes_on_to_the_same_results(
     )
     assert evaluate(run_study(transactions, settings, tmp_path / "stopped", QUIET)) == whole
     shared = of(studied[1], "variational, corrected, filtered")
-    assert shared.figures["auroc"].by_fold != ()
+    assert shared.metrics["auroc"].by_fold != ()
 
 
 def test_a_sweep_and_its_stability_are_part_of_it(tmp_path: Path) -> None:
@@ -262,20 +257,20 @@ def test_a_sweep_and_its_stability_are_part_of_it(tmp_path: Path) -> None:
         baselines=(),
         seeds=(1,),
     )
-    found = run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
+    found = run_study(read(make_portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
     results = evaluate(found)
     (selection,) = results.selections
     assert [row.n_states for row in selection.orders] == [2, 3]
-    assert selection.used == found.states["variational"]
+    assert selection.used == found.states.n_states["variational"]
     assert {row["n_states"] for row in selection.stability} >= {2.0, 3.0}
-    assert results.regimes[0].rows[0].words
+    assert results.regimes[0].rows[0].traits
     assert not [one for one in results.candidates if one.name == "hybrid"]
 
 
 def aps(results: Results) -> dict[str, tuple[float, float]]:
     found = {}
     for one in results.candidates:
-        interval = one.figures["average_precision"].by_customer
+        interval = one.metrics["average_precision"].customer_interval
         assert interval is not None
         found[one.name] = interval
     return found
@@ -311,7 +306,7 @@ def test_a_column_that_knows_the_label_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_paper_s_protocol_does_not_compare_on_the_same_rows(tmp_path: Path) -> None:
-    made = portfolio().with_columns(
+    made = make_portfolio().with_columns(
         who=pl.when(pl.int_range(pl.len()) % 40 == 0)
         .then(pl.lit("rare") + pl.col("id").cast(pl.String))
         .otherwise("who")
@@ -324,14 +319,14 @@ def test_the_paper_s_protocol_does_not_compare_on_the_same_rows(tmp_path: Path) 
         baselines=("isolation-forest", "xgboost"),
     )
     results = evaluate(run_study(read(made, SCHEMA), settings, tmp_path / "run", QUIET))
-    assert any("same rows" in warning for warning in results.warnings)
+    assert any(one.code == "different_rows" for one in results.warnings)
     assert not [one for one in results.comparisons if one.second == "Isolation Forest"]
     assert [one for one in results.comparisons if one.second == "XGBoost"]
 
 
 def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
     protocol = SplitProtocol("handbook", train_days=42, n_folds=2)
-    transactions = read(portfolio(400), SCHEMA)
+    transactions = read(make_portfolio(400), SCHEMA)
     settings = replace(
         QUICK,
         protocol=protocol,
@@ -343,7 +338,7 @@ def test_the_handbook_protocol_has_folds(tmp_path: Path) -> None:
     found = run_study(transactions, settings, tmp_path / "run", QUIET)
     results = evaluate(found)
     assert results.n_folds == 2
-    assert len(of(results, "Isolation Forest").figures["auroc"].by_fold) == 2
+    assert len(of(results, "Isolation Forest").metrics["auroc"].by_fold) == 2
     assert [one.name for one in results.published] == [
         "XGBoost",
         "random forest",
@@ -379,9 +374,9 @@ def test_cards_compromised_long_ago_are_forgotten() -> None:
 
 def test_settings_survive_json() -> None:
     settings = replace(QUICK, protocol=SplitProtocol("handbook", n_folds=3))
-    assert settings_from(json.loads(json.dumps(plain_settings(settings)))) == settings
+    assert StudySettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
     with pytest.raises(ConfigError, match="not settings of a study"):
-        settings_from({"states": [1]})
+        StudySettings.from_dict({"states": [1]})
 
 
 @pytest.mark.parametrize(
@@ -389,7 +384,10 @@ def test_settings_survive_json() -> None:
     [
         (lambda: replace(QUICK, tiers=("deep",)), "tiers has 'deep'"),
         (lambda: replace(QUICK, tiers=()), "at least one tier"),
-        (lambda: replace(QUICK, tiers=("variational", "variational")), "tiers has something twice"),
+        (
+            lambda: replace(QUICK, tiers=("variational", "variational")),
+            "tiers lists something twice",
+        ),
         (lambda: replace(QUICK, seeds=(3, 3)), "seeds that differ"),
         (lambda: replace(QUICK, calibrations=("hope",)), "calibrations has 'hope'"),
         (lambda: replace(QUICK, states="many"), "states is 'many'"),
@@ -411,7 +409,7 @@ def test_a_folder_of_another_study_is_left_alone(
     with pytest.raises(ConfigError, match="holds another study: other settings"):
         run_study(found.transactions, replace(QUICK, max_iter=11), folder, QUIET)
     with pytest.raises(ConfigError, match="other data"):
-        run_study(read(portfolio(100), SCHEMA), QUICK, folder, QUIET)
+        run_study(read(make_portfolio(100), SCHEMA), QUICK, folder, QUIET)
     for n, content in enumerate(("[]", "{")):
         (tmp_path / f"odd{n}").mkdir()
         (tmp_path / f"odd{n}" / "study.json").write_text(content)
@@ -431,14 +429,16 @@ def test_a_folder_of_another_study_is_left_alone(
     with pytest.raises(BundleError, match="holds no study"):
         run_study(found.transactions, QUICK, tmp_path / "mine", QUIET)
     with pytest.raises(DataError, match="needs labels"):
-        run_study(read(portfolio(), replace(SCHEMA, label=None)), QUICK, tmp_path / "none", QUIET)
+        run_study(
+            read(make_portfolio(), replace(SCHEMA, label=None)), QUICK, tmp_path / "none", QUIET
+        )
 
 
 def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
     settings = replace(
         QUICK, seeds=(1,), tiers=("variational",), baselines=("isolation-forest", "xgboost")
     )
-    transactions = read(portfolio(), SCHEMA)
+    transactions = read(make_portfolio(), SCHEMA)
     whole = evaluate(run_study(transactions, settings, tmp_path / "run", QUIET))
     fits = tmp_path / "run" / "fits" / "fold-1-seed-1"
     (scores,) = (fits / "isolation-forest" / "scores").glob("*.safetensors")
@@ -451,7 +451,7 @@ def test_a_damaged_fit_is_fitted_again(tmp_path: Path) -> None:
 
 
 def test_too_short_a_file_for_the_folds_is_refused() -> None:
-    transactions = read(portfolio(), SCHEMA)
+    transactions = read(make_portfolio(), SCHEMA)
     with pytest.raises(
         DataError,
         match=r"12 test weeks after 35 days of training need 126 days of data, and there are \d+\. Use fewer",
@@ -460,7 +460,7 @@ def test_too_short_a_file_for_the_folds_is_refused() -> None:
 
 
 def test_test_weeks_begin_at_midnight() -> None:
-    transactions = read(portfolio(400).filter(pl.col("at") < 86.8 * DAY), SCHEMA)
+    transactions = read(make_portfolio(400).filter(pl.col("at") < 86.8 * DAY), SCHEMA)
     for split in SplitProtocol("handbook", train_days=42, n_folds=2, drop_compromised=False).splits(
         transactions
     ):
@@ -488,7 +488,7 @@ def neural(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Results, St
         ablations=("joint",),
         **TINY_ENCODER,
     )
-    found = run_study(read(portfolio(), SCHEMA), settings, folder, QUIET)
+    found = run_study(read(make_portfolio(), SCHEMA), settings, folder, QUIET)
     return found, evaluate(found), settings, folder
 
 
@@ -507,11 +507,11 @@ def test_the_neural_tier_takes_part_with_its_head_beside_it(
     labels = found.folds[0].labels(TEST)
     for name in ("neural, encoder's head", "LSTM", "regime-calibrated head"):
         scores = found.scores(0, 1, name)[TEST]
-        assert of(results, name).figures["auroc"].value == pytest.approx(
+        assert of(results, name).metrics["auroc"].value == pytest.approx(
             roc_auc_score(labels, scores)
         )
-    table = next(one for one in results.regimes if one.candidate == "neural")
-    assert any(row.words for row in table.rows)
+    table = next(one for one in results.regimes if one.detector == "neural")
+    assert any(row.traits for row in table.rows)
     sliced = {one.candidate for one in results.slices}
     assert {
         "neural, corrected, filtered",
@@ -519,7 +519,7 @@ def test_the_neural_tier_takes_part_with_its_head_beside_it(
         "LSTM",
         "regime-calibrated head",
     } <= sliced
-    assert evaluate(run_study(read(portfolio(), SCHEMA), settings, folder, QUIET)) == results
+    assert evaluate(run_study(read(make_portfolio(), SCHEMA), settings, folder, QUIET)) == results
 
 
 def test_detectors_of_the_neural_tier_share_an_encoder(
@@ -543,7 +543,7 @@ def test_detectors_of_the_neural_tier_share_an_encoder(
 def test_what_is_told_of_the_encoder(neural: tuple[Study, Results, StudySettings, Path]) -> None:
     found, results, _, folder = neural
     model = load(found.fits[0, 1]["neural"].folder / "detector").model_
-    (training,), (latents,) = results.trainings, results.latents
+    (training,), (latents,) = results.encoder_trainings, results.latent_maps
     assert training.validation_losses == model.training_.validation_losses
     assert (training.latent_dim, training.best_epoch, len(training.train_losses)) == (
         4,
@@ -556,10 +556,9 @@ def test_what_is_told_of_the_encoder(neural: tuple[Study, Results, StudySettings
         latents.fraud_regime
         == load(found.fits[0, 1]["neural"].folder / "detector").regimes.fraud_state
     )
-    assert "test part" in latents.measured
-    assert results.joint is not None
-    assert [len(one.cycles) for one in results.joint.runs] == [3, 3, 3]
-    assert (results.joint.n_states, results.joint.latent_dim) == (3, 4)
+    assert results.joint_training is not None
+    assert [len(one.cycles) for one in results.joint_training.runs] == [3, 3, 3]
+    assert (results.joint_training.n_states, results.joint_training.latent_dim) == (3, 4)
     assert (folder / "joint.json").exists()
 
 
@@ -581,7 +580,7 @@ def test_the_tiers_table_is_of_test_rows_and_filtered_beliefs(
         assert row.occupancy == pytest.approx(member.mean())
         assert row.fraud_rate == pytest.approx(rate)
         assert row.enrichment == pytest.approx(rate / labels.mean())
-        assert row.captured == pytest.approx(member[labels == 1].sum() / labels.sum())
+        assert row.fraud_captured == pytest.approx(member[labels == 1].sum() / labels.sum())
         assert row.enrichment_interval is not None
         assert row.enrichment_interval[0] < row.enrichment < row.enrichment_interval[1]
 
@@ -598,19 +597,21 @@ def test_a_width_is_chosen_with_the_number_of_states(tmp_path: Path) -> None:
         latent_dims=(3, 5),
         **TINY_ENCODER,
     )
-    found = run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
+    found = run_study(read(make_portfolio(), SCHEMA), settings, tmp_path / "run", QUIET)
     assert (
-        list(found.sweeps) == list(found.stabilities) == ["neural, 3 latents", "neural, 5 latents"]
+        list(found.states.sweeps)
+        == list(found.states.stabilities)
+        == ["neural, 3 latents", "neural, 5 latents"]
     )
     chosen = choose_width(
-        {width: found.sweeps[f"neural, {width} latents"].choose() for width in (3, 5)}
+        {width: found.states.sweeps[f"neural, {width} latents"].choose() for width in (3, 5)}
     )
-    assert found.latent_dim == (3 if chosen is None else chosen)
+    assert found.states.latent_dim == (3 if chosen is None else chosen)
     results = evaluate(found)
-    assert {row.latent_dim for row in results.tiers} == {found.latent_dim}
+    assert {row.latent_dim for row in results.tiers} == {found.states.latent_dim}
     assert [one.tier for one in results.selections] == ["neural, 3 latents", "neural, 5 latents"]
     assert {one.criterion for one in results.selections} == {"held_out"}
-    assert {one.used for one in results.selections} == {found.states["neural"]}
+    assert {one.used for one in results.selections} == {found.states.n_states["neural"]}
 
 
 @pytest.mark.parametrize(
@@ -643,7 +644,7 @@ def test_bad_options_of_the_encoder_are_refused_before_a_folder_is_begun(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         run_study(
-            read(portfolio(), SCHEMA),
+            read(make_portfolio(), SCHEMA),
             replace(QUICK, tiers=("variational", "neural"), **changes),
             tmp_path / "run",
             QUIET,
@@ -654,7 +655,7 @@ def test_bad_options_of_the_encoder_are_refused_before_a_folder_is_begun(
 def test_a_fit_part_that_cannot_train_an_encoder_is_refused_before_a_folder_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = portfolio()
+    made = make_portfolio()
     transactions = read(made, SCHEMA)
     split = SplitProtocol().splits(transactions)[0]
     with_fraud = np.unique(
@@ -683,7 +684,7 @@ def test_a_damaged_fit_is_made_again(
     (fits / "neural" / "detector" / "manifest.json").write_text("{")
     (fits / "lstm" / "scores" / "manifest.json").write_text("nothing")
     (tmp_path / "run" / "joint.json").write_text("[]")
-    again = evaluate(run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
+    again = evaluate(run_study(read(make_portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
     assert again == results
 
 
@@ -698,7 +699,7 @@ def test_anchored_states_are_those_of_every_anchored_detector(tmp_path: Path) ->
         n_fraud_states=2,
         **TINY_ENCODER,
     )
-    results = evaluate(run_study(read(portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
+    results = evaluate(run_study(read(make_portfolio(), SCHEMA), settings, tmp_path / "run", QUIET))
     assert {row.name: row.n_states for row in results.tiers} == {
         "variational": 3,
         "neural": 3,

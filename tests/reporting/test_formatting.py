@@ -56,6 +56,6 @@ def test_p_values() -> None:
 
 
 def test_words() -> None:
-    assert show.listed(["a", "b", "a", "c"]) == "a, b and c"
-    assert show.listed([]) == DASH
-    assert show.metric_of("lift_at_10").label == "Lift at 10"
+    assert show.join_words(["a", "b", "a", "c"]) == "a, b and c"
+    assert show.join_words([]) == DASH
+    assert show.metric_text("lift_at_10").label == "Lift at 10"

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.reporting import cases
-from tests.reporting.reading import Page, read_page
-from turncoat.evaluation.metrics import METRICS as JUDGED
+from tests.reporting import sample_results as samples
+from tests.reporting.html_reader import Page, read_page
+from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.results import Results, SliceTable
 from turncoat.reporting import formatting as show
-from turncoat.reporting.page import Report, make_report
+from turncoat.reporting import narrative
+from turncoat.reporting.page import Report, build_report
 
 
 @cache
 def report() -> Report:
-    return make_report(cases.rich(), cases.MANIFEST)
+    return build_report(samples.rich(), samples.MANIFEST)
 
 
 @cache
@@ -27,7 +28,7 @@ def page() -> Page:
 
 @cache
 def results() -> Results:
-    return cases.rich()
+    return samples.rich()
 
 
 def test_every_candidate_has_its_figures() -> None:
@@ -38,25 +39,25 @@ def test_every_candidate_has_its_figures() -> None:
             line for line in (f"{one.kind}, {one.mode}" if one.mode else one.kind, one.note) if line
         ]
         cells = rows[one.name]
-        for metric, (value, small) in zip(show.MAIN, cells, strict=False):
-            figure, digits = one.figures[metric], show.metric_of(metric).decimals
+        for metric, (value, small) in zip(show.MAIN_METRICS, cells, strict=False):
+            figure, digits = one.metrics[metric], show.metric_text(metric).decimals
             assert value == show.number(figure.value, digits)
             assert small == [
-                show.interval(figure.by_customer, digits),
-                f"± {show.number(figure.over_seeds, digits)}",
+                show.interval(figure.customer_interval, digits),
+                f"± {show.number(figure.seed_std, digits)}",
             ]
 
 
-def test_every_figure_is_in_the_folded_table() -> None:
+def test_all_metrics_is_in_the_folded_table() -> None:
     expected = []
     for one in results().candidates:
         expected.append([one.name])
-        for metric in show.METRICS:
-            if metric in one.figures:
-                figure, shown = one.figures[metric], show.metric_of(metric)
+        for metric in show.METRIC_TEXTS:
+            if metric in one.metrics:
+                figure, shown = one.metrics[metric], show.metric_text(metric)
                 intervals = [
                     show.interval(bounds, shown.decimals)
-                    for bounds in (figure.by_customer, figure.by_transaction)
+                    for bounds in (figure.customer_interval, figure.transaction_interval)
                 ]
                 folds = " · ".join(show.number(value, shown.decimals) for value in figure.by_fold)
                 expected.append(
@@ -64,11 +65,11 @@ def test_every_figure_is_in_the_folded_table() -> None:
                         shown.label,
                         show.number(figure.value, shown.decimals),
                         *intervals,
-                        show.number(figure.over_seeds, shown.decimals),
+                        show.number(figure.seed_std, shown.decimals),
                         folds,
                     ]
                 )
-    assert [[value for value, _ in row] for row in page().tables["every_figure"]] == expected
+    assert [[value for value, _ in row] for row in page().tables["all_metrics"]] == expected
 
 
 def test_scores_that_are_no_probabilities_are_greyed_only_in_calibration() -> None:
@@ -78,7 +79,8 @@ def test_scores_that_are_no_probabilities_are_greyed_only_in_calibration() -> No
         for row in group.rows:
             for column, cell in zip(table.columns, row, strict=True):
                 calibration = (
-                    column.name in show.METRICS and show.METRICS[column.name].is_calibration
+                    column.name in show.METRIC_TEXTS
+                    and show.METRIC_TEXTS[column.name].is_calibration
                 )
                 assert cell.muted == (calibration and not names[row[0].text].is_probability)
 
@@ -89,14 +91,14 @@ def test_comparisons_and_headlines() -> None:
     for one, row in zip(results().comparisons, rows, strict=True):
         assert row[0] == (one.first, [f"minus {one.second}"])
         assert [value for value, _ in row[1:]] == [
-            show.metric_of(one.metric).label,
+            show.metric_text(one.metric).label,
             show.signed(one.difference),
-            show.signed_interval(one.by_customer),
-            show.signed_interval(one.by_transaction),
+            show.signed_interval(one.customer_interval),
+            show.signed_interval(one.transaction_interval),
             show.p_value(one.wilcoxon_p),
         ]
-        if one.headline:
-            assert one.headline in page().words
+        if one.topic:
+            assert narrative.TOPICS[one.topic] in page().words
             assert show.signed(one.difference) in page().words
 
 
@@ -117,7 +119,7 @@ def test_tiers_table_has_the_fraud_regime_and_the_scores() -> None:
     one = next(
         one for one in results().candidates if one.name == "variational, corrected, filtered"
     )
-    assert first[6][0] == f"{one.figures['average_precision'].value:.3f}"
+    assert first[6][0] == f"{one.metrics['average_precision'].value:.3f}"
     assert [value for value, _ in rows["neural"]] == ["9", "64", "3.81\xa0%", *[show.DASH] * 6]
 
 
@@ -129,9 +131,9 @@ def test_scoring_table_is_that_of_the_paper() -> None:
         "corrected / smoothed",
         "corrected / filtered",
     ] * 2
-    for name, row in zip(results().scoring, rows, strict=True):
+    for name, row in zip(results().scoring_variants, rows, strict=True):
         expected = [
-            show.number(named[name].figures[m].value, show.metric_of(m).decimals)
+            show.number(named[name].metrics[m].value, show.metric_text(m).decimals)
             for m in ("average_precision", "ks", "ece_width", "ece_mass")
         ]
         assert [value for value, _ in row[1:]] == expected
@@ -143,7 +145,7 @@ def test_published_figures_stand_above_ours() -> None:
     for published, row in zip(results().published, rows, strict=False):
         assert [value for value, _ in row] == [
             published.name,
-            *(show.as_given(published.figures.get(m)) for m in metrics),
+            *(show.published(published.metrics.get(m)) for m in metrics),
         ]
     assert len(rows) == len(results().published) + len(results().candidates)
 
@@ -161,11 +163,11 @@ def test_slices() -> None:
 def _slice_row(table: SliceTable, at: int) -> list[str]:
     row = table.rows[at]
     figures = [
-        show.number(row.figures[m], show.metric_of(m).decimals)
-        for m in show.METRICS
-        if m in row.figures
+        show.number(row.metrics[m], show.metric_text(m).decimals)
+        for m in show.METRIC_TEXTS
+        if m in row.metrics
     ]
-    return [row.label, show.count(row.rows), show.count(row.frauds), *figures]
+    return [row.label, show.count(row.n_rows), show.count(row.n_frauds), *figures]
 
 
 def test_orders_regimes_and_parts() -> None:
@@ -178,7 +180,7 @@ def test_orders_regimes_and_parts() -> None:
             verdict = "no" if not order.eligible else "yes, kept" if order.kept else "yes"
             shares = [
                 show.percent(order.occupancy),
-                show.percent(order.rate),
+                show.percent(order.fraud_rate),
                 show.number(order.enrichment, 2),
             ]
             assert [value for value, _ in row] == [
@@ -216,11 +218,16 @@ def test_orders_regimes_and_parts() -> None:
                 f"{show.percent(regime.lower)} to {show.percent(regime.upper)}",
                 show.number(regime.enrichment, 2),
                 show.percent(regime.stickiness),
-                regime.words[0],
+                narrative.describe_trait(regime.traits[0]),
             ]
-            assert row[-1][1] == list(regime.words[1:])
+            assert row[-1][1] == [narrative.describe_trait(trait) for trait in regime.traits[1:]]
     expected = [
-        [part.part, show.count(part.rows), show.count(part.customers), show.count(part.frauds)]
+        [
+            part.part,
+            show.count(part.n_rows),
+            show.count(part.n_customers),
+            show.count(part.n_frauds),
+        ]
         for part in results().parts
     ]
     assert [[value for value, _ in row] for row in page().tables["parts"]] == expected
@@ -229,14 +236,18 @@ def test_orders_regimes_and_parts() -> None:
 def test_words_are_all_there() -> None:
     said = page().words
     for line in (
-        *results().summary,
-        *results().warnings,
-        *results().errata,
-        results().split,
-        *results().data.values(),
+        *narrative.summarise(results()),
+        *narrative.list_warnings(results()),
+        *narrative.list_errata(results()),
+        narrative.describe_split(results().protocol),
+        "handbook",
+        "1,754,155",
+        "4,990",
+        "0.84\xa0%",
+        "182",
     ):
         assert line in said
-    assert any(str(cases.MANIFEST["data"]["sha256"]) in line for line in said)
+    assert any(str(samples.MANIFEST["data"]["sha256"]) in line for line in said)
 
 
 def test_every_caption_says_where_it_comes_from() -> None:
@@ -288,17 +299,17 @@ def test_figures_follow_the_page_into_the_dark() -> None:
 
 
 def test_least_results_have_only_what_they_have() -> None:
-    html = make_report(cases.minimal(), {}).html()
+    html = build_report(samples.minimal(), {}).html()
     read = read_page(html)
-    assert set(read.tables) == {"candidates", "every_figure"}
+    assert set(read.tables) == {"candidates", "all_metrics"}
     assert [value for value, _ in read.rows("candidates")["forest"]] == [show.DASH, show.DASH]
     for absent in (
         "Headlines",
         "Choosing K",
         "Regimes",
-        "Beside published figures",
+        "Published results",
         "The run",
-        "Before you rely on this",
+        "Warnings",
         "Curves",
     ):
         assert absent not in read.words
@@ -307,27 +318,31 @@ def test_least_results_have_only_what_they_have() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"candidates": (), "scoring": ()},
+        {"candidates": (), "scoring_variants": ()},
         {
-            "scoring": ("nobody",),
+            "scoring_variants": ("nobody",),
             "slices": (SliceTable("by month", "nobody", ()),),
-            "comparisons": cases.rich().comparisons[:2],
+            "comparisons": samples.rich().comparisons[:2],
         },
         {
             "selections": tuple(
                 replace(one, orders=(), sensitivity=(), stability=(), by_eligibility=None)
-                for one in cases.rich().selections
+                for one in samples.rich().selections
             )
         },
-        {"regimes": tuple(replace(one, rows=(), transition=()) for one in cases.rich().regimes)},
         {
-            "candidates": tuple(replace(one, figures={}) for one in cases.rich().candidates[:2]),
-            "published": cases.rich().published,
+            "regimes": tuple(
+                replace(one, rows=(), transition_matrix=()) for one in samples.rich().regimes
+            )
+        },
+        {
+            "candidates": tuple(replace(one, metrics={}) for one in samples.rich().candidates[:2]),
+            "published": samples.rich().published,
         },
     ],
 )
 def test_missing_parts_never_break_it(changes: dict[str, Any]) -> None:
-    read_page(make_report(replace(cases.minimal(), **changes), cases.MANIFEST).html())
+    read_page(build_report(replace(samples.minimal(), **changes), samples.MANIFEST).html())
 
 
 @pytest.mark.parametrize(
@@ -335,13 +350,13 @@ def test_missing_parts_never_break_it(changes: dict[str, Any]) -> None:
     ["<script>alert(1)</script>", '" onload="x', "_$\\frac{$_{", "客户 & {{ 7 * 7 }} " + "a" * 200],
 )
 def test_hostile_names_are_only_names(name: str) -> None:
-    read = read_page(make_report(cases.hostile(name), {name: name}).html())
+    read = read_page(build_report(samples.hostile(name), {name: name}).html())
     assert name in read.words
     assert not any(tag == "script" or "onload" in attributes for tag, attributes in read.tags)
 
 
 def test_every_judged_metric_has_a_heading() -> None:
-    assert set(show.METRICS) == set(JUDGED)
-    assert {name: metric.is_calibration for name, metric in show.METRICS.items()} == {
-        name: metric.needs_probability for name, metric in JUDGED.items()
+    assert set(show.METRIC_TEXTS) == set(METRICS)
+    assert {name: metric.is_calibration for name, metric in show.METRIC_TEXTS.items()} == {
+        name: metric.needs_probability for name, metric in METRICS.items()
     }

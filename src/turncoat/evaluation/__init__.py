@@ -1,1 +1,1 @@
-"""Judges scores against labels: metrics, bootstrap, protocols, baselines, and the study that compares them on the same rows."""
+"""Evaluates scores against labels: metrics, bootstrap, protocols, baselines and studies."""

@@ -1,6 +1,6 @@
-"""The candidates of a study: each is fitted on a fold and leaves its scores of the calibration and the test rows.
+"""The candidates of a study: each is fitted on a fold and scores its calibration and test rows.
 
-What one candidate needs of another (the hybrid needs a detector, the ranker a detector and XGBoost) is kept on disk beside its scores.
+A candidate that needs another one (the hybrid needs a detector and XGBoost) loads it from disk.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from turncoat.evaluation.baselines import (
     XGBoostBaseline,
 )
 from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
-from turncoat.evaluation.folds import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.evaluation.hybrid import hybrid_columns
+from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.evaluation.tuning import Announce
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
@@ -37,10 +37,11 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "isotonic": Isotonic,
     "Venn-Abers": VennAbers,
 }
-_SURE = 0.999  # a belief above this is saturated
-_RAREST = 1e-9
-_LSTM_THREADS = 1  # its steps are small: more threads gain little, and lose a lot where other work shares the processors
-_MAIN = ("corrected", "filtered")
+_SCORED = (CALIBRATION, TEST)
+_SATURATED = 0.999  # beliefs above this are saturated
+_CLIP = 1e-9
+_LSTM_THREADS = 1  # its steps are small: more threads gain little, and lose on a busy machine
+_XGBOOST_FILE = "model.json"
 
 
 @dataclass(frozen=True)
@@ -55,173 +56,150 @@ class ScoreColumn:
     supervision: str | None = None
     mode: str | None = None
     note: str = ""
-    is_main: bool = True  # what one would use: such columns are calibrated afterwards too
+    is_main: bool = True  # variants for study only are not calibrated afterwards
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateScores:
-    """What fitting a candidate gave: columns of scores by name, and figures about the fit."""
+    """Scores of a fitted candidate by column and part, and figures about the fit."""
 
     scores: Mapping[str, Scores]
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-def _nothing_kept(_: Path) -> None:
-    """Nothing but scores is kept."""
+def _check_nothing(_: Path) -> None:
+    """Only scores are kept."""
+
+
+def _load_detector(folder: Path) -> Detector:
+    return load(folder / "detector")
+
+
+def _load_xgboost(folder: Path) -> FittedXGBoost:
+    return FittedXGBoost.load(folder / _XGBOOST_FILE)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One fit of a study, of which one or several columns of scores come."""
+    """One fit of a study, with one or several columns of scores."""
 
     key: str  # names its folder
     columns: tuple[ScoreColumn, ...]
-    needs: tuple[str, ...]  # candidates that must be finished before
-    fit: Callable[
-        [Fold, int, Mapping[str, Path], Path], CandidateScores
-    ]  # (fold, seed, folders of what it needs, own folder)
-    check: Callable[[Path], object] = (
-        _nothing_kept  # raises BundleError if the model in its folder is damaged
-    )
+    needs: tuple[str, ...]  # keys of candidates that must be finished before
+    fit: Callable[[Fold, int, Mapping[str, Path], Path], CandidateScores]
+    # called with (fold, seed, folders of what it needs, own folder)
+    check: Callable[[Path], object] = _check_nothing  # BundleError if its model is damaged
 
 
-def hmm(
+def hmm_candidate(
     key: str, title: str, tier: str, detector: Detector, encoder_of: str | None = None
 ) -> Candidate:
-    """A detector: corrected and raw scores, filtered and smoothed, and the corrected score with rates measured in sample (E8).
+    """A detector: corrected and raw scores, filtered and smoothed, and in-sample rates (E8).
 
-    A neural one trains an encoder, whose head is judged too, or takes that of the candidate `encoder_of`.
+    A neural one trains an encoder, whose head is a column too, or takes that of `encoder_of`.
     """
-    how = (tier, detector.supervision)
-    columns = [
-        ScoreColumn(
-            f"{title}, {kind}, {mode}",
-            "hmm",
-            kind,
-            kind == "corrected",
-            *how,
-            mode,
-            is_main=(kind, mode) == _MAIN,
-        )
-        for kind in ("corrected", "raw")
-        for mode in MODES
-    ]
-    note = "fraud shares measured on the rows the model was fitted on (E8)"
+    hmm = (tier, detector.supervision)
+    columns = []
+    for kind in ("corrected", "raw"):
+        for mode in MODES:
+            name, main = f"{title}, {kind}, {mode}", (kind, mode) == ("corrected", "filtered")
+            is_probability = kind == "corrected"
+            columns.append(ScoreColumn(name, "hmm", kind, is_probability, *hmm, mode, is_main=main))
+    in_sample = f"{title}, in-sample rates"
+    note = "fraud rates measured on the rows the model was fitted on (E8)"
     columns.append(
-        ScoreColumn(
-            f"{title}, in-sample rates",
-            "hmm",
-            "corrected",
-            True,
-            *how,
-            "filtered",
-            note,
-            is_main=False,
-        )
+        ScoreColumn(in_sample, "hmm", "corrected", True, *hmm, "filtered", note, is_main=False)
     )
-    head = ScoreColumn(
-        f"{title}, encoder's head",
-        "baseline",
-        "probability",
-        True,
-        note="the encoder's own classifier, which is then discarded",
-    )
+    head = f"{title}, encoder's head"
     has_head = isinstance(detector.model, NeuralVariationalHMM) and encoder_of is None
-    every = (*columns, *([head] if has_head else []))
+    if has_head:
+        note = "the encoder's own classifier, which the neural tier discards"
+        columns.append(ScoreColumn(head, "baseline", "probability", True, note=note))
 
     def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
-        made = clone(detector).set_params(model__random_state=seed)
+        fitted = clone(detector).set_params(model__random_state=seed)
         if encoder_of is not None:
-            made.set_params(model__encoder=load(folders[encoder_of] / "detector").model_.encoder_)
-        made.fit(fold.transactions, fold.split).save(folder / "detector")
-        scores: dict[str, Scores] = {column.name: {} for column in every}
-        sure = 0.0
-        for part in (CALIBRATION, TEST):
-            panel, places = fold.panel(part, made.features_)
+            fitted.set_params(model__encoder=_load_detector(folders[encoder_of]).model_.encoder_)
+        fitted.fit(fold.transactions, fold.split).save(folder / "detector")
+        scores: dict[str, Scores] = {column.name: {} for column in columns}
+        saturation = 0.0
+        for part in _SCORED:
+            panel, places = fold.panel(part, fitted.features_)
             for mode in MODES:
-                found = made.score_panel(panel, mode)
-                scores[f"{title}, corrected, {mode}"][part] = found.probability[places]
-                scores[f"{title}, raw, {mode}"][part] = found.raw[places]
+                scored = fitted.score_panel(panel, mode)
+                scores[f"{title}, corrected, {mode}"][part] = scored.probability[places]
+                scores[f"{title}, raw, {mode}"][part] = scored.raw[places]
                 if mode == "filtered":
-                    scores[f"{title}, in-sample rates"][part] = (
-                        found.belief @ made.calibration_.in_sample.rates
-                    )[places]
-                    sure = float((found.belief[places].max(axis=1) > _SURE).mean())
+                    rates = fitted.calibration_.in_sample.rates
+                    scores[in_sample][part] = (scored.belief @ rates)[places]
+                    is_saturated = scored.belief[places].max(axis=1) > _SATURATED
+                    saturation = float(is_saturated.mean())
             if has_head:
-                scores[head.name][part] = made.model_.predict_head_probs(panel)[places]
-        return CandidateScores(scores, {"saturation": sure})
+                scores[head][part] = fitted.model_.predict_head_probs(panel)[places]
+        return CandidateScores(scores, {"saturation": saturation})
 
     needs = () if encoder_of is None else (encoder_of,)
-    return Candidate(key, every, needs, fit, lambda folder: load(folder / "detector"))
+    return Candidate(key, tuple(columns), needs, fit, _load_detector)
 
 
-def baseline(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Candidate:
-    """A model on the same rows and columns, without states."""
+def baseline_candidate(
+    key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]
+) -> Candidate:
+    """A model without states on the same rows and columns."""
     column = ScoreColumn(title, "baseline", kind, kind == "probability")
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> CandidateScores:
-        fitted = make(fold, folder).fit(
-            fold.columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed
-        )
+        rows = fold.columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN)
+        fitted = make(fold, folder).fit(*rows, seed)
         if isinstance(fitted, FittedXGBoost):
-            fitted.save(folder / "model.json")
+            fitted.save(folder / _XGBOOST_FILE)
         return CandidateScores(
-            {title: {part: fitted.score(fold.columns[part]) for part in (CALIBRATION, TEST)}}
+            {title: {part: fitted.score(fold.columns[part]) for part in _SCORED}}
         )
 
-    check = (
-        (lambda folder: FittedXGBoost.load(folder / "model.json"))
-        if key == "xgboost"
-        else _nothing_kept
-    )
+    check = _load_xgboost if key == "xgboost" else _check_nothing
     return Candidate(key, (column,), (), fit, check)
 
 
-def logistic(search_rows: int) -> Candidate:
-    """LogisticBaseline regression."""
+def logistic_candidate(search_rows: int) -> Candidate:
+    """Logistic regression."""
 
     def make(fold: Fold, _: Path) -> LogisticBaseline:
         return LogisticBaseline(fold.features.plan.n_categories, search_rows=search_rows)
 
-    return baseline("logistic", "logistic regression", "probability", make)
+    return baseline_candidate("logistic", "logistic regression", "probability", make)
 
 
-def isolation_forest() -> Candidate:
-    """Isolation Forest, which sees no label."""
-    return baseline(
-        "isolation-forest", "Isolation Forest", "anomaly", lambda *_: IsolationForestBaseline()
+def isolation_forest_candidate() -> Candidate:
+    """Isolation Forest, without labels."""
+    title = "Isolation Forest"
+    return baseline_candidate(
+        "isolation-forest", title, "anomaly", lambda *_: IsolationForestBaseline()
     )
 
 
-def xgboost(n_trials: int, search_rows: int, announce: Announce) -> Candidate:
-    """XGBoost with all engineered columns, tuned; `announce` hears of every trial."""
+def xgboost_candidate(n_trials: int, search_rows: int, announce: Announce) -> Candidate:
+    """XGBoost with all engineered columns, tuned; `announce` is called after every trial."""
 
     def make(_: Fold, folder: Path) -> XGBoostBaseline:
-        return XGBoostBaseline(
-            n_trials, search_rows=search_rows, folder=folder / "trials", announce=announce
-        )
+        trials = folder / "trials"
+        return XGBoostBaseline(n_trials, search_rows=search_rows, folder=trials, announce=announce)
 
-    return baseline("xgboost", "XGBoost", "probability", make)
+    return baseline_candidate("xgboost", "XGBoost", "probability", make)
 
 
-def lstm(epochs: int) -> Candidate:
-    """A recurrent classifier over the same sequences and columns."""
-    column = ScoreColumn(
-        "LSTM",
-        "baseline",
-        "probability",
-        True,
-        note="reads each customer's transactions in order, none after the one scored",
-    )
+def lstm_candidate(epochs: int) -> Candidate:
+    """An LSTM over the same sequences and columns."""
+    note = "reads each customer's transactions in order, up to the one it scores"
+    column = ScoreColumn("LSTM", "baseline", "probability", True, note=note)
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], __: Path) -> CandidateScores:
         from turncoat.evaluation.lstm import LSTMBaseline
 
-        fitted = LSTMBaseline(epochs=epochs).fit(
-            *fold.panel(TRAIN, fold.features), seed, n_threads=_LSTM_THREADS
-        )
+        panel, places = fold.panel(TRAIN, fold.features)
+        fitted = LSTMBaseline(epochs=epochs).fit(panel, places, seed, n_threads=_LSTM_THREADS)
         scores = {}
-        for part in (CALIBRATION, TEST):
+        for part in _SCORED:
             panel, places = fold.panel(part, fold.features)
             scores[part] = fitted.score(panel)[places]
         return CandidateScores({column.name: scores})
@@ -229,105 +207,77 @@ def lstm(epochs: int) -> Candidate:
     return Candidate("lstm", (column,), (), fit)
 
 
-def hybrid(needs: str, of: str) -> Candidate:
-    """XGBoost with the same columns and a detector's beliefs; its settings are those found for XGBoost alone."""
-    column = ScoreColumn(
-        "hybrid",
-        "hybrid",
-        "probability",
-        True,
-        note=f"XGBoost with the same columns and the beliefs of {of}",
-    )
+def hybrid_candidate(detector_key: str, title: str) -> Candidate:
+    """XGBoost with the same columns plus a detector's beliefs, and the parameters found for XGBoost."""
+    note = f"XGBoost with the same columns and the beliefs of {title}"
+    column = ScoreColumn("hybrid", "hybrid", "probability", True, note=note)
 
     def fit(fold: Fold, seed: int, folders: Mapping[str, Path], _: Path) -> CandidateScores:
-        detector = load(folders[needs] / "detector")
+        detector = _load_detector(folders[detector_key])
         columns = {}
         for part, own in fold.columns.items():
             panel, places = fold.panel(part, detector.features_)
             columns[part] = np.hstack([hybrid_columns(detector, panel)[places], own])
-        alone = FittedXGBoost.load(folders["xgboost"] / "model.json")
-        fitted = XGBoostBaseline(settings=alone.trial.settings).fit(
-            columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN), seed
-        )
-        return CandidateScores(
-            {"hybrid": {part: fitted.score(columns[part]) for part in (CALIBRATION, TEST)}}
-        )
+        params = _load_xgboost(folders["xgboost"]).trial.params
+        rows = columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN)
+        fitted = XGBoostBaseline(params=params).fit(*rows, seed)
+        return CandidateScores({"hybrid": {part: fitted.score(columns[part]) for part in _SCORED}})
 
-    return Candidate("hybrid", (column,), (needs, "xgboost"), fit)
+    return Candidate("hybrid", (column,), (detector_key, "xgboost"), fit)
 
 
-def ranker(needs: str, of: str) -> Candidate:
+def ranker_candidate(detector_key: str, title: str) -> Candidate:
     """XGBoost's score inside the regimes of a detector (method, section 7b).
 
-    Not by `Detector.add_ranker`, which scores with one set of features: XGBoost has columns here that the detector has not.
+    `Detector.add_ranker` would score with the detector's features; XGBoost has more here.
     """
-    note = f"XGBoost inside the regimes of {of}, fitted on the calibration part"
-    column = ScoreColumn(
-        "regime-calibrated XGBoost", "ranker", "probability", True, mode="filtered", note=note
-    )
+    note = f"XGBoost inside the regimes of {title}, fitted on the calibration part"
+    name = "regime-calibrated XGBoost"
+    column = ScoreColumn(name, "ranker", "probability", True, mode="filtered", note=note)
 
     def fit(fold: Fold, _: int, folders: Mapping[str, Path], __: Path) -> CandidateScores:
-        detector = load(folders[needs] / "detector")
-        booster = FittedXGBoost.load(folders["xgboost"] / "model.json")
-        margins = {
-            part: logit(np.clip(booster.score(fold.columns[part]), _RAREST, 1 - _RAREST))
-            for part in (CALIBRATION, TEST)
-        }
-        beliefs = {}
-        for part in (CALIBRATION, TEST):
+        detector = _load_detector(folders[detector_key])
+        booster = _load_xgboost(folders["xgboost"])
+        inputs = {}
+        for part in _SCORED:
             panel, places = fold.panel(part, detector.features_)
-            beliefs[part] = detector.model_.filter(panel).probs[places]
+            scores = np.clip(booster.score(fold.columns[part]), _CLIP, 1 - _CLIP)
+            inputs[part] = logit(scores), detector.model_.filter(panel).probs[places]
         offsets = fold.transactions.take(fold.rows(CALIBRATION)).offsets
-        ranked = RegimeRanker.fit(
-            margins[CALIBRATION], beliefs[CALIBRATION], fold.labels(CALIBRATION), offsets
-        )
-        return CandidateScores(
-            {
-                column.name: {
-                    part: ranked.predict(margins[part], beliefs[part])[0]
-                    for part in (CALIBRATION, TEST)
-                }
-            }
-        )
+        ranker = RegimeRanker.fit(*inputs[CALIBRATION], fold.labels(CALIBRATION), offsets)
+        return CandidateScores({name: {part: ranker.predict(*inputs[part])[0] for part in _SCORED}})
 
-    return Candidate("ranker", (column,), (needs, "xgboost"), fit)
+    return Candidate("ranker", (column,), (detector_key, "xgboost"), fit)
 
 
-def head_ranker(needs: str, of: str) -> Candidate:
+def head_ranker_candidate(detector_key: str, title: str) -> Candidate:
     """The head of a neural detector's own encoder inside its regimes."""
-    note = f"the encoder's head inside the regimes of {of}, fitted on the calibration part"
-    column = ScoreColumn(
-        "regime-calibrated head", "ranker", "probability", True, mode="filtered", note=note
-    )
+    note = f"the encoder's head inside the regimes of {title}, fitted on the calibration part"
+    name = "regime-calibrated head"
+    column = ScoreColumn(name, "ranker", "probability", True, mode="filtered", note=note)
 
     def fit(fold: Fold, _: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
-        detector = load(folders[needs] / "detector")
-        ranked = detector.add_ranker(detector.model_.encoder_, fold.transactions, fold.split)
+        detector = _load_detector(folders[detector_key])
+        encoder = detector.model_.encoder_
+        ranked = detector.add_ranker(encoder, fold.transactions, fold.split)
         ranked.save(folder / "detector")
         scores = {}
-        for part in (CALIBRATION, TEST):
+        for part in _SCORED:
             panel, places = fold.panel(part, detector.features_)
-            external = detector.model_.encoder_.score_head(panel.continuous, panel.categorical)
+            external = encoder.score_head(panel.continuous, panel.categorical)
             scores[part] = ranked.score_panel(panel, ranker_scores=external).probability[places]
-        return CandidateScores({column.name: scores})
+        return CandidateScores({name: scores})
 
-    return Candidate(
-        "head-ranker", (column,), (needs,), fit, lambda folder: load(folder / "detector")
-    )
+    return Candidate("head-ranker", (column,), (detector_key,), fit, _load_detector)
 
 
-def calibrated(of: ScoreColumn, how: str, fold: Fold, scores: Scores) -> tuple[ScoreColumn, Scores]:
-    """Another's scores, calibrated afterwards on the calibration part."""
-    made = CALIBRATORS[how].fit(scores[CALIBRATION], fold.labels(CALIBRATION))
-    note = f"{of.name}, calibrated on the calibration part"
-    column = ScoreColumn(
-        f"{of.name}, {how}",
-        "calibrated",
-        "probability",
-        True,
-        of.tier,
-        of.supervision,
-        of.mode,
-        note,
-    )
-    return column, {TEST: made.calibrate(scores[TEST])}
+def calibrate(
+    column: ScoreColumn, calibrator: str, fold: Fold, scores: Scores
+) -> tuple[ScoreColumn, Array]:
+    """Another column's test scores [n], calibrated on the calibration part."""
+    fitted = CALIBRATORS[calibrator].fit(scores[CALIBRATION], fold.labels(CALIBRATION))
+    note = f"{column.name}, calibrated on the calibration part"
+    hmm = (column.tier, column.supervision, column.mode)
+    name = f"{column.name}, {calibrator}"
+    calibrated = ScoreColumn(name, "calibrated", "probability", True, *hmm, note)
+    return calibrated, fitted.calibrate(scores[TEST])

@@ -1,8 +1,8 @@
-"""From scores to results: every candidate on the same test rows, with intervals, slices, curves and what they amount to in words."""
+"""From the scores of a study to results: every candidate on the same test rows, with intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,187 +12,227 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, PARTS, drop_short_sequences
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
-from turncoat.evaluation.candidates import CALIBRATORS, ScoreColumn, calibrated
-from turncoat.evaluation.enrichment import tier_row
-from turncoat.evaluation.folds import CALIBRATION, TEST
-from turncoat.evaluation.latents import latent_map
+from turncoat.evaluation.candidates import CALIBRATORS, ScoreColumn, calibrate
 from turncoat.evaluation.metrics import (
     LOSSES,
     METRICS,
     ROW_METRICS,
     ScoredLabels,
-    curves,
+    compute_curves,
+    expected_ece,
     mean_of_known,
     measure,
     or_none,
 )
-from turncoat.evaluation.profiles import regime_table
-from turncoat.evaluation.protocols import PUBLISHED
+from turncoat.evaluation.paper.latent_map import LatentMap, build_latent_map
+from turncoat.evaluation.protocols import CALIBRATION, TEST
+from turncoat.evaluation.regimes import describe_regimes, measure_tier
 from turncoat.evaluation.results import (
+    PUBLISHED,
     CandidateResult,
     Comparison,
-    Figure,
-    LatentMap,
+    DataSummary,
+    EncoderTraining,
+    MetricEstimate,
     OrderRow,
-    PartRow,
+    OrderSelection,
     RegimeTable,
     Results,
-    Selection,
     SliceTable,
+    SplitPart,
+    StudyWarning,
     TierRow,
-    Training,
 )
-from turncoat.evaluation.settings import NEURAL, NEURAL_ANCHORED
-from turncoat.evaluation.slices import by_history, by_scenario
+from turncoat.evaluation.settings import NEURAL
+from turncoat.evaluation.slices import slice_by_history, slice_by_scenario
 from turncoat.evaluation.study import Study
-from turncoat.evaluation.telling import errata, summary, warnings
 from turncoat.models.neural.model import NeuralVariationalHMM
-from turncoat.scoring import load
 
-_LEAST_CARDS = (
-    200  # a day, for the share of frauds among a hundred of them to tell candidates apart
+_MIN_CARDS = 200  # a day; with fewer, the share of frauds among 100 cards says little
+_PAPER_MIN_ROWS = 5  # the paper evaluates its models on customers with at least so many rows
+_SCORING_VARIANTS = ("raw, smoothed", "corrected, smoothed", "corrected, filtered")
+_MAIN, _ANCHORED = "corrected, filtered", "anchored, corrected, filtered"
+_HEAD, _RANKED_HEAD = f"{NEURAL}, encoder's head", "regime-calibrated head"
+_RANKED = "regime-calibrated XGBoost"
+# First, second, metric, topic; {tier} is the main tier. Comparisons with a topic are headlines.
+COMPARISONS = (
+    ("hybrid", "XGBoost", "average_precision", "hybrid"),
+    ("hybrid", "XGBoost", "log_loss", ""),
+    (_RANKED, "XGBoost, isotonic", "log_loss", "ranker"),
+    (_RANKED, "XGBoost, isotonic", "ece_mass", "ranker_calibration"),
+    (_RANKED, "XGBoost, Platt", "log_loss", ""),
+    (_RANKED, "XGBoost", "average_precision", ""),
+    ("{tier}, " + _ANCHORED, "{tier}, " + _MAIN, "average_precision", "anchoring"),
+    ("{tier}, " + _MAIN, "XGBoost", "average_precision", ""),
+    ("{tier}, " + _MAIN, "Isolation Forest", "average_precision", "unsupervised"),
+    ("{tier}, corrected, smoothed", "{tier}, " + _MAIN, "average_precision", "smoothing"),
+    (f"{NEURAL}, {_MAIN}", "{tier}, " + _MAIN, "average_precision", "encoder"),
+    (f"{NEURAL}, {_ANCHORED}", _HEAD, "average_precision", "neural_regimes"),
+    (_RANKED_HEAD, _HEAD, "average_precision", "head_ranker"),
+    (_RANKED_HEAD, f"{_HEAD}, isotonic", "log_loss", "head_calibration"),
+    (_RANKED_HEAD, "XGBoost", "average_precision", ""),
+    (_RANKED_HEAD, "LSTM", "average_precision", ""),
+    ("LSTM", "XGBoost", "average_precision", ""),
 )
-_PAPER_LEAST_ROWS = 5  # the paper judges its models on customers with so many transactions, and its baselines on all
+_FEW_FRAUDS = 100
+# An equal-mass ECE above this share of the fraud rate is worth a warning, if it is also above so
+# many times what chance does to a perfect score; rows of one customer are alike, so chance is larger.
+_MAX_ECE_SHARE, _MAX_ECE_OVER_CHANCE = 0.25, 2.0
+_MAX_SATURATION, _MIN_TEMPORAL_SHARE, _MIN_STABILITY = 0.95, 0.01, 0.5
+
+
+def evaluate(study: Study, scenarios: Array | None = None) -> Results:
+    """Everything that a report shows; `scenarios` [N] names each transaction's kind of fraud."""
+    evaluator = Evaluator(study)
+    settings, transactions = study.settings, study.transactions
+    regimes = _describe_all_regimes(study)
+    selections = _summarise_selections(study)
+    times = transactions.times
+    return Results(
+        protocol=settings.protocol,
+        preset=settings.preset,
+        data=DataSummary(
+            source=transactions.source,
+            schema=transactions.schema.name,
+            n_transactions=transactions.n_rows,
+            n_customers=transactions.n_customers,
+            fraud_rate=float(np.asarray(transactions.labels).mean()),
+            n_days=round((times.max() - times.min()) / DAY),
+        ),
+        parts=_summarise_parts(study),
+        n_folds=len(study.folds),
+        seeds=settings.seeds,
+        hmm_features=settings.include,
+        candidates=evaluator.candidates,
+        scoring_variants=tuple(
+            f"{tier}, {variant}" for tier in settings.tiers for variant in _SCORING_VARIANTS
+        ),
+        comparisons=_compare_all(evaluator),
+        slices=_measure_all_slices(evaluator, scenarios),
+        selections=selections,
+        regimes=regimes,
+        published=PUBLISHED.get(settings.protocol.name, ()),
+        warnings=tuple(_find_warnings(study, evaluator.candidates, regimes, selections)),
+        tiers=_measure_tiers(evaluator),
+        encoder_trainings=_summarise_trainings(study),
+        latent_maps=_build_latent_maps(study),
+        joint_training=study.joint_training,
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """All columns of scores on the test rows of all folds, and what was drawn from them."""
+    """All columns of scores on the test rows of all folds, and their resamples."""
 
-    studied: Study
+    study: Study
 
     @cached_property
     def columns(self) -> dict[str, ScoreColumn]:
-        """Every column, those calibrated afterwards among them."""
-        return {column.name: column for column, _ in self._all.values()}
+        """Every column by name, including those calibrated afterwards."""
+        return {name: column for name, (column, _) in self._scores.items()}
 
     @cached_property
-    def _all(self) -> dict[str, tuple[ScoreColumn, dict[tuple[int, int], Array]]]:
-        studied, seeds = self.studied, self.studied.settings.seeds
-        runs = [(f, seed) for f in range(len(studied.folds)) for seed in seeds]
-        found = {
-            c.name: (c, {run: studied.scores(*run, c.name)[TEST] for run in runs})
-            for c in studied.columns
-        }
-        for column in studied.columns:
-            for how in self._calibrations(column):
-                made = {
-                    run: calibrated(
-                        column, how, studied.folds[run[0]], studied.scores(*run, column.name)
-                    )
-                    for run in runs
-                }
-                described = next(iter(made.values()))[0]
-                found[described.name] = (
-                    described,
-                    {run: scores[TEST] for run, (_, scores) in made.items()},
-                )
+    def _scores(self) -> dict[str, tuple[ScoreColumn, dict[tuple[int, int], Array]]]:
+        """Columns with their test scores by fold and seed."""
+        study = self.study
+        found: dict[str, tuple[ScoreColumn, dict[tuple[int, int], Array]]] = {}
+        for column in study.columns:
+            by_run = {run: study.scores(*run, column.name) for run in study.fits}
+            found[column.name] = column, {run: parts[TEST] for run, parts in by_run.items()}
+        for column in study.columns:
+            for name in self._calibrations(column):
+                for run in study.fits:
+                    scores = study.scores(*run, column.name)
+                    made, calibrated = calibrate(column, name, study.folds[run[0]], scores)
+                    found.setdefault(made.name, (made, {}))[1][run] = calibrated
         return found
 
     def _calibrations(self, column: ScoreColumn) -> tuple[str, ...]:
-        """How a column is calibrated afterwards."""
         if column.name == "XGBoost":
             return tuple(CALIBRATORS)
-        return self.studied.settings.calibrations if column.is_main else ()
+        return self.study.settings.calibrations if column.is_main else ()
+
+    @property
+    def is_paper(self) -> bool:
+        """Whether HMMs and baselines are evaluated on different rows, as the paper did."""
+        return self.study.settings.protocol.name == "paper"
 
     def rows(self, fold: int, column: ScoreColumn) -> Array:
-        """Places among the test rows that a column is judged on: all, except as the paper did."""
-        here = self.studied.folds[fold]
-        every = np.arange(len(here.rows(TEST)))
-        if self.studied.settings.protocol.name != "paper" or column.tier is None:
-            return every
-        return np.searchsorted(
-            here.rows(TEST),
-            drop_short_sequences(
-                self.studied.transactions.customer_codes, here.rows(TEST), _PAPER_LEAST_ROWS
-            ),
-        )
+        """Places among the test rows on which a column is evaluated."""
+        test = self.study.folds[fold].rows(TEST)
+        if not self.is_paper or column.tier is None:
+            return np.arange(len(test))
+        customers = self.study.transactions.customer_codes
+        return np.searchsorted(test, drop_short_sequences(customers, test, _PAPER_MIN_ROWS))
 
-    def judged(self, name: str, seed: int) -> list[ScoredLabels]:
-        """A column of scores with the truth beside it, fold by fold."""
-        column, scores = self._all[name]
-        found = []
-        for f, fold in enumerate(self.studied.folds):
+    def scored(self, name: str, seed: int) -> list[ScoredLabels]:
+        """A column of scores with its labels, fold by fold."""
+        column, scores = self._scores[name]
+        transactions, found = self.study.transactions, []
+        for f, fold in enumerate(self.study.folds):
             rows = self.rows(f, column)
             test = fold.rows(TEST)[rows]
-            days = np.floor(self.studied.transactions.times[test] / DAY).astype(np.int64)
-            found.append(
-                ScoredLabels(
-                    scores[f, seed][rows],
-                    fold.labels(TEST)[rows],
-                    self.studied.transactions.customer_codes[test],
-                    days,
-                )
-            )
+            days = np.floor(transactions.times[test] / DAY).astype(np.int64)
+            labels, customers = fold.labels(TEST)[rows], transactions.customer_codes[test]
+            found.append(ScoredLabels(scores[f, seed][rows], labels, customers, days))
         return found
 
     @cached_property
-    def _groups(self) -> list[list[str]]:
-        """Columns that are judged on the same rows: one group, except as the paper did."""
-        if self.studied.settings.protocol.name != "paper":
-            return [list(self.columns)]
-        return [
-            [n for n, c in self.columns.items() if (c.tier is None) == alone]
-            for alone in (False, True)
-        ]
-
-    @cached_property
-    def _drawn(self) -> list[tuple[list[str], dict[str, Resamples]]]:
-        settings = self.studied.settings
+    def _resamples(self) -> list[tuple[set[str], dict[str, Resamples]]]:
+        """Resamples by unit for every group of columns with the same rows."""
+        settings = self.study.settings
+        groups = [set(self.columns)]
+        if self.is_paper:
+            baselines = {name for name, column in self.columns.items() if column.tier is None}
+            groups = [set(self.columns) - baselines, baselines]
         found = []
-        for names in self._groups:
+        for group in groups:
+            names = [name for name in self.columns if name in group]
             columns = {
-                f"{name}@{seed}": self.judged(name, seed)
-                for name in names
-                for seed in settings.seeds
+                f"{n}@{seed}": self.scored(n, seed) for n in names for seed in settings.seeds
             }
+            options = {"n_resamples": settings.n_resamples, "seed": settings.seeds[0]}
             units = {
-                unit: bootstrap(
-                    columns, unit, n_resamples=settings.n_resamples, seed=settings.seeds[0]
-                )
-                for unit in ("transaction", "customer")
+                unit: bootstrap(columns, unit, **options) for unit in ("transaction", "customer")
             }
-            found.append((names, units))
+            found.append((group, units))
         return found
 
-    def _resamples(self, *names: str) -> dict[str, Resamples] | None:
-        return next((units for group, units in self._drawn if set(names) <= set(group)), None)
+    def _find_resamples(self, *names: str) -> dict[str, Resamples] | None:
+        return next((units for group, units in self._resamples if set(names) <= group), None)
 
-    def _all_seeds(self, name: str) -> tuple[str, ...]:
-        return tuple(f"{name}@{seed}" for seed in self.studied.settings.seeds)
+    def _seed_columns(self, name: str) -> tuple[str, ...]:
+        return tuple(f"{name}@{seed}" for seed in self.study.settings.seeds)
 
     @cached_property
     def candidates(self) -> tuple[CandidateResult, ...]:
-        """Every column with its figures."""
-        return tuple(self._candidate(name, column) for name, column in self.columns.items())
+        """Every column with its metrics."""
+        return tuple(self._evaluate(name, column) for name, column in self.columns.items())
 
-    def _candidate(self, name: str, column: ScoreColumn) -> CandidateResult:
-        seeds = self.studied.settings.seeds
-        by_seed = [[measure(judged) for judged in self.judged(name, seed)] for seed in seeds]
-        units = self._resamples(name) or {}
-        figures = {}
+    def _evaluate(self, name: str, column: ScoreColumn) -> CandidateResult:
+        seeds = self.study.settings.seeds
+        by_seed = [[measure(scored) for scored in self.scored(name, seed)] for seed in seeds]
+        units = self._find_resamples(name) or {}
+        estimates = {}
         for metric, about in METRICS.items():
             if (about.needs_probability and not column.is_probability) or (
-                metric == "card_precision_100" and not self._has_cards
+                metric == "card_precision_100" and not self._has_enough_cards
             ):
                 continue
-            values = np.array(
-                [[figure[metric] for figure in folds] for folds in by_seed]
-            )  # [seeds, folds]
-            of_seeds = mean_of_known(values, axis=1)
-            resampled = metric in ROW_METRICS
-            figures[metric] = Figure(
-                value=or_none(float(mean_of_known(of_seeds))),
+            values = np.array([[fold[metric] for fold in folds] for folds in by_seed])
+            seed_means = mean_of_known(values, axis=1)
+            intervals = {
+                f"{unit}_interval": units[unit].interval(self._seed_columns(name), metric)
+                if metric in ROW_METRICS
+                else None
+                for unit in ("transaction", "customer")
+            }
+            estimates[metric] = MetricEstimate(
+                value=or_none(float(mean_of_known(seed_means))),
                 by_fold=tuple(or_none(float(v)) for v in mean_of_known(values, axis=0)),
-                over_seeds=or_none(float(np.std(of_seeds, ddof=1))) if len(seeds) > 1 else None,
-                by_transaction=units["transaction"].interval(self._all_seeds(name), metric)
-                if resampled
-                else None,
-                by_customer=units["customer"].interval(self._all_seeds(name), metric)
-                if resampled
-                else None,
+                seed_std=or_none(float(np.std(seed_means, ddof=1))) if len(seeds) > 1 else None,
+                **intervals,
             )
-        drawn = curves(ScoredLabels.together(self.judged(name, seeds[0])))
         return CandidateResult(
             name,
             column.family,
@@ -201,226 +241,87 @@ class Evaluator:
             column.mode,
             column.kind,
             column.is_probability,
-            figures,
-            drawn,
+            estimates,
+            compute_curves(ScoredLabels.concatenate(self.scored(name, seeds[0]))),
             column.note,
         )
 
     @cached_property
-    def _has_cards(self) -> bool:
+    def _has_enough_cards(self) -> bool:
         """Whether there are enough customers a day to choose a hundred from."""
-        found = []
-        for fold in self.studied.folds:
-            days = np.floor(self.studied.transactions.times[fold.rows(TEST)] / DAY)
-            found.append(
-                len(np.unique(np.column_stack([days, fold.customers(TEST)]), axis=0))
-                / len(np.unique(days))
-            )
-        return min(found) >= _LEAST_CARDS
+        counts = []
+        for fold in self.study.folds:
+            days = np.floor(self.study.transactions.times[fold.rows(TEST)] / DAY)
+            cards = np.unique(np.column_stack([days, fold.customers(TEST)]), axis=0)
+            counts.append(len(cards) / len(np.unique(days)))
+        return min(counts) >= _MIN_CARDS
 
-    def comparison(
-        self, first: str, second: str, metric: str, headline: str = ""
-    ) -> Comparison | None:
-        """One column less another; None where one is missing or they are not judged on the same rows."""
+    def compare(self, first: str, second: str, metric: str, topic: str = "") -> Comparison | None:
+        """First column minus second; None if one is missing or they have different rows."""
         if first not in self.columns or second not in self.columns:
             return None
-        units = self._resamples(first, second)
+        units = self._find_resamples(first, second)
         if units is None:
             return None
         values = {
-            c.name: c.figures[metric].value for c in self.candidates if c.name in (first, second)
+            one.name: one.metrics[metric].value for one in self.candidates if metric in one.metrics
         }
-        both = [
-            unit.difference(self._all_seeds(first), self._all_seeds(second), metric)
+        intervals = [
+            unit.difference(self._seed_columns(first), self._seed_columns(second), metric)
             for unit in units.values()
         ]
-        if values[first] is None or values[second] is None or both[0] is None or both[1] is None:
+        one, two = values[first], values[second]
+        if one is None or two is None or intervals[0] is None or intervals[1] is None:
             return None
         p = None
         if metric in LOSSES:
-            seed = self.studied.settings.seeds[0]
-            p = wilcoxon_p(
-                *(
-                    np.concatenate([LOSSES[metric](judged) for judged in self.judged(name, seed)])
-                    for name in (first, second)
-                )
+            seed = self.study.settings.seeds[0]
+            losses = (
+                np.concatenate([LOSSES[metric](scored) for scored in self.scored(name, seed)])
+                for name in (first, second)
             )
-        difference = values[first] - values[second]  # type: ignore[operator]
-        return Comparison(first, second, metric, difference, both[0], both[1], p, headline)
+            p = wilcoxon_p(*losses)
+        return Comparison(first, second, metric, one - two, intervals[0], intervals[1], p, topic)
 
 
-def evaluate(studied: Study, scenarios: Array | None = None) -> Results:
-    """Everything that a report shows. `scenarios` [N] names the kind of fraud of each transaction, for a table of its own."""
-    whole = Evaluator(studied)
-    settings, transactions = studied.settings, studied.transactions
-    candidates = whole.candidates
-    tables = _regimes(studied)
-    selections = _selections(studied)
-    comparisons = _comparisons(whole)
-    labels = np.asarray(transactions.labels)
-    scoring = [f"{tier}, {kind}, {mode}" for tier in settings.tiers for kind, mode in _SCORING]
-    return Results(
-        title=f"{transactions.schema.name}: {settings.protocol.name} comparison",
-        protocol=settings.protocol.name,
-        preset=settings.preset,
-        summary=summary(studied, candidates),
-        data={
-            "source": transactions.source,
-            "schema": transactions.schema.name,
-            "transactions": f"{transactions.n_rows:,}",
-            "customers": f"{transactions.n_customers:,}",
-            "fraud share": f"{labels.mean():.2%}",
-            "days": f"{(transactions.times.max() - transactions.times.min()) / DAY:.0f}",
-        },
-        split=settings.protocol.in_words,
-        parts=_parts(studied),
-        n_folds=len(studied.folds),
-        seeds=settings.seeds,
-        candidates=candidates,
-        scoring=tuple(scoring),
-        comparisons=comparisons,
-        slices=_slices(whole, scenarios),
-        selections=selections,
-        regimes=tables,
-        published=PUBLISHED.get(settings.protocol.name, ()),
-        errata=errata(studied, candidates, tables),
-        warnings=warnings(studied, candidates, tables, selections),
-        tiers=_tiers(whole),
-        trainings=_trainings(studied),
-        latents=_latents(studied),
-        joint=studied.joint,
-    )
-
-
-_HEAD, _RANKED_HEAD = f"{NEURAL}, encoder's head", "regime-calibrated head"
-_SCORING = (("raw", "smoothed"), ("corrected", "smoothed"), ("corrected", "filtered"))
-
-
-def _detectors(studied: Study) -> dict[str, str]:
-    """Titles of the detectors by key."""
-    settings = studied.settings
-    found = {tier: tier for tier in settings.tiers} | {
-        "anchored": f"{settings.main_tier}, anchored"
-    }
-    if NEURAL_ANCHORED in studied.fits[0, settings.seeds[0]]:
-        found[NEURAL_ANCHORED] = f"{NEURAL}, anchored"
-    return found
-
-
-def _comparisons(whole: Evaluator) -> tuple[Comparison, ...]:
-    tier = whole.studied.settings.main_tier
-    ranked, plain = "regime-calibrated XGBoost", f"{tier}, corrected, filtered"
-    wanted = [
-        (
-            "hybrid",
-            "XGBoost",
-            "average_precision",
-            "What the regimes add to XGBoost with the same columns",
-        ),
-        ("hybrid", "XGBoost", "log_loss", ""),
-        (
-            ranked,
-            "XGBoost, isotonic",
-            "log_loss",
-            "The ranker inside the regimes against isotonic calibration",
-        ),
-        (ranked, "XGBoost, isotonic", "ece_mass", "And its calibration error"),
-        (ranked, "XGBoost, Platt", "log_loss", ""),
-        (ranked, "XGBoost", "average_precision", ""),
-        (
-            f"{tier}, anchored, corrected, filtered",
-            plain,
-            "average_precision",
-            "What labels in fitting add to the regimes",
-        ),
-        (plain, "XGBoost", "average_precision", ""),
-        (
-            plain,
-            "Isolation Forest",
-            "average_precision",
-            "Regimes without labels against Isolation Forest",
-        ),
-        (
-            f"{tier}, corrected, smoothed",
-            plain,
-            "average_precision",
-            "What hindsight would be worth",
-        ),
-        (
-            f"{NEURAL}, corrected, filtered",
-            plain,
-            "average_precision",
-            "What an encoder adds to the regimes",
-        ),
-        (
-            f"{NEURAL}, anchored, corrected, filtered",
-            _HEAD,
-            "average_precision",
-            "The neural regimes against the encoder's own head",
-        ),
-        (_RANKED_HEAD, _HEAD, "average_precision", "The head inside the regimes against the head"),
-        (
-            _RANKED_HEAD,
-            f"{_HEAD}, isotonic",
-            "log_loss",
-            "The head inside the regimes against its isotonic calibration",
-        ),
-        (_RANKED_HEAD, "XGBoost", "average_precision", ""),
-        (_RANKED_HEAD, "LSTM", "average_precision", ""),
-        ("LSTM", "XGBoost", "average_precision", ""),
-    ]
-    wanted = [one for one in wanted if one[0] != one[1]]
-    return tuple(found for one in wanted if (found := whole.comparison(*one)) is not None)
-
-
-def _slices(whole: Evaluator, scenarios: Array | None) -> tuple[SliceTable, ...]:
-    studied, seed = whole.studied, whole.studied.settings.seeds[0]
-    tier = studied.settings.main_tier
-    regimes = (
-        f"{one}, {score}"
-        for one in dict.fromkeys((tier, NEURAL))
-        for score in ("corrected, filtered", "anchored, corrected, filtered")
-    )
-    names = [
-        *regimes,
-        _HEAD,
-        _RANKED_HEAD,
-        "LSTM",
-        "XGBoost",
-        "hybrid",
-        "regime-calibrated XGBoost",
-    ]
-    found = []
-    for name in names:
-        if name in whole.columns:
-            places = [whole.rows(f, whole.columns[name]) for f in range(len(studied.folds))]
-            judged = ScoredLabels.together(whole.judged(name, seed))
-            seen = np.concatenate(
-                [fold.seen[rows] for fold, rows in zip(studied.folds, places, strict=True)]
-            )
-            found.append(by_history(judged, seen, name))
-            if scenarios is not None:
-                kinds = np.concatenate(
-                    [
-                        scenarios[fold.rows(TEST)[rows]]
-                        for fold, rows in zip(studied.folds, places, strict=True)
-                    ]
-                )
-                titles = {
-                    kind: f"scenario {kind}"
-                    for kind in sorted(set(kinds[judged.labels == 1].tolist()))
-                }
-                found.append(by_scenario(judged, kinds, titles, name))
+def _compare_all(evaluator: Evaluator) -> tuple[Comparison, ...]:
+    tier, found = evaluator.study.settings.main_tier, []
+    for first, second, metric, topic in COMPARISONS:
+        first, second = first.format(tier=tier), second.format(tier=tier)
+        comparison = evaluator.compare(first, second, metric, topic) if first != second else None
+        found += [comparison] if comparison is not None else []
     return tuple(found)
 
 
-def _selections(studied: Study) -> tuple[Selection, ...]:
+def _measure_all_slices(evaluator: Evaluator, scenarios: Array | None) -> tuple[SliceTable, ...]:
+    study = evaluator.study
+    tiers = dict.fromkeys((study.settings.main_tier, NEURAL))
+    names = [f"{tier}, {score}" for tier in tiers for score in (_MAIN, _ANCHORED)]
+    names += [_HEAD, _RANKED_HEAD, "LSTM", "XGBoost", "hybrid", _RANKED]
     found = []
-    for title, sweep in studied.sweeps.items():
+    for name in names:
+        if name not in evaluator.columns:
+            continue
+        scored = ScoredLabels.concatenate(evaluator.scored(name, study.settings.seeds[0]))
+        rows = [evaluator.rows(f, evaluator.columns[name]) for f in range(len(study.folds))]
+        folds = list(zip(study.folds, rows, strict=True))
+        n_earlier = np.concatenate([fold.n_earlier[own] for fold, own in folds])
+        found.append(slice_by_history(scored, n_earlier, name))
+        if scenarios is not None:
+            kinds = np.concatenate([scenarios[fold.rows(TEST)[own]] for fold, own in folds])
+            present = sorted(set(kinds[scored.labels == 1].tolist()))
+            titles = {kind: f"scenario {kind}" for kind in present}
+            found.append(slice_by_scenario(scored, kinds, titles, name))
+    return tuple(found)
+
+
+def _summarise_selections(study: Study) -> tuple[OrderSelection, ...]:
+    found, states = [], study.states
+    for title, sweep in states.sweeps.items():
         tier = title.partition(",")[0]
         choice = sweep.choose()
-        stability = studied.stabilities.get(title)
-        steps = [
+        stability = states.stabilities.get(title)
+        orders = tuple(
             OrderRow(
                 step.n_states,
                 dict(step.order.criteria),
@@ -432,75 +333,74 @@ def _selections(studied: Study) -> tuple[Selection, ...]:
                 step.reason,
             )
             for step in choice.trail
-        ]
+        )
         found.append(
-            Selection(
+            OrderSelection(
                 tier=title,
                 features=sweep.features.kind,
-                measured=choice.trail[0].order.measured,
+                measured_on=choice.trail[0].order.measured,
                 base_rate=choice.trail[0].order.base_rate,
-                orders=tuple(steps),
+                orders=orders,
                 criterion=choice.criterion,
                 by_criterion=choice.by_criterion,
                 by_eligibility=choice.by_eligibility,
-                used=studied.states[tier],
-                why_used=studied.why[tier],
-                is_used=title == tier or title == f"{tier}, {studied.latent_dim} latents",
+                used=states.n_states[tier],
+                chosen_by=states.chosen_by[tier],
                 sensitivity=_plain_rows(sweep.compute_sensitivity().to_dicts()),
                 stability=() if stability is None else _plain_rows(stability.frame().to_dicts()),
+                is_used=title in (tier, f"{tier}, {states.latent_dim} latents"),
             )
         )
     return tuple(found)
 
 
 def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float | None], ...]:
-    return tuple(
-        {name: None if value is None else float(value) for name, value in row.items()}
-        for row in rows
-    )
+    return tuple({k: None if v is None else float(v) for k, v in row.items()} for row in rows)
 
 
-def _regimes(studied: Study) -> tuple[RegimeTable, ...]:
-    """Of the first fold and seed."""
-    first = studied.fits[0, studied.settings.seeds[0]]
+def _describe_all_regimes(study: Study) -> tuple[RegimeTable, ...]:
+    """Regimes of the first fold and seed."""
     found = []
-    for key, name in _detectors(studied).items():
-        detector = load(first[key].folder / "detector")
-        panel, _ = studied.folds[0].panel(CALIBRATION, detector.features_)
-        found.append(regime_table(name, detector, panel, first[key].outcome.figures["saturation"]))
+    for key, title in study.settings.detectors.items():
+        fit = study.first_fits[key]
+        detector = fit.detector
+        panel, _ = study.folds[0].panel(CALIBRATION, detector.features_)
+        found.append(describe_regimes(title, detector, panel, fit.outcome.figures["saturation"]))
     return tuple(found)
 
 
-def _tiers(whole: Evaluator) -> tuple[TierRow, ...]:
-    studied, settings = whole.studied, whole.studied.settings
-    found = []
-    for key, name in _detectors(studied).items():
-        model = load(studied.fits[0, settings.seeds[0]][key].folder / "detector").model_
-        memberships = [whole.judged(f"{name}, raw, filtered", seed) for seed in settings.seeds]
-        latent_dim = (
-            model.encoder_.layout.latent_dim if isinstance(model, NeuralVariationalHMM) else None
-        )
-        how = {"n_resamples": settings.n_resamples, "seed": settings.seeds[0]}
+def _measure_tiers(evaluator: Evaluator) -> tuple[TierRow, ...]:
+    study, settings, found = evaluator.study, evaluator.study.settings, []
+    for key, title in settings.detectors.items():
+        model = study.first_fits[key].detector.model_
+        is_neural = isinstance(model, NeuralVariationalHMM)
         found.append(
-            tier_row(
-                name, f"{name}, corrected, filtered", model.n_states, latent_dim, memberships, **how
+            measure_tier(
+                title,
+                f"{title}, {_MAIN}",
+                model.n_states,
+                study.states.chosen_by[title.partition(",")[0]],
+                model.encoder_.layout.latent_dim if is_neural else None,
+                [evaluator.scored(f"{title}, raw, filtered", seed) for seed in settings.seeds],
+                n_resamples=settings.n_resamples,
+                seed=settings.seeds[0],
             )
         )
     return tuple(found)
 
 
-def _trainings(studied: Study) -> tuple[Training, ...]:
-    """Of the first fold and seed."""
-    if NEURAL not in studied.settings.tiers:
+def _summarise_trainings(study: Study) -> tuple[EncoderTraining, ...]:
+    """The encoder's training on the first fold and seed."""
+    if NEURAL not in study.settings.tiers:
         return ()
-    model = load(studied.fits[0, studied.settings.seeds[0]][NEURAL].folder / "detector").model_
-    report, layout = model.training_, model.encoder_.layout
-    losses = report.train_losses, report.validation_losses
+    model = study.first_fits[NEURAL].detector.model_
+    report = model.training_
     return (
-        Training(
+        EncoderTraining(
             NEURAL,
-            layout.latent_dim,
-            *losses,
+            model.encoder_.layout.latent_dim,
+            report.train_losses,
+            report.validation_losses,
             report.best_epoch,
             report.stopped_early,
             report.class_weight,
@@ -508,39 +408,66 @@ def _trainings(studied: Study) -> tuple[Training, ...]:
     )
 
 
-def _latents(studied: Study) -> tuple[LatentMap, ...]:
-    """Of the first fold and seed, test rows."""
-    if NEURAL not in studied.settings.tiers:
+def _build_latent_maps(study: Study) -> tuple[LatentMap, ...]:
+    """A map of the test rows of the first fold and seed."""
+    if NEURAL not in study.settings.tiers:
         return ()
-    seed, fold = studied.settings.seeds[0], studied.folds[0]
-    detector = load(studied.fits[0, seed][NEURAL].folder / "detector")
+    fold, detector = study.folds[0], study.first_fits[NEURAL].detector
     panel, places = fold.panel(TEST, detector.features_)
     model = detector.model_
     return (
-        latent_map(
+        build_latent_map(
             NEURAL,
-            "test part of the first fold, first seed, filtered",
             model.encoder_.embed(panel).continuous[places],
             model.filter(panel).probs[places].argmax(axis=1),
             fold.labels(TEST),
             detector.regimes.fraud_state,
             n_states=model.n_states,
             head=model.predict_head_probs(panel)[places],
-            seed=seed,
+            seed=study.settings.seeds[0],
         ),
     )
 
 
-def _parts(studied: Study) -> tuple[PartRow, ...]:
+def _summarise_parts(study: Study) -> tuple[SplitPart, ...]:
     found = []
     for part in (*PARTS, "excluded"):
-        every = [fold.split.summaries[part] for fold in studied.folds]
-        found.append(
-            PartRow(
-                part,
-                sum(s.rows for s in every),
-                max(s.customers for s in every),
-                sum(s.frauds or 0 for s in every),
-            )
-        )
+        folds = [fold.split.summaries[part] for fold in study.folds]
+        n_rows, n_frauds = sum(one.rows for one in folds), sum(one.frauds or 0 for one in folds)
+        found.append(SplitPart(part, n_rows, max(one.customers for one in folds), n_frauds))
     return tuple(found)
+
+
+def _find_warnings(
+    study: Study,
+    candidates: Sequence[CandidateResult],
+    regimes: Sequence[RegimeTable],
+    selections: Sequence[OrderSelection],
+) -> Iterator[StudyWarning]:
+    """Reasons to distrust some results."""
+    for part in (CALIBRATION, TEST):
+        n_frauds = min(int(fold.labels(part).sum()) for fold in study.folds)
+        if n_frauds < _FEW_FRAUDS:
+            yield StudyWarning("few_frauds", part, {"n_frauds": n_frauds})
+    rate = float(np.mean([fold.labels(TEST).mean() for fold in study.folds]))
+    for one in candidates:
+        ece = one.metrics["ece_mass"].value if "ece_mass" in one.metrics else None
+        limit = max(_MAX_ECE_SHARE * rate, _MAX_ECE_OVER_CHANCE * expected_ece(one.curves))
+        if one.is_probability and ece is not None and ece > limit:
+            yield StudyWarning("miscalibrated", one.name, {"ece": ece, "fraud_rate": rate})
+    for table in regimes:
+        if table.saturation > _MAX_SATURATION:
+            yield StudyWarning("saturated", table.detector, {"saturation": table.saturation})
+        if table.temporal_share < _MIN_TEMPORAL_SHARE:
+            values = {"temporal_share": table.temporal_share}
+            yield StudyWarning("no_sequence", table.detector, values)
+    for selection in selections:
+        chosen, tier = selection.by_eligibility, selection.tier
+        stability = {row["n_states"]: row["by_eligibility"] for row in selection.stability}
+        share = stability.get(chosen)
+        if selection.is_used and chosen is None:
+            yield StudyWarning("no_eligible_order", tier, {"n_states": selection.used})
+        elif selection.is_used and chosen and share is not None and share < _MIN_STABILITY:
+            yield StudyWarning("unstable_order", tier, {"n_states": chosen, "share": share})
+    if study.settings.protocol.name == "paper":
+        yield StudyWarning("different_rows", "paper", {})

@@ -1,6 +1,6 @@
-"""What a hidden Markov model tells a ranker about each row: belief, how it moved, how sure it is, and how expected the row was.
+"""Columns for a ranker from a hidden Markov model: belief, its change and entropy, row likelihood.
 
-No row's columns depend on later rows.
+The columns of a row do not depend on later rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turncoat.panel import Panel
 from turncoat.scoring import Detector
 from turncoat.scoring.scores import compute_entropy
 
-_CELLS_AT_ONCE = 1 << 22
+_BATCH_CELLS = 1 << 22
 
 
 def hybrid_columns(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> Array:
@@ -25,11 +25,10 @@ def hybrid_columns(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> A
     belief = model.filter(panel).probs
     change = np.diff(belief, axis=0, prepend=0.0)
     change[panel.offsets[:-1]] = 0.0
-    density = (
-        _row_log_likelihoods(model, panel, belief)
-        if model.temperature == 1
-        else row_log_likelihoods(model, panel)
-    )
+    if model.temperature == 1:
+        density = _row_log_likelihoods(model, panel, belief)
+    else:
+        density = row_log_likelihoods(model, panel)
     return np.column_stack([belief, change, compute_entropy(belief), density]).astype(np.float32)
 
 
@@ -40,9 +39,9 @@ def hybrid_names(n_states: int) -> tuple[str, ...]:
 
 
 def row_log_likelihoods(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> Array:
-    """Log predictive density of each row given the customer's earlier rows [N], whatever the temperature.
+    """Log predictive density of each row given the customer's earlier rows [N], at temperature 1.
 
-    A sequence's add up to the model's `log_likelihood`.
+    The sum over a sequence is the model's `log_likelihood`.
     """
     plain = copy(_model_of(source)).set_params(temperature=1.0)
     return _row_log_likelihoods(plain, panel, plain.filter(panel).probs)
@@ -53,18 +52,17 @@ def _row_log_likelihoods(model: HiddenMarkovModel[Any], panel: Panel, belief: Ar
     log_initial = model.predict_log_belief(None)
     n_states = len(log_initial)
     log_transition = np.stack([model.predict_log_belief(certain) for certain in np.eye(n_states)])
-    first = np.zeros(panel.n_rows, bool)
-    first[panel.offsets[:-1]] = True
+    is_first = np.zeros(panel.n_rows, bool)
+    is_first[panel.offsets[:-1]] = True
     with np.errstate(divide="ignore"):
         log_before = np.log(np.roll(belief, 1, axis=0))
     found = np.empty(panel.n_rows)
-    step = max(
-        _CELLS_AT_ONCE // (n_states * max(panel.n_continuous, panel.n_categorical, n_states)), 1
-    )
+    width = max(panel.n_continuous, panel.n_categorical, n_states)
+    step = max(_BATCH_CELLS // (n_states * width), 1)
     for start in range(0, panel.n_rows, step):
         rows = slice(start, start + step)
         log_predicted = np.logaddexp.reduce(log_before[rows, :, None] + log_transition, axis=1)
-        log_predicted[first[rows]] = log_initial
+        log_predicted[is_first[rows]] = log_initial
         log_emission = model.log_emission(panel.continuous[rows], panel.categorical[rows])
         found[rows] = np.logaddexp.reduce(log_predicted + log_emission, axis=1)
     return found

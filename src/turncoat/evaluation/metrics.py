@@ -1,11 +1,12 @@
-"""How good scores are, against labels: one number per metric.
+"""Metrics of scores against labels.
 
-Every metric takes row weights; a whole weight means that many copies of the row. Equal scores are one group, so that no figure
-depends on the order of the rows: a group that lies across the edge of a bin or of a budget is shared out in proportion.
+Every metric takes row weights; a whole weight counts as that many copies of the row. Equal scores
+form one group, so that no metric depends on the order of rows: a group across the edge of a bin or
+a budget is shared out in proportion.
 
-A figure that does not exist is NaN here, and None in results: average precision and recall need a fraud, AUROC and KS need
-a genuine row too, all others need a row; and calibration needs scores from 0 to 1. Whether scores are such is a property of all
-rows, those of weight 0 included.
+A metric that does not exist is NaN here and None in results. Average precision and recall need a
+fraud, AUROC and KS also a genuine row, all others a row. Calibration needs scores in [0, 1]; that
+is a property of all rows, including those of weight 0.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from turncoat.numerics.jit import jit_exact
 
 N_BINS = 15
 BUDGETS = (0.001, 0.005, 0.01, 0.05)  # shares of all transactions that are alerted
-DAILY = 100  # customers, or transactions, that are looked at in a day
+DAILY_ALERTS = 100  # customers, or transactions, reviewed in a day
 _CLIP = 1e-12
-_MOST_POINTS = 200
+_MAX_POINTS = 200
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a metric is called, and how to read it."""
+    """A metric's title, and how to read it."""
 
     title: str
     higher_is_better: bool
@@ -48,17 +49,15 @@ METRICS: dict[str, Metric] = {
     "ece_mass": Metric(f"ECE, {N_BINS} bins of equal mass", False, needs_probability=True),
     "brier": Metric("Brier score", False, needs_probability=True),
     "log_loss": Metric("Log loss", False, needs_probability=True),
-    "card_precision_100": Metric(f"Card precision, {DAILY} a day", True),
-    "precision_100_daily": Metric(f"Precision, {DAILY} transactions a day", True),
+    "card_precision_100": Metric(f"Card precision, {DAILY_ALERTS} a day", True),
+    "precision_100_daily": Metric(f"Precision, {DAILY_ALERTS} transactions a day", True),
     "recall_at_0.1%": Metric("Recall with 0.1 % alerted", True),
     "recall_at_0.5%": Metric("Recall with 0.5 % alerted", True),
     "recall_at_1%": Metric("Recall with 1 % alerted", True),
     "recall_at_5%": Metric("Recall with 5 % alerted", True),
 }
 DAY_METRICS = ("card_precision_100", "precision_100_daily")
-ROW_METRICS = tuple(
-    name for name in METRICS if name not in DAY_METRICS
-)  # in the order of `row_figures`
+ROW_METRICS = tuple(name for name in METRICS if name not in DAY_METRICS)  # as `row_metrics` orders
 
 
 class Ranking(NamedTuple):
@@ -73,8 +72,8 @@ class Ranking(NamedTuple):
     is_probability: bool  # nothing had to be clipped
 
     @classmethod
-    def of(cls, scores: Array, labels: Array) -> Ranking:
-        """Sort once."""
+    def sort(cls, scores: Array, labels: Array) -> Ranking:
+        """Sort rows by falling score."""
         order = np.argsort(-scores, kind="stable")
         ranked, truth = scores[order], labels[order].astype(np.float64)
         ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], len(ranked) > 0)) + 1
@@ -88,7 +87,7 @@ class Ranking(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoredLabels:
-    """The scores of N transactions beside what they were. The arrays are not to be changed."""
+    """Scores of N transactions with their labels. Do not change the arrays."""
 
     scores: Array  # [N] higher is more suspicious
     labels: Array  # [N] 1 is fraud, 0 genuine
@@ -96,7 +95,7 @@ class ScoredLabels:
     days: Array  # [N] whole numbers
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be judged."""
+        """Validate the arrays."""
         scores = np.asarray(self.scores)
         if scores.ndim != 1 or scores.dtype.kind not in "fiub":
             raise DataError(
@@ -105,24 +104,27 @@ class ScoredLabels:
         if not np.isfinite(scores).all():
             row = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise DataError(
-                f"scores must be finite; row {row} has {scores[row]}. Judge only transactions that were scored"
+                f"scores must be finite; row {row} has {scores[row]}. "
+                "Leave out transactions without a score"
             )
-        labels = _whole("labels", self.labels, len(scores), bools=True)
+        labels = _check_integers("labels", self.labels, len(scores), bools=True)
         if ((labels != 0) & (labels != 1)).any():
             row = int(np.flatnonzero((labels != 0) & (labels != 1))[0])
             raise DataError(
-                f"labels must be 0 or 1; row {row} has {labels[row]}. Leave out transactions without a known label"
+                f"labels must be 0 or 1; row {row} has {labels[row]}. "
+                "Leave out transactions without a known label"
             )
         object.__setattr__(self, "scores", scores.astype(np.float64, copy=False))
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "customers", _whole("customers", self.customers, len(scores)))
-        object.__setattr__(self, "days", _whole("days", self.days, len(scores)))
+        for name in ("customers", "days"):
+            values = _check_integers(name, getattr(self, name), len(scores))
+            object.__setattr__(self, name, values)
 
     @classmethod
-    def together(cls, parts: Sequence[ScoredLabels]) -> ScoredLabels:
+    def concatenate(cls, parts: Sequence[ScoredLabels]) -> ScoredLabels:
         """The rows of several parts, such as folds, as one."""
         if not parts:
-            raise DataError("no part was given to put together; give at least one")
+            raise DataError("no part was given; give at least one")
         names = ("scores", "labels", "customers", "days")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -133,7 +135,7 @@ class ScoredLabels:
     @cached_property
     def ranking(self) -> Ranking:
         """The rows by score."""
-        return Ranking.of(self.scores, self.labels)
+        return Ranking.sort(self.scores, self.labels)
 
     @property
     def n_frauds(self) -> int:
@@ -141,17 +143,18 @@ class ScoredLabels:
         return int(self.labels.sum())
 
     def take(self, rows: Array) -> ScoredLabels:
-        """Some rows, named by number or by a mask."""
+        """The rows of a mask or of row numbers."""
         return ScoredLabels(
             self.scores[rows], self.labels[rows], self.customers[rows], self.days[rows]
         )
 
 
-def _whole(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) -> Array:
+def _check_integers(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
         raise DataError(
-            f"{name} must have one entry for each of the {n_rows:,} scores; found shape {array.shape}"
+            f"{name} must have one entry for each of the {n_rows:,} scores; "
+            f"found shape {array.shape}"
         )
     if n_rows > 0 and array.dtype.kind not in ("iub" if bools else "iu"):
         raise DataError(
@@ -161,30 +164,31 @@ def _whole(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) ->
 
 
 def measure(
-    judged: ScoredLabels, names: Iterable[str] = tuple(METRICS), weights: ArrayLike | None = None
+    scored: ScoredLabels, names: Iterable[str] = tuple(METRICS), weights: ArrayLike | None = None
 ) -> dict[str, float]:
     """Metrics by name, each row counted `weights` [N] times; NaN where a metric does not exist."""
     wanted = list(names)
     for name in wanted:
         if name not in METRICS:
             raise ConfigError(f"metric {name!r} is unknown; choose from {', '.join(METRICS)}")
-    counted = checked_weights(weights, len(judged))
-    figures = dict(zip(ROW_METRICS, row_figures(judged.ranking, counted).tolist(), strict=True))
+    counted = check_weights(weights, len(scored))
+    values = dict(zip(ROW_METRICS, row_metrics(scored.ranking, counted).tolist(), strict=True))
     if "card_precision_100" in wanted:
-        figures["card_precision_100"] = card_precision(judged, DAILY, counted)
+        values["card_precision_100"] = card_precision(scored, DAILY_ALERTS, counted)
     if "precision_100_daily" in wanted:
-        figures["precision_100_daily"] = daily_precision(judged, DAILY, counted)
-    return {name: figures[name] for name in wanted}
+        values["precision_100_daily"] = daily_precision(scored, DAILY_ALERTS, counted)
+    return {name: values[name] for name in wanted}
 
 
-def checked_weights(weights: ArrayLike | None, n_rows: int) -> Array:
+def check_weights(weights: ArrayLike | None, n_rows: int) -> Array:
     """Weights [N] as floats; 1 each by default."""
     if weights is None:
         return np.ones(n_rows)
     array = np.asarray(weights)
     if array.shape != (n_rows,) or array.dtype.kind not in "fiub":
         raise DataError(
-            f"weights must be one number for each of the {n_rows:,} rows; found {array.dtype} {array.shape}"
+            f"weights must be one number for each of the {n_rows:,} rows; "
+            f"found {array.dtype} {array.shape}"
         )
     counted = array.astype(np.float64)
     if not (np.isfinite(counted) & (counted >= 0)).all():
@@ -193,105 +197,100 @@ def checked_weights(weights: ArrayLike | None, n_rows: int) -> Array:
     return counted
 
 
-def or_none(figure: float) -> float | None:
-    """A figure as results hold it: None where it does not exist."""
-    return None if math.isnan(figure) else float(figure)
+def or_none(value: float) -> float | None:
+    """A value as results hold it: None instead of NaN."""
+    return None if math.isnan(value) else float(value)
 
 
-def mean_of_known(figures: Array, axis: int = 0) -> Array:
-    """Mean over the figures that exist, such as those of the folds that have a fraud; NaN where none does."""
-    known = ~np.isnan(figures)
+def mean_of_known(values: Array, axis: int = 0) -> Array:
+    """Mean over the values that are not NaN; NaN where there is none."""
+    known = ~np.isnan(values)
     counts = known.sum(axis=axis)
-    sums = np.where(known, figures, 0.0).sum(axis=axis)
-    return np.asarray(
-        np.divide(sums, counts, out=np.full(np.shape(sums), np.nan), where=counts > 0)
-    )
+    sums = np.where(known, values, 0.0).sum(axis=axis)
+    missing = np.full(np.shape(sums), np.nan)
+    return np.asarray(np.divide(sums, counts, out=missing, where=counts > 0))
 
 
-def log_losses(judged: ScoredLabels) -> Array:
-    """Minus the log probability of each row's label [N]; NaN if the scores are no probabilities."""
-    if not judged.ranking.is_probability:
-        return np.full(len(judged), np.nan)
-    chances = np.where(judged.labels == 1, judged.scores, 1.0 - judged.scores)
+def log_losses(scored: ScoredLabels) -> Array:
+    """Negative log probability of each row's label [N]; NaN without probabilities."""
+    if not scored.ranking.is_probability:
+        return np.full(len(scored), np.nan)
+    chances = np.where(scored.labels == 1, scored.scores, 1.0 - scored.scores)
     return np.asarray(-np.log(np.clip(chances, _CLIP, 1.0)))
 
 
-def brier_losses(judged: ScoredLabels) -> Array:
-    """Squared distance of score and label [N], the losses whose mean is the Brier score; NaN if the scores are no probabilities."""
-    if not judged.ranking.is_probability:
-        return np.full(len(judged), np.nan)
-    losses: Array = (judged.scores - judged.labels) ** 2
+def brier_losses(scored: ScoredLabels) -> Array:
+    """Squared distance of score and label [N]; NaN without probabilities."""
+    if not scored.ranking.is_probability:
+        return np.full(len(scored), np.nan)
+    losses: Array = (scored.scores - scored.labels) ** 2
     return losses
 
 
-LOSSES = {
-    "brier": brier_losses,
-    "log_loss": log_losses,
-}  # metrics that are a mean over transactions
+LOSSES = {"brier": brier_losses, "log_loss": log_losses}  # metrics that are means over rows
 
 
-def card_precision(judged: ScoredLabels, k: int = DAILY, weights: ArrayLike | None = None) -> float:
+def card_precision(
+    scored: ScoredLabels, k: int = DAILY_ALERTS, weights: ArrayLike | None = None
+) -> float:
     """Card precision@k of the Fraud Detection Handbook, mean over days.
 
-    Every day the k customers with the highest score of that day are looked at; the precision is how many of them had a fraud
-    that day, over k, even if fewer than k are left. Those found are left out on later days. Of equal scores the lower
-    customer number goes first. A weight only says whether a row is there: a copy of it is the same card.
+    Every day the k customers with the highest score are reviewed. The precision is the number of
+    them with a fraud that day over k, even if fewer than k are left. Customers found are left out
+    on later days. Ties go to the lower customer number. A weight only says whether a row is
+    present: a copy of it is the same card.
     """
-    there = np.flatnonzero(checked_weights(weights, len(judged)) > 0)
+    present = np.flatnonzero(check_weights(weights, len(scored)) > 0)
     found = np.empty(0, np.int64)
     shares = []
-    for rows in _by_day(judged, there):
-        rows = rows[~np.isin(judged.customers[rows], found)]
-        customers, places = np.unique(judged.customers[rows], return_inverse=True)
+    for rows in _split_by_day(scored, present):
+        rows = rows[~np.isin(scored.customers[rows], found)]
+        customers, places = np.unique(scored.customers[rows], return_inverse=True)
         best = np.full(len(customers), -np.inf)
-        np.maximum.at(best, places, judged.scores[rows])
-        defrauded = np.bincount(places, judged.labels[rows], minlength=len(customers)) > 0
-        looked_at = np.argsort(-best, kind="stable")[:k]
-        caught = customers[looked_at[defrauded[looked_at]]]
+        np.maximum.at(best, places, scored.scores[rows])
+        defrauded = np.bincount(places, scored.labels[rows], minlength=len(customers)) > 0
+        reviewed = np.argsort(-best, kind="stable")[:k]
+        caught = customers[reviewed[defrauded[reviewed]]]
         found = np.append(found, caught)
         shares.append(len(caught) / k)
     return float(np.mean(shares)) if shares else math.nan
 
 
 def daily_precision(
-    judged: ScoredLabels, k: int = DAILY, weights: ArrayLike | None = None
+    scored: ScoredLabels, k: int = DAILY_ALERTS, weights: ArrayLike | None = None
 ) -> float:
-    """Frauds among the k highest scores of a day, over k, even if the day has fewer; mean over days.
+    """Frauds among the k highest scores of a day over k, even if it has fewer; mean over days.
 
-    Of equal scores at the edge, the share that fits is as fraudulent as all of them.
+    A group of equal scores at the edge counts in proportion.
     """
-    counted = checked_weights(weights, len(judged))
+    counted = check_weights(weights, len(scored))
     shares = []
-    for rows in _by_day(judged, np.flatnonzero(counted > 0)):
-        sums = tally(Ranking.of(judged.scores[rows], judged.labels[rows]), counted[rows])[0]
-        shares.append(read(sums[0], sums[1], float(k)) / k)
+    for rows in _split_by_day(scored, np.flatnonzero(counted > 0)):
+        sums = accumulate(Ranking.sort(scored.scores[rows], scored.labels[rows]), counted[rows])[0]
+        shares.append(interpolate(sums[0], sums[1], float(k)) / k)
     return float(np.mean(shares)) if shares else math.nan
 
 
-def _by_day(judged: ScoredLabels, rows: Array) -> list[Array]:
+def _split_by_day(scored: ScoredLabels, rows: Array) -> list[Array]:
     """The rows of each day, oldest first."""
     if len(rows) == 0:
         return []
-    ordered = rows[np.argsort(judged.days[rows], kind="stable")]
-    return np.split(ordered, np.flatnonzero(np.diff(judged.days[ordered])) + 1)
+    ordered = rows[np.argsort(scored.days[rows], kind="stable")]
+    return np.split(ordered, np.flatnonzero(np.diff(scored.days[ordered])) + 1)
 
 
-def curves(judged: ScoredLabels, n_bins: int = N_BINS) -> Curves:
-    """Precision over recall at up to 200 evenly spaced recalls, and reliability in bins of equal mass, lowest scores first.
+def compute_curves(scored: ScoredLabels, n_bins: int = N_BINS) -> Curves:
+    """Precision at up to 200 evenly spaced recalls, and reliability in bins of equal mass.
 
-    Without fraud there is no recall, and without probabilities no reliability: those are empty.
+    Precision and recall are empty without fraud, reliability without probabilities. Bins are in
+    the order of rising scores.
     """
-    weight, frauds, gaps = tally(judged.ranking, np.ones(len(judged)))[0]
-    wanted = (
-        np.unique(np.ceil(np.linspace(0.0, 1.0, _MOST_POINTS + 1)[1:] * frauds[-1]))
-        if frauds[-1] > 0
-        else np.empty(0)
-    )
-    points = np.searchsorted(
-        frauds, wanted
-    )  # the first of each recall: the others have less precision
-    n_bins = min(n_bins, len(judged)) if judged.ranking.is_probability else 0
-    cuts = np.rint(np.linspace(len(judged), 0.0, n_bins + 1)) if n_bins else np.empty(0)
+    weight, frauds, gaps = accumulate(scored.ranking, np.ones(len(scored)))[0]
+    recalls = np.linspace(0.0, 1.0, _MAX_POINTS + 1)[1:] if frauds[-1] > 0 else np.empty(0)
+    # The first place of each recall: later ones have less precision.
+    points = np.searchsorted(frauds, np.unique(np.ceil(recalls * frauds[-1])))
+    n_bins = min(n_bins, len(scored)) if scored.ranking.is_probability else 0
+    cuts = np.rint(np.linspace(len(scored), 0.0, n_bins + 1)) if n_bins else np.empty(0)
     sizes = -np.diff(cuts)
     frauds_of_bins = -np.diff(np.interp(cuts, weight, frauds))
     scores_of_bins = frauds_of_bins + np.diff(np.interp(cuts, weight, gaps))
@@ -299,35 +298,45 @@ def curves(judged: ScoredLabels, n_bins: int = N_BINS) -> Curves:
         recall=tuple((frauds[points] / max(frauds[-1], 1.0)).tolist()),
         precision=tuple((frauds[points] / weight[points]).tolist()),
         mean_score=tuple((scores_of_bins / sizes).tolist()),
-        fraud_share=tuple((frauds_of_bins / sizes).tolist()),
+        fraud_rate=tuple((frauds_of_bins / sizes).tolist()),
         bin_rows=tuple(sizes.astype(int).tolist()),
     )
 
 
+def expected_ece(curves: Curves) -> float:
+    """Equal-mass ECE of a perfectly calibrated score by chance: the mean size of binomial noise."""
+    bins = zip(curves.mean_score, curves.bin_rows, strict=True)
+    noise = (n * math.sqrt(2 / math.pi * max(p * (1 - p), 0.0) / n) for p, n in bins if n)
+    return sum(noise) / max(sum(curves.bin_rows), 1)
+
+
 @jit_exact
-def row_figures(ranking: Ranking, weights: Array) -> Array:
+def row_metrics(ranking: Ranking, weights: Array) -> Array:
     """The ROW_METRICS, in order, with row weights [N]."""
-    sums, brier, log_loss = tally(ranking, weights)
+    sums, brier, log_loss = accumulate(ranking, weights)
     weight, frauds, gaps = sums[0], sums[1], sums[2]
-    figures = np.full(7 + len(BUDGETS), np.nan)
+    values = np.full(7 + len(BUDGETS), np.nan)
     all_rows, all_frauds = weight[-1], frauds[-1]
     if all_frauds > 0:
-        figures[0] = _average_precision(weight, frauds)
+        values[0] = _average_precision(weight, frauds)
         for b in range(len(BUDGETS)):
-            figures[7 + b] = read(weight, frauds, BUDGETS[b] * all_rows) / all_frauds
+            values[7 + b] = interpolate(weight, frauds, BUDGETS[b] * all_rows) / all_frauds
         if all_frauds < all_rows:
-            figures[1], figures[2] = _auroc_and_ks(weight, frauds)
+            values[1], values[2] = _auroc_and_ks(weight, frauds)
     if all_rows > 0 and ranking.is_probability:
-        figures[3] = _ece_width(gaps, ranking.width_ends) / all_rows
-        figures[4] = _ece_mass(weight, gaps) / all_rows
-        figures[5] = brier / all_rows
-        figures[6] = log_loss / all_rows
-    return figures
+        values[3] = _ece_width(gaps, ranking.width_ends) / all_rows
+        values[4] = _ece_mass(weight, gaps) / all_rows
+        values[5] = brier / all_rows
+        values[6] = log_loss / all_rows
+    return values
 
 
 @jit_exact
-def tally(ranking: Ranking, weights: Array) -> tuple[Array, float, float]:
-    """Weight, frauds, and frauds less scores, of the g best groups [3, G + 1]; and the sums of Brier and log losses."""
+def accumulate(ranking: Ranking, weights: Array) -> tuple[Array, float, float]:
+    """Running sums over the best groups, and total Brier and log losses.
+
+    The sums [3, G + 1] are of weights, of frauds, and of labels minus scores.
+    """
     sums = np.zeros((3, len(ranking.ends) + 1))
     weight = frauds = gap = brier = log_loss = 0.0
     start = 0
@@ -357,7 +366,7 @@ def _average_precision(weight: Array, frauds: Array) -> float:
 
 @jit_exact
 def _auroc_and_ks(weight: Array, frauds: Array) -> tuple[float, float]:
-    """Share of pairs of fraud and genuine in the right order, ties half; the largest distance of their distributions."""
+    """AUROC (ties count half), and the largest distance between the two score distributions."""
     all_frauds, all_genuine = frauds[-1], weight[-1] - frauds[-1]
     pairs = distance = before = 0.0
     for g in range(1, len(frauds)):
@@ -370,7 +379,7 @@ def _auroc_and_ks(weight: Array, frauds: Array) -> tuple[float, float]:
 
 @jit_exact
 def _ece_width(gaps: Array, ends: Array) -> float:
-    """Absolute gaps summed over bins of equal width; a score on an edge is in the upper bin, 1 in the last."""
+    """Absolute gaps over bins of equal width; a score on an edge is in the upper bin, 1 in the last."""
     total = 0.0
     for b in range(1, len(ends)):
         total += abs(gaps[ends[b]] - gaps[ends[b - 1]])
@@ -379,18 +388,18 @@ def _ece_width(gaps: Array, ends: Array) -> float:
 
 @jit_exact
 def _ece_mass(weight: Array, gaps: Array) -> float:
-    """Absolute gaps summed over bins of equal weight, cut anew for every weighting; rows on a cut are shared out."""
+    """Absolute gaps over bins of equal weight; rows on a cut are shared out."""
     total = before = 0.0
     for b in range(1, N_BINS + 1):
-        after = read(weight, gaps, b * weight[-1] / N_BINS)
+        after = interpolate(weight, gaps, b * weight[-1] / N_BINS)
         total += abs(after - before)
         before = after
     return total
 
 
 @jit_exact
-def read(weight: Array, sums: Array, place: float) -> float:
-    """A running sum where the running weight is `place`; all of it beyond the end."""
+def interpolate(weight: Array, sums: Array, place: float) -> float:
+    """A running sum at the place where the running weight is `place`."""
     g = np.searchsorted(weight, place)
     if g == 0:
         return 0.0

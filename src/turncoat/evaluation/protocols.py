@@ -1,102 +1,170 @@
-"""How a study splits its data: as the paper, matched, or as the Fraud Detection Handbook."""
+"""How a study splits its data: protocols, the folds they produce, and customer-disjoint samples."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import numpy as np
+
+from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split, split_by_customer, split_by_time, split_prequential
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
-from turncoat.evaluation.results import Published
+from turncoat.features import Features
+from turncoat.features.split_panels import build_split_panel
+from turncoat.panel import Panel
+from turncoat.scoring.rankers import build_ranker_matrix
 
 PROTOCOLS = ("matched", "chronological", "paper", "handbook")
-
-_BOOK = "Fraud Detection Handbook, published table (train 7 days, delay 7, test 7, known compromised cards removed)"
-PUBLISHED = {
-    "handbook": tuple(
-        Published(
-            name,
-            _BOOK,
-            {"auroc": auroc, "average_precision": precision, "card_precision_100": cards},
-        )
-        for name, auroc, precision, cards in (
-            ("XGBoost", 0.869, 0.687, 0.303),
-            ("random forest", 0.870, 0.678, 0.299),
-            ("LSTM", 0.876, 0.665, 0.297),
-            ("Isolation Forest", 0.808, 0.164, 0.190),
-        )
-    )
-}
-_NEARLY = 0.3  # of a day: one that lacks less counts as whole
-_BOOK_MEMORY = 7 * DAY  # the book forgets cards that were compromised before its week of training
+TRAIN, CALIBRATION, TEST = "train", "calibration", "test"
+_LAST_PART = {TRAIN: "selection", CALIBRATION: "calibration", TEST: "test"}
+_DAY_TOLERANCE = 0.3  # a last day that lacks less than this share counts as whole
+_HANDBOOK_MEMORY = 7 * DAY  # the Handbook forgets cards compromised before its training week
 
 
 @dataclass(frozen=True)
 class SplitProtocol:
-    """StudySettings of the split."""
+    """Which split a study uses, and its settings."""
 
     name: str = "matched"
     seed: int = 42
     label_delay_days: float = 7.0
-    train_days: float = 35.0  # handbook: of which selection and calibration have the last two weeks
-    n_folds: int = 4  # handbook: weeks that are tested, the latest
-    drop_compromised: bool = (
-        True  # handbook: leave out cards whose fraud is known, as the book does
-    )
+    train_days: float = 35.0  # handbook: the last two weeks are for selection and calibration
+    n_folds: int = 4  # handbook: test weeks, the latest of the data
+    drop_compromised: bool = True  # handbook: leave out cards with known fraud
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Validate the settings."""
         if self.name not in PROTOCOLS:
-            raise ConfigError(
-                f"the protocol is {self.name!r}; it must be one of {', '.join(PROTOCOLS)}"
-            )
+            allowed = ", ".join(PROTOCOLS)
+            raise ConfigError(f"the protocol is {self.name!r}; it must be one of {allowed}")
         if self.train_days <= 14:
             raise ConfigError(
-                f"train_days is {self.train_days!r}; it must be above 14, of which selection and calibration take 7 each"
+                f"train_days is {self.train_days!r}; it must be above 14, because selection and "
+                "calibration take 7 days each"
             )
-        if isinstance(self.n_folds, bool) or not isinstance(self.n_folds, int) or self.n_folds < 1:
-            raise ConfigError(
-                f"n_folds is {self.n_folds!r}; it must be a whole number of at least 1"
-            )
+        check_count("n_folds", self.n_folds, 1)
 
     def splits(self, transactions: Transactions) -> list[Split]:
-        """One split, or one for each fold."""
-        who = (transactions.customer_codes, transactions.times, transactions.labels)
+        """One split, or one for each test week of the handbook protocol."""
+        rows = (transactions.customer_codes, transactions.times, transactions.labels)
         if self.name in ("matched", "paper"):
-            return [split_by_customer(*who, seed=self.seed, require_fraud=True)]
+            return [split_by_customer(*rows, seed=self.seed, require_fraud=True)]
         delay = self.label_delay_days * DAY
         if self.name == "chronological":
-            return [split_by_time(*who, gap_s=delay, require_fraud=True)]
-        end = (
-            math.floor(float(transactions.times.max()) / DAY + _NEARLY) * DAY
-        )  # midnight: metrics count whole days
-        days = self.train_days + 7 * self.n_folds + self.label_delay_days
-        first = end - days * DAY
-        if first < float(transactions.times.min()) - DAY:
+            return [split_by_time(*rows, gap_s=delay, require_fraud=True)]
+        begin, last = float(transactions.times.min()), float(transactions.times.max())
+        end = math.floor(last / DAY + _DAY_TOLERANCE) * DAY  # midnight: metrics count whole days
+        n_days = self.train_days + 7 * self.n_folds + self.label_delay_days
+        start = end - n_days * DAY
+        if start < begin - DAY:
             raise DataError(
-                f"{transactions.source}: {self.n_folds} test weeks after {self.train_days:g} days of training need {days:g} days of data, "
-                f"and there are {(end - float(transactions.times.min())) / DAY:.0f}. Use fewer weeks (--folds), or more data"
+                f"{transactions.source}: {self.n_folds} test weeks after {self.train_days:g} days "
+                f"of training need {n_days:g} days of data, and there are "
+                f"{(end - begin) / DAY:.0f}. Use fewer weeks (--folds), or more data"
             )
-        return split_prequential(
-            *who,
+        folds = split_prequential(
+            *rows,
             train_s=self.train_days * DAY,
             gap_s=delay,
-            start_s=first,
+            start_s=start,
             drop_compromised=self.drop_compromised,
-            memory_s=_BOOK_MEMORY,
+            memory_s=_HANDBOOK_MEMORY,
             require_fraud=True,
-        )[-self.n_folds :]
-
-    @property
-    def in_words(self) -> str:
-        """How the parts were made."""
-        if self.name in ("matched", "paper"):
-            return f"customers at random (seed {self.seed}): each is in one part only"
-        if self.name == "chronological":
-            return f"by time: each part is later than the one before, {self.label_delay_days:g} days of labels apart"
-        cards = "cards known to be compromised removed" if self.drop_compromised else "all cards"
-        return (
-            f"prequential: {self.n_folds} test weeks, each after {self.train_days:g} days of training (the last two weeks for selection "
-            f"and calibration) and a delay of {self.label_delay_days:g} days; {cards}"
         )
+        return folds[-self.n_folds :]
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Rows and features of the train, calibration and test parts.
+
+    Baselines need no selection part, so the train part holds the fit and selection rows.
+    """
+
+    transactions: Transactions
+    split: Split
+    features: Features  # fitted on the fit rows
+
+    @classmethod
+    def fit(cls, transactions: Transactions, split: Split, features: Features) -> Fold:
+        """A fold whose features are fitted on the fit rows alone."""
+        return cls(transactions, split, features.fit(transactions.take(split.fit)))
+
+    def rows(self, part: str) -> Array:
+        """Row numbers of a part among the transactions [n]."""
+        if part == TRAIN:
+            return np.union1d(self.split.fit, self.split.selection)
+        return self.split.parts[part]
+
+    def labels(self, part: str) -> Array:
+        """Labels of a part's rows [n], 0 or 1."""
+        return np.asarray(self.transactions.labels)[self.rows(part)]
+
+    def customers(self, part: str) -> Array:
+        """Customer codes of a part's rows [n]."""
+        return self.transactions.customer_codes[self.rows(part)]
+
+    def panel(self, part: str, features: Features) -> tuple[Panel, Array]:
+        """A panel of the part's rows after their customers' earlier rows, and their places in it."""
+        rows = self.rows(part)
+        return build_split_panel(features, self.transactions, self.split, _LAST_PART[part], rows)
+
+    @cached_property
+    def columns(self) -> dict[str, Array]:
+        """The baselines' columns by part [n, D]."""
+        columns = {}
+        for part in _LAST_PART:
+            panel, places = self.panel(part, self.features)
+            columns[part] = build_ranker_matrix(panel.continuous, panel.categorical)[places]
+        return columns
+
+    @cached_property
+    def n_earlier(self) -> Array:
+        """Number of earlier transactions of its customer for each test row [n]."""
+        offsets, rows = self.transactions.offsets, self.rows(TEST)
+        counts: Array = rows - offsets[np.searchsorted(offsets, rows, side="right") - 1]
+        return counts
+
+
+def assign_customer_folds(labels: Array, customers: Array, n_folds: int, seed: int) -> Array:
+    """The fold of each row [N]: customers are not shared, labels are balanced."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    n_defrauded = len(np.unique(customers[labels == 1]))
+    if n_defrauded < n_folds:
+        raise DataError(
+            f"{n_defrauded} customers have fraud, too few for {n_folds} folds without shared "
+            "customers. Give more rows, or search with fewer folds"
+        )
+    splitter = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
+    folds = np.empty(len(labels), np.int64)
+    for fold, (_, test) in enumerate(splitter.split(labels, labels, customers)):
+        folds[test] = fold
+    return folds
+
+
+def sample_customers(labels: Array, customers: Array, n_rows: int, seed: int) -> Array:
+    """Rows of random customers, about `n_rows` in all, in their order.
+
+    Customers with and without fraud are drawn in the same proportion.
+    """
+    if len(labels) <= n_rows:
+        return np.arange(len(labels))
+    keys, codes = np.unique(customers, return_inverse=True)
+    with_fraud = np.bincount(codes, labels, len(keys)) > 0
+    rng = np.random.default_rng(seed)
+    drawn = np.zeros(len(keys), bool)
+    for group in (np.flatnonzero(with_fraud), np.flatnonzero(~with_fraud)):
+        drawn[rng.permutation(group)[: math.ceil(len(group) * n_rows / len(labels))]] = True
+    return np.flatnonzero(drawn[codes])
+
+
+def check_count(name: str, value: Any, minimum: int) -> None:
+    """Refuse anything but a whole number of at least `minimum`."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < minimum:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {minimum}")

@@ -1,4 +1,4 @@
-"""What a study compares, and how hard it tries."""
+"""What a study compares, and how much effort it spends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 
 from turncoat.errors import ConfigError
 from turncoat.evaluation.candidates import CALIBRATORS
-from turncoat.evaluation.protocols import SplitProtocol
-from turncoat.evaluation.tuning import check_extra
+from turncoat.evaluation.protocols import SplitProtocol, check_count
+from turncoat.evaluation.tuning import require_extra
 from turncoat.features import Features
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.neural.encoder import import_training
@@ -20,7 +20,7 @@ from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.variational import VariationalHMM
 from turncoat.scoring import Detector
 
-NEURAL, NEURAL_ANCHORED = "neural", "neural-anchored"
+NEURAL = "neural"
 TIERS: dict[str, type[BaumWelchHMM] | type[VariationalHMM]] = {
     "baum-welch": BaumWelchHMM,
     "variational": VariationalHMM,
@@ -29,30 +29,37 @@ TIERS: dict[str, type[BaumWelchHMM] | type[VariationalHMM]] = {
 BASELINES = ("logistic", "isolation-forest", "xgboost", "lstm")
 ABLATIONS = ("joint",)
 AUTO = "auto"
+_MIN_COUNTS = {
+    "n_restarts": 1,
+    "max_iter": 1,
+    "n_trials": 0,
+    "n_stability": 0,
+    "n_resamples": 1,
+    "lstm_epochs": 1,
+    "joint_cycles": 1,
+}
 
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What a study compares, and how hard it tries."""
+    """What a study compares, and how much effort it spends."""
 
     protocol: SplitProtocol = field(default_factory=SplitProtocol)
     tiers: tuple[str, ...] = ("baum-welch", "variational")
     baselines: tuple[str, ...] = ("logistic", "isolation-forest", "xgboost")
-    states: int | str = AUTO  # or the number of regimes of every detector
-    orders: tuple[int, ...] = tuple(range(2, 11))  # tried where states is auto
-    fallback_states: int = 4  # where no order is eligible
-    anchored_states: int | None = None  # of the anchored detector; None for as many as the others
+    states: int | str = AUTO  # number of regimes of every detector
+    orders: tuple[int, ...] = tuple(range(2, 11))  # tried if `states` is auto
+    fallback_states: int = 4  # if no order is eligible
+    anchored_states: int | None = None  # of anchored detectors; None for as many as the others
     n_fraud_states: int = 1
-    include: tuple[str, ...] | None = (
-        None  # features of the hidden Markov models; baselines and the neural tier's encoder have all
-    )
-    latent_dims: tuple[int, ...] = (
-        64,
-    )  # of the neural tier's encoder; of several one is chosen, with the number of states
+    # Features of the HMMs; baselines and the neural tier's encoder have all.
+    include: tuple[str, ...] | None = None
+    # Latent widths of the neural tier; of several, one is chosen with the number of states.
+    latent_dims: tuple[int, ...] = (64,)
     hidden_dim: int = 512
-    epochs: int = 200  # at most, of its training
-    class_weighting: bool = False  # as it does better without (docs/neural.md)
-    activation: str = "gelu"  # before its last layer, or "none"
+    epochs: int = 200  # at most
+    class_weighting: bool = False  # the encoder does better without (docs/neural.md)
+    activation: str = "gelu"  # before the encoder's last layer, or "none"
     dropout_draws: int = 0  # of the encoder when scoring
     lstm_epochs: int = 30  # at most
     ablations: tuple[str, ...] = ()
@@ -61,41 +68,24 @@ class StudySettings:
     temperature: float | str = 1.0
     n_restarts: int = 5
     max_iter: int = 100
-    preset: str = "default"  # "paper" takes the published settings of the models
-    calibrations: tuple[str, ...] = (
-        "isotonic",
-    )  # of every candidate afterwards; XGBoost has them all
+    preset: str = "default"  # "paper" uses the published settings of the models
+    calibrations: tuple[str, ...] = ("isotonic",)  # of every main candidate; XGBoost has them all
     n_trials: int = 20  # of XGBoost's search
-    search_rows: int = (
-        30_000  # of XGBoost's search, and of the logistic regression's for its penalty
-    )
+    search_rows: int = 30_000  # of the searches of XGBoost and logistic regression
     n_stability: int = 10  # resamples of customers for the stability of K
     n_resamples: int = 1000
     seeds: tuple[int, ...] = (42,)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        choices = (
-            ("tiers", self.tiers, tuple(TIERS)),
-            ("baselines", self.baselines, BASELINES),
-            ("calibrations", self.calibrations, tuple(CALIBRATORS)),
-            ("ablations", self.ablations, ABLATIONS),
-        )
-        for name, values, allowed in choices:
-            if len(set(values)) < len(values):
-                raise ConfigError(f"{name} has something twice: {', '.join(values)}")
-            for value in values:
-                if value not in allowed:
-                    raise ConfigError(
-                        f"{name} has {value!r}; each must be one of {', '.join(allowed)}"
-                    )
+        """Validate the settings."""
+        self._check_choices()
         if not self.tiers or not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(
-                f"a study needs at least one tier, and seeds that differ; found {self.tiers} and {self.seeds}"
+                "a study needs at least one tier, and seeds that differ; "
+                f"found {self.tiers} and {self.seeds}"
             )
-        if self.states != AUTO and (
-            isinstance(self.states, bool) or not isinstance(self.states, int) or self.states < 1
-        ):
+        is_count = isinstance(self.states, int) and not isinstance(self.states, bool)
+        if self.states != AUTO and (not is_count or int(self.states) < 1):
             raise ConfigError(
                 f"states is {self.states!r}; it must be a whole number of at least 1, or {AUTO!r}"
             )
@@ -105,65 +95,72 @@ class StudySettings:
             )
         if len(self.latent_dims) > 1 and self.states != AUTO:
             raise ConfigError(
-                f"a width is chosen together with the number of states; name one of {self.latent_dims}, or let states be auto"
+                "a latent width is chosen together with the number of states; "
+                f"name one of {self.latent_dims}, or set states to auto"
             )
         if "joint" in self.ablations and self.states == 1:
-            raise ConfigError(
-                "of one state none can take the rows of another: the ablation 'joint' needs 2 states or more"
-            )
+            raise ConfigError("the ablation 'joint' needs 2 states or more; found 1")
         if self.ablations and NEURAL not in self.tiers:
             raise ConfigError(
-                f"the ablation {self.ablations[0]!r} is of the neural tier. Add it to the tiers, or leave the ablation out"
+                f"the ablation {self.ablations[0]!r} is of the neural tier. "
+                "Add it to the tiers, or leave the ablation out"
             )
-        for name in (
-            "n_restarts",
-            "max_iter",
-            "n_trials",
-            "n_stability",
-            "n_resamples",
-            "lstm_epochs",
-            "joint_cycles",
-        ):
-            value = getattr(self, name)
-            least = 0 if name in ("n_trials", "n_stability") else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(
-                    f"{name} is {value!r}; it must be a whole number of at least {least}"
-                )
+        for name, minimum in _MIN_COUNTS.items():
+            check_count(name, getattr(self, name), minimum)
+
+    def _check_choices(self) -> None:
+        choices = {
+            "tiers": tuple(TIERS),
+            "baselines": BASELINES,
+            "calibrations": tuple(CALIBRATORS),
+            "ablations": ABLATIONS,
+        }
+        for name, allowed in choices.items():
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ConfigError(f"{name} lists something twice: {', '.join(values)}")
+            for value in values:
+                if value not in allowed:
+                    raise ConfigError(
+                        f"{name} has {value!r}; each must be one of {', '.join(allowed)}"
+                    )
 
     @property
     def main_tier(self) -> str:
-        """The tier that anchored detectors, hybrid and ranker are of: the last without an encoder, which has seen the fit part's labels."""
+        """The tier of the hybrid, the ranker and the anchored detector.
+
+        It is the last one without an encoder, because an encoder has seen the fit part's labels.
+        """
         return next((tier for tier in reversed(self.tiers) if tier != NEURAL), NEURAL)
 
-    def features(self, include: tuple[str, ...] | None = None) -> Features:
-        """All engineered features, or some."""
+    @property
+    def detectors(self) -> dict[str, str]:
+        """Titles of the detectors by the key of their candidate."""
+        titles = {tier: tier for tier in self.tiers}
+        titles["anchored"] = f"{self.main_tier}, anchored"
+        if NEURAL in self.tiers and self.main_tier != NEURAL:
+            titles["neural-anchored"] = f"{NEURAL}, anchored"
+        return titles
+
+    def make_features(self, tier: str | None = None) -> Features:
+        """Unfitted features of a tier; all of them for the baselines and the neural tier."""
+        include = None if tier in (None, NEURAL) else self.include
         return Features(
             label_delay_days=self.protocol.label_delay_days,
             missing_flags=self.missing_flags,
             include=include,
         )
 
-    def features_of(self, tier: str) -> Features:
-        """The features of a tier."""
-        return self.features(None if tier == NEURAL else self.include)
-
-    def model(self, tier: str, n_states: int) -> BaumWelchHMM | VariationalHMM:
+    def make_model(self, tier: str, n_states: int) -> BaumWelchHMM | VariationalHMM:
         """An unfitted model."""
-        seed = self.seeds[0]
-        made = (
-            TIERS[tier].paper(n_states, random_state=seed, progress=False)
-            if self.preset == "paper"
-            else TIERS[tier](
-                n_states,
-                n_restarts=self.n_restarts,
-                max_iter=self.max_iter,
-                random_state=seed,
-                progress=False,
-            )
-        )
+        options: dict[str, Any] = {"random_state": self.seeds[0], "progress": False}
+        if self.preset == "paper":
+            model = TIERS[tier].paper(n_states, **options)
+        else:
+            options |= {"n_restarts": self.n_restarts, "max_iter": self.max_iter}
+            model = TIERS[tier](n_states, **options)
         if tier == NEURAL:
-            made.set_params(
+            model.set_params(
                 dropout_draws=self.dropout_draws,
                 encoder__latent_dim=self.latent_dims[0],
                 encoder__hidden_dim=self.hidden_dim,
@@ -171,64 +168,57 @@ class StudySettings:
                 encoder__class_weighting=self.class_weighting,
                 encoder__activation=self.activation,
             )
-        return made
+        return model
 
-    def detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
+    def make_detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
         """An unfitted detector."""
         return Detector(
-            self.features_of(tier),
-            self.model(tier, n_states),
+            self.make_features(tier),
+            self.make_model(tier, n_states),
             supervision=supervision,
             n_fraud_states=self.n_fraud_states,
             temperature=self.temperature,
         )
 
+    def check(self) -> None:
+        """Refuse settings that a later step would refuse, and missing packages."""
+        n_states = self.states if isinstance(self.states, int) else min(self.orders)
+        for supervision in ("none", "anchored"):
+            self.make_detector(self.main_tier, n_states, supervision).check_settings()
+        if self.anchored_states is not None and self.anchored_states <= self.n_fraud_states:
+            raise ConfigError(
+                f"anchored_states is {self.anchored_states}; "
+                f"it must be above the {self.n_fraud_states} states of fraud"
+            )
+        if not all(0 <= seed < 2**32 for seed in self.seeds):
+            raise ConfigError(f"seeds are {self.seeds}; each must be at least 0 and below 2**32")
+        if NEURAL in self.tiers:
+            import_training()
+            for width in self.latent_dims:
+                one = replace(self, latent_dims=(width,))
+                one.make_detector(NEURAL, n_states).check_settings()
+            require_extra("umap", "the map of latents")
+        if "lstm" in self.baselines:
+            import_training()
+        if "xgboost" in self.baselines:
+            for module in ("xgboost", "optuna", "venn_abers"):
+                require_extra(module, "a comparison with XGBoost")
 
-def plain_settings(settings: StudySettings) -> dict[str, Any]:
-    """StudySettings as JSON has them."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return plain
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON holds them."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> StudySettings:
+        """Settings from `to_dict`."""
+        try:
+            return msgspec.convert(plain, cls)
+        except msgspec.ValidationError as problem:
+            raise ConfigError(f"these are not settings of a study ({problem})") from problem
 
-def settings_from(plain: Mapping[str, Any]) -> StudySettings:
-    """StudySettings from what `plain_settings` gave."""
-    try:
-        return msgspec.convert(plain, StudySettings)
-    except msgspec.ValidationError as problem:
-        raise ConfigError(f"these are not settings of a study ({problem})") from problem
-
-
-def check_settings(settings: StudySettings) -> None:
-    """Refuse, before anything is begun, settings that would be refused later, and packages that are missing."""
-    tier, n_states = (
-        settings.main_tier,
-        settings.states if isinstance(settings.states, int) else min(settings.orders),
-    )
-    settings.detector(tier, n_states).check_settings()
-    settings.detector(tier, n_states, "anchored").check_settings()
-    if settings.anchored_states is not None and settings.anchored_states <= settings.n_fraud_states:
-        raise ConfigError(
-            f"anchored_states is {settings.anchored_states}; it must be above the {settings.n_fraud_states} states of fraud"
-        )
-    if not all(0 <= seed < 2**32 for seed in settings.seeds):
-        raise ConfigError(f"seeds are {settings.seeds}; each must be at least 0 and below 2**32")
-    if NEURAL in settings.tiers:
-        import_training()
-        for width in settings.latent_dims:
-            replace(settings, latent_dims=(width,)).detector(NEURAL, n_states).check_settings()
-        check_extra("umap", "the map of latents")
-    if "lstm" in settings.baselines:
-        import_training()
-    if "xgboost" in settings.baselines:
-        for module in ("xgboost", "optuna", "venn_abers"):
-            check_extra(module, "a comparison with XGBoost")
-
-
-def with_changes(settings: StudySettings, **changes: Any) -> StudySettings:
-    """The settings with some of them changed, those of the protocol among them."""
-    of_protocol = {
-        name: changes.pop(name)
-        for name in list(changes)
-        if name in SplitProtocol.__dataclass_fields__
-    }
-    return replace(settings, protocol=replace(settings.protocol, **of_protocol), **changes)
+    def replace(self, **changes: Any) -> StudySettings:
+        """A copy with some settings changed, including those of the protocol."""
+        names = [name for name in changes if name in SplitProtocol.__dataclass_fields__]
+        protocol = replace(self.protocol, **{name: changes.pop(name) for name in names})
+        return replace(self, protocol=protocol, **changes)

@@ -1,17 +1,20 @@
-"""The study: every candidate on every fold and seed, finished ones kept on disk, so that a stopped study goes on where it was.
+"""The study: fits every candidate on every fold and seed, and resumes where it was stopped.
 
-A run's folder holds `study.json` (what it is a study of), `sweeps/`, `fits/` (scores and models), and in the end the results.
+A run's folder holds `study.json` (data and settings), `sweeps/`, `fits/` (scores and models), and
+in the end the results and `manifest.json`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +26,12 @@ from turncoat.arrays import Array
 from turncoat.data.splits import Split, drop_short_sequences
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
-from turncoat.evaluation import candidates
-from turncoat.evaluation.ablation import joint_ablation
+from turncoat.evaluation import candidates as make
 from turncoat.evaluation.candidates import Candidate, CandidateScores, ScoreColumn
-from turncoat.evaluation.folds import Fold
-from turncoat.evaluation.results import JointAblation, load_ablation, save_results
-from turncoat.evaluation.settings import (
-    NEURAL,
-    NEURAL_ANCHORED,
-    StudySettings,
-    check_settings,
-    plain_settings,
-)
+from turncoat.evaluation.paper.joint_training import JointTraining, train_jointly_from_all_starts
+from turncoat.evaluation.protocols import Fold
+from turncoat.evaluation.results import load_joint_training, save_results
+from turncoat.evaluation.settings import NEURAL, StudySettings
 from turncoat.features.split_panels import build_fit_panel
 from turncoat.models.neural.encoder import Encoder, split_training_rows
 from turncoat.panel import Panel
@@ -43,53 +40,71 @@ from turncoat.selection import Stability, Sweep, choose_width, sweep, sweep_widt
 from turncoat.storage import BundleFormat, check_writable, digest, replace_file
 
 FIT = BundleFormat("fit", version=1)
-_IDENTITY, _JOINT = "study.json", "joint.json"
-_TRIALS_TOLD = 10
+PACKAGES: tuple[str, ...] = (
+    "turncoat",
+    "numpy",
+    "numba",
+    "scipy",
+    "scikit-learn",
+    "polars",
+    "xgboost-cpu",
+)
+PACKAGES += ("xgboost", "optuna", "venn-abers")
+_IDENTITY_FILE, _JOINT_FILE = "study.json", "joint.json"
+_ANNOUNCE_EVERY = 10  # trials of XGBoost
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class CandidateFit:
     """A candidate's scores on one fold with one seed."""
 
     candidate: Candidate
     outcome: CandidateScores
     folder: Path
 
+    @property
+    def detector(self) -> Detector:
+        """The fitted detector, from disk."""
+        return load(self.folder / "detector")
+
+
+@dataclass(frozen=True)
+class StateCounts:
+    """The number of states of every tier, chosen on the first fold."""
+
+    sweeps: Mapping[str, Sweep]  # by title (tier and width); empty if the states were given
+    stabilities: Mapping[str, Stability]
+    n_states: Mapping[str, int]  # by tier
+    chosen_by: Mapping[str, str]  # by tier: "given", "eligibility" or "fallback"
+    latent_dim: int | None  # of the neural tier
+
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """All that was fitted: what figures are made of."""
+    """Everything that was fitted."""
 
     settings: StudySettings
     transactions: Transactions
     folds: tuple[Fold, ...]
-    sweeps: Mapping[
-        str, Sweep
-    ]  # by title (a tier, and a width of several), on the first fold; empty where the states were given
-    stabilities: Mapping[str, Stability]
-    states: Mapping[str, int]  # by tier
-    latent_dim: int | None  # of the neural tier
-    why: Mapping[str, str]  # of the number of states, by tier
-    fits: Mapping[tuple[int, int], Mapping[str, Fitted]]  # by fold and seed, then by key
-    joint: JointAblation | None  # on the first fold, where it was asked for
+    states: StateCounts
+    fits: Mapping[tuple[int, int], Mapping[str, CandidateFit]]  # by fold and seed, then by key
+    joint_training: JointTraining | None  # on the first fold, if it was asked for
     fingerprint: str
 
     @property
+    def first_fits(self) -> Mapping[str, CandidateFit]:
+        """The fits of the first fold and seed by key."""
+        return self.fits[0, self.settings.seeds[0]]
+
+    @property
     def columns(self) -> tuple[ScoreColumn, ...]:
-        """Every column of scores that candidates left."""
-        return tuple(
-            column
-            for fitted in self.fits[0, self.settings.seeds[0]].values()
-            for column in fitted.candidate.columns
-        )
+        """Every column of scores."""
+        return tuple(one for fit in self.first_fits.values() for one in fit.candidate.columns)
 
     def scores(self, fold: int, seed: int, name: str) -> dict[str, Array]:
         """A column of scores, by part."""
-        return next(
-            one.outcome.scores[name]
-            for one in self.fits[fold, seed].values()
-            if name in one.outcome.scores
-        )
+        fits = self.fits[fold, seed].values()
+        return next(fit.outcome.scores[name] for fit in fits if name in fit.outcome.scores)
 
 
 def run_study(
@@ -98,106 +113,112 @@ def run_study(
     folder: Path,
     console: Console | None = None,
 ) -> Study:
-    """Fit everything that is not yet in the folder, which may hold an earlier, unfinished run of the same study."""
-    told = Console(stderr=True) if console is None else console
+    """Fit everything that an earlier run of the same study has not left in the folder."""
+    console = console or Console(stderr=True)
     transactions.require_labels("a comparison")
-    check_settings(settings)
+    settings.check()
     splits = settings.protocol.splits(transactions)
-    settings.features(settings.include).fit(
-        transactions.take(splits[0].fit)
-    )  # refused now rather than in a folder begun
+    # Refuse unusable features and splits before the folder is made.
+    settings.make_features("variational").fit(transactions.take(splits[0].fit))
     for split in splits if NEURAL in settings.tiers else ():
         _check_encoder_rows(transactions, split)
-    fingerprint = data_fingerprint(transactions)
-    _open(folder, settings, fingerprint)
-    sweeps, stabilities, states, why, latent_dim = _chosen(
-        transactions, splits[0], settings, folder, told
-    )
-    settled = settings if latent_dim is None else replace(settings, latent_dims=(latent_dim,))
-    candidates = _candidates(settled, states, told)
-    total = len(splits) * len(settings.seeds) * len(candidates)
-    folds, fits, began, fresh, done = [], {}, time.perf_counter(), 0, 0
+    fingerprint = fingerprint_data(transactions)
+    _open_folder(folder, settings, fingerprint)
+    states = _choose_states(transactions, splits[0], settings, folder, console)
+    chosen = settings
+    if states.latent_dim is not None:
+        chosen = replace(settings, latent_dims=(states.latent_dim,))
+    candidates = _make_candidates(chosen, states.n_states, console)
+    progress = _Progress(console, len(splits) * len(settings.seeds) * len(candidates))
+    folds, fits = [], {}
     for f, split in enumerate(splits):
-        fold = Fold.of(transactions, split, settings.features())
+        fold = Fold.fit(transactions, split, settings.make_features())
         folds.append(fold)
         for seed in settings.seeds:
-            found: dict[str, Fitted] = {}
-            for candidate in candidates:
-                place = folder / "fits" / f"fold-{f + 1}-seed-{seed}" / candidate.key
-                outcome = _finished(candidate, place)
+            found: dict[str, CandidateFit] = {}
+            for one in candidates:
+                place = folder / "fits" / f"fold-{f + 1}-seed-{seed}" / one.key
+                outcome = _load_fit(one, place)
                 if outcome is None:
-                    with _announced(
-                        told,
-                        f"{candidate.key}, fold {f + 1} of {len(splits)}, seed {seed}",
-                        done,
-                        total,
-                        began,
-                        fresh,
-                    ):
-                        outcome = _fit(
-                            candidate,
-                            fold,
-                            seed,
-                            {key: found[key].folder for key in candidate.needs},
-                            place,
-                        )
-                    fresh += 1
-                done += 1
-                found[candidate.key] = Fitted(candidate, outcome, place)
+                    needed = {key: found[key].folder for key in one.needs}
+                    with progress.fitting(f"{one.key}, fold {f + 1} of {len(splits)}, seed {seed}"):
+                        outcome = _fit_candidate(one, fold, seed, needed, place)
+                progress.n_done += 1
+                found[one.key] = CandidateFit(one, outcome, place)
             fits[f, seed] = found
     joint = None
     if "joint" in settings.ablations:
-        detector = load(fits[0, settings.seeds[0]][NEURAL].folder / "detector")
-        joint = _joint(detector, folds[0], settled, folder / _JOINT, told)
-    return Study(
-        settings,
-        transactions,
-        tuple(folds),
-        sweeps,
-        stabilities,
-        states,
-        latent_dim,
-        why,
-        fits,
-        joint,
-        fingerprint,
-    )
+        detector = fits[0, settings.seeds[0]][NEURAL].detector
+        joint = _train_jointly(detector, folds[0], chosen, folder / _JOINT_FILE, console)
+    return Study(settings, transactions, tuple(folds), states, fits, joint, fingerprint)
 
 
-def data_fingerprint(transactions: Transactions) -> str:
+def fingerprint_data(transactions: Transactions) -> str:
     """A digest of everything that is read of the data."""
-    names = {name: list(map(str, named.values)) for name, named in transactions.categories.items()}
+    categories = transactions.categories
+    names = {name: list(map(str, named.values)) for name, named in categories.items()}
     arrays = {
         "places": transactions.file_rows,
         "customers": transactions.customer_codes,
         "times": transactions.times,
         "labels": np.asarray(transactions.labels),
         **{f"number {name}": values for name, values in transactions.numbers.items()},
-        **{f"name {name}": named.codes for name, named in transactions.categories.items()},
+        **{f"name {name}": named.codes for name, named in categories.items()},
     }
     return digest([transactions.schema.to_dict(), names], arrays)
 
 
+def build_manifest(study: Study, source: str, schema: str, scenario: str) -> dict[str, Any]:
+    """Versions, data and settings: enough to repeat the run bit for bit."""
+    packages = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    return {
+        "source": source,
+        "schema": schema,
+        "scenario": scenario,
+        "data_fingerprint": study.fingerprint,
+        "settings": study.settings.to_dict(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": packages,
+    }
+
+
+def load_manifest(path: Path) -> tuple[Mapping[str, Any], StudySettings]:
+    """A manifest, and the settings in it."""
+    needed = {"source", "schema", "scenario", "data_fingerprint", "settings"}
+    try:
+        manifest = json.loads(path.read_bytes())
+        if missing := ", ".join(sorted(needed - set(manifest))):
+            raise BundleError(f"{path}: not the manifest of a run: {missing} missing")
+        return manifest, StudySettings.from_dict(manifest["settings"])
+    except OSError as problem:
+        raise BundleError(
+            f"{path}: cannot be read ({problem.strerror}). Give the manifest.json of a run"
+        ) from problem
+    except (ValueError, LookupError, TypeError) as problem:
+        raise BundleError(f"{path}: not the manifest of a run") from problem
+
+
 def _check_encoder_rows(transactions: Transactions, split: Split) -> None:
-    """Refuse a fit part whose customers cannot both train an encoder and tell it when to stop."""
-    rows = split.fit[
-        drop_short_sequences(transactions.customer_codes[split.fit], np.arange(len(split.fit)))
-    ]
-    kept = transactions.take(rows)
-    bare = Panel.from_arrays(
-        np.zeros((kept.n_rows, 1), np.float32), lengths=np.diff(kept.offsets), labels=kept.labels
-    )
-    split_training_rows(bare, Encoder().validation_fraction, 0)
+    """Refuse a fit part with too few customers to train and to validate an encoder."""
+    customers = transactions.customer_codes[split.fit]
+    kept = transactions.take(split.fit[drop_short_sequences(customers, np.arange(len(customers)))])
+    zeros = np.zeros((kept.n_rows, 1), np.float32)
+    panel = Panel.from_arrays(zeros, lengths=np.diff(kept.offsets), labels=kept.labels)
+    split_training_rows(panel, Encoder().validation_fraction, 0)
 
 
-def _open(folder: Path, settings: StudySettings, fingerprint: str) -> None:
-    """Make the run's folder, or check that it is of the same study."""
+def _open_folder(folder: Path, settings: StudySettings, fingerprint: str) -> None:
+    """Make the run's folder, or check that it belongs to the same study."""
     identity = {
         "turncoat": turncoat.__version__,
         "data": fingerprint,
-        "settings": plain_settings(settings),
+        "settings": settings.to_dict(),
     }
-    path = folder / _IDENTITY
+    path = folder / _IDENTITY_FILE
     if path.exists():
         try:
             before = json.loads(path.read_bytes())
@@ -208,7 +229,8 @@ def _open(folder: Path, settings: StudySettings, fingerprint: str) -> None:
         changed = [name for name in identity if before.get(name) != identity[name]]
         if changed:
             raise ConfigError(
-                f"{folder} holds another study: other {', '.join(changed)}. Choose another folder, or remove it"
+                f"{folder} holds another study: other {', '.join(changed)}. "
+                "Choose another folder, or remove it"
             )
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -218,125 +240,102 @@ def _open(folder: Path, settings: StudySettings, fingerprint: str) -> None:
     replace_file(path, json.dumps(identity, indent=1).encode())
 
 
-def _chosen(
+def _choose_states(
     transactions: Transactions,
     split: Split,
     settings: StudySettings,
     folder: Path,
     console: Console,
-) -> tuple[dict[str, Sweep], dict[str, Stability], dict[str, int], dict[str, str], int | None]:
+) -> StateCounts:
     """The number of states of every tier, and the width of the neural one, on the first fold."""
-    sweeps, stabilities, states, why = {}, {}, {}, {}
     latent_dim = settings.latent_dims[0] if NEURAL in settings.tiers else None
+    if isinstance(settings.states, int):
+        n_states = dict.fromkeys(settings.tiers, settings.states)
+        return StateCounts({}, {}, n_states, dict.fromkeys(n_states, "given"), latent_dim)
+    sweeps, stabilities, n_states, chosen_by = {}, {}, {}, {}
     for tier in settings.tiers:
-        if isinstance(settings.states, int):
-            states[tier], why[tier] = settings.states, "given"
-            continue
         widths = settings.latent_dims if tier == NEURAL else settings.latent_dims[:1]
         several = len(widths) > 1
-        console.print(
-            f"choosing the number of regimes, {tier}"
-            + (f", {', '.join(map(str, widths))} latents" if several else ""),
-            highlight=False,
-        )
-        how: dict[str, Any] = {
-            "model": settings.model(tier, 2),
-            "features": settings.features_of(tier),
+        detail = f", {', '.join(map(str, widths))} latents" if several else ""
+        console.print(f"choosing the number of regimes, {tier}{detail}", highlight=False)
+        options: dict[str, Any] = {
+            "model": settings.make_model(tier, 2),
+            "features": settings.make_features(tier),
             "orders": settings.orders,
             "folder": folder / "sweeps" / tier,
             "progress": False,
         }
-        made = (
-            sweep_widths(transactions, split, widths=widths, **how)
-            if several
-            else {widths[0]: sweep(transactions, split, **how)}
-        )
-        for width, one in made.items():
+        if several:
+            by_width = sweep_widths(transactions, split, widths=widths, **options)
+        else:
+            by_width = {widths[0]: sweep(transactions, split, **options)}
+        for width, one in by_width.items():
             title = f"{tier}, {width} latents" if several else tier
             sweeps[title] = one
             if settings.n_stability:
-                stabilities[title] = one.compute_stability(
+                stability = one.compute_stability(
                     transactions, split, settings.n_stability, progress=False
                 )
-        choices = {width: one.choose() for width, one in made.items()}
+                stabilities[title] = stability
+        choices = {width: one.choose() for width, one in by_width.items()}
         chosen = choose_width(choices)
         kept = None if chosen is None else choices[chosen].kept
         if kept is None:
-            states[tier], why[tier] = (
-                settings.fallback_states,
-                f"no order is eligible, so {settings.fallback_states} as a fallback",
-            )
+            n_states[tier], chosen_by[tier] = settings.fallback_states, "fallback"
             continue
-        states[tier], why[tier] = (
-            kept.n_states,
-            "by eligibility" + (f", {chosen} latents" if several else ""),
-        )
+        n_states[tier], chosen_by[tier] = kept.n_states, "eligibility"
         latent_dim = chosen if tier == NEURAL else latent_dim
-    return sweeps, stabilities, states, why, latent_dim
+    return StateCounts(sweeps, stabilities, n_states, chosen_by, latent_dim)
 
 
-def _candidates(
-    settings: StudySettings, states: Mapping[str, int], console: Console
+def _make_candidates(
+    settings: StudySettings, n_states: Mapping[str, int], console: Console
 ) -> list[Candidate]:
-    """Everything that is fitted on a fold, in an order that gives each what it needs."""
+    """All candidates of a fold; each comes after those it needs."""
 
     def announce(done: int, total: int, best: float) -> None:
-        if done % _TRIALS_TOLD == 0 or done == total:
-            console.print(
-                f"  {done} of {total} trials of XGBoost, best average precision {best:.3f}",
-                highlight=False,
-            )
+        if done % _ANNOUNCE_EVERY == 0 or done == total:
+            text = f"  {done} of {total} trials of XGBoost, best average precision {best:.3f}"
+            console.print(text, highlight=False)
 
-    found = [
-        candidates.hmm(tier, tier, tier, settings.detector(tier, states[tier]))
-        for tier in settings.tiers
-    ]
-    tier = settings.main_tier
-    n_anchored = settings.anchored_states or max(states[tier], settings.n_fraud_states + 1)
-    encoder_of = NEURAL if tier == NEURAL else None
-    found.append(
-        candidates.hmm(
-            "anchored",
-            f"{tier}, anchored",
-            tier,
-            settings.detector(tier, n_anchored, "anchored"),
-            encoder_of,
-        )
-    )
-    if NEURAL in settings.tiers and tier != NEURAL:
-        n_neural = settings.anchored_states or max(states[NEURAL], settings.n_fraud_states + 1)
-        title, anchored = f"{NEURAL}, anchored", settings.detector(NEURAL, n_neural, "anchored")
-        found.append(candidates.hmm(NEURAL_ANCHORED, title, NEURAL, anchored, encoder_of=NEURAL))
+    tier, found = settings.main_tier, []
+    for key, title in settings.detectors.items():
+        own, _, supervision = title.partition(", ")
+        n_own, encoder_of = n_states[own], None
+        if supervision:
+            n_own = settings.anchored_states or max(n_own, settings.n_fraud_states + 1)
+            encoder_of = NEURAL if own == NEURAL else None
+        detector = settings.make_detector(own, n_own, supervision or "none")
+        found.append(make.hmm_candidate(key, title, own, detector, encoder_of))
     if NEURAL in settings.tiers:
-        found.append(
-            candidates.head_ranker(
-                NEURAL_ANCHORED if tier != NEURAL else "anchored", f"{NEURAL}, anchored"
-            )
-        )
+        key = "anchored" if tier == NEURAL else "neural-anchored"
+        found.append(make.head_ranker_candidate(key, settings.detectors[key]))
+    search = settings.n_trials, settings.search_rows, announce
     baselines = {
-        "logistic": candidates.logistic(settings.search_rows),
-        "isolation-forest": candidates.isolation_forest(),
-        "xgboost": candidates.xgboost(settings.n_trials, settings.search_rows, announce),
-        "lstm": candidates.lstm(settings.lstm_epochs),
+        "logistic": make.logistic_candidate(settings.search_rows),
+        "isolation-forest": make.isolation_forest_candidate(),
+        "xgboost": make.xgboost_candidate(*search),
+        "lstm": make.lstm_candidate(settings.lstm_epochs),
     }
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
-        found += [candidates.hybrid(tier, tier), candidates.ranker("anchored", f"{tier}, anchored")]
+        found.append(make.hybrid_candidate(tier, tier))
+        found.append(make.ranker_candidate("anchored", settings.detectors["anchored"]))
     return found
 
 
-def _joint(
+def _train_jointly(
     detector: Detector, fold: Fold, settings: StudySettings, path: Path, console: Console
-) -> JointAblation:
-    """Joint training on the rows that the neural detector was fitted to, from disk where it is finished.
+) -> JointTraining:
+    """Joint training on the rows of the neural detector, from disk if it is finished.
 
-    The encoder is trained again, as the one that was folded cannot be trained on: with the same rows and seed it is the same.
+    The encoder is trained again, because the saved one is folded and cannot be trained on. With the
+    same rows and seed it is the same.
     """
     with contextlib.suppress(BundleError):
-        return load_ablation(path)
+        return load_joint_training(path)
     panel = build_fit_panel(detector.features_, fold.transactions, fold.split)
     n_states = detector.model_.n_states
-    model = settings.model(NEURAL, n_states)
     console.print("joint training, for comparison: an encoder, then three runs", highlight=False)
     with console.status("joint training, for comparison") as status:
 
@@ -346,40 +345,38 @@ def _joint(
                 console.print(f"  joint training {start}: {total} cycles", highlight=False)
 
         began = time.perf_counter()
-        trained = model.train_encoder(panel)
-        found = joint_ablation(
+        found = train_jointly_from_all_starts(
             panel,
-            trained,
+            settings.make_model(NEURAL, n_states).train_encoder(panel),
             n_states=n_states,
             cycles=settings.joint_cycles,
             seed=settings.seeds[0],
             announce=announce,
         )
-    console.print(
-        f"joint training, for comparison ({time.perf_counter() - began:.1f} s)", highlight=False
-    )
+    elapsed_s = time.perf_counter() - began
+    console.print(f"joint training, for comparison ({elapsed_s:.1f} s)", highlight=False)
     save_results(found, path)
     return found
 
 
-def _fit(
+def _fit_candidate(
     candidate: Candidate, fold: Fold, seed: int, folders: Mapping[str, Path], place: Path
 ) -> CandidateScores:
     place.mkdir(parents=True, exist_ok=True)
-    for name in ("scores", "detector"):  # of a fit that is not finished or damaged
+    for name in ("scores", "detector"):  # left by an unfinished or damaged fit
         shutil.rmtree(place / name, ignore_errors=True)
     outcome = candidate.fit(fold, seed, folders, place)
-    arrays = {
+    by_part = {
         f"{part}/{name}": scores
         for name, parts in outcome.scores.items()
         for part, scores in parts.items()
     }
-    FIT.save(place / "scores", {"figures": dict(outcome.figures)}, arrays)
+    FIT.save(place / "scores", {"figures": dict(outcome.figures)}, by_part)
     return outcome
 
 
-def _finished(candidate: Candidate, place: Path) -> CandidateScores | None:
-    """What a finished candidate left; None if it is not finished or damaged."""
+def _load_fit(candidate: Candidate, place: Path) -> CandidateScores | None:
+    """The scores of a finished candidate; None if it is unfinished or damaged."""
     try:
         content, arrays = FIT.load(place / "scores")
         candidate.check(place)
@@ -389,25 +386,27 @@ def _finished(candidate: Candidate, place: Path) -> CandidateScores | None:
     for name, array in arrays.items():
         part, column = name.split("/", 1)
         scores.setdefault(column, {})[part] = array
-    whole = set(scores) == {column.name for column in candidate.columns}
-    return CandidateScores(scores, content["figures"]) if whole else None
+    is_complete = set(scores) == {column.name for column in candidate.columns}
+    return CandidateScores(scores, content["figures"]) if is_complete else None
 
 
-@contextmanager
-def _announced(
-    console: Console, what: str, done: int, total: int, began: float, fresh: int
-) -> Iterator[None]:
-    """Say what is being fitted and how long the rest may take."""
-    left = (
-        f", about {(time.perf_counter() - began) / fresh * (total - done):.0f} s left"
-        if fresh
-        else ""
-    )
-    with console.status(f"{done + 1} of {total}: {what}{left}"):
-        start = time.perf_counter()
-        yield
-    console.print(
-        f"{done + 1} of {total}: {what} ({time.perf_counter() - start:.1f} s)",
-        highlight=False,
-        soft_wrap=True,
-    )
+class _Progress:
+    """Prints which fit runs, and how long the rest may take."""
+
+    def __init__(self, console: Console, n_fits: int) -> None:
+        self.console, self.n_fits = console, n_fits
+        self.n_done = self.n_fresh = 0
+        self.began = time.perf_counter()
+
+    @contextmanager
+    def fitting(self, name: str) -> Iterator[None]:
+        start, text = time.perf_counter(), f"{self.n_done + 1} of {self.n_fits}: {name}"
+        eta = ""
+        if self.n_fresh:
+            left_s = (start - self.began) / self.n_fresh * (self.n_fits - self.n_done)
+            eta = f", about {left_s:.0f} s left"
+        with self.console.status(text + eta):
+            yield
+        self.n_fresh += 1
+        elapsed_s = time.perf_counter() - start
+        self.console.print(f"{text} ({elapsed_s:.1f} s)", highlight=False, soft_wrap=True)

@@ -1,6 +1,6 @@
-"""How XGBoost is tuned: its settings, the search for better ones, and the customer-disjoint folds that evaluate a trial.
+"""Hyperparameter search for XGBoost over customer-disjoint folds.
 
-Trials that are finished are kept in a file, from which an interrupted search goes on.
+Finished trials are kept in a file, so an interrupted search resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ import msgspec
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.errors import BundleError, ConfigError, DataError
+from turncoat.errors import BundleError, ConfigError
 from turncoat.storage import digest, replace_file
 
 XGBoostParams = dict[str, int | float | str]
-Announce = Callable[
-    [int, int, float], None
-]  # trials done, trials in all, best average precision so far
+Announce = Callable[[int, int, float], None]  # (trials done, trials in all, best value so far)
 
-MOST_EXACT_ROWS = 50_000  # above which XGBoost's exact trees take too long
-MOST_APPROXIMATE_ROWS = 150_000  # likewise
-LEAST_TRAVEL = 8.0  # rounds times learning rate: a round moves log odds by about the rate, and 0.5 is far from a rare fraud's share
-MOST_ROUNDS = 400
+MAX_EXACT_ROWS = 50_000  # above this XGBoost's exact trees take too long
+MAX_APPROX_ROWS = 150_000  # likewise for approximate ones
+# A round moves log odds by about the learning rate, and 0.5 is far from a rare fraud's rate.
+MIN_TRAVEL = 8.0  # rounds times learning rate
+MAX_ROUNDS = 400
 ESTIMATED = "estimated"
-_NEEDED = "{} needs the extra: pip install turncoat[baselines]"
-_SEARCH_THREADS = 1  # on so few rows more of them gain little, and lose ninefold where other work shares the processors
-FIXED: XGBoostParams = {
+_EXTRA_NEEDED = "{} needs the extra: pip install turncoat[baselines]"
+_SEARCH_THREADS = 1  # more gain little on so few rows, and lose ninefold on a busy machine
+DEFAULT_PARAMS: XGBoostParams = {
     "tree_method": "hist",
-    "base_score": 0.5,  # from an estimated one, rare fraud's small Hessians leave `min_child_weight` little to split
+    "base_score": 0.5,  # from an estimated one, rare fraud's small Hessians allow few splits
     "max_depth": 6,
     "learning_rate": 0.1,
     "n_estimators": 200,
@@ -49,23 +48,22 @@ FIXED: XGBoostParams = {
 
 @dataclass(frozen=True)
 class Trial:
-    """XGBoostParams of XGBoost and the average precision they reached over the folds; None without a search."""
+    """Parameters of XGBoost and their mean average precision; None without a search."""
 
-    settings: XGBoostParams
+    params: XGBoostParams
     value: float | None = None
 
 
-def suggest(trial: Any, methods: tuple[str, ...]) -> XGBoostParams:
-    """The settings that an Optuna trial proposes."""
+def suggest_params(trial: Any, methods: tuple[str, ...]) -> XGBoostParams:
+    """The parameters that an Optuna trial proposes."""
     rate = trial.suggest_float("learning_rate", 0.025, 0.3, log=True)
+    min_rounds = math.ceil(MIN_TRAVEL / rate)
     return {
         "tree_method": trial.suggest_categorical("tree_method", methods),
         "base_score": trial.suggest_categorical("base_score", (0.5, ESTIMATED)),
         "max_depth": trial.suggest_int("max_depth", 3, 10),
         "learning_rate": rate,
-        "n_estimators": trial.suggest_int(
-            "n_estimators", math.ceil(LEAST_TRAVEL / rate), MOST_ROUNDS, log=True
-        ),
+        "n_estimators": trial.suggest_int("n_estimators", min_rounds, MAX_ROUNDS, log=True),
         "subsample": trial.suggest_float("subsample", 0.5, 1.0),
         "colsample_bytree": trial.suggest_float("colsample_bytree", 0.4, 1.0),
         "min_child_weight": trial.suggest_float("min_child_weight", 0.01, 30.0, log=True),
@@ -75,9 +73,9 @@ def suggest(trial: Any, methods: tuple[str, ...]) -> XGBoostParams:
 
 
 def tree_methods(n_rows: int) -> tuple[str, ...]:
-    """XGBoost's tree methods that are fast enough for a fit on so many rows."""
-    slower = {"approx": MOST_APPROXIMATE_ROWS, "exact": MOST_EXACT_ROWS}
-    return ("hist", *(method for method, most in slower.items() if n_rows <= most))
+    """XGBoost's tree methods that are fast enough for a fit on `n_rows`."""
+    limits = {"approx": MAX_APPROX_ROWS, "exact": MAX_EXACT_ROWS}
+    return ("hist", *(method for method, limit in limits.items() if n_rows <= limit))
 
 
 def search(
@@ -88,146 +86,72 @@ def search(
     path: Path | None = None,
     announce: Announce | None = None,
 ) -> Trial:
-    """The best of `n_trials`, the first being `FIXED`; at equal values the earlier.
+    """The best of `n_trials`; the first tries `DEFAULT_PARAMS`, and ties go to the earlier trial.
 
-    Every trial has a sampler of its own seed, so what it proposes depends only on the trials before it. Those already in the file are
-    proposed again, which takes no time, and not judged again.
+    Every trial seeds its own sampler, so a proposal depends only on the trials before it. Trials
+    already in the file are proposed again, which takes no time, and not evaluated again.
     """
-    optuna = from_extra("optuna", "the search for XGBoost's settings")
-    trials = [] if path is None else _read_trials(path)
-    with _quiet(optuna):
+    optuna = import_extra("optuna", "the search for XGBoost's parameters")
+    trials = [] if path is None else load_trials(path)
+    with _silence(optuna):
         study = optuna.create_study(direction="maximize")
-    study.enqueue_trial(FIXED)
+    study.enqueue_trial(DEFAULT_PARAMS)
     for number in range(n_trials):
         own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(seed=own_seed, multivariate=False)
         asked = study.ask()
-        settings = propose(asked)
-        if (
-            number >= len(trials) or trials[number].settings != settings
-        ):  # another Optuna may propose otherwise
-            trials = [*trials[:number], Trial(settings, objective(settings))]
+        params = propose(asked)
+        # Another version of Optuna may propose something else than the file has.
+        if number >= len(trials) or trials[number].params != params:
+            trials = [*trials[:number], Trial(params, objective(params))]
             if path is not None:
                 replace_file(path, msgspec.json.format(msgspec.json.encode(trials), indent=1))
         study.tell(asked, trials[number].value)
         if announce is not None:
             announce(number + 1, n_trials, float(study.best_value))
-    return max(
-        trials[:n_trials], key=lambda trial: -math.inf if trial.value is None else trial.value
-    )
+    return max(trials[:n_trials], key=lambda one: -math.inf if one.value is None else one.value)
 
 
 def make_objective(
     columns: Array, labels: Array, folds: Array, seed: int
 ) -> Callable[[XGBoostParams], float]:
-    """What tells the average precision of settings over the folds."""
+    """A function from parameters to mean average precision over the folds."""
 
-    def objective(settings: XGBoostParams) -> float:
-        def scores(fit: Array, test: Array) -> Array:
-            return predicted(
-                boosted(settings, columns[fit], labels[fit], seed, _SEARCH_THREADS), columns[test]
-            )
+    def objective(params: XGBoostParams) -> float:
+        def fit_and_score(fit: Array, test: Array) -> Array:
+            booster = fit_booster(params, columns[fit], labels[fit], seed, _SEARCH_THREADS)
+            return predict_booster(booster, columns[test])
 
-        return over_folds(folds, labels, scores)
+        return cross_validate(folds, labels, fit_and_score)
 
     return objective
+
+
+def cross_validate(
+    folds: Array, labels: Array, fit_and_score: Callable[[Array, Array], Array]
+) -> float:
+    """Mean average precision of `fit_and_score(fit rows, test rows)`; each fold is test once."""
+    from sklearn.metrics import average_precision_score
+
+    values = []
+    for fold in range(int(folds.max()) + 1):
+        test = np.flatnonzero(folds == fold)
+        scores = fit_and_score(np.flatnonzero(folds != fold), test)
+        values.append(average_precision_score(labels[test], scores))
+    return float(np.mean(values))
 
 
 def trials_file(
     folder: Path, columns: Array, labels: Array, folds: Array, seed: int, methods: tuple[str, ...]
 ) -> Path:
-    """The file in the folder, which is made, for the trials of a search on just this."""
+    """The file for the trials of a search on exactly these rows; makes the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"columns": columns, "labels": labels, "folds": folds}
     return folder / f"trials-{digest([seed, len(methods)], arrays)[:16]}.json"
 
 
-def boosted(
-    settings: XGBoostParams, columns: Array, labels: Array, seed: int, n_threads: int
-) -> Any:
-    """A booster fitted with these settings."""
-    xgboost = from_extra("xgboost", "the XGBoost baseline")
-    own = {
-        name: value
-        for name, value in settings.items()
-        if name != "n_estimators" and value != ESTIMATED
-    }
-    params = {"objective": "binary:logistic", "nthread": n_threads, "seed": seed, **own}
-    return xgboost.train(
-        params, xgboost.DMatrix(columns, labels, nthread=n_threads), int(settings["n_estimators"])
-    )
-
-
-def predicted(booster: Any, columns: Array) -> Array:
-    """Probabilities of fraud [N]."""
-    return np.asarray(
-        booster.predict(from_extra("xgboost", "the XGBoost baseline").DMatrix(columns)), np.float64
-    )
-
-
-def customer_folds(labels: Array, customers: Array, n_folds: int, seed: int) -> Array:
-    """The fold of each row [N]: no customer is in two, and those with fraud are dealt out evenly."""
-    codes, with_fraud = _fraud_customers(labels, customers)
-    if with_fraud.sum() < n_folds:
-        raise DataError(
-            f"{int(with_fraud.sum())} customers have fraud, too few for {n_folds} folds without shared customers. "
-            "Give more rows, or search with fewer folds"
-        )
-    rng = np.random.default_rng(seed)
-    order = np.concatenate(
-        [rng.permutation(np.flatnonzero(with_fraud)), rng.permutation(np.flatnonzero(~with_fraud))]
-    )
-    folds = np.empty(len(order), np.int64)
-    folds[order] = np.arange(len(order)) % n_folds
-    return np.asarray(folds[codes])
-
-
-def some_customers(labels: Array, customers: Array, n_rows: int, seed: int) -> Array:
-    """Rows, in their order, of customers drawn at random with about `n_rows` in all: the same share of those with and without fraud."""
-    if len(labels) <= n_rows:
-        return np.arange(len(labels))
-    codes, with_fraud = _fraud_customers(labels, customers)
-    rng = np.random.default_rng(seed)
-    drawn = np.zeros(len(with_fraud), bool)
-    for group in (np.flatnonzero(with_fraud), np.flatnonzero(~with_fraud)):
-        drawn[rng.permutation(group)[: math.ceil(len(group) * n_rows / len(labels))]] = True
-    return np.flatnonzero(drawn[codes])
-
-
-def over_folds(folds: Array, labels: Array, scores: Callable[[Array, Array], Array]) -> float:
-    """Mean average precision of scores(fit rows, test rows), each fold being the test once."""
-    from sklearn.metrics import average_precision_score
-
-    found = []
-    for fold in range(int(folds.max()) + 1):
-        test = np.flatnonzero(folds == fold)
-        found.append(
-            average_precision_score(labels[test], scores(np.flatnonzero(folds != fold), test))
-        )
-    return float(np.mean(found))
-
-
-def from_extra(module: str, purpose: str) -> Any:
-    """A module of the extra `baselines`, or an error that says how to get it."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as problem:
-        raise ConfigError(_NEEDED.format(purpose)) from problem
-
-
-def check_extra(module: str, purpose: str) -> None:
-    """Refuse where a module of the extra is missing; without importing it, which takes seconds for some."""
-    if find_spec(module) is None:
-        raise ConfigError(_NEEDED.format(purpose))
-
-
-def _fraud_customers(labels: Array, customers: Array) -> tuple[Array, Array]:
-    """A number for each row's customer [N], and which of the customers have fraud."""
-    keys, codes = np.unique(customers, return_inverse=True)
-    return codes, np.bincount(codes, labels, len(keys)) > 0
-
-
-def _read_trials(path: Path) -> list[Trial]:
+def load_trials(path: Path) -> list[Trial]:
+    """The trials in a file; none if it does not exist."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Trial])
     except FileNotFoundError:
@@ -238,9 +162,40 @@ def _read_trials(path: Path) -> list[Trial]:
         ) from problem
 
 
+def fit_booster(
+    params: XGBoostParams, columns: Array, labels: Array, seed: int, n_threads: int
+) -> Any:
+    """A booster fitted to columns [N, D] and labels [N]."""
+    xgboost = import_extra("xgboost", "the XGBoost baseline")
+    own = {k: v for k, v in params.items() if k != "n_estimators" and v != ESTIMATED}
+    settings = {"objective": "binary:logistic", "nthread": n_threads, "seed": seed, **own}
+    matrix = xgboost.DMatrix(columns, labels, nthread=n_threads)
+    return xgboost.train(settings, matrix, int(params["n_estimators"]))
+
+
+def predict_booster(booster: Any, columns: Array) -> Array:
+    """Probabilities of fraud [N]."""
+    matrix = import_extra("xgboost", "the XGBoost baseline").DMatrix(columns)
+    return np.asarray(booster.predict(matrix), np.float64)
+
+
+def import_extra(module: str, purpose: str) -> Any:
+    """A module of the extra `baselines`; ConfigError with the install command if it is missing."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as problem:
+        raise ConfigError(_EXTRA_NEEDED.format(purpose)) from problem
+
+
+def require_extra(module: str, purpose: str) -> None:
+    """Refuse a missing module of the extra without importing it, which can take seconds."""
+    if find_spec(module) is None:
+        raise ConfigError(_EXTRA_NEEDED.format(purpose))
+
+
 @contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
-    """Without Optuna's announcements."""
+def _silence(optuna: Any) -> Iterator[None]:
+    """Run without Optuna's log messages."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -1,5 +1,5 @@
-"""Results into tables, figures and one self-contained page. Computes no number."""
+"""Turns results into tables, figures and one self-contained HTML page. Computes no number."""
 
-from turncoat.reporting.writing import write_report
+from turncoat.reporting.page import write_report
 
 __all__ = ["write_report"]

@@ -1,6 +1,7 @@
-"""What all figures share: the palette, a canvas of a phone's width, and saving with the same bytes for the same figure.
+"""What all figures share: palette, a canvas as wide as a phone, and reproducible files.
 
-A figure is drawn once, in light colours. On the page its colours become CSS variables, so that it follows the page into the dark.
+A figure is drawn once, in light colours. On the page its colours become CSS variables, so that it
+follows the page into dark mode.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,16 +19,12 @@ import matplotlib
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
-PAPER, INK, MUTED, RULE, FAINT, ACCENT = (
-    "#ffffff",
-    "#1d2329",
-    "#5b6570",
-    "#d9dee3",
-    "#c3cad1",
-    "#2b6cb0",
-)
+PAPER, INK, MUTED = "#ffffff", "#1d2329", "#5b6570"
+RULE, FAINT, ACCENT = "#d9dee3", "#c3cad1", "#2b6cb0"
 SERIES = ("#2a69ac", "#c05a17", "#2c8059", "#7a52b3", "#b53d4d", "#1a7f8e", "#86700f")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
 _VARIABLES = {
     PAPER: "--paper",
     INK: "--ink",
@@ -37,8 +34,6 @@ _VARIABLES = {
     ACCENT: "--accent",
     **{colour: f"--series-{place}" for place, colour in enumerate(SERIES, start=1)},
 }
-_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
-
 WIDTH = 4.0  # inches, of every figure
 _LINE = 0.18  # inches, of a line of a legend
 _STYLE: Any = {
@@ -50,6 +45,7 @@ _STYLE: Any = {
     "axes.labelcolor": MUTED,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
@@ -74,129 +70,132 @@ _STYLE: Any = {
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class ReportFigure:
     """A finished figure."""
 
-    name: str  # of its files, without ending
+    name: str  # of its files, without extension
     title: str
     caption: str
-    alt: str  # what it shows, for those who cannot see it
+    alt: str  # description for screen readers
     figure: Figure
 
     @cached_property
     def svg(self) -> bytes:
-        """As a drawing, without a date in it."""
-        return self._saved(format="svg", metadata={"Date": None, "Creator": None})
+        """The figure as SVG, without a date."""
+        return self._save(format="svg", metadata={"Date": None, "Creator": None})
 
     @property
     def png(self) -> bytes:
-        """As an image."""
-        return self._saved(format="png", dpi=160, metadata={"Software": None})
+        """The figure as PNG."""
+        return self._save(format="png", dpi=160, metadata={"Software": None})
 
-    def _saved(self, **settings: Any) -> bytes:
+    def _save(self, **settings: Any) -> bytes:
         content = io.BytesIO()
         with drawing_style(), warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message=r".*[Gg]lyph.* missing from"
-            )  # a name in another script is a box in the PNG only
+            # A name in another script is a box in the PNG only.
+            warnings.filterwarnings("ignore", message=r".*[Gg]lyph.* missing from")
             self.figure.savefig(content, **settings)
         return content.getvalue()
 
     @property
     def inline(self) -> Markup:
-        """As part of a page: with the page's colours, and names that no other figure has."""
+        """The SVG for a page: with the page's colours, and ids that no other figure has."""
         text = self.svg.decode()
         box = re.search(r'viewBox="([^"]+)"', text)
         body = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
         body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-        body = re.sub(
-            r" \n([MLQCz]) ?", r"\1", body
-        )  # paths without their white space: thousands of dots weigh a fifth less
+        # Paths without white space: thousands of dots weigh a fifth less.
+        body = re.sub(r" \n([MLQCz]) ?", r"\1", body)
         body = re.sub(r'\bid="', f'id="{self.name}-', body)
         body = re.sub(r'(?:xlink:)?href="#', f'href="#{self.name}-', body)
         body = body.replace("url(#", f"url(#{self.name}-")
         for colour, variable in _VARIABLES.items():
             body = body.replace(f": {colour}", f": var({variable})")
-        return Markup(
-            f'<svg role="img" aria-label="{escape(self.alt)}" viewBox="{box[1] if box else ""}">{body}</svg>'
-        )
+        label, view = escape(self.alt), box[1] if box else ""
+        return Markup(f'<svg role="img" aria-label="{label}" viewBox="{view}">{body}</svg>')
 
 
-def style(place: int) -> dict[str, Any]:
-    """Colour and dashes of the n-th line; no two of the first 21 are alike."""
-    return {
-        "color": SERIES[place % len(SERIES)],
-        "linestyle": _DASHES[place // len(SERIES) % len(_DASHES)],
-    }
+def line_style(place: int) -> dict[str, Any]:
+    """Colour and dashes of the n-th line; the first 21 all differ."""
+    dashes = DASHES[place // len(SERIES) % len(DASHES)]
+    return {"color": SERIES[place % len(SERIES)], "linestyle": dashes}
 
 
-def wrapped(text: str, width: int = 46) -> list[str]:
+def wrap_text(text: str, width: int = 46) -> list[str]:
     """A label in lines that fit a canvas."""
     return textwrap.wrap(text, width) or [""]
 
 
-def slug(text: str) -> str:
+def slugify(text: str) -> str:
     """A part of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def format_axis(axis: Any, formatter: Callable[[float], str]) -> None:
+    """Label an axis' ticks with a formatting function."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: formatter(value)))
+
+
+def drawing_style() -> Any:
+    """The style of every figure, as a context manager."""
+    return matplotlib.rc_context(_STYLE)
+
+
 @dataclass
 class Canvas:
-    """A figure whose parts stand at inches from the top, so that words need no measuring."""
+    """A figure whose parts are placed in inches from the top, so that text needs no measuring."""
 
     height: float
     figure: Figure = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start with nothing on it."""
+        """Start with an empty figure."""
         self.figure = Figure(figsize=(WIDTH, self.height))
 
     def axes(self, top: float, height: float, left: float = 0.7, right: float = 0.2) -> Any:
         """Axes across the canvas."""
-        return self.figure.add_axes(
-            (
-                left / WIDTH,
-                1 - (top + height) / self.height,
-                (WIDTH - left - right) / WIDTH,
-                height / self.height,
-            )
-        )
+        bottom, width = 1 - (top + height) / self.height, (WIDTH - left - right) / WIDTH
+        return self.figure.add_axes((left / WIDTH, bottom, width, height / self.height))
+
+    def text(self, left: float, top: float, text: str) -> None:
+        """Text below a place."""
+        place = left / WIDTH, 1 - top / self.height
+        self.figure.text(*place, text, va="top", color=INK, fontsize=8)
 
     def legend(
         self, top: float, entries: Sequence[tuple[str, dict[str, Any]]], left: float = 0.7
     ) -> None:
-        """A name after a stroke of its line, one below the other."""
+        """Names after a stroke of their line, one below the other."""
         for name, looks in entries:
-            lines = wrapped(name)
-            level = 1 - (top + 0.065) / self.height
-            stroke = Line2D(
-                [left / WIDTH, (left + 0.22) / WIDTH],
-                [level] * 2,
-                transform=self.figure.transFigure,
-                linewidth=1.6,
-                **looks,
-            )
+            lines = wrap_text(name)
+            xs, level = [left / WIDTH, (left + 0.22) / WIDTH], 1 - (top + 0.065) / self.height
+            transform = self.figure.transFigure
+            stroke = Line2D(xs, [level] * 2, transform=transform, linewidth=1.6, **looks)
             self.figure.add_artist(stroke)
-            self.figure.text(
-                (left + 0.3) / WIDTH,
-                1 - top / self.height,
-                "\n".join(lines),
-                va="top",
-                color=INK,
-                fontsize=8,
-            )
+            self.text(left + 0.3, top, "\n".join(lines))
             top += _LINE * len(lines)
 
     @staticmethod
     def legend_height(names: Sequence[str]) -> float:
         """Inches that a legend takes."""
-        return _LINE * sum(len(wrapped(name)) for name in names)
+        return _LINE * sum(len(wrap_text(name)) for name in names)
 
-    def drawn(self, name: str, title: str, caption: str, alt: str) -> Drawn:
-        """Finished."""
-        return Drawn(name, title, caption, alt, self.figure)
+    def finish(self, name: str, title: str, caption: str, alt: str) -> ReportFigure:
+        """The finished figure."""
+        return ReportFigure(name, title, caption, alt, self.figure)
 
 
-def drawing_style() -> Any:
-    """The look of every figure, within a `with`."""
-    return matplotlib.rc_context(_STYLE)
+def stack_axes(
+    titles: Sequence[str], xlabel: str, legend: Sequence[tuple[str, dict[str, Any]]] = ()
+) -> tuple[Canvas, list[Any]]:
+    """A canvas with small axes below each other, and a legend below them."""
+    plot, gap, top, below, left = 0.95, 0.5, 0.3, 0.62, 0.75  # inches
+    end = top + len(titles) * (plot + gap) - gap
+    canvas = Canvas(end + below + Canvas.legend_height([name for name, _ in legend]))
+    stacked = [canvas.axes(top + n * (plot + gap), plot, left) for n in range(len(titles))]
+    for axes, title in zip(stacked, titles, strict=True):
+        axes.set_title(title)
+        axes.locator_params(axis="y", nbins=4)
+    stacked[-1].set_xlabel(xlabel)
+    canvas.legend(end + below - 0.08, legend, left)
+    return canvas, stacked

@@ -1,4 +1,7 @@
-"""How numbers and names are shown: a metric's heading, digits worth reading, a dash for what does not exist."""
+"""How numbers and names are shown: used as `show.percent(value)` and so on.
+
+Numbers have sensible digits; a missing one is a dash.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from turncoat.evaluation.metrics import METRICS
 from turncoat.evaluation.results import CandidateResult, Interval
 
 DASH = "\N{EN DASH}"
 _PERCENT = "\N{NO-BREAK SPACE}%"
-_SMALLEST_P = 1e-4
-_SMALLEST_DECIMAL = 1e-6
+_MIN_P = 1e-4
+_MIN_DECIMAL = 1e-6
 
 
 @dataclass(frozen=True)
@@ -22,63 +26,44 @@ class MetricText:
     meaning: str
     decimals: int = 3
     better: str = "higher"
-    is_calibration: bool = False  # means nothing for scores that are no probabilities
+    is_calibration: bool = False  # means nothing for scores that are not probabilities
 
 
-METRICS = {
-    "average_precision": MetricText(
-        "AP", "average precision, the area under the precision-recall curve (AUPRC)"
-    ),
-    "auroc": MetricText("AUROC", "chance that a fraud scores above a genuine transaction"),
-    "ks": MetricText(
-        "KS", "largest distance between the score distributions of fraud and of the rest"
-    ),
-    "ece_mass": MetricText(
+_FOUND = "share of fraud found if {} are reviewed"
+_TEXTS = {
+    "average_precision": ("AP", "average precision, the area under the precision-recall curve"),
+    "auroc": ("AUROC", "chance that a fraud scores above a genuine transaction"),
+    "ks": ("KS", "largest distance between the score distributions of fraud and of the rest"),
+    "ece_mass": (
         "ECE, equal mass",
-        "mean gap between score and fraud share over bins with equally many rows",
-        4,
-        "lower",
-        True,
+        "mean gap between score and fraud rate over bins with equally many rows",
     ),
-    "ece_width": MetricText(
-        "ECE, equal width",
-        "the same over 15 bins of equal width, as in the paper",
-        4,
-        "lower",
-        True,
-    ),
-    "brier": MetricText(
-        "Brier", "mean squared error of the score as a probability", 4, "lower", True
-    ),
-    "log_loss": MetricText(
-        "Log loss", "mean negative log likelihood of the labels, in nats", 4, "lower", True
-    ),
-    "card_precision_100": MetricText(
+    "ece_width": ("ECE, equal width", "the same over 15 bins of equal width, as in the paper"),
+    "brier": ("Brier", "mean squared error of the score as a probability"),
+    "log_loss": ("Log loss", "mean negative log likelihood of the labels, in nats"),
+    "card_precision_100": (
         "Card precision @100",
         "share of defrauded among the 100 customers with the highest scores of a day",
     ),
-    "precision_100_daily": MetricText(
+    "precision_100_daily": (
         "Precision @100",
         "share of fraud among the 100 transactions with the highest scores of a day",
     ),
-    "recall_at_0.1%": MetricText(
-        f"Recall at 0.1{_PERCENT}",
-        "share of fraud found if one transaction in a thousand is looked at",
-    ),
-    "recall_at_0.5%": MetricText(
-        f"Recall at 0.5{_PERCENT}",
-        "share of fraud found if five transactions in a thousand are looked at",
-    ),
-    "recall_at_1%": MetricText(
-        f"Recall at 1{_PERCENT}",
-        "share of fraud found if one transaction in a hundred is looked at",
-    ),
-    "recall_at_5%": MetricText(
-        f"Recall at 5{_PERCENT}",
-        "share of fraud found if five transactions in a hundred are looked at",
-    ),
+    "recall_at_0.1%": (f"Recall at 0.1{_PERCENT}", _FOUND.format("1 in 1,000 transactions")),
+    "recall_at_0.5%": (f"Recall at 0.5{_PERCENT}", _FOUND.format("5 in 1,000 transactions")),
+    "recall_at_1%": (f"Recall at 1{_PERCENT}", _FOUND.format("1 in 100 transactions")),
+    "recall_at_5%": (f"Recall at 5{_PERCENT}", _FOUND.format("5 in 100 transactions")),
 }
-MAIN = (
+METRIC_TEXTS = {
+    name: MetricText(
+        *texts,
+        decimals=4 if METRICS[name].needs_probability else 3,
+        better="higher" if METRICS[name].higher_is_better else "lower",
+        is_calibration=METRICS[name].needs_probability,
+    )
+    for name, texts in _TEXTS.items()
+}
+MAIN_METRICS = (
     "average_precision",
     "auroc",
     "ks",
@@ -95,34 +80,35 @@ FAMILIES = {
     "calibrated": "Calibrated baselines",
     "baseline": "Baselines",
 }
-CRITERIA = {"bic": "BIC", "elbo": "ELBO", "held_out": "Held-out log density per row"}
-TIERS = {"baum-welch": "Baum-Welch", "variational": "Variational"}
+_TITLES = {
+    **FAMILIES,
+    "bic": "BIC",
+    "elbo": "ELBO",
+    "held_out": "Held-out log density per row",
+    "baum-welch": "Baum-Welch",
+}
 
 
-def metric_of(name: str) -> MetricText:
-    """How a metric is shown; one that is not known here keeps its name."""
-    return METRICS.get(name) or MetricText(plain(name), "")
+def metric_text(name: str) -> MetricText:
+    """How a metric is shown; an unknown one keeps its name."""
+    return METRIC_TEXTS.get(name) or MetricText(capitalise(name), "")
 
 
-def plain(name: str) -> str:
+def order_metrics(names: Iterable[str]) -> list[str]:
+    """Metrics in the order of the page, each once; unknown ones last."""
+    names = set(names)
+    return [name for name in _TEXTS if name in names] + sorted(names - set(_TEXTS))
+
+
+def capitalise(name: str) -> str:
     """An identifier as words."""
     words = name.replace("_", " ").strip()
     return words[:1].upper() + words[1:]
 
 
-def tier_text(tier: str) -> str:
-    """A tier's name."""
-    return TIERS.get(tier, plain(tier))
-
-
-def family_text(family: str) -> str:
-    """A family's heading."""
-    return FAMILIES.get(family, plain(family))
-
-
-def criterion_text(name: str) -> str:
-    """A criterion's heading."""
-    return CRITERIA.get(name, plain(name))
+def title_of(name: str) -> str:
+    """The heading of a family, a tier or a criterion."""
+    return _TITLES.get(name) or capitalise(name)
 
 
 def exists(value: float | None) -> bool:
@@ -130,12 +116,22 @@ def exists(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
+def text(value: str | None) -> str:
+    """A text, or a dash."""
+    return value or DASH
+
+
 def number(value: float | None, decimals: int = 3) -> str:
-    """With fixed decimals; two significant digits where those would be lost."""
+    """A number with fixed decimals, or with two significant digits if it is smaller."""
     if value is None or not math.isfinite(value):
         return DASH
     small = value != 0 and abs(value) < 10.0 ** (1 - decimals)
-    return _minus(_significant(value) if small else f"{value:,.{decimals}f}")
+    return _use_minus(_two_digits(value) if small else f"{value:,.{decimals}f}")
+
+
+def ratio(value: float | None) -> str:
+    """A number with two decimals."""
+    return number(value, 2)
 
 
 def signed(value: float | None, decimals: int = 4) -> str:
@@ -151,71 +147,65 @@ def percent(value: float | None) -> str:
     hundredths = 100 * value
     decimals = 1 if abs(hundredths) >= 10 else 2
     small = hundredths != 0 and abs(hundredths) < 0.1
-    return _minus(_significant(hundredths) if small else f"{hundredths:.{decimals}f}") + _PERCENT
+    shown = _two_digits(hundredths) if small else f"{hundredths:.{decimals}f}"
+    return _use_minus(shown) + _PERCENT
 
 
 def round_percent(value: float | None) -> str:
-    """A share that is round, without zeros at its end."""
-    return (
-        DASH
-        if value is None or not math.isfinite(value)
-        else _minus(f"{100 * value:.6g}") + _PERCENT
-    )
+    """A round share, without trailing zeros."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    return _use_minus(f"{100 * value:.6g}") + _PERCENT
 
 
 def tick(value: float) -> str:
     """A number on an axis."""
-    return _minus(f"{value / 1e6:,.6g} M" if abs(value) >= 1e6 else f"{value:,.6g}")
+    return _use_minus(f"{value / 1e6:,.6g} M" if abs(value) >= 1e6 else f"{value:,.6g}")
 
 
 def count(value: float | None) -> str:
     """A whole number."""
-    return DASH if value is None or not math.isfinite(value) else _minus(f"{value:,.0f}")
+    return DASH if value is None or not math.isfinite(value) else _use_minus(f"{value:,.0f}")
 
 
-def as_given(value: float | None) -> str:
-    """With the digits that somebody else gave."""
-    return DASH if value is None or not math.isfinite(value) else _minus(repr(value))
+def published(value: float | None) -> str:
+    """A number with the digits of its source."""
+    return DASH if value is None or not math.isfinite(value) else _use_minus(repr(value))
 
 
 def p_value(value: float | None) -> str:
-    """A p-value, as far as it is worth telling."""
+    """A p-value with two digits."""
     if value is None or not math.isfinite(value):
         return DASH
-    return f"< {_SMALLEST_P}" if value < _SMALLEST_P else f"{value:.2g}"
+    return f"< {_MIN_P}" if value < _MIN_P else f"{value:.2g}"
 
 
-def interval(bounds: Interval | None, decimals: int = 3) -> str:
-    """Both ends of an interval; nothing if there is none."""
-    return (
-        ""
-        if bounds is None
-        else f"{number(bounds[0], decimals)}{DASH}{number(bounds[1], decimals)}"
-    )
+def interval(interval: Interval | None, decimals: int = 3) -> str:
+    """Both ends of an interval; empty if there is none."""
+    return "" if interval is None else DASH.join(number(end, decimals) for end in interval)
 
 
-def signed_interval(bounds: Interval, decimals: int = 4) -> str:
+def signed_interval(interval: Interval, decimals: int = 4) -> str:
     """Both ends of a difference's interval."""
-    return f"{signed(bounds[0], decimals)} to {signed(bounds[1], decimals)}"
+    return " to ".join(signed(end, decimals) for end in interval)
 
 
-def listed(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Words without repetition: "a, b and c"."""
     *some, last = dict.fromkeys(words) or [DASH]
     return f"{', '.join(some)} and {last}" if some else last
 
 
-def inference_of(candidates: Iterable[CandidateResult]) -> str:
-    """Which inference the scores of some candidates come from."""
-    return "inference: " + listed(candidate.mode or "none (no HMM)" for candidate in candidates)
+def name_inference(candidates: Iterable[CandidateResult]) -> str:
+    """The inference behind the scores of some candidates."""
+    return "inference: " + join_words(one.mode or "none (no HMM)" for one in candidates)
 
 
-def _significant(value: float) -> str:
-    """Two digits, as a decimal as long as that can be read."""
-    if abs(value) < _SMALLEST_DECIMAL:
+def _two_digits(value: float) -> str:
+    if abs(value) < _MIN_DECIMAL:
         return f"{value:.1e}"
     return f"{value:.{1 - math.floor(math.log10(abs(value)))}f}"
 
 
-def _minus(text: str) -> str:
+def _use_minus(text: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")

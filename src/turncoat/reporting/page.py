@@ -1,86 +1,53 @@
-"""The page: what stands where, and the template that lays it out."""
+"""The report: which tables and figures it has, in which order, and its files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from turncoat.evaluation.results import Comparison, Results
-from turncoat.reporting.choices import (
-    orders_table,
-    parts_table,
-    regime_facts,
-    regimes_table,
-    selection_title,
-    sensitivity_table,
-    stability_table,
-    transition_table,
-)
-from turncoat.reporting.collapse import (
-    counts_figure,
-    cycles_table,
-    joint_table,
-    occupancy_figure,
-    separation_figure,
-)
-from turncoat.reporting.comparisons import (
-    candidates_table,
-    compared,
-    comparisons_table,
-    every_figure_table,
-    provenance,
-    published_table,
-    scoring_table,
-    slice_tables,
-    tiers_table,
-)
-from turncoat.reporting.curves import curve_panels, precision_recall, reliability
-from turncoat.reporting.drawing import Drawn, drawing_style
-from turncoat.reporting.forest_plots import differences, overview
-from turncoat.reporting.formatting import (
-    METRICS,
-    criterion_text,
-    metric_of,
-    percent,
-    plain,
-    signed,
-    signed_interval,
-)
-from turncoat.reporting.latents import DISTRUST, label_map, points_table, regime_map
-from turncoat.reporting.manifold import axes_table, axis_figures, bins_table, manifold_facts
-from turncoat.reporting.states import (
-    criteria_figure,
-    diagnostics_figure,
-    fraud_shares_figure,
-    transitions_figure,
-)
+from turncoat.errors import BundleError
+from turncoat.evaluation.results import Results
+from turncoat.reporting import comparisons, narrative, regimes
+from turncoat.reporting import drawing as draw
+from turncoat.reporting import formatting as show
+from turncoat.reporting.curves import curve_panels, precision_recall_figure, reliability_figure
+from turncoat.reporting.drawing import ReportFigure
+from turncoat.reporting.forest_plots import difference_figures, overview_figure
+from turncoat.reporting.paper import latent_map, training
 from turncoat.reporting.tables import Table
-from turncoat.reporting.training import losses_figure, losses_table, trainings_table
+from turncoat.storage import replace_file
 
 _PRECISION_RECALL = (
-    "Candidates of one kind in colour, all others in grey. Curves are of all folds together, first seed.",
+    "Models of one kind in colour, all others in grey. Curves are of all folds together, first "
+    "seed.",
 )
 _RELIABILITY = (
-    "What was said against what happened, in bins of equally many rows: on the dotted line both agree. Only scores that are "
-    "probabilities; all folds together, first seed.",
+    "Mean score against fraud rate in bins of equally many rows: on the dotted line both agree. "
+    "Only scores that are probabilities; all folds together, first seed.",
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a section: words, facts, figures and tables, whichever it has, in this order."""
+    """A piece of a section: text, facts, figures and tables, in this order."""
 
     title: str = ""
-    words: tuple[str, ...] = ()
-    facts: tuple[tuple[str, str, str], ...] = ()  # name, figure, meaning
-    figures: tuple[Drawn, ...] = ()
+    text: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str, str], ...] = ()  # name, number, meaning
+    figures: tuple[ReportFigure | None, ...] = ()  # None for one that has nothing to show
     tables: tuple[Table, ...] = ()
-    folded: tuple[Table, ...] = ()  # behind a line that opens
-    files: tuple[Table, ...] = ()  # only written to disk, since a figure shows them
+    folded: tuple[Table, ...] = ()  # shown on demand
+    files: tuple[Table, ...] = ()  # written to disk only, because a figure shows them
+
+    def __post_init__(self) -> None:
+        """Drop figures that have nothing to show."""
+        shown = tuple(figure for figure in self.figures if figure is not None)
+        object.__setattr__(self, "figures", shown)
 
 
 @dataclass(frozen=True)
@@ -94,253 +61,258 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is written."""
+    """Everything that is written."""
 
     results: Results
     manifest: Mapping[str, Any]
     sections: tuple[Section, ...]
 
     @property
-    def tables(self) -> list[Table]:
-        """In the order of the page."""
-        blocks = [block for section in self.sections for block in section.blocks]
-        return [table for block in blocks for table in (*block.tables, *block.folded, *block.files)]
+    def _blocks(self) -> list[Block]:
+        return [block for section in self.sections for block in section.blocks]
 
     @property
-    def figures(self) -> list[Drawn]:
-        """In the order of the page."""
-        return [
-            figure
-            for section in self.sections
-            for block in section.blocks
-            for figure in block.figures
-        ]
+    def tables(self) -> list[Table]:
+        """All tables in the order of the page."""
+        return [t for block in self._blocks for t in (*block.tables, *block.folded, *block.files)]
+
+    @property
+    def figures(self) -> list[ReportFigure]:
+        """All figures in the order of the page."""
+        return [figure for block in self._blocks for figure in block.figures if figure]
 
     def html(self) -> str:
         """The page."""
-        manifest = json.dumps(self.manifest, indent=2, ensure_ascii=False, default=str)
-        template = _environment().get_template("report.html.jinja")
-        headlines = [one for one in self.results.comparisons if one.headline]
-        return template.render(
-            results=self.results,
-            data={plain(name): value for name, value in self.results.data.items()},
+        environment = Environment(
+            loader=PackageLoader("turncoat.reporting", "."),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        results, manifest = self.results, ""
+        if self.manifest:
+            manifest = json.dumps(self.manifest, indent=2, ensure_ascii=False, default=str)
+        headlines = [one for one in results.comparisons if one.topic]
+        compared = comparisons.compared_candidates(results, headlines)
+        measured = {metric for one in results.candidates for metric in one.metrics}
+        return environment.get_template("report.html.jinja").render(
+            title=narrative.title_results(results),
+            results=results,
+            summary=narrative.summarise(results),
+            warnings=narrative.list_warnings(results),
+            facts=_data_facts(results),
             sections=self.sections,
-            headlines=[(one, *_headline(one)) for one in headlines],
-            tested=provenance(self.results, compared(self.results, headlines)),
-            metrics=[
-                metric_of(name)
-                for name in METRICS
-                if any(name in one.figures for one in self.results.candidates)
+            headlines=[
+                {
+                    "topic": narrative.TOPICS.get(one.topic, one.topic),
+                    "pair": f"{one.first} minus {one.second}",
+                    "difference": show.signed(one.difference),
+                    "metric": show.metric_text(one.metric).label,
+                    "interval": show.signed_interval(one.customer_interval),
+                }
+                for one in headlines
             ],
-            manifest=manifest if self.manifest else "",
+            provenance=comparisons.provenance(results, compared),
+            metrics=[text for name, text in show.METRIC_TEXTS.items() if name in measured],
+            manifest=manifest,
         )
 
 
-def make_report(results: Results, manifest: Mapping[str, Any]) -> Report:
-    """Everything drawn and laid out, nothing written yet."""
-    with drawing_style():
-        sections = [
-            Section("candidates", "Models", _candidates(results)),
-            Section(
-                "tiers",
-                "Tier by tier",
-                (Block(tables=(tiers_table(results),)),) if results.tiers else (),
-            ),
+def write_report(results: Results, manifest: Mapping[str, Any], folder: Path) -> Path:
+    """Write `report.html`, `tables/*.csv` and `figures/*` (SVG and PNG); returns the page's path.
+
+    Everything is made before the first file is written, and each file is replaced atomically.
+    """
+    report = build_report(results, manifest)
+    files = {f"tables/{table.name}.csv": table.csv() for table in report.tables}
+    for figure in report.figures:
+        files[f"figures/{figure.name}.svg"] = figure.svg
+        files[f"figures/{figure.name}.png"] = figure.png
+    files["report.html"] = report.html().encode()
+    try:
+        for name, content in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, content)
+    except OSError as problem:
+        raise BundleError(f"cannot write the report to {folder}: {problem}") from problem
+    return folder / "report.html"
+
+
+def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
+    """The report with all figures and tables; nothing is written yet."""
+    errata = tuple(narrative.list_errata(results))
+    with draw.drawing_style():
+        sections = (
+            Section("candidates", "Models", _candidate_blocks(results)),
+            Section("tiers", "Tiers", _table_block(comparisons.tiers_table, results, "tiers")),
             Section(
                 "published",
-                "Beside published figures",
-                (Block(tables=(published_table(results),)),) if results.published else (),
+                "Published results",
+                _table_block(comparisons.published_table, results, "published"),
             ),
             Section(
                 "scoring",
                 "Raw or corrected, filtered or smoothed",
-                (Block(tables=(scoring_table(results),)),) if results.scoring else (),
+                _table_block(comparisons.scoring_table, results, "scoring_variants"),
             ),
-            Section("curves", "Curves", _curves(results)),
+            Section("curves", "Curves", _curve_blocks(results)),
             Section(
                 "slices",
-                "Cold start and scenarios",
-                tuple(Block(tables=(table,)) for table in slice_tables(results)),
+                "New customers and scenarios",
+                tuple(Block(tables=(table,)) for table in comparisons.slice_tables(results)),
             ),
             Section(
                 "orders",
                 "Choosing K",
-                tuple(_selection(results, place) for place in range(len(results.selections))),
+                tuple(_selection_block(results, n) for n in range(len(results.selections))),
             ),
             Section(
                 "regimes",
                 "Regimes",
-                tuple(_regimes(results, place) for place in range(len(results.regimes))),
+                tuple(_regime_block(results, n) for n in range(len(results.regimes))),
             ),
-            Section("neural", "Inside the neural tier", _neural(results)),
-            Section("differences", "Differences", _differences(results)),
-            Section(
-                "errata",
-                "What the errata change",
-                (Block(words=results.errata),) if results.errata else (),
-            ),
-            Section("split", "How the data were split", _split(results)),
-        ]
+            Section("neural", "The neural tier", _neural_blocks(results)),
+            Section("differences", "Differences", _difference_blocks(results)),
+            Section("errata", "What the errata change", (Block(text=errata),) if errata else ()),
+            Section("split", "How the data were split", _split_blocks(results)),
+        )
     return Report(results, manifest, tuple(section for section in sections if section.blocks))
 
 
-def _candidates(results: Results) -> tuple[Block, ...]:
+def _data_facts(results: Results) -> dict[str, str]:
+    if results.data is None:
+        return {}
+    data = results.data
+    return {
+        "Source": data.source,
+        "Schema": data.schema,
+        "Transactions": show.count(data.n_transactions),
+        "Customers": show.count(data.n_customers),
+        "Fraud rate": show.percent(data.fraud_rate),
+        "Days": show.count(data.n_days),
+        "Folds": show.count(results.n_folds),
+        "Seeds": ", ".join(map(str, results.seeds)),
+    }
+
+
+def _table_block(make: Any, results: Results, field: str) -> tuple[Block, ...]:
+    return (Block(tables=(make(results),)),) if getattr(results, field) else ()
+
+
+def _candidate_blocks(results: Results) -> tuple[Block, ...]:
     if not results.candidates:
         return ()
-    tables = Block(tables=(candidates_table(results),), folded=(every_figure_table(results),))
+    metrics = ("average_precision", "ece_mass")
     return (
-        tables,
         Block(
-            figures=_present(overview(results, "average_precision"), overview(results, "ece_mass"))
+            tables=(comparisons.candidates_table(results),),
+            folded=(comparisons.all_metrics_table(results),),
         ),
+        Block(figures=tuple(overview_figure(results, metric) for metric in metrics)),
     )
 
 
-def _curves(results: Results) -> tuple[Block, ...]:
+def _curve_blocks(results: Results) -> tuple[Block, ...]:
     panels = curve_panels(results)
+    curves = tuple(precision_recall_figure(results, panel) for panel in panels)
+    bins = tuple(reliability_figure(results, panel) for panel in panels)
     blocks = (
-        Block(
-            "Precision and recall",
-            _PRECISION_RECALL,
-            figures=_present(*(precision_recall(results, panel) for panel in panels)),
-        ),
-        Block(
-            "Reliability",
-            _RELIABILITY,
-            figures=_present(*(reliability(results, panel) for panel in panels)),
-        ),
+        Block("Precision and recall", _PRECISION_RECALL, figures=curves),
+        Block("Reliability", _RELIABILITY, figures=bins),
     )
     return tuple(block for block in blocks if block.figures)
 
 
-def _selection(results: Results, place: int) -> Block:
-    selection = results.selections[place]
-    kept, best = (
-        "none" if k is None else f"K = {k}"
-        for k in (selection.by_eligibility, selection.by_criterion)
+def _selection_block(results: Results, place: int) -> Block:
+    one = results.selections[place]
+    eligible, best = (
+        "none" if k is None else f"K = {k}" for k in (one.by_eligibility, one.by_criterion)
     )
+    used = f"K = {one.used}" if one.is_used else "no"
     facts = (
-        ("Used", f"K = {selection.used}" if selection.is_used else "no", selection.why_used),
-        ("By eligibility", kept, "one regime worth looking at"),
-        (
-            "By criterion",
-            best,
-            "" if selection.criterion is None else criterion_text(selection.criterion),
-        ),
-        ("Fraud share", percent(selection.base_rate), "of all rows of the part"),
+        ("Used", used, narrative.describe_choice(one.chosen_by)),
+        ("By eligibility", eligible, "the rule that looks for one useful fraud regime"),
+        ("By criterion", best, "" if one.criterion is None else show.title_of(one.criterion)),
+        ("Fraud rate", show.percent(one.base_rate), "of all rows of the part"),
     )
-    tables = [orders_table(results, place)] if selection.orders else []
-    tables += [sensitivity_table(results, place)] if selection.sensitivity else []
-    tables += [stability_table(results, place)] if selection.stability else []
-    figures = _present(criteria_figure(results, place), diagnostics_figure(results, place))
-    return Block(selection_title(selection), facts=facts, figures=figures, tables=tuple(tables))
+    tables = [
+        make(results, place)
+        for make, rows in (
+            (regimes.orders_table, one.orders),
+            (regimes.sensitivity_table, one.sensitivity),
+            (regimes.stability_table, one.stability),
+        )
+        if rows
+    ]
+    figures = regimes.criteria_figure(results, place), regimes.diagnostics_figure(results, place)
+    return Block(regimes.selection_title(one), (), facts, figures, tuple(tables))
 
 
-def _regimes(results: Results, place: int) -> Block:
+def _regime_block(results: Results, place: int) -> Block:
     table = results.regimes[place]
-    figures = _present(fraud_shares_figure(results, place), transitions_figure(results, place))
-    tables = (regimes_table(results, place),)
     return Block(
-        table.candidate,
-        (),
-        tuple(regime_facts(table)),
-        figures,
-        tables,
-        files=(transition_table(results, place),),
-    )
-
-
-def _neural(results: Results) -> tuple[Block, ...]:
-    latents = (block for place in range(len(results.latents)) for block in _latents(results, place))
-    return (*_trainings(results), *latents, *_joint(results))
-
-
-def _trainings(results: Results) -> tuple[Block, ...]:
-    if not results.trainings:
-        return ()
-    figures = _present(*(losses_figure(results, place) for place in range(len(results.trainings))))
-    return (
-        Block(
-            "Training",
-            figures=figures,
-            tables=(trainings_table(results),),
-            files=(losses_table(results),),
+        table.detector,
+        facts=regimes.regime_facts(table),
+        figures=(
+            regimes.fraud_rates_figure(results, place),
+            regimes.transitions_figure(results, place),
         ),
+        tables=(regimes.regimes_table(results, place),),
+        files=(regimes.transitions_table(results, place),),
     )
 
 
-def _latents(results: Results, place: int) -> tuple[Block, ...]:
-    latents = results.latents[place]
-    maps = _present(regime_map(results, place), label_map(results, place))
-    shown = Block(
-        f"Map of the latents, {latents.candidate}",
-        (DISTRUST,),
-        figures=maps,
-        files=(points_table(results, place),),
-    )
-    tables, files = (
-        ((axes_table(results, place),), (bins_table(results, place),)) if latents.axes else ((), ())
-    )
-    facts, figures = manifold_facts(latents), tuple(axis_figures(results, place))
-    tested = Block(
-        f"One manifold or not, {latents.candidate}",
-        latents.verdict,
-        facts,
-        figures,
-        tables,
-        files=files,
-    )
-    return (shown, tested) if maps else (tested,)
+def _neural_blocks(results: Results) -> tuple[Block, ...]:
+    blocks = []
+    if results.encoder_trainings:
+        n_trainings = len(results.encoder_trainings)
+        figures = tuple(training.losses_figure(results, place) for place in range(n_trainings))
+        tables, files = (training.trainings_table(results),), (training.losses_table(results),)
+        blocks.append(Block("Training", figures=figures, tables=tables, files=files))
+    for place in range(len(results.latent_maps)):
+        blocks += _latent_blocks(results, place)
+    joint = results.joint_training
+    if joint is not None:
+        makers = (training.occupancy_figure, training.separation_figure, training.counts_figure)
+        block = Block(
+            "Joint training of encoder and states",
+            training.describe_joint_training(joint),
+            figures=tuple(make(results, joint) for make in makers),
+            tables=(training.joint_table(results, joint),),
+            files=(training.cycles_table(results, joint),),
+        )
+        blocks.append(block)
+    return tuple(blocks)
 
 
-def _joint(results: Results) -> tuple[Block, ...]:
-    joint = results.joint
-    if joint is None:
-        return ()
-    figures = _present(
-        *(draw(results, joint) for draw in (occupancy_figure, separation_figure, counts_figure))
+def _latent_blocks(results: Results, place: int) -> list[Block]:
+    latents = results.latent_maps[place]
+    maps = latent_map.regime_map(results, place), latent_map.label_map(results, place)
+    points = (latent_map.points_table(results, place),)
+    has_axes = bool(latents.axes)
+    test = Block(
+        f"One manifold or not, {latents.detector}",
+        latent_map.describe_manifold(latents),
+        latent_map.manifold_facts(latents),
+        tuple(latent_map.axis_figures(results, place)),
+        (latent_map.axes_table(results, place),) if has_axes else (),
+        files=(latent_map.bins_table(results, place),) if has_axes else (),
     )
-    title = "Encoder and states trained together"
-    return (
-        Block(
-            title,
-            joint.verdict,
-            figures=figures,
-            tables=(joint_table(results, joint),),
-            files=(cycles_table(results, joint),),
-        ),
-    )
+    if not latents.x:
+        return [test]
+    title, caution = f"Map of the latents, {latents.detector}", (latent_map.MAP_CAUTION,)
+    return [Block(title, caution, figures=maps, files=points), test]
 
 
-def _differences(results: Results) -> tuple[Block, ...]:
+def _difference_blocks(results: Results) -> tuple[Block, ...]:
     if not results.comparisons:
         return ()
-    return (Block(figures=tuple(differences(results)), tables=(comparisons_table(results),)),)
+    table = comparisons.comparisons_table(results)
+    return (Block(figures=tuple(difference_figures(results)), tables=(table,)),)
 
 
-def _split(results: Results) -> tuple[Block, ...]:
-    return (
-        Block(
-            words=(results.split,) if results.split else (),
-            tables=(parts_table(results),) if results.parts else (),
-        ),
-    )
-
-
-def _headline(one: Comparison) -> tuple[str, str, str]:
-    """A difference, its metric and its interval, as shown."""
-    return signed(one.difference), metric_of(one.metric).label, signed_interval(one.by_customer)
-
-
-def _present(*figures: Drawn | None) -> tuple[Drawn, ...]:
-    return tuple(figure for figure in figures if figure is not None)
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("turncoat.reporting", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _split_blocks(results: Results) -> tuple[Block, ...]:
+    tables = (regimes.parts_table(results),) if results.parts else ()
+    return (Block(text=(narrative.describe_split(results.protocol),), tables=tables),)

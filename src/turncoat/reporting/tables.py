@@ -1,14 +1,15 @@
-"""A table: its rows are made once and shown twice, rounded on the page and in full in a CSV file."""
+"""Tables: built once, shown rounded on the page and written in full precision to CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from turncoat.evaluation.results import Figure, Interval
-from turncoat.reporting.formatting import DASH, exists, interval, metric_of, number
+from turncoat.evaluation.results import Interval, MetricEstimate
+from turncoat.reporting import formatting as show
 
 Value = str | float | int | bool | None
 
@@ -20,21 +21,30 @@ class Cell:
     text: str
     value: Value
     small: tuple[str, ...] = ()  # lines in small type
-    more: tuple[
-        tuple[str, Value], ...
-    ] = ()  # further columns of the file: ending of the name, value
+    more: tuple[tuple[str, Value], ...] = ()  # further columns of the file: suffix, value
     muted: bool = False
 
 
 @dataclass(frozen=True)
 class Column:
-    """Of one or more cells in the file, all named after it."""
+    """A column of the page; its cells may fill several columns of the file."""
 
     name: str
     heading: str
-    is_number: bool = True
+    formatter: Callable[[Any], str] = show.text
     meaning: str = ""
-    is_interval: bool = False  # the file has only what `more` says, such as its bounds
+    get: Callable[[Any], Any] | None = None  # row to value or cell; by default the attribute `name`
+    is_interval: bool = False  # the file has only what `more` holds, such as the bounds
+
+    @property
+    def is_number(self) -> bool:
+        """Whether cells are aligned as numbers."""
+        return self.formatter is not show.text
+
+    def cell(self, row: Any) -> Cell:
+        """The cell of a row."""
+        value = getattr(row, self.name) if self.get is None else self.get(row)
+        return value if isinstance(value, Cell) else Cell(self.formatter(value), value)
 
 
 @dataclass(frozen=True)
@@ -49,79 +59,93 @@ class RowGroup:
 class Table:
     """The first column names the row."""
 
-    name: str  # of the file, without ending
+    name: str  # of the file, without extension
     caption: str
     columns: tuple[Column, ...]
     groups: tuple[RowGroup, ...]
-    group_name: str | None = None  # of the file's column with the groups' headings
+    group_name: str | None = None  # the file's column with the groups' headings
 
     def csv(self) -> bytes:
-        """The file: every number in full precision, nothing where there is none."""
+        """The file: numbers in full precision, empty where there is none."""
         rows = [(group, row) for group in self.groups for row in group.rows]
-        endings = [
-            list(dict.fromkeys(ending for _, row in rows for ending, _ in row[place].more))
+        suffixes = [
+            list(dict.fromkeys(suffix for _, row in rows for suffix, _ in row[place].more))
             for place in range(len(self.columns))
         ]
-        header = [] if self.group_name is None else [self.group_name]
-        for column, more in zip(self.columns, endings, strict=True):
+        header: list[Value] = [] if self.group_name is None else [self.group_name]
+        for column, more in zip(self.columns, suffixes, strict=True):
             header += [] if column.is_interval else [column.name]
-            header += [f"{column.name}_{ending}" for ending in more]
-        lines: list[list[Value]] = [list(header)]
+            header += [f"{column.name}_{suffix}" for suffix in more]
+        lines = [header]
         for group, row in rows:
             line: list[Value] = [] if self.group_name is None else [group.heading]
-            for column, cell, more in zip(self.columns, row, endings, strict=True):
+            for column, cell, more in zip(self.columns, row, suffixes, strict=True):
                 values = dict(cell.more)
                 line += [] if column.is_interval else [cell.value]
-                line += [values.get(ending) for ending in more]
+                line += [values.get(suffix) for suffix in more]
             lines.append(line)
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(lines)
         return text.getvalue().encode()
 
 
-def one_group(rows: Sequence[tuple[Cell, ...]]) -> tuple[RowGroup, ...]:
-    """Rows without headings between them."""
-    return (RowGroup("", tuple(rows)),)
+def build_table(
+    name: str,
+    caption: str,
+    columns: Iterable[Column],
+    rows: Iterable[Any] | Mapping[str, Iterable[Any]],
+    group_name: str | None = None,
+) -> Table:
+    """A table of rows, or of groups of rows by heading; columns turn rows into cells."""
+    columns = tuple(columns)
+    groups = rows.items() if isinstance(rows, Mapping) else [("", rows)]
+    made = tuple(
+        RowGroup(heading, tuple(tuple(c.cell(row) for c in columns) for row in members))
+        for heading, members in groups
+    )
+    return Table(name, caption, columns, made, group_name)
 
 
-def words(text: str, *small: str) -> Cell:
-    """An entry of words."""
-    return Cell(text or DASH, text, tuple(line for line in small if line))
+def build_file_table(
+    name: str,
+    caption: str,
+    names: Sequence[str],
+    groups: Mapping[str, Iterable[Sequence[Value]]],
+    group_name: str | None = None,
+) -> Table:
+    """A table that is only written to disk: column names, and rows of values by group."""
+
+    def column(place: int) -> Column:
+        return Column(names[place], names[place], get=lambda row: Cell("", row[place]))
+
+    return build_table(name, caption, map(column, range(len(names))), groups, group_name)
 
 
-def figure_cell(metric: str, figure: Figure | None, is_probability: bool = True) -> Cell:
-    """A metric with its by-customer interval and its spread over seeds in small type."""
-    shown = metric_of(metric)
-    if figure is None:
-        return Cell(DASH, None)
-    small = [interval(figure.by_customer, shown.decimals)]
-    if exists(figure.over_seeds):
-        small.append(f"± {number(figure.over_seeds, shown.decimals)}")
-    folds: list[tuple[str, Value]] = [
-        (f"fold_{place}", value) for place, value in enumerate(figure.by_fold, start=1)
-    ]
+def estimate_cell(metric: str, estimate: MetricEstimate | None, is_probability: bool) -> Cell:
+    """A metric with its customer interval and its spread over seeds in small type."""
+    if estimate is None:
+        return Cell(show.DASH, None)
+    shown = show.metric_text(metric)
+    small = [show.interval(estimate.customer_interval, shown.decimals)]
+    if show.exists(estimate.seed_std):
+        small.append(f"± {show.number(estimate.seed_std, shown.decimals)}")
     more = (
-        *bounds("by_customer", figure.by_customer),
-        *bounds("by_transaction", figure.by_transaction),
-        ("over_seeds", figure.over_seeds),
-        *folds,
+        *bounds(estimate.customer_interval, "customer_"),
+        *bounds(estimate.transaction_interval, "transaction_"),
+        ("seed_std", estimate.seed_std),
+        *((f"fold_{place}", value) for place, value in enumerate(estimate.by_fold, start=1)),
     )
-    text = number(figure.value, shown.decimals)
-    return Cell(
-        text,
-        figure.value,
-        tuple(line for line in small if line),
-        more,
-        muted=shown.is_calibration and not is_probability,
-    )
+    text = show.number(estimate.value, shown.decimals)
+    muted = shown.is_calibration and not is_probability
+    return Cell(text, estimate.value, tuple(line for line in small if line), more, muted)
 
 
-def interval_cell(text: str, pair: Interval | None, muted: bool = False) -> Cell:
+def interval_cell(text: str, interval: Interval | None, muted: bool = False) -> Cell:
     """An interval."""
-    lower, upper = (None, None) if pair is None else pair
-    return Cell(text or DASH, None, more=(("lower", lower), ("upper", upper)), muted=muted)
+    return Cell(text or show.DASH, None, more=bounds(interval), muted=muted)
 
 
-def bounds(name: str, pair: Interval | None) -> tuple[tuple[str, Value], ...]:
+def bounds(interval: Interval | None, prefix: str = "") -> tuple[tuple[str, Value], ...]:
     """An interval as two further columns of the file."""
-    return tuple((f"{name}_{ending}", value) for ending, value in interval_cell("", pair).more)
+    lower, upper = (None, None) if interval is None else interval
+    return (f"{prefix}lower", lower), (f"{prefix}upper", upper)

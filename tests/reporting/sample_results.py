@@ -1,4 +1,4 @@
-"""Results made by hand: a rich study, and the least that a study can find."""
+"""Sample results: a rich study, a minimal one, and one with hostile names."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from turncoat.evaluation.paper.joint_training import JointCycle, JointRun, JointTraining
+from turncoat.evaluation.paper.latent_map import LatentMap
+from turncoat.evaluation.paper.manifold import HOLDS, PARTLY, LatentAxis, ManifoldTest
+from turncoat.evaluation.protocols import SplitProtocol
 from turncoat.evaluation.results import (
-    Axis,
     CandidateResult,
     Comparison,
     Curves,
-    Figure,
+    DataSummary,
+    EncoderTraining,
     Interval,
-    JointAblation,
-    JointCycle,
-    JointRun,
-    LatentMap,
+    MetricEstimate,
     OrderRow,
-    PartRow,
-    Published,
+    OrderSelection,
+    PublishedResult,
     RegimeRow,
     RegimeTable,
+    RegimeTrait,
     Results,
-    Selection,
     SliceRow,
     SliceTable,
+    SplitPart,
+    StudyWarning,
     TierRow,
-    Training,
 )
 
 _BASE = 0.0083712
@@ -68,34 +70,20 @@ MANIFEST: dict[str, Any] = {
 def rich() -> Results:
     """Two tiers, anchored ones, baselines, a hybrid, a ranker, two folds, two seeds."""
     return Results(
-        title="Matched comparison on the Handbook's transactions",
-        protocol="matched",
+        protocol=SplitProtocol(),
         preset="handbook",
-        summary=(
-            "Every candidate was fitted on the same rows, with the same features, and judged on the same later rows.",
-            "XGBoost ranks best alone. A ranker inside the regimes keeps its ranking and gives probabilities that are right.",
-            "Corrected scores of the hidden Markov models are calibrated; raw beliefs are not, whichever tier they come from.",
-        ),
-        data={
-            "rows": "1,754,155",
-            "customers": "4,990",
-            "fraud share": "0.84 %",
-            "first": "2018-04-01",
-            "last": "2018-09-30",
-            "source": "simulated (handbook)",
-            "schema": "handbook",
-        },
-        split="By time, within each fold: 60 days to fit, then 14 to choose, 14 to calibrate, and 14 to test. Fold 2 begins 28 days later.",
+        data=DataSummary("simulated (handbook)", "handbook", 1_754_155, 4_990, 0.00837, 182),
         parts=(
-            PartRow("fit", 1_150_233, 9_870, 9_412),
-            PartRow("selection", 267_904, 9_801, 2_310),
-            PartRow("calibration", 268_116, 9_799, 2_287),
-            PartRow("test", 268_540, 9_803, 2_248),
+            SplitPart("fit", 1_150_233, 9_870, 9_412),
+            SplitPart("selection", 267_904, 9_801, 2_310),
+            SplitPart("calibration", 268_116, 9_799, 2_287),
+            SplitPart("test", 268_540, 9_803, 2_248),
         ),
         n_folds=2,
         seeds=(1, 2),
+        hmm_features=("amount_to_mean", "pace"),
         candidates=_candidates(),
-        scoring=tuple(
+        scoring_variants=tuple(
             f"{tier}, {score}"
             for tier in ("Baum-Welch", "variational")
             for score in ("raw, smoothed", "corrected, smoothed", "corrected, filtered")
@@ -109,6 +97,7 @@ def rich() -> Results:
                 "variational",
                 "variational, corrected, filtered",
                 6,
+                "eligibility",
                 None,
                 0.0317,
                 0.1723,
@@ -117,35 +106,46 @@ def rich() -> Results:
                 *_tier_intervals(),
             ),
             TierRow(
-                "neural", "nobody", 9, 64, 0.0381, None, None, None, (0.03, 0.05), None, None, None
+                "neural",
+                "nobody",
+                9,
+                "given",
+                64,
+                0.0381,
+                None,
+                None,
+                None,
+                (0.03, 0.05),
+                None,
+                None,
+                None,
             ),
         ),
         published=(
-            Published(
+            PublishedResult(
                 "Neural VBEM, corrected, filtered",
                 "the paper, Table 2",
                 {"average_precision": 0.199, "ks": 0.581, "ece_width": 0.0},
             ),
-            Published(
+            PublishedResult(
                 "Baum-Welch, corrected, filtered",
                 "the paper, Table 2",
                 {"average_precision": 0.142, "ks": 0.45, "ece_width": 0.0001},
             ),
-            Published(
+            PublishedResult(
                 "XGBoost", "Fraud Detection Handbook", {"average_precision": 0.639, "auroc": 0.871}
             ),
         ),
-        errata=(
-            "E7, E8: with fraud shares from the fit part the mean corrected score is the fraud share by construction; held out it is not.",
-            "E9: at temperature 1 smoothed and filtered scores agree to four decimals; at the one chosen they differ by 0.021 in AP.",
-        ),
         warnings=(
-            "Baum-Welch, fold 2: 1 of 3 restarts reached the iteration cap without converging.",
-            "Scenario 2 has 41 frauds in the test part; its figures rest on few customers.",
+            StudyWarning("few_frauds", "calibration", {"n_frauds": 41.0}),
+            StudyWarning("miscalibrated", "XGBoost", {"ece": 0.0123, "fraud_rate": 0.0084}),
+            StudyWarning("saturated", "Baum-Welch", {"saturation": 0.97}),
+            StudyWarning("miscalibrated", "LSTM", {"ece": 0.0456, "fraud_rate": 0.0084}),
+            StudyWarning("unstable_order", "variational", {"n_states": 4.0, "share": 0.4}),
         ),
-        trainings=(_training("neural", 24), _training("neural, weighted", 31, 119.4567)),
-        latents=(_latents("neural", 200),),
-        joint=_joint(),
+        encoder_trainings=(_training("neural", 24), _training("neural, weighted", 31, 119.4567)),
+        latent_maps=(_latents("neural", 200),),
+        joint_training=_joint(),
     )
 
 
@@ -155,7 +155,7 @@ def _tier_intervals() -> tuple[Interval, Interval, Interval, Interval]:
 
 def minimal() -> Results:
     """One candidate, no fraud in the test rows, nothing else."""
-    figure = Figure(None, (None,), None, None, None)
+    figure = MetricEstimate(None, (None,), None, None, None)
     curves = Curves((), (), (), (), ())
     only = CandidateResult(
         "forest",
@@ -169,23 +169,20 @@ def minimal() -> Results:
         curves,
     )
     return Results(
-        title="Least",
-        protocol="paper",
+        protocol=SplitProtocol("paper"),
         preset="paper",
-        summary=(),
-        data={},
-        split="",
+        data=None,
         parts=(),
         n_folds=1,
         seeds=(1,),
+        hmm_features=None,
         candidates=(only,),
-        scoring=(),
+        scoring_variants=(),
         comparisons=(),
         slices=(),
         selections=(),
         regimes=(),
         published=(),
-        errata=(),
         warnings=(),
     )
 
@@ -195,46 +192,52 @@ def hostile(name: str) -> Results:
     base = rich()
     candidate = _candidate(name, "baseline", None, None, None, "probability", 0.5, note=name)
     return Results(
-        title=name,
-        protocol=name,
+        protocol=SplitProtocol(),
         preset=name,
-        summary=(name,),
-        data={name: name},
-        split=name,
-        parts=(PartRow(name, 1, 1, 1),),
+        data=DataSummary(name, name, 1, 1, 0.0, 1),
+        parts=(SplitPart(name, 1, 1, 1),),
         n_folds=2,
         seeds=(1,),
+        hmm_features=(name,),
         candidates=(candidate,),
-        scoring=(name,),
+        scoring_variants=(name,),
         comparisons=(Comparison(name, name, name, 0.1, (0.0, 0.2), (0.0, 0.2), None, name),),
         slices=(SliceTable(name, name, (SliceRow(name, 1, 0, {name: None}),)),),
         selections=(
-            Selection(
+            OrderSelection(
                 **{
                     **_fields(base.selections[0]),
                     "tier": name,
                     "features": name,
-                    "measured": name,
-                    "why_used": name,
+                    "measured_on": name,
+                    "chosen_by": name,
                 }
             ),
         ),
-        regimes=(RegimeTable(**{**_fields(base.regimes[0]), "candidate": name, "measured": name}),),
-        published=(Published(name, name, {name: 0.1}),),
-        errata=(name,),
-        warnings=(name,),
-        trainings=(replace(base.trainings[0], candidate=name),),
-        latents=tuple(
+        regimes=(
+            replace(
+                base.regimes[0],
+                detector=name,
+                measured_on=name,
+                rows=tuple(
+                    replace(row, traits=(RegimeTrait(name, 1.0), RegimeTrait(name, 0.5, name)))
+                    for row in base.regimes[0].rows
+                ),
+            ),
+        ),
+        published=(PublishedResult(name, name, {name: 0.1}),),
+        warnings=(StudyWarning(name, name, {}), StudyWarning("saturated", name, {"saturation": 1})),
+        encoder_trainings=(replace(base.encoder_trainings[0], detector=name),),
+        latent_maps=tuple(
             replace(
                 one,
-                candidate=name,
-                measured=name,
-                verdict=(name,),
+                detector=name,
+                projection=name,
                 axes=tuple(replace(axis, name=name) for axis in one.axes),
             )
-            for one in base.latents
+            for one in base.latent_maps
         ),
-        joint=JointAblation(4, 8, name, (JointRun(name, _joint().runs[0].cycles),), (name,)),
+        joint_training=replace(_joint(), runs=(JointRun(name, _joint().runs[0].cycles),)),
     )
 
 
@@ -338,8 +341,8 @@ def _candidate(
         "card_precision_100": 0.12 + 0.21 * skill,
         "recall_at_1%": 0.1 + 0.8 * skill,
     }
-    figures = {
-        metric: _figure(values[metric], _SPREADS.get(metric, values[metric] / 9))
+    metrics = {
+        metric: _estimate(values[metric], _SPREADS.get(metric, values[metric] / 9))
         for metric in _METRICS
     }
     return CandidateResult(
@@ -350,18 +353,18 @@ def _candidate(
         mode,
         kind,
         is_probability,
-        figures,
+        metrics,
         _curves(skill, gap),
         note,
     )
 
 
-def _figure(value: float, spread: float) -> Figure:
+def _estimate(value: float, spread: float) -> MetricEstimate:
     customers, transactions = (
         (value - spread, value + spread * 1.07),
         (value - spread * 0.43, value + spread * 0.45),
     )
-    return Figure(
+    return MetricEstimate(
         value, (value - spread / 3, value + spread / 3), spread / 7, transactions, customers
     )
 
@@ -388,7 +391,7 @@ def _comparisons() -> tuple[Comparison, ...]:
         value: float,
         spread: float,
         p: float | None = None,
-        headline: str = "",
+        topic: str = "",
     ) -> Comparison:
         wide: Interval = (value - spread, value + spread)
         return Comparison(
@@ -399,29 +402,13 @@ def _comparisons() -> tuple[Comparison, ...]:
             (value - spread * 0.6, value + spread * 0.6),
             wide,
             p,
-            headline,
+            topic,
         )
 
     ranker, hybrid = "XGBoost inside the variational regimes", "XGBoost on beliefs and features"
     return (
-        of(
-            ranker,
-            "XGBoost",
-            "average_precision",
-            0.00371,
-            0.0042,
-            None,
-            "Inside the regimes XGBoost ranks as well as alone; the interval includes 0.",
-        ),
-        of(
-            hybrid,
-            "XGBoost",
-            "average_precision",
-            0.0053,
-            0.0039,
-            None,
-            "Beliefs as features help XGBoost a little.",
-        ),
+        of(ranker, "XGBoost", "average_precision", 0.00371, 0.0042, None, "ranker"),
+        of(hybrid, "XGBoost", "average_precision", 0.0053, 0.0039, None, "hybrid"),
         of(
             "variational, corrected, filtered",
             "variational, raw, smoothed",
@@ -429,7 +416,7 @@ def _comparisons() -> tuple[Comparison, ...]:
             -0.15421,
             0.0117,
             1.2e-88,
-            "The correction makes a belief a probability: the calibration error falls by a factor of more than fifty.",
+            "smoothing",
         ),
         of(
             "variational, corrected, filtered",
@@ -491,7 +478,7 @@ def _slices() -> tuple[SliceTable, ...]:
     return tuple(tables)
 
 
-def _selection(tier: str, criterion: str) -> Selection:
+def _selection(tier: str, criterion: str) -> OrderSelection:
     sign = -1 if criterion == "bic" else 1
     orders = []
     found = (
@@ -531,10 +518,10 @@ def _selection(tier: str, criterion: str) -> Selection:
         {"n_states": 6.0, "by_eligibility": 0.0, "by_criterion": 0.95},
         {"n_states": None, "by_eligibility": 0.05, "by_criterion": 0.0},
     ]
-    why = "what the eligibility rule says; the criterion is shown beside it"
+    chosen_by = "eligibility"
     part = "selection part (held out), filtered"
-    answers = (criterion, 6, 4, 4, why, tuple(sensitivity), tuple(stability))
-    return Selection(tier, "engineered", part, _BASE, tuple(orders), *answers)
+    answers = (criterion, 6, 4, 4, chosen_by, tuple(sensitivity), tuple(stability))
+    return OrderSelection(tier, "engineered", part, _BASE, tuple(orders), *answers)
 
 
 def _regimes(name: str) -> RegimeTable:
@@ -547,7 +534,7 @@ def _regimes(name: str) -> RegimeTable:
             0.00053,
             0.049,
             0.931,
-            ("amount to mean: about the average (-0.1 spreads)", "pace: slow (-0.7 spreads)"),
+            (RegimeTrait("amount to mean", -0.1), RegimeTrait("pace", -0.7)),
         ),
         RegimeRow(
             1,
@@ -557,7 +544,7 @@ def _regimes(name: str) -> RegimeTable:
             0.0028,
             0.287,
             0.874,
-            ("pace: fast (+0.9 spreads)", "hour habit: as usual (+0.2 spreads)"),
+            (RegimeTrait("pace", 0.9), RegimeTrait("hour habit", 0.2)),
         ),
         RegimeRow(
             2,
@@ -567,7 +554,7 @@ def _regimes(name: str) -> RegimeTable:
             0.0127,
             1.35,
             0.702,
-            ("terminal risk, 7 days: above the average (+1.2 spreads)",),
+            (RegimeTrait("terminal risk, 7 days", 1.2),),
         ),
         RegimeRow(
             3,
@@ -578,9 +565,9 @@ def _regimes(name: str) -> RegimeTable:
             29.28,
             0.5512,
             (
-                "amount to mean: far above the average (+2.1 spreads)",
-                "terminal risk, 28 days: far above (+3.4 spreads)",
-                "gap: short (-1.3 spreads)",
+                RegimeTrait("amount to mean", 2.1),
+                RegimeTrait("terminal risk, 28 days", 3.4),
+                RegimeTrait("gap", -1.3),
             ),
         ),
     )
@@ -604,7 +591,7 @@ def _regimes(name: str) -> RegimeTable:
     )
 
 
-def _training(name: str, epochs: int, weight: float = 1.0) -> Training:
+def _training(name: str, epochs: int, weight: float = 1.0) -> EncoderTraining:
     train = tuple(
         0.0412 + 0.21 * math.exp(-epoch / 4) + 0.0004 * math.sin(3 * epoch)
         for epoch in range(epochs)
@@ -612,7 +599,7 @@ def _training(name: str, epochs: int, weight: float = 1.0) -> Training:
     held_out = tuple(
         0.0467 + 0.18 * math.exp(-epoch / 3) + 0.00002 * epoch**2 for epoch in range(epochs)
     )
-    return Training(
+    return EncoderTraining(
         name,
         8,
         train,
@@ -641,17 +628,17 @@ def _latents(name: str, rows: int) -> LatentMap:
     bumpy = tuple(share * (1.4 if at % 2 else 0.6) for at, share in enumerate(ramp))
     mixed = tuple((0.5 - at / 60, 0.3, 0.1 + at / 80, 0.1 + at / 240) for at in range(20))
     return LatentMap(
-        candidate=name,
-        measured=f"test part, first fold and seed, filtered; {rows} of 268,540 rows",
+        detector=name,
+        n_test_rows=268_540,
         x=x,
         y=y,
         regimes=regimes,
         labels=labels,
         fraud_regime=3,
-        first_component=0.4127,
-        largest_piece=0.9871,
+        first_component_share=0.4127,
+        largest_piece_share=0.9871,
         axes=(
-            Axis(
+            LatentAxis(
                 "first principal component",
                 ramp,
                 _segments(),
@@ -663,7 +650,7 @@ def _latents(name: str, rows: int) -> LatentMap:
                 0.0871,
                 0.9765,
             ),
-            Axis(
+            LatentAxis(
                 "first diffusion component",
                 bumpy,
                 mixed,
@@ -675,9 +662,8 @@ def _latents(name: str, rows: int) -> LatentMap:
                 0.0,
             ),
         ),
-        verdict=(
-            "The latents are one piece: 98.7 % of the rows hang together.",
-            "Regimes are segments along the first principal component (81 % of the variance of places is between them).",
+        manifold=ManifoldTest(
+            0, rows, 9, 0.9123, HOLDS, PARTLY, 0.0345, HOLDS, 0.4567, 0.7777, PARTLY, 0.1357
         ),
     )
 
@@ -690,23 +676,13 @@ def _segments() -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(weight / sum(row) for weight in row) for row in weights)
 
 
-def _joint() -> JointAblation:
+def _joint() -> JointTraining:
     scratch, trained = (
         tuple(_cycle(cycle, keeps * math.exp(-cycle / pace), keeps) for cycle in range(16))
         for keeps, pace in ((0.61, 2.5), (0.93, 6.0))
     )
-    runs = (JointRun("from scratch", scratch), JointRun("from the trained encoder", trained))
-    verdict = (
-        "Trained together from scratch one state ends with 99.7 % of the rows.",
-        "From the trained encoder it takes longer.",
-    )
-    return JointAblation(
-        4,
-        8,
-        "fit part, smoothed; 20,000 of 1,150,233 rows, those of customers drawn at random",
-        runs,
-        verdict,
-    )
+    runs = (JointRun("from scratch", scratch, 12), JointRun("from the trained encoder", trained))
+    return JointTraining(4, 8, 20_000, 1_150_233, _BASE, 1.0486, runs)
 
 
 def _cycle(cycle: int, alive: float, skill: float) -> JointCycle:

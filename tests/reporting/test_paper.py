@@ -11,30 +11,33 @@ from typing import Any
 import pytest
 from matplotlib.patches import StepPatch
 
-from tests.reporting import cases
-from tests.reporting.reading import Page, read_page
-from turncoat.evaluation.results import JointCycle, JointRun, Results
+from tests.reporting import sample_results as samples
+from tests.reporting.html_reader import Page, read_page
+from turncoat.evaluation.paper.joint_training import JointCycle, JointRun
+from turncoat.evaluation.protocols import SplitProtocol
+from turncoat.evaluation.results import Results
 from turncoat.reporting import formatting as show
-from turncoat.reporting.drawing import FAINT, SERIES, Drawn
-from turncoat.reporting.latents import FRAUD, regime_looks
-from turncoat.reporting.page import Report, make_report
+from turncoat.reporting.drawing import FAINT, SERIES, ReportFigure
+from turncoat.reporting.page import Report, build_report
+from turncoat.reporting.paper.latent_map import FRAUD, describe_manifold, regime_style
+from turncoat.reporting.paper.training import describe_joint_training
 
 
 @cache
 def results() -> Results:
-    rich = cases.rich()
+    rich = samples.rich()
     return replace(
-        cases.minimal(),
-        protocol="matched",
-        trainings=rich.trainings,
-        latents=rich.latents,
-        joint=rich.joint,
+        samples.minimal(),
+        protocol=SplitProtocol(),
+        encoder_trainings=rich.encoder_trainings,
+        latent_maps=rich.latent_maps,
+        joint_training=rich.joint_training,
     )
 
 
 @cache
 def report() -> Report:
-    return make_report(results(), {})
+    return build_report(results(), {})
 
 
 @cache
@@ -42,7 +45,7 @@ def page() -> Page:
     return read_page(report().html())
 
 
-def drawn(name: str, of: Report | None = None) -> Drawn:
+def drawn(name: str, of: Report | None = None) -> ReportFigure:
     return next(figure for figure in (of or report()).figures if figure.name == name)
 
 
@@ -55,11 +58,11 @@ def cells(table: str) -> list[list[str]]:
     return [[value for value, _ in row] for row in page().tables[table]]
 
 
-def said(figure: Drawn) -> list[str]:
+def said(figure: ReportFigure) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", figure.svg.decode())
 
 
-def dots(figure: Drawn) -> list[tuple[str, int]]:
+def dots(figure: ReportFigure) -> list[tuple[str, int]]:
     """Colour and number of dots of each layer, the lowest first."""
     layers = re.findall(
         r'<path d="([^"]*)"[^>]*fill: none;[^>]*? stroke: (#\w+);[^>]*stroke-linecap: round',
@@ -69,24 +72,26 @@ def dots(figure: Drawn) -> list[tuple[str, int]]:
 
 
 def with_changes(**changes: Any) -> Report:
-    return make_report(replace(cases.minimal(), **changes), {})
+    return build_report(replace(samples.minimal(), **changes), {})
 
 
 def test_the_section_is_there_only_if_it_has_something() -> None:
     assert [section.anchor for section in report().sections if section.anchor == "neural"] == [
         "neural"
     ]
-    assert "Inside the neural tier" in page().words
-    assert "neural" not in [section.anchor for section in make_report(cases.minimal(), {}).sections]
-    for part in ("trainings", "latents", "joint"):
+    assert "The neural tier" in page().words
+    assert "neural" not in [
+        section.anchor for section in build_report(samples.minimal(), {}).sections
+    ]
+    for part in ("encoder_trainings", "latent_maps", "joint_training"):
         alone = with_changes(**{part: getattr(results(), part)})
         assert [section.title for section in alone.sections if section.anchor == "neural"] == [
-            "Inside the neural tier"
+            "The neural tier"
         ]
 
 
 def test_losses_are_drawn_with_the_kept_epoch() -> None:
-    for place, training in enumerate(results().trainings, start=1):
+    for place, training in enumerate(results().encoder_trainings, start=1):
         figure = drawn(f"losses-{place}")
         kept, train, held_out = figure.figure.axes[0].lines
         assert set(kept.get_xdata()) == {training.best_epoch}
@@ -110,12 +115,12 @@ def test_losses_are_drawn_with_the_kept_epoch() -> None:
 
 def test_losses_of_a_wide_range_have_a_logarithmic_axis() -> None:
     wide = replace(
-        results().trainings[0],
+        results().encoder_trainings[0],
         train_losses=(9.0, 1.0, 0.1),
         validation_losses=(8.0, 2.0, 0.3),
         best_epoch=3,
     )
-    figure = drawn("losses-1", with_changes(trainings=(wide,)))
+    figure = drawn("losses-1", with_changes(encoder_trainings=(wide,)))
     assert figure.figure.axes[0].get_yscale() == "log"
     assert "Logarithmic axis" in figure.caption
 
@@ -123,7 +128,7 @@ def test_losses_of_a_wide_range_have_a_logarithmic_axis() -> None:
 def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
     expected = [
         [
-            one.candidate,
+            one.detector,
             str(one.latent_dim),
             str(len(one.train_losses)),
             str(one.best_epoch),
@@ -131,15 +136,15 @@ def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
             "yes" if one.stopped_early else "no",
             show.number(one.class_weight, 2),
         ]
-        for one in results().trainings
+        for one in results().encoder_trainings
     ]
     assert cells("trainings") == expected
     assert [float(row["validation_loss"]) for row in file_of("trainings")] == [
-        min(one.validation_losses) for one in results().trainings
+        min(one.validation_losses) for one in results().encoder_trainings
     ]
     written = [
         (
-            row["candidate"],
+            row["detector"],
             int(row["epoch"]),
             float(row["train_loss"]),
             float(row["validation_loss"]),
@@ -147,8 +152,8 @@ def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
         for row in file_of("losses")
     ]
     assert written == [
-        (one.candidate, epoch, *losses)
-        for one in results().trainings
+        (one.detector, epoch, *losses)
+        for one in results().encoder_trainings
         for epoch, losses in enumerate(
             zip(one.train_losses, one.validation_losses, strict=True), start=1
         )
@@ -157,10 +162,10 @@ def test_trainings_are_told_in_a_table_and_in_full_in_a_file() -> None:
 
 def test_a_training_of_one_epoch_or_none() -> None:
     one = replace(
-        results().trainings[0], train_losses=(0.5,), validation_losses=(0.25,), best_epoch=1
+        results().encoder_trainings[0], train_losses=(0.5,), validation_losses=(0.25,), best_epoch=1
     )
     read = with_changes(
-        trainings=(one, replace(one, train_losses=(), validation_losses=(), best_epoch=0))
+        encoder_trainings=(one, replace(one, train_losses=(), validation_losses=(), best_epoch=0))
     )
     assert [figure.name for figure in read.figures if figure.name.startswith("losses")] == [
         "losses-1"
@@ -174,10 +179,10 @@ def test_a_training_of_one_epoch_or_none() -> None:
 
 
 def test_the_map_shows_every_row_by_regime_with_the_fraud_regime_on_top() -> None:
-    latents = results().latents[0]
+    latents = results().latent_maps[0]
     layers = dots(drawn("latents-1-regimes"))
     count = {
-        str(regime_looks(regime, 3)["color"]): latents.regimes.count(regime) for regime in range(4)
+        str(regime_style(regime, 3)["color"]): latents.regimes.count(regime) for regime in range(4)
     }
     assert dict(layers) == count
     assert layers[-1][0] == FRAUD
@@ -191,16 +196,16 @@ def test_the_map_shows_every_row_by_regime_with_the_fraud_regime_on_top() -> Non
 
 
 def test_the_map_shows_frauds_on_top_of_the_rest() -> None:
-    labels = results().latents[0].labels
+    labels = results().latent_maps[0].labels
     frauds = sum(labels)
     layers = dots(drawn("latents-1-labels"))
     assert layers == [(FAINT, len(labels) - frauds), ("#ffffff", frauds), (FRAUD, frauds)]
-    assert f"{frauds} of {len(labels)} rows are frauds" in said(drawn("latents-1-labels"))
+    assert f"{frauds} of {len(labels)} rows are fraud" in said(drawn("latents-1-labels"))
 
 
 def test_dots_keep_their_places_and_one_scale() -> None:
     latents = replace(
-        results().latents[0],
+        results().latent_maps[0],
         x=(0.0, 4.0, 4.0),
         y=(0.0, 0.0, 1.0),
         regimes=(0, 0, 0),
@@ -208,7 +213,7 @@ def test_dots_keep_their_places_and_one_scale() -> None:
     )
     paths = re.findall(
         r'<path d="(M[^"]*)"[^>]*stroke-linecap: round',
-        drawn("latents-1-labels", with_changes(latents=(latents,))).svg.decode(),
+        drawn("latents-1-labels", with_changes(latent_maps=(latents,))).svg.decode(),
     )
     (left, low), (right, same), (also, up) = (
         map(float, pair) for pair in re.findall(r"M (\S+) (\S+)", paths[0])
@@ -220,7 +225,7 @@ def test_dots_keep_their_places_and_one_scale() -> None:
 
 
 def test_points_are_in_a_file() -> None:
-    latents = results().latents[0]
+    latents = results().latent_maps[0]
     written = [
         (float(row["x"]), float(row["y"]), int(row["regime"]), int(row["label"]))
         for row in file_of("latents_1")
@@ -229,11 +234,11 @@ def test_points_are_in_a_file() -> None:
 
 
 def test_a_map_without_fraud_with_one_place_or_without_rows() -> None:
-    latents = results().latents[0]
+    latents = results().latent_maps[0]
     no_fraud = replace(latents, labels=(0,) * len(latents.x), regimes=(1,) * len(latents.x))
     one_place = replace(latents, x=(1.0, 1.0), y=(2.0, 2.0), regimes=(0, 3), labels=(0, 1))
-    empty = replace(latents, x=(), y=(), regimes=(), labels=(), axes=())
-    read = with_changes(latents=(no_fraud, one_place, empty))
+    empty = replace(latents, x=(), y=(), regimes=(), labels=(), axes=(), manifold=None)
+    read = with_changes(latent_maps=(no_fraud, one_place, empty))
     assert "No fraud in 200 rows" in said(drawn("latents-1-labels", read))
     assert [number for _, number in dots(drawn("latents-1-labels", read)) if number] == [200]
     assert said(drawn("latents-1-regimes", read)).count("1") == 2
@@ -246,13 +251,13 @@ def test_a_map_without_fraud_with_one_place_or_without_rows() -> None:
 
 
 def test_many_regimes_look_different() -> None:
-    looks = [tuple(regime_looks(regime, 5).values()) for regime in range(19)]
+    looks = [tuple(regime_style(regime, 5).values()) for regime in range(19)]
     assert len(set(looks)) == 19
     assert [regime for regime in range(19) if looks[regime][0] == FRAUD] == [5]
 
 
 def test_a_large_map_is_light_and_loads_nothing() -> None:
-    latents, n = results().latents[0], 5000
+    latents, n = results().latent_maps[0], 5000
     x, y = (
         tuple(step * row % 1.0 for row in range(n)) for step in (0.7548776662, 0.5698402910)
     )  # evenly spread
@@ -263,8 +268,9 @@ def test_a_large_map_is_light_and_loads_nothing() -> None:
         regimes=tuple(row % 15 for row in range(n)),
         labels=tuple(int(row % 100 == 0) for row in range(n)),
         axes=(),
+        manifold=None,
     )
-    read = with_changes(latents=(large,))
+    read = with_changes(latent_maps=(large,))
     assert sum(number for _, number in dots(drawn("latents-1-regimes", read))) > 0.95 * n
     assert (
         sum(len(figure.inline) for figure in read.figures if figure.name.startswith("latents"))
@@ -276,15 +282,15 @@ def test_a_large_map_is_light_and_loads_nothing() -> None:
 
 
 def test_axes_show_fraud_above_and_regimes_below() -> None:
-    latents = results().latents[0]
+    latents = results().latent_maps[0]
     for place, axis in enumerate(latents.axes, start=1):
         figure = drawn(f"axis-1-{place}")
         above, below = figure.figure.axes
-        assert all(tuple(patch.get_data().values) == axis.fraud_share for patch in _steps(above))
+        assert all(tuple(patch.get_data().values) == axis.fraud_rate for patch in _steps(above))
         filled = [patch for patch in _steps(below) if patch.get_fill()]
-        assert len(filled) == len(axis.order)
-        lower = [0.0] * len(axis.fraud_share)
-        for regime, patch in zip(axis.order, filled, strict=True):
+        assert len(filled) == len(axis.regime_order)
+        lower = [0.0] * len(axis.fraud_rate)
+        for regime, patch in zip(axis.regime_order, filled, strict=True):
             values, _, baseline = patch.get_data()
             assert list(baseline) == lower
             lower = list(values)
@@ -292,11 +298,11 @@ def test_axes_show_fraud_above_and_regimes_below() -> None:
                 [shares[regime] for shares in axis.regime_shares]
             )
         assert [text.get_text() for text in figure.figure.texts] == [
-            "k* = 3" if k == 3 else str(k) for k in axis.order
+            "k* = 3" if k == 3 else str(k) for k in axis.regime_order
         ]
         assert axis.name in figure.caption
         assert "no UMAP" in figure.caption
-        assert f"{show.percent(axis.fraud_share[-1])} in the last" in figure.alt
+        assert f"{show.percent(axis.fraud_rate[-1])} in the last" in figure.alt
 
 
 def _steps(axes: Any) -> Iterator[StepPatch]:
@@ -304,30 +310,36 @@ def _steps(axes: Any) -> Iterator[StepPatch]:
 
 
 def test_the_manifold_test_is_told_in_figures_and_words() -> None:
-    latents = results().latents[0]
+    latents = results().latent_maps[0]
     expected = [
         [
-            show.plain(axis.name),
+            show.capitalise(axis.name),
             *(
                 show.percent(value)
-                for value in (axis.segmented, axis.monotone, axis.gradual, axis.adjacent)
+                for value in (
+                    axis.segmentation,
+                    axis.monotonicity,
+                    axis.gradualness,
+                    axis.adjacency,
+                )
             ),
-            show.number(axis.valley, 2),
-            show.number(axis.head, 2),
-            ", ".join("3 (k*)" if regime == 3 else str(regime) for regime in axis.order),
+            show.number(axis.valley_depth, 2),
+            show.number(axis.head_correlation, 2),
+            ", ".join("3 (k*)" if regime == 3 else str(regime) for regime in axis.regime_order),
         ]
         for axis in latents.axes
     ]
     assert cells("manifold_1") == expected
     assert expected[1][2:5] == [show.DASH] * 3
     for line in (
-        *latents.verdict,
-        show.percent(latents.first_component),
-        show.percent(latents.largest_piece),
+        *describe_manifold(latents),
+        show.percent(latents.first_component_share),
+        show.percent(latents.largest_piece_share),
     ):
         assert line in page().words
     assert any(
-        "not to be trusted" in line and "does not depend on it" in line for line in page().words
+        "Do not trust its distances" in line and "does not depend on it" in line
+        for line in page().words
     )
     titles = [
         attributes["title"]
@@ -342,32 +354,32 @@ def test_bins_are_in_a_file() -> None:
         (
             row["axis"],
             int(row["bin"]),
-            float(row["fraud_share"]),
+            float(row["fraud_rate"]),
             tuple(float(row[f"regime_{k}"]) for k in range(4)),
         )
         for row in file_of("bins_1")
     ]
     assert written == [
         (axis.name, at, fraud, shares)
-        for axis in results().latents[0].axes
+        for axis in results().latent_maps[0].axes
         for at, (fraud, shares) in enumerate(
-            zip(axis.fraud_share, axis.regime_shares, strict=True), start=1
+            zip(axis.fraud_rate, axis.regime_shares, strict=True), start=1
         )
     ]
 
 
 def test_an_axis_without_fraud_or_without_a_regime() -> None:
     axis = replace(
-        results().latents[0].axes[1],
-        fraud_share=(0.0, 0.0),
+        results().latent_maps[0].axes[1],
+        fraud_rate=(0.0, 0.0),
         regime_shares=((1.0, 0.0), (0.25, 0.75)),
-        order=(1,),
+        regime_order=(1,),
     )
     read = with_changes(
-        latents=(
+        latent_maps=(
             replace(
-                results().latents[0],
-                axes=(axis, replace(axis, fraud_share=(), regime_shares=(), order=())),
+                results().latent_maps[0],
+                axes=(axis, replace(axis, fraud_rate=(), regime_shares=(), regime_order=())),
             ),
         )
     )
@@ -379,7 +391,7 @@ def test_an_axis_without_fraud_or_without_a_regime() -> None:
 
 
 def test_joint_training_is_drawn_cycle_by_cycle() -> None:
-    joint = results().joint
+    joint = results().joint_training
     assert joint is not None
     for name, drawn_values in (
         (
@@ -414,11 +426,11 @@ def test_joint_training_is_drawn_cycle_by_cycle() -> None:
 
 
 def test_counts_of_states_are_stacked_for_every_run() -> None:
-    joint = results().joint
+    joint = results().joint_training
     assert joint is not None
     figure = drawn("joint-counts")
     assert [axes.get_title(loc="left") for axes in figure.figure.axes] == [
-        show.plain(run.start) for run in joint.runs
+        show.capitalise(run.start) for run in joint.runs
     ]
     for run, axes in zip(joint.runs, figure.figure.axes, strict=True):
         tops = [layer.get_paths()[0].get_extents() for layer in axes.collections]
@@ -428,25 +440,25 @@ def test_counts_of_states_are_stacked_for_every_run() -> None:
             max(sum(cycle.counts) for cycle in run.cycles)
         )
         assert tops[0].y1 == pytest.approx(max(cycle.counts[0] for cycle in run.cycles))
-        assert show.listed(show.count(value) for value in run.cycles[-1].counts) in figure.alt
+        assert show.join_words(show.count(value) for value in run.cycles[-1].counts) in figure.alt
 
 
 def test_joint_training_has_its_first_lowest_and_last_cycle_in_a_table() -> None:
-    joint = results().joint
+    joint = results().joint_training
     assert joint is not None
     expected: list[list[str]] = []
     for run in joint.runs:
-        expected.append([show.plain(run.start)])
+        expected.append([show.capitalise(run.start)])
         expected += [
             ["first", *_cycle(run.cycles[0])],
             ["fewest states and last", *_cycle(run.cycles[-1])],
         ]
     assert cells("joint") == expected
     assert expected[2][-1] == show.DASH
-    for line in joint.verdict:
+    for line in describe_joint_training(joint):
         assert line in page().words
     dip = JointRun("dip", (_with(0, 3.0), _with(1, 1.2), _with(2, 2.0)))
-    read = read_page(with_changes(joint=replace(joint, runs=(dip,))).html())
+    read = read_page(with_changes(joint_training=replace(joint, runs=(dip,))).html())
     assert [row[0][0] for row in read.tables["joint"][1:]] == ["first", "fewest states", "last"]
     assert [row[1][0] for row in read.tables["joint"][1:]] == ["0", "1", "2"]
 
@@ -469,9 +481,9 @@ def _with(cycle: int, effective_states: float) -> JointCycle:
 
 
 def test_every_cycle_is_in_a_file() -> None:
-    joint = results().joint
+    joint = results().joint_training
     assert joint is not None
-    cycles = [(show.plain(run.start), cycle) for run in joint.runs for cycle in run.cycles]
+    cycles = [(show.capitalise(run.start), cycle) for run in joint.runs for cycle in run.cycles]
     for (start, cycle), row in zip(cycles, file_of("joint_cycles"), strict=True):
         assert (row["start"], int(row["cycle"])) == (start, cycle.cycle)
         assert tuple(float(row[f"count_{place}"]) for place in range(1, 5)) == cycle.counts
@@ -483,10 +495,10 @@ def test_every_cycle_is_in_a_file() -> None:
 
 
 def test_a_run_of_one_cycle_or_none() -> None:
-    joint = results().joint
+    joint = results().joint_training
     assert joint is not None
     read = with_changes(
-        joint=replace(
+        joint_training=replace(
             joint, runs=(JointRun("from scratch", (_with(0, 1.5),)), JointRun("never begun", ()))
         )
     )
@@ -495,13 +507,13 @@ def test_a_run_of_one_cycle_or_none() -> None:
         ["From scratch"],
         ["first, fewest states and last", "0", "1.50", show.percent(0.6)],
     ]
-    nothing = with_changes(joint=replace(joint, runs=()))
+    nothing = with_changes(joint_training=replace(joint, runs=()))
     assert not [figure.name for figure in nothing.figures if figure.name.startswith("joint")]
-    assert joint.verdict[0] in read_page(nothing.html()).words
+    assert describe_joint_training(joint)[0] in read_page(nothing.html()).words
 
 
 def test_figures_are_the_same_every_time() -> None:
-    again = make_report(results(), {})
+    again = build_report(results(), {})
     for first, second in zip(report().figures, again.figures, strict=True):
         assert first.svg == second.svg
         assert first.png == second.png
@@ -510,19 +522,19 @@ def test_figures_are_the_same_every_time() -> None:
 
 def test_names_are_escaped() -> None:
     name = '<b>"neural" & co</b>'
-    latents = results().latents[0]
-    joint = results().joint
+    latents = results().latent_maps[0]
+    joint = results().joint_training
     assert joint is not None
     read = with_changes(
-        trainings=(replace(results().trainings[0], candidate=name),),
-        latents=(
+        encoder_trainings=(replace(results().encoder_trainings[0], detector=name),),
+        latent_maps=(
             replace(
                 latents,
-                candidate=name,
+                detector=name,
                 axes=tuple(replace(axis, name=name) for axis in latents.axes),
             ),
         ),
-        joint=replace(joint, runs=(JointRun(name, joint.runs[0].cycles),)),
+        joint_training=replace(joint, runs=(JointRun(name, joint.runs[0].cycles),)),
     )
     parsed = read_page(read.html())
     assert not any(tag == "b" for tag, _ in parsed.tags)

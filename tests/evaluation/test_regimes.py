@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turncoat.evaluation.enrichment import tier_row
 from turncoat.evaluation.metrics import ScoredLabels
+from turncoat.evaluation.regimes import measure_tier
 
 
-def judged(n_customers: int = 300, seed: int = 0, frauds: bool = True) -> ScoredLabels:
+def scored(n_customers: int = 300, seed: int = 0, frauds: bool = True) -> ScoredLabels:
     rng = np.random.default_rng(seed)
     customers = np.repeat(np.arange(n_customers), 5)
     risky = np.repeat(rng.random(n_customers) < 0.2, 5)
@@ -21,11 +21,13 @@ def judged(n_customers: int = 300, seed: int = 0, frauds: bool = True) -> Scored
 
 
 def row_of(*folds: ScoredLabels, **settings: Any) -> Any:
-    return tier_row("a", "b", 3, None, [list(folds)], **{"n_resamples": 400, "seed": 1, **settings})
+    return measure_tier(
+        "a", "b", 3, "given", None, [list(folds)], **{"n_resamples": 400, "seed": 1, **settings}
+    )
 
 
 def test_intervals_are_those_of_drawn_customers() -> None:
-    one = judged()
+    one = scored()
     row = row_of(one)
     rng = np.random.default_rng(7)
     drawn = []
@@ -40,24 +42,24 @@ def test_intervals_are_those_of_drawn_customers() -> None:
 
 
 def test_folds_and_seeds_are_averaged() -> None:
-    one, other = judged(), judged(seed=3)
+    one, other = scored(), scored(seed=3)
     both = row_of(one, other)
-    for figure in ("occupancy", "fraud_rate", "captured", "enrichment"):
+    for figure in ("occupancy", "fraud_rate", "fraud_captured", "enrichment"):
         assert getattr(both, figure) == pytest.approx(
             (getattr(row_of(one), figure) + getattr(row_of(other), figure)) / 2
         )
-    twice = tier_row("a", "b", 3, None, [[one], [one]], n_resamples=400, seed=1)
+    twice = measure_tier("a", "b", 3, "given", None, [[one], [one]], n_resamples=400, seed=1)
     assert twice.enrichment_interval == pytest.approx(row_of(one).enrichment_interval)
 
 
 def test_the_seed_decides() -> None:
-    assert row_of(judged()) == row_of(judged())
-    assert row_of(judged()) != row_of(judged(), seed=2)
+    assert row_of(scored()) == row_of(scored())
+    assert row_of(scored()) != row_of(scored(), seed=2)
 
 
 def test_without_fraud_there_is_no_enrichment() -> None:
-    row = row_of(judged(frauds=False))
-    assert (row.fraud_rate, row.captured, row.enrichment, row.enrichment_interval) == (
+    row = row_of(scored(frauds=False))
+    assert (row.fraud_rate, row.fraud_captured, row.enrichment, row.enrichment_interval) == (
         0.0,
         None,
         None,

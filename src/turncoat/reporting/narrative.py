@@ -1,0 +1,185 @@
+"""Sentences about results: summary, headlines, warnings, errata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turncoat.evaluation.metrics import METRICS
+from turncoat.evaluation.protocols import SplitProtocol
+from turncoat.evaluation.results import CandidateResult, Comparison, RegimeTrait, Results
+from turncoat.reporting import formatting as show
+
+TOPICS = {
+    "hybrid": "Hybrid vs. XGBoost on the same features",
+    "ranker": "XGBoost inside the regimes vs. isotonic calibration",
+    "ranker_calibration": "Calibration error of XGBoost inside the regimes vs. isotonic",
+    "anchoring": "Regimes fitted with labels vs. without",
+    "unsupervised": "Regimes without labels vs. Isolation Forest",
+    "smoothing": "Scores with hindsight vs. scores at the time",
+    "encoder": "Neural regimes vs. regimes without an encoder",
+    "neural_regimes": "Neural regimes vs. the encoder's own head",
+    "head_ranker": "The head inside the regimes vs. the head alone",
+    "head_calibration": "The head inside the regimes vs. its isotonic calibration",
+}
+_WARNINGS = {
+    "few_frauds": "The {subject} part has only {n_frauds:.0f} frauds{fold}: metrics are rough.",
+    "saturated": "{subject}: {saturation:.0%} of test beliefs are above 0.999. The posteriors are "
+    "saturated; try fewer features or temperature auto.",
+    "no_sequence": "{subject}: temporal share {temporal_share:.2%}. The sequence adds almost "
+    "nothing; do not credit it.",
+    "no_eligible_order": "{subject}: no number of regimes is eligible; {n_states:.0f} were used.",
+    "unstable_order": "{subject}: K = {n_states:.0f} is not stable: only {share:.0%} of the "
+    "resamples of customers chose it.",
+    "different_rows": "The paper's protocol does not compare on the same rows: it evaluates its "
+    "models on customers with 5 transactions or more.",
+}
+_CHOSEN_BY = {
+    "given": "given",
+    "eligibility": "chosen by eligibility",
+    "fallback": "the fallback, because no number is eligible",
+}
+_SUMMARY_METRICS = {
+    "average_precision": ("average precision", 3),
+    "auroc": ("AUROC", 3),
+    "ece_mass": ("equal-mass ECE", 4),
+}
+
+
+def title_results(results: Results) -> str:
+    """The title of a report."""
+    name = "Study" if results.data is None else results.data.schema
+    return f"{name}: {results.protocol.name} comparison"
+
+
+def describe_split(protocol: SplitProtocol) -> str:
+    """How the parts were made."""
+    delay = f"{protocol.label_delay_days:g} days"
+    if protocol.name in ("matched", "paper"):
+        return f"Customers are split at random (seed {protocol.seed}); each is in one part only."
+    if protocol.name == "chronological":
+        return f"Parts follow each other in time, with a label delay of {delay} between them."
+    cards = "Cards known to be compromised are left out."
+    return (
+        f"Prequential: {protocol.n_folds} test weeks, each after {protocol.train_days:g} days of "
+        f"training (the last two weeks for selection and calibration) and a label delay of {delay}."
+        f" {cards if protocol.drop_compromised else 'All cards are kept.'}"
+    )
+
+
+def describe_choice(chosen_by: str) -> str:
+    """How a number of states was chosen."""
+    return _CHOSEN_BY.get(chosen_by, chosen_by)
+
+
+def summarise(results: Results) -> tuple[str, ...]:
+    """What was done and what came out."""
+    test = next((part for part in results.parts if part.part == "test"), None)
+    sentences = []
+    if test is not None:
+        sentences.append(
+            f"Evaluated on {test.n_rows:,} held-out transactions, {test.n_frauds:,} of them fraud. "
+            f"{describe_split(results.protocol)}"
+        )
+        rows = "All models are evaluated on the same rows."
+        if results.protocol.name == "paper":
+            rows = (
+                "Baselines are evaluated on all of them, hidden Markov models on customers with 5 "
+                "transactions or more."
+            )
+        own = "Features use neither the row's own label nor the future."
+        if results.hmm_features:
+            own += f" The hidden Markov models have {show.join_words(results.hmm_features)}."
+        sentences.append(f"{rows} {own}")
+    by_name = {one.name: one for one in results.candidates}
+    tiers = [(row, by_name[row.candidate]) for row in results.tiers if row.candidate in by_name]
+    for row, one in tiers:
+        if one.supervision == "none":
+            states = f"{row.n_states} regimes ({describe_choice(row.chosen_by)})"
+            sentences.append(f"{row.name}, {states}: {_metrics_text(one)}.")
+    names = [row.candidate for row, one in tiers if one.supervision == "anchored"]
+    names += ["regime-calibrated head", "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
+    found = (by_name[name] for name in names if name in by_name)
+    return (*sentences, *(f"{one.name}: {_metrics_text(one)}." for one in found))
+
+
+def describe_comparison(one: Comparison) -> str:
+    """A headline comparison as a sentence."""
+    low, high = one.customer_interval
+    zero = "excludes zero" if low > 0 or high < 0 else "includes zero"
+    metric = METRICS[one.metric]
+    better = "higher" if metric.higher_is_better else "lower"
+    return (
+        f"{TOPICS.get(one.topic, one.topic)}: {one.difference:+.4f} {metric.title} ({better} is "
+        f"better; 90 % interval over customers {low:+.4f} to {high:+.4f}, {zero})."
+    )
+
+
+def list_warnings(results: Results) -> tuple[str, ...]:
+    """What to be careful about; miscalibrated candidates share one sentence."""
+    fold = " in one fold" if results.n_folds > 1 else ""
+    sentences, loose = [], [one for one in results.warnings if one.code == "miscalibrated"]
+    for one in results.warnings:
+        if one.code != "miscalibrated":
+            values = {"subject": one.subject, "fold": fold, **one.values}
+            sentences.append(_WARNINGS.get(one.code, "{subject}").format(**values))
+        elif one is loose[0]:
+            shown = "; ".join(f"{each.subject} ({each.values['ece']:.4f})" for each in loose)
+            rate = one.values["fraud_rate"]
+            sentences.append(
+                f"Not calibrated, by equal-mass ECE at a fraud rate of {rate:.4f}: {shown}."
+            )
+    return tuple(sentences)
+
+
+def list_errata(results: Results) -> Iterator[str]:
+    """What the corrections to the paper change here."""
+    by_name = {one.name: one for one in results.candidates}
+
+    def value(name: str, metric: str) -> float | None:
+        estimate = by_name[name].metrics.get(metric) if name in by_name else None
+        return None if estimate is None else estimate.value
+
+    for table in results.regimes:
+        tier = table.detector
+        raw = by_name.get(f"{tier}, raw, filtered")
+        if raw is None or raw.supervision != "none":
+            continue
+        in_sample = value(f"{tier}, in-sample rates", "log_loss")
+        held_out = value(f"{tier}, corrected, filtered", "log_loss")
+        if in_sample is not None and held_out is not None:
+            yield (
+                f"E8, {tier}: the log loss on test rows is {in_sample:.5f} with fraud rates of the "
+                f"fit rows, and {held_out:.5f} with those of calibration customers."
+            )
+        smoothed = value(f"{tier}, corrected, smoothed", "average_precision")
+        filtered = value(f"{tier}, corrected, filtered", "average_precision")
+        if smoothed is not None and filtered is not None:
+            yield (
+                f"E9, {tier}: average precision is {smoothed:.4f} with hindsight and "
+                f"{filtered:.4f} without. If they agree to four decimals, the emissions have "
+                "drowned the transitions."
+            )
+        yield (
+            f"E7, {tier}: genuine transactions in the fraud regime are {table.misread_share:.2%} "
+            "of all traffic (MRIE, calibration part); mean membership minus the fraud rate is "
+            f"{table.signed_gap:+.2%}. Neither is a calibration error."
+        )
+
+
+def describe_trait(trait: RegimeTrait) -> str:
+    """A feature that sets a regime apart."""
+    if trait.category is not None:
+        overall = "" if trait.overall is None else f" vs. {trait.overall:.0%} overall"
+        return f"{trait.feature} is {trait.category}: {trait.value:.0%}{overall}"
+    size = abs(trait.value)
+    degree = "far " if size >= 2 else "" if size >= 1 else "somewhat "
+    side = "above" if trait.value > 0 else "below"
+    return f"{trait.feature}: {degree}{side} average ({trait.value:+.1f} SD)"
+
+
+def _metrics_text(one: CandidateResult) -> str:
+    texts = []
+    for metric, (title, digits) in _SUMMARY_METRICS.items():
+        value = one.metrics[metric].value if metric in one.metrics else None
+        texts += [] if value is None else [f"{title} {value:.{digits}f}"]
+    return ", ".join(texts)

@@ -1,0 +1,1 @@
+"""Report parts for the neural tier and the paper's claims about it."""

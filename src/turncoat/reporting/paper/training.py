@@ -1,0 +1,315 @@
+"""How encoders were trained: alone, and jointly with the states, where occupancy may collapse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from turncoat.evaluation.paper.joint_training import JointCycle, JointRun, JointTraining
+from turncoat.evaluation.results import EncoderTraining, Results
+from turncoat.reporting import drawing as draw
+from turncoat.reporting import formatting as show
+from turncoat.reporting.drawing import Canvas, ReportFigure
+from turncoat.reporting.tables import Cell, Column, Table, build_file_table, build_table
+
+Measure = tuple[str, Callable[[JointCycle], float | None], Callable[[float], str]]
+
+_MEASURES: tuple[str, ...] = ("cycle", "effective_states", "largest_share", "separation")
+_MEASURES += ("relative_separation", "spread", "enrichment")  # of a cycle, in table order
+_PLOT, _TOP, _BELOW = 2.0, 0.15, 0.6  # inches
+_WIDE = 20  # a range of losses that needs a logarithmic axis
+_TRAIN: dict[str, Any] = {"color": draw.SERIES[0]}
+_HELD_OUT: dict[str, Any] = {"color": draw.SERIES[1]}
+_KEPT: dict[str, Any] = {"color": draw.MUTED, "linestyle": draw.DASHES[1]}
+
+
+def losses_figure(results: Results, place: int) -> ReportFigure | None:
+    """Training and validation loss against epoch, the kept epoch marked; None without an epoch."""
+    training = results.encoder_trainings[place]
+    if not training.train_losses:
+        return None
+    loss = show.number(_kept_loss(training))
+    kept = f"epoch {training.best_epoch}, kept: validation loss {loss}"
+    names = ("training, in sample", "validation customers, held out", kept)
+    canvas = Canvas(_TOP + _PLOT + _BELOW + Canvas.legend_height(names))
+    looks = list(zip(names, (_TRAIN, _HELD_OUT, _KEPT), strict=True))
+    canvas.legend(_TOP + _PLOT + _BELOW - 0.03, looks)
+    axes = canvas.axes(_TOP, _PLOT)
+    axes.axvline(training.best_epoch, linewidth=1.2, **_KEPT)
+    marker = {"linewidth": 1.4, "marker": "o", "markersize": 2.4}
+    for losses, look in ((training.train_losses, _TRAIN), (training.validation_losses, _HELD_OUT)):
+        axes.plot(range(1, len(losses) + 1), losses, **marker, **look)
+    every = (*training.train_losses, *training.validation_losses)
+    is_wide = min(every) > 0 and max(every) / min(every) > _WIDE
+    if is_wide:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    draw.format_axis(axes.yaxis, show.tick)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    n_epochs, name = len(training.train_losses), training.detector
+    axes.set(xlim=(0.5, n_epochs + 0.5), xlabel="Epoch", ylabel="Loss")
+    axes.grid(visible=True, axis="y")
+    caption = (
+        f"Cross-entropy after each epoch, {name}; a fraud row weighs "
+        f"{show.ratio(training.class_weight)}.{' Logarithmic axis.' if is_wide else ''} "
+        f"{_where_trained(results)}"
+    )
+    alt = f"Training and validation loss of {name} over {n_epochs} epochs; {kept}"
+    return canvas.finish(f"losses-{place + 1}", name, caption, alt)
+
+
+def trainings_table(results: Results) -> Table:
+    """How each encoder's training ended."""
+    weight = "in the loss; a genuine row weighs 1"
+    columns = (
+        Column("detector", "Encoder of"),
+        Column("latent_dim", "Latents", show.count, "dimensions of the latent space"),
+        Column("epochs", "Epochs", show.count, get=lambda one: len(one.train_losses)),
+        Column("best_epoch", "Kept epoch", show.count, "with the lowest validation loss"),
+        Column("validation_loss", "Validation loss", show.number, "kept epoch", _kept_loss),
+        Column("stopped_early", "Stopped early", get=_stopped_early),
+        Column("class_weight", "Weight of a fraud", show.ratio, weight),
+    )
+    caption = f"How each encoder's training ended. {_where_trained(results)}"
+    return build_table("trainings", caption, columns, results.encoder_trainings)
+
+
+def losses_table(results: Results) -> Table:
+    """The loss after every epoch, which the page shows as a figure."""
+    rows = {}
+    for one in results.encoder_trainings:
+        losses = zip(one.train_losses, one.validation_losses, strict=True)
+        rows[one.detector] = [(epoch, *pair) for epoch, pair in enumerate(losses, start=1)]
+    caption = f"Losses after each epoch. {_where_trained(results)}"
+    names = ("epoch", "train_loss", "validation_loss")
+    return build_file_table("losses", caption, names, rows, "detector")
+
+
+def occupancy_figure(results: Results, joint: JointTraining) -> ReportFigure | None:
+    """Effective states, the largest state and the enrichment against cycle."""
+    states = f"Effective states (dotted: K = {joint.n_states}, all alike)"
+    measures: list[Measure] = [
+        (states, lambda cycle: cycle.effective_states, show.tick),
+        ("Share of rows in the largest state", _largest_share, show.round_percent),
+        ("Enrichment of the state with most fraud", lambda cycle: cycle.enrichment, show.tick),
+    ]
+    what = "How many states are left"
+    return _cycles_figure(
+        results, joint, measures, "joint-occupancy", "States", what, joint.n_states
+    )
+
+
+def separation_figure(results: Results, joint: JointTraining) -> ReportFigure | None:
+    """The separation of fraud and genuine latents against cycle."""
+    measures: list[Measure] = [
+        ("Separation Δμ", lambda cycle: cycle.separation, show.tick),
+        ("Separation over the spread within", lambda c: c.relative_separation, show.tick),
+        ("Spread of all latents", lambda cycle: cycle.spread, show.tick),
+    ]
+    what = "How far frauds are from the rest"
+    return _cycles_figure(results, joint, measures, "joint-separation", "Separation", what)
+
+
+def counts_figure(results: Results, joint: JointTraining) -> ReportFigure | None:
+    """The effective count of every state against cycle, the largest below, a panel per run."""
+    runs = [run for run in joint.runs if run.cycles]
+    if not runs:
+        return None
+    canvas, stacked = draw.stack_axes([show.capitalise(run.start) for run in runs], "Cycle")
+    for axes, run in zip(stacked, runs, strict=True):
+        cycles, below = [cycle.cycle for cycle in run.cycles], [0.0] * len(run.cycles)
+        for state in range(max(len(cycle.counts) for cycle in run.cycles)):
+            counts = [c.counts[state] if state < len(c.counts) else 0.0 for c in run.cycles]
+            above = [base + count for base, count in zip(below, counts, strict=True)]
+            looks = {
+                "color": draw.SERIES[state % len(draw.SERIES)],
+                "linewidth": 0.6,
+                "edgecolor": draw.PAPER,
+            }
+            axes.fill_between(cycles, below, above, **looks)
+            below = above
+        axes.set_ylim(bottom=0, top=max(below) or None)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        draw.format_axis(axes.yaxis, show.count)
+    what = (
+        f"Effective counts of the {joint.n_states} states, the largest at the bottom, over cycles "
+        "of joint training"
+    )
+    ends = (
+        f"{run.start}: {show.join_words(map(show.count, run.cycles[-1].counts))} rows at last"
+        for run in runs
+    )
+    caption = f"{what}. {_where_joint(results, joint)}"
+    return canvas.finish("joint-counts", "Counts", caption, f"{what}. {'; '.join(ends)}")
+
+
+def joint_table(results: Results, joint: JointTraining) -> Table:
+    """The first cycle of every run, the one with fewest states, and the last."""
+
+    def column(name: str, heading: str, formatter: Any, meaning: str = "") -> Column:
+        get = lambda pair: _cycle_values(pair[1])[name]  # noqa: E731
+        return Column(name, heading, formatter, meaning, get)
+
+    number, ratio = show.number, show.ratio
+    entropy = "exp of the entropy of occupancies: 1 when one state has everything"
+    columns = (
+        Column("when", "When", get=lambda pair: pair[0]),
+        column("cycle", "Cycle", show.count),
+        column("effective_states", "Effective states", ratio, entropy),
+        column("largest_share", "Largest state", show.percent, "share of the rows in it"),
+        column("separation", "Δμ", number, "distance between fraud and genuine centroids"),
+        column("relative_separation", "Relative Δμ", number, "Δμ over the spread within both"),
+        column("spread", "Spread", number, "root mean square distance of latents to their mean"),
+        column("enrichment", "Enrichment", ratio, "highest of a state with 0.5 % of rows or more"),
+    )
+    rows = {show.capitalise(run.start): _notable_cycles(run) for run in joint.runs if run.cycles}
+    caption = (
+        f"Joint training of encoder ({joint.latent_dim} latents) and states (K = "
+        f"{joint.n_states}). {_where_joint(results, joint)}"
+    )
+    return build_table("joint", caption, columns, rows, "start")
+
+
+def cycles_table(results: Results, joint: JointTraining) -> Table:
+    """Every cycle with the count of every state, which the page shows as figures."""
+    cycles = [cycle for run in joint.runs for cycle in run.cycles]
+    n_counts = max((len(cycle.counts) for cycle in cycles), default=0)
+    names = [*_MEASURES, *(f"count_{state + 1}" for state in range(n_counts))]
+    rows = {
+        show.capitalise(run.start): [
+            (*_cycle_values(c).values(), *c.counts, *[None] * (n_counts - len(c.counts)))
+            for c in run.cycles
+        ]
+        for run in joint.runs
+    }
+    caption = f"Joint training, every cycle. {_where_joint(results, joint)}"
+    return build_file_table("joint_cycles", caption, names, rows, "start")
+
+
+def _cycle_values(cycle: JointCycle) -> dict[str, float | None]:
+    own = {"largest_share": _largest_share(cycle)}
+    return {name: own[name] if name in own else getattr(cycle, name) for name in _MEASURES}
+
+
+def describe_joint_training(joint: JointTraining) -> tuple[str, ...]:
+    """Whether occupancy collapsed, run by run and in all."""
+    rule = (
+        "Occupancy has collapsed if a run ends with fewer than "
+        f"{joint.min_effective_states:.2f} effective states, those of a perfect split of fraud "
+        f"({joint.fraud_rate:.2%} of rows) from the rest."
+    )
+    runs = [run for run in joint.runs if run.cycles]
+    collapsed = [run.start for run in runs if run.collapsed_at is not None]
+    standing = [run.start for run in runs if run.collapsed_at is None]
+    conclusion = (
+        f"The paper's occupancy collapse shows only in part: collapsed {'; '.join(collapsed)}. "
+        f"Not collapsed {'; '.join(standing)}."
+    )
+    if not collapsed:
+        conclusion = "No run collapsed: the paper's occupancy collapse does not show here."
+    elif not standing:
+        conclusion = "Every run collapsed, as the paper reports."
+    return (rule, *map(_describe_run, runs), conclusion)
+
+
+def _describe_run(run: JointRun) -> str:
+    first, last = run.cycles[0], run.cycles[-1]
+    outcome = f"no collapse by cycle {last.cycle}"
+    if run.collapsed_at is not None:
+        outcome = f"collapsed in cycle {run.collapsed_at} and stayed collapsed"
+
+    def course(name: str) -> str:
+        values = [getattr(cycle, name) for cycle in run.cycles]
+        return f"{values[0]:.3g} to {values[-1]:.3g} (lowest {min(values):.3g})"
+
+    enrichments = (
+        "none" if cycle.enrichment is None else f"{cycle.enrichment:.1f}" for cycle in (first, last)
+    )
+    shares = (f"{_largest_share(cycle) or 0.0:.1%}" for cycle in (first, last))
+    return (
+        f"{show.capitalise(run.start)}: {outcome}. Effective states {first.effective_states:.2f} to "
+        f"{last.effective_states:.2f} of {len(first.counts)}; largest state {' to '.join(shares)} "
+        f"of rows; highest enrichment of a state {' to '.join(enrichments)}. Distance between the "
+        f"centroids of fraud and the rest {course('separation')}; relative to the spread within "
+        f"both {course('relative_separation')}; spread of all latents {course('spread')}."
+    )
+
+
+def _kept_loss(training: EncoderTraining) -> float | None:
+    losses = training.validation_losses
+    return losses[training.best_epoch - 1] if losses else None
+
+
+def _stopped_early(training: EncoderTraining) -> Cell:
+    return Cell("yes" if training.stopped_early else "no", training.stopped_early)
+
+
+def _where_trained(results: Results) -> str:
+    return (
+        f"Split: {results.protocol.name}, first fold and seed; training loss in sample (fit part, "
+        "with dropout), validation loss on held-out customers of the fit part; no inference."
+    )
+
+
+def _where_joint(results: Results, joint: JointTraining) -> str:
+    rows = "all rows"
+    if joint.n_rows < joint.n_fit_rows:
+        rows = f"{joint.n_rows:,} of {joint.n_fit_rows:,} rows, of random customers"
+    return f"Split: {results.protocol.name}. Measured on: fit part, smoothed; {rows}; in sample."
+
+
+def _notable_cycles(run: JointRun) -> list[tuple[str, JointCycle]]:
+    """Cycles worth a row, by what they are; one that is several things has one row."""
+    fewest = min(run.cycles, key=lambda cycle: cycle.effective_states)
+    answers = {"first": run.cycles[0], "fewest states": fewest, "last": run.cycles[-1]}
+    cycles = {cycle.cycle: cycle for cycle in answers.values()}
+    return [
+        (show.join_words(name for name, answer in answers.items() if answer is cycle), cycle)
+        for _, cycle in sorted(cycles.items())
+    ]
+
+
+def _largest_share(cycle: JointCycle) -> float | None:
+    return max(cycle.counts) / sum(cycle.counts) if sum(cycle.counts) > 0 else None
+
+
+def _cycles_figure(
+    results: Results,
+    joint: JointTraining,
+    measures: Sequence[Measure],
+    name: str,
+    title: str,
+    what: str,
+    reference: float | None = None,
+) -> ReportFigure | None:
+    """Small axes against cycle, a line per run; the reference is for the first axes."""
+    runs = [run for run in joint.runs if run.cycles]
+    shown = [
+        one for one in measures if any(show.exists(one[1](c)) for run in runs for c in run.cycles)
+    ]
+    if not shown:
+        return None
+    legend = [(run.start, draw.line_style(place)) for place, run in enumerate(runs)]
+    canvas, stacked = draw.stack_axes([label for label, _, _ in shown], "Cycle", legend)
+    if reference is not None:
+        dotted = {"color": draw.MUTED, "linewidth": 0.9, "linestyle": (0, (2, 2))}
+        stacked[0].axhline(reference, **dotted)
+    ends = []
+    for axes, (label, measure, formatter) in zip(stacked, shown, strict=True):
+        for run, (_, looks) in zip(runs, legend, strict=True):
+            found = [measure(cycle) for cycle in run.cycles]
+            values = [math.nan if value is None else value for value in found]
+            cycles, marker = [c.cycle for c in run.cycles], {"marker": "o", "markersize": 2.6}
+            axes.plot(cycles, values, linewidth=1.4, **marker, **looks)
+            first, last = show.ratio(found[0]), show.ratio(found[-1])
+            ends.append(f"{label}, {run.start}: {first} at first, {last} at last")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        draw.format_axis(axes.yaxis, formatter)
+        axes.grid(visible=True, axis="y")
+    caption = f"{what}, over cycles of joint training. {_where_joint(results, joint)}"
+    alt = f"{what}, over cycles of joint training. {'; '.join(ends)}"
+    return canvas.finish(name, title, caption, alt)

@@ -1,0 +1,201 @@
+"""Sentences say what the results hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.reporting import sample_results as samples
+from turncoat.evaluation.evaluator import COMPARISONS
+from turncoat.evaluation.paper.joint_training import (
+    REWEIGHTED,
+    SCRATCH,
+    TRAINED,
+    JointCycle,
+    JointRun,
+    JointTraining,
+)
+from turncoat.evaluation.paper.manifold import FAILS, UNKNOWN
+from turncoat.evaluation.protocols import PROTOCOLS, SplitProtocol
+from turncoat.evaluation.results import RegimeTrait, StudyWarning
+from turncoat.reporting import narrative
+from turncoat.reporting.paper.latent_map import describe_manifold
+from turncoat.reporting.paper.training import describe_joint_training
+
+
+def test_summary_starts_with_rows_and_split() -> None:
+    first, second, tier, *others = narrative.summarise(samples.rich())
+    assert first.startswith("Evaluated on 268,540 held-out transactions, 2,248 of them fraud.")
+    assert "Customers are split at random (seed 42)" in first
+    assert second.startswith("All models are evaluated on the same rows.")
+    assert "amount_to_mean and pace" in second
+    assert tier.startswith("variational, 6 regimes (chosen by eligibility): average precision 0.3")
+    assert [line.split(":")[0] for line in others] == ["XGBoost"]
+
+
+def test_summary_of_the_paper_s_protocol_names_the_different_rows() -> None:
+    results = replace(samples.rich(), protocol=SplitProtocol("paper"))
+    assert "5 transactions or more" in narrative.summarise(results)[1]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_protocol_is_described(name: str) -> None:
+    assert narrative.describe_split(SplitProtocol(name)).endswith(".")
+    kept = narrative.describe_split(SplitProtocol("handbook", drop_compromised=False))
+    assert "All cards are kept" in kept
+
+
+def test_every_topic_has_a_headline() -> None:
+    assert set(narrative.TOPICS) == {topic for *_, topic in COMPARISONS if topic}
+
+
+def test_a_comparison_says_whether_its_interval_excludes_zero() -> None:
+    one = samples.rich().comparisons[0]
+    text = narrative.describe_comparison(one)
+    assert text.startswith(f"{narrative.TOPICS[one.topic]}: +0.0037 Average precision")
+    assert "higher is better" in text
+    assert text.endswith("includes zero).")
+    apart = replace(one, customer_interval=(0.001, 0.004))
+    assert narrative.describe_comparison(apart).endswith("excludes zero).")
+
+
+@pytest.mark.parametrize(
+    ("code", "values", "words"),
+    [
+        ("few_frauds", {"n_frauds": 12.0}, "The x part has only 12 frauds in one fold"),
+        ("saturated", {"saturation": 0.98}, "x: 98% of test beliefs are above 0.999"),
+        ("no_sequence", {"temporal_share": 0.001}, "x: temporal share 0.10%"),
+        ("no_eligible_order", {"n_states": 4.0}, "x: no number of regimes is eligible; 4 were"),
+        ("unstable_order", {"n_states": 5.0, "share": 0.2}, "x: K = 5 is not stable: only 20%"),
+        ("different_rows", {}, "does not compare on the same rows"),
+        ("miscalibrated", {"ece": 0.5, "fraud_rate": 0.25}, "fraud rate of 0.2500: x (0.5000)."),
+    ],
+)
+def test_every_warning_is_worded(code: str, values: dict[str, float], words: str) -> None:
+    results = replace(samples.rich(), warnings=(StudyWarning(code, "x", values),))
+    (text,) = narrative.list_warnings(results)
+    assert words in text
+
+
+def test_miscalibrated_candidates_share_a_sentence() -> None:
+    texts = narrative.list_warnings(samples.rich())
+    assert len(texts) == len(samples.rich().warnings) - 1
+    assert "XGBoost (0.0123); LSTM (0.0456)." in texts[1]
+
+
+def test_errata_hold_the_numbers_of_each_tier() -> None:
+    results = samples.rich()
+    base = next(one for one in results.candidates if one.name.endswith("raw, smoothed"))
+    named = "Baum-Welch, raw, filtered", "Baum-Welch, in-sample rates"
+    more = tuple(replace(base, name=name, supervision="none") for name in named)
+    texts = list(narrative.list_errata(replace(results, candidates=(*results.candidates, *more))))
+    assert [text.split(":")[0] for text in texts] == [f"E{n}, Baum-Welch" for n in (8, 9, 7)]
+    assert f"{results.regimes[0].misread_share:.2%}" in texts[2]
+    assert list(narrative.list_errata(results)) == []
+
+
+@pytest.mark.parametrize(
+    ("trait", "text"),
+    [
+        (RegimeTrait("pace", 2.14), "pace: far above average (+2.1 SD)"),
+        (RegimeTrait("pace", -1.2), "pace: below average (-1.2 SD)"),
+        (RegimeTrait("pace", 0.4), "pace: somewhat above average (+0.4 SD)"),
+        (RegimeTrait("device", 0.61, "'phone'", 0.2), "device is 'phone': 61% vs. 20% overall"),
+    ],
+)
+def test_traits_are_worded(trait: RegimeTrait, text: str) -> None:
+    assert narrative.describe_trait(trait) == text
+
+
+def make_cycle(number: int, counts: tuple[float, ...], states: float, **changes: Any) -> JointCycle:
+    values = {"separation": 2.0, "relative_separation": 1.5, "spread": 3.0, "enrichment": 4.0}
+    return JointCycle(number, counts, states, **{**values, **changes})
+
+
+def describe_runs(*runs: JointRun) -> tuple[str, ...]:
+    return describe_joint_training(JointTraining(2, 4, 1000, 1000, 0.035, 1.164, runs))
+
+
+def test_a_collapsed_run_is_described() -> None:
+    small = {"separation": 0.0005, "relative_separation": 0.1, "spread": 0.006, "enrichment": 2.0}
+    last = {"separation": 0.001, "relative_separation": 0.2, "spread": 0.005, "enrichment": 1.0}
+    cycles = (
+        make_cycle(0, (600, 400), 1.96),
+        make_cycle(1, (990, 10), 1.06, **small),
+        make_cycle(2, (1000, 0), 1.0, **last),
+    )
+    rule, text, conclusion = describe_runs(JointRun(SCRATCH, cycles, 1))
+    assert "fewer than 1.16 effective states" in rule
+    assert "3.50% of rows" in rule
+    assert text == (
+        "From scratch: collapsed in cycle 1 and stayed collapsed. Effective states 1.96 to 1.00 of "
+        "2; largest state 60.0% to 100.0% of rows; highest enrichment of a state 4.0 to 1.0. "
+        "Distance between the centroids of fraud and the rest 2 to 0.001 (lowest 0.0005); relative "
+        "to the spread within both 1.5 to 0.2 (lowest 0.1); spread of all latents 3 to 0.005 "
+        "(lowest 0.005)."
+    )
+    assert conclusion == "Every run collapsed, as the paper reports."
+
+
+def test_steady_and_mixed_runs_are_described() -> None:
+    cycles = (make_cycle(0, (60, 40), 1.96), make_cycle(1, (70, 30), 1.84))
+    steady, fallen = JointRun(TRAINED, cycles), JointRun(REWEIGHTED, cycles, 1)
+    _, text, conclusion = describe_runs(steady)
+    assert text.startswith(
+        "From the trained encoder: no collapse by cycle 1. Effective states 1.96 to 1.84 of 2"
+    )
+    assert conclusion == "No run collapsed: the paper's occupancy collapse does not show here."
+    assert describe_runs(steady, fallen)[-1].endswith(
+        "collapsed from scratch, reweighted. Not collapsed from the trained encoder."
+    )
+
+
+def test_the_manifold_test_is_described() -> None:
+    latents = samples.rich().latent_maps[0]
+    first, piece, segments, end, fading, head = describe_manifold(latents)
+    assert first.startswith("Tested along the first principal component, which places 200 of 200")
+    assert "(0.12 along the first diffusion component)" in first
+    assert piece.startswith("One continuous piece: holds.")
+    assert "98.7% of rows and 91.2% of frauds" in piece
+    assert segments.startswith("Regimes are ordered segments: holds in part.")
+    assert "shuffled regimes reach 0.03" in segments
+    assert "67% of regimes lie next to" in segments
+    assert end.startswith("Fraud lies at one end: holds.")
+    assert "number 4 of 4" in end
+    assert fading.startswith("Fraud falls off gradually from there: holds in part.")
+    assert "the axis is that score" in head
+
+
+def change_map(test: dict[str, Any], axis: dict[str, Any]) -> tuple[str, ...]:
+    latents = samples.rich().latent_maps[0]
+    axes = (replace(latents.axes[0], **axis), *latents.axes[1:])
+    assert latents.manifold is not None
+    return describe_manifold(
+        replace(latents, axes=axes, manifold=replace(latents.manifold, **test))
+    )
+
+
+def test_what_cannot_be_tested_is_said() -> None:
+    none = {"segments_chance": None, "fading_chance": None, "fraud_in_piece": None}
+    grades = {"segments": UNKNOWN, "fraud_at_end": UNKNOWN, "fading": UNKNOWN}
+    missing = {"monotonicity": None, "gradualness": None, "head_correlation": None}
+    texts = change_map({**none, **grades}, missing)
+    assert len(texts) == 5
+    assert "of frauds" not in texts[1]
+    assert texts[2] == f"Regimes are ordered segments: {UNKNOWN}, because all rows are in one."
+    assert texts[3].endswith("because all rows have the same label.")
+    assert texts[4].endswith(f"{UNKNOWN}, with 9 frauds in 200 rows.")
+    latents = replace(samples.rich().latent_maps[0], manifold=None, axes=())
+    (text,) = describe_manifold(latents)
+    assert UNKNOWN in text
+
+
+def test_a_regime_without_rows_and_a_weak_correlation_are_said() -> None:
+    texts = change_map(
+        {"fading": FAILS, "fading_chance": None}, {"regime_order": (0, 1), "head_correlation": 0.5}
+    )
+    assert texts[3].endswith("the fraud regime has no row here.")
+    assert texts[4].endswith("no better than with shuffled labels.")
+    assert texts[5].endswith("with the score of the encoder's own head.")
