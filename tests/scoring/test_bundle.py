@@ -370,10 +370,10 @@ def test_arrays_that_do_not_fit_each_other_are_refused(saved: Path, name: str) -
 WRONG_RANKERS: dict[str, dict[str, Any]] = {
     "no booster": {"ranker.booster": None},
     "a booster of noise": {"ranker.booster": np.arange(99, dtype=np.uint8)},
-    "intercepts of other states": {"ranker.filtered.intercepts": FOUR},
-    "slopes of other states": {"ranker.smoothed.slopes": FOUR},
-    "a covariance of other states": {"ranker.filtered.covariance": np.eye(8)},
-    "slopes that are no number": {"ranker.filtered.slopes": np.full(3, np.nan)},
+    "intercepts of other states": {"regime_rankers.filtered.intercepts": FOUR},
+    "slopes of other states": {"regime_rankers.smoothed.slopes": FOUR},
+    "a covariance of other states": {"regime_rankers.filtered.covariance": np.eye(8)},
+    "slopes that are no number": {"regime_rankers.filtered.slopes": np.full(3, np.nan)},
 }
 
 

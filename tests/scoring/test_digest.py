@@ -57,6 +57,9 @@ def test_nor_that_of_an_encoder(tmp_path: Path) -> None:
     bare = other_like(made)
     bare.model_.encoder_ = replace(made.model_.encoder_, report=None)
     assert bare.digest_ == made.digest_
+    given = other_like(made)
+    given.model_.encoder = made.model_.encoder_  # not trained here
+    assert given.digest_ == made.digest_
     moved = other_like(made)
     moved.model_.encoder_ = replace(
         made.model_.encoder_, head_bias=made.model_.encoder_.head_bias + 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,14 +24,7 @@ from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.storage import pack_model, unpack_model
 from turncoat.scoring.calibration import FILTERED, Calibration
-from turncoat.scoring.rankers import (
-    ColumnRanker,
-    HeadRanker,
-    Ranker,
-    RegimeRanker,
-    XGBoostRanker,
-    make_ranker,
-)
+from turncoat.scoring.rankers import ColumnRanker, Ranker, RegimeRanker, XGBoostRanker, make_ranker
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
@@ -42,18 +35,9 @@ CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
 _MAX_ATTEMPTS = 100  # to claim a number while other processes claim numbers too
-_LABEL_SETTINGS = (
-    "supervision",
-    "n_fraud_states",
-    "label_noise",
-)  # they say how a label moves a belief
+_LABEL_SETTINGS = ("supervision", "n_fraud_states", "label_noise")  # they shape beliefs
 _BOOSTER = "ranker.booster"
-_RANKER_KINDS: dict[type, str] = {
-    ColumnRanker: "column",
-    XGBoostRanker: "xgboost",
-    HeadRanker: "head",
-}
-_UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, ConfigError)
+_UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, ConfigError)
 _T = TypeVar("_T")
 
 
@@ -91,23 +75,6 @@ class CalibrationInfo:
     is_current: bool  # whether `load` uses it
 
 
-@dataclass(frozen=True, eq=False)
-class _SavedCalibration:
-    """A numbered calibration as read from disk."""
-
-    metadata: CalibrationMetadata
-    model_digest: str
-    ranker_digest: str
-    regimes: Regimes
-    ranker: RegimeRanker | None
-
-    def belongs_to(self, manifest: Mapping[str, Any]) -> bool:
-        return (self.model_digest, self.ranker_digest) == (
-            manifest["model_digest"],
-            manifest["ranker_digest"],
-        )
-
-
 def digest_model(
     features: Features, model: HiddenMarkovModel[Any], settings: Mapping[str, Any]
 ) -> str:
@@ -115,47 +82,21 @@ def digest_model(
 
     Saving, loading and calibrating do not change it. It leaves out how the fit went.
     """
-    of_features, scales = pack_features(features)
-    of_model, parameters = pack_model(model)
-    of_model = {name: value for name, value in of_model.items() if name != "fit_report"}
-    if "encoder" in of_model:  # neither how it was trained, nor where
-        encoder = of_model["encoder"].items()
-        of_model["encoder"] = {n: v for n, v in encoder if n not in ("report", "given")}
-    content = {
-        "features": of_features,
-        "model": of_model,
-        "settings": {name: settings[name] for name in _LABEL_SETTINGS},
-    }
-    arrays = add_prefix("features", scales) | add_prefix("model", parameters)
+    content, arrays = _pack_fitted(features, model)
+    content["model"].pop("fit_report", None)
+    for name in ("report", "settings"):  # how an encoder was trained, if it was trained here
+        content["model"].get("encoder", {}).pop(name, None)
+    content["settings"] = {name: settings[name] for name in _LABEL_SETTINGS}
     return digest(content, arrays)[:DIGEST_DIGITS]
 
 
 def save_bundle(folder: str | os.PathLike[str], bundle: Bundle) -> None:
     """Write a bundle into its own folder; an existing detector there is replaced atomically."""
-    calibration = bundle.calibration
-    content: dict[str, Any] = {
-        "settings": dict(bundle.settings),
-        "temporal_share": calibration.temporal_share,
-        "time_range": calibration.time_range,
-        "model_digest": digest_model(bundle.features, bundle.model, bundle.settings),
-        "regimes": {},
-        "regime_rankers": {},
-    }
-    arrays: dict[str, Array] = {}
-
-    def add(place: dict[str, Any], name: str, prefix: str, packed: Any) -> None:
-        place[name] = packed[0]
-        arrays.update(add_prefix(prefix, packed[1]))
-
-    add(content, "features", "features", pack_features(bundle.features))
-    add(content, "model", "model", pack_model(bundle.model))
-    add(content, "reference", "reference", pack_fields(calibration.reference))
-    add(content, "in_sample", "in_sample", pack_fields(calibration.in_sample))
-    for mode, regimes in calibration.regimes.items():
-        add(content["regimes"], mode, f"regimes.{mode}", pack_fields(regimes))
-    for mode, ranker in (calibration.regime_rankers or {}).items():
-        add(content["regime_rankers"], mode, f"ranker.{mode}", pack_fields(ranker))
-    content["ranker"], booster = _pack_ranker(calibration.ranker)
+    content, arrays = _pack_fitted(bundle.features, bundle.model)
+    content["settings"] = dict(bundle.settings)
+    content["model_digest"] = digest_model(bundle.features, bundle.model, bundle.settings)
+    content |= pack(replace(bundle.calibration, ranker=None), arrays)
+    content["ranker"], booster = _pack_ranker(bundle.calibration.ranker)
     content["ranker_digest"] = digest(content["ranker"], booster)[:DIGEST_DIGITS]
     DETECTOR_FORMAT.save(folder, content, arrays | booster)
 
@@ -177,26 +118,25 @@ def load_bundle(folder: str | os.PathLike[str], number: int | None = None) -> Bu
     chosen = read_current(folder) if number is None else number
     if chosen == 0:
         return bundle
-    saved = _read_calibration(folder, chosen)
-    if not saved.belongs_to(manifest):
+    content, regimes, ranker = _read_calibration(folder, chosen)
+    if not _belongs(content, manifest):
         if number is None:
             return bundle
         raise BundleError(
-            f"{folder}: calibration {chosen} belongs to another model and cannot be used with "
-            "this one"
+            f"{folder}: calibration {chosen} belongs to another model and cannot be used here"
         )
     try:
-        saved.regimes.check(bundle.calibration.n_states)
-        if saved.ranker is not None:
-            saved.ranker.check(bundle.calibration.n_states)
-        calibration = bundle.calibration.replace_filtered(saved.regimes, saved.ranker)
-        loaded = replace(bundle, calibration=replace(calibration, number=chosen))
-        _check(loaded)
+        regimes.check(bundle.calibration.n_states)
+        if ranker is not None:
+            ranker.check(bundle.calibration.n_states)
+        calibration = replace(bundle.calibration.replace_filtered(regimes, ranker), number=chosen)
+        bundle = replace(bundle, calibration=calibration)
+        _check(bundle)
     except _UNREADABLE as problem:
         raise BundleError(
             f"{folder}: calibration {chosen} is not one this version understands ({problem!r})"
         ) from problem
-    return loaded
+    return bundle
 
 
 def save_calibration(
@@ -211,24 +151,20 @@ def save_calibration(
     """
     manifest, _ = DETECTOR_FORMAT.load(folder)
     rankers = calibration.regime_rankers
-    if model_digest != manifest["model_digest"] or (rankers is None) != (
-        manifest["ranker"] is None
-    ):
+    has_ranker = manifest["ranker"] is not None
+    if model_digest != manifest["model_digest"] or (rankers is not None) != has_ranker:
         raise BundleError(
             f"{folder}: the detector there is not the one that was recalibrated. "
             "Load it, and recalibrate that"
         )
-    content: dict[str, Any] = {
+    arrays: dict[str, Array] = {}
+    ranker = None if rankers is None else rankers[FILTERED]
+    content = {
+        **pack({"regimes": calibration.regimes[FILTERED], "ranker": ranker}, arrays),
         "metadata": vars(metadata),
         "model_digest": model_digest,
         "ranker_digest": manifest["ranker_digest"],
-        "ranker": None,
     }
-    content["regimes"], regimes = pack_fields(calibration.regimes[FILTERED])
-    arrays = add_prefix("regimes", regimes)
-    if rankers is not None:
-        content["ranker"], lines = pack_fields(rankers[FILTERED])
-        arrays |= add_prefix("ranker", lines)
     number = _claim_number(Path(folder) / _CALIBRATIONS)
     CALIBRATION_FORMAT.save(_calibration_folder(folder, number), content, arrays)
     _write_current(folder, number)
@@ -238,29 +174,24 @@ def save_calibration(
 def list_calibrations(folder: str | os.PathLike[str]) -> list[CalibrationInfo]:
     """All calibrations of a saved detector, the one of the fit first."""
     manifest, arrays = DETECTOR_FORMAT.load(folder)
-    saved = {number: _read_calibration(folder, number) for number in _list_numbers(folder)}
+    saved = {number: _read_calibration(folder, number)[0] for number in _list_numbers(folder)}
     current = read_current(folder)
-    if current not in saved or not saved[current].belongs_to(manifest):
+    if current not in saved or not _belongs(saved[current], manifest):
         current = 0
-    n_rows, n_frauds = (
-        round(float(arrays[f"regimes.{FILTERED}.{name}"].sum())) for name in ("mass", "frauds")
-    )
-    first = CalibrationInfo(
-        0, None, n_rows, n_frauds, None, manifest["model_digest"], True, current == 0
-    )
-    return [
-        first,
-        *(
+    mass, frauds = (arrays[f"regimes.{FILTERED}.{name}"].sum() for name in ("mass", "frauds"))
+    first = (0, None, round(float(mass)), round(float(frauds)), None, manifest["model_digest"])
+    found = [CalibrationInfo(*first, is_usable=True, is_current=current == 0)]
+    for number, content in saved.items():
+        found.append(
             CalibrationInfo(
                 number,
-                **vars(found.metadata),
-                model_digest=found.model_digest,
-                is_usable=found.belongs_to(manifest),
+                **content["metadata"],
+                model_digest=content["model_digest"],
+                is_usable=_belongs(content, manifest),
                 is_current=number == current,
             )
-            for number, found in saved.items()
-        ),
-    ]
+        )
+    return found
 
 
 def use_calibration(folder: str | os.PathLike[str], number: int) -> None:
@@ -277,8 +208,7 @@ def use_calibration(folder: str | os.PathLike[str], number: int) -> None:
 
 def read_current(folder: str | os.PathLike[str]) -> int:
     """The number of the current calibration; 0 if none was saved."""
-    path = Path(folder) / _CALIBRATIONS / _CURRENT
-    remedy = "Choose the calibration to use again"
+    path, remedy = Path(folder) / _CALIBRATIONS / _CURRENT, "Choose the calibration to use again"
     try:
         number = json.loads(path.read_bytes())["current"]
     except FileNotFoundError:
@@ -290,55 +220,66 @@ def read_current(folder: str | os.PathLike[str]) -> int:
     return number
 
 
-def pack_fields(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The plain fields and the array fields of a dataclass."""
-    values = {field.name: getattr(value, field.name) for field in fields(value)}
-    arrays = {name: item for name, item in values.items() if isinstance(item, np.ndarray)}
-    return {name: item for name, item in values.items() if name not in arrays}, arrays
+def pack(value: Any, arrays: dict[str, Array], prefix: str = "") -> Any:
+    """Dataclasses and mappings as plain dicts; their arrays move to `arrays`, by dotted name."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if not isinstance(value, Mapping):
+        return value
+    content = {}
+    for name, item in value.items():
+        if isinstance(item, np.ndarray):
+            arrays[f"{prefix}{name}"] = item
+        else:
+            content[name] = pack(item, arrays, f"{prefix}{name}.")
+    return content
 
 
-def add_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays with `prefix.` before their names."""
-    return {f"{prefix}.{name}": array for name, array in arrays.items()}
-
-
-def unpack_fields(
+def unpack(
     kind: type[_T], content: Mapping[str, Any], arrays: Mapping[str, Array], prefix: str
 ) -> _T:
-    """A dataclass from its plain fields and the arrays with this prefix."""
-    return kind(**content, **select_prefix(prefix, arrays))
+    """A dataclass from its plain content and the arrays below a prefix."""
+    return kind(**content, **_select(prefix, arrays))
 
 
-def select_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays with this prefix, without it."""
+def _select(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays below a prefix, without it."""
     start = f"{prefix}."
-    return {
-        name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
-    }
+    return {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
+
+
+def _pack_fitted(
+    features: Features, model: HiddenMarkovModel[Any]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    content: dict[str, Any] = {}
+    arrays: dict[str, Array] = {}
+    for name, packed in (("features", pack_features(features)), ("model", pack_model(model))):
+        content[name], own = packed
+        arrays |= {f"{name}.{key}": array for key, array in own.items()}
+    return content, arrays
 
 
 def _unpack_bundle(manifest: Mapping[str, Any], arrays: Mapping[str, Array], folder: str) -> Bundle:
-    features = unpack_features(manifest["features"], select_prefix("features", arrays), folder)
-    model = unpack_model(manifest["model"], select_prefix("model", arrays))
+    features = unpack_features(manifest["features"], _select("features", arrays), folder)
+    model = unpack_model(manifest["model"], _select("model", arrays))
     ranker = _unpack_ranker(manifest["ranker"], arrays, features, model)
-    lines = {
-        mode: unpack_fields(RegimeRanker, content, arrays, f"ranker.{mode}")
-        for mode, content in manifest["regime_rankers"].items()
-    }
-    if set(lines) != (set() if ranker is None else set(MODES)):
-        raise ValueError("the ranker's regression lines are not those of its modes")
+    rankers = manifest["regime_rankers"]
+    if (ranker is None) != (rankers is None):
+        raise ValueError("the regression lines do not belong to the ranker")
     first, last = map(float, manifest["time_range"])
+
+    def unpack_modes(kind: type[_T], name: str) -> dict[str, _T]:
+        content = manifest[name]
+        return {mode: unpack(kind, content[mode], arrays, f"{name}.{mode}") for mode in MODES}
+
     calibration = Calibration(
-        regimes={
-            mode: unpack_fields(Regimes, manifest["regimes"][mode], arrays, f"regimes.{mode}")
-            for mode in MODES
-        },
-        in_sample=unpack_fields(Regimes, manifest["in_sample"], arrays, "in_sample"),
+        regimes=unpack_modes(Regimes, "regimes"),
+        in_sample=unpack(Regimes, manifest["in_sample"], arrays, "in_sample"),
         temporal_share=float(manifest["temporal_share"]),
-        reference=unpack_fields(Reference, manifest["reference"], arrays, "reference"),
+        reference=unpack(Reference, manifest["reference"], arrays, "reference"),
         time_range=(first, last),
         ranker=ranker,
-        regime_rankers=lines or None,
+        regime_rankers=None if rankers is None else unpack_modes(RegimeRanker, "regime_rankers"),
     )
     return Bundle(manifest["settings"], features, model, calibration)
 
@@ -358,13 +299,12 @@ def _check(bundle: Bundle) -> None:
 def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str, Array]]:
     if ranker is None:
         return None, {}
-    content: dict[str, Any] = {"kind": _RANKER_KINDS[type(ranker)]}
     if isinstance(ranker, ColumnRanker):
-        content["column"] = ranker.column
+        return {"kind": "column", "column": ranker.column}, {}
     if isinstance(ranker, XGBoostRanker):
-        booster = bytes(ranker.source.save_raw("ubj"))
-        return content, {_BOOSTER: np.frombuffer(booster, np.uint8)}
-    return content, {}
+        booster = np.frombuffer(bytes(ranker.source.save_raw("ubj")), np.uint8)
+        return {"kind": "xgboost"}, {_BOOSTER: booster}
+    return {"kind": "head"}, {}
 
 
 def _unpack_ranker(
@@ -380,7 +320,7 @@ def _unpack_ranker(
     if content["kind"] == "head":
         if not isinstance(model, NeuralVariationalHMM):
             raise ValueError("the ranker is an encoder's head, and the model has no encoder")
-        return HeadRanker(model.encoder_)
+        return make_ranker(model.encoder_, features, model)
     try:
         from xgboost import Booster
     except ImportError as problem:
@@ -390,22 +330,27 @@ def _unpack_ranker(
     return XGBoostRanker(Booster(model_file=bytearray(arrays[_BOOSTER].tobytes())))
 
 
-def _read_calibration(folder: str | os.PathLike[str], number: int) -> _SavedCalibration:
+def _read_calibration(
+    folder: str | os.PathLike[str], number: int
+) -> tuple[dict[str, Any], Regimes, RegimeRanker | None]:
+    """The manifest, regimes and ranker of a numbered calibration."""
     place = _calibration_folder(folder, number)
     content, arrays = CALIBRATION_FORMAT.load(place)
     try:
-        ranker = content["ranker"]
-        return _SavedCalibration(
-            CalibrationMetadata(**content["metadata"]),
-            str(content["model_digest"]),
-            str(content["ranker_digest"]),
-            unpack_fields(Regimes, content["regimes"], arrays, "regimes"),
-            None if ranker is None else unpack_fields(RegimeRanker, ranker, arrays, "ranker"),
-        )
+        CalibrationMetadata(**content["metadata"])
+        _belongs(content, content)
+        regimes, ranker = unpack(Regimes, content["regimes"], arrays, "regimes"), content["ranker"]
+        lines = None if ranker is None else unpack(RegimeRanker, ranker, arrays, "ranker")
     except (LookupError, TypeError, ValueError) as problem:
         raise BundleError(
             f"{place}: not a calibration this version understands ({problem!r})"
         ) from problem
+    return content, regimes, lines
+
+
+def _belongs(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Whether a calibration was made with the model and the ranker of a detector."""
+    return all(content[name] == manifest[name] for name in ("model_digest", "ranker_digest"))
 
 
 def _calibration_folder(folder: str | os.PathLike[str], number: int) -> Path:
@@ -414,8 +359,8 @@ def _calibration_folder(folder: str | os.PathLike[str], number: int) -> Path:
 
 def _list_numbers(folder: str | os.PathLike[str]) -> list[int]:
     """The numbers of completely saved calibrations."""
-    places = (place.parent.name for place in (Path(folder) / _CALIBRATIONS).glob("*/manifest.json"))
-    return sorted(int(name) for name in places if name.isdecimal())
+    found = (Path(folder) / _CALIBRATIONS).glob("*/manifest.json")
+    return sorted(int(path.parent.name) for path in found if path.parent.name.isdecimal())
 
 
 def _claim_number(folder: Path) -> int:

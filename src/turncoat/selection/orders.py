@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.storage import load_model
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
-from turncoat.scoring.bundle import add_prefix, pack_fields, unpack_fields
+from turncoat.scoring.bundle import pack, unpack
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import OrderSummary
@@ -32,7 +31,7 @@ Model = BaumWelchHMM | VariationalHMM
 
 CONTEXT = -1  # label of rows that only provide history and are not measured
 ORDER_FORMAT = BundleFormat("order", version=3)
-_REGIMES = ("held_out", "in_sample")
+_SAVED = ("held_out", "in_sample", "criteria", "proxy_state")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +117,8 @@ class FittedOrder:
 
     def save(self, folder: Path) -> None:
         """Write into a folder, which appears once it is complete."""
-        content: dict[str, Any] = {"criteria": dict(self.criteria), "proxy_state": self.proxy_state}
         arrays: dict[str, Array] = {}
-        for name in _REGIMES:
-            content[name], own = pack_fields(getattr(self, name))
-            arrays |= add_prefix(name, own)
+        content = pack({name: getattr(self, name) for name in _SAVED}, arrays)
         with replace_folder(folder, overwrite=True) as target:
             self.model.save(target / "model")
             ORDER_FORMAT.save(target / "figures", content, arrays)
@@ -134,7 +130,7 @@ class FittedOrder:
         model = load_model(folder / "model")
         try:
             held_out, in_sample = (
-                unpack_fields(Regimes, content[name], arrays, name) for name in _REGIMES
+                unpack(Regimes, content[name], arrays, name) for name in _SAVED[:2]
             )
             order = cls(model, held_out, in_sample, content["criteria"], content["proxy_state"])
         except (LookupError, TypeError) as problem:
