@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.features.cases import (
+from tests.features.sample_data import (
     DAY,
     SHOP,
     Data,
     handbook,
     ieee,
     of_frame,
-    raw_facts,
     shop,
     shop_frame,
+    unscaled_features,
 )
 from turncoat.data import splits
 from turncoat.data.categories import CategoryColumn
@@ -91,7 +91,7 @@ def test_the_history_of_a_row_includes_ties_with_smaller_ids_and_no_others() -> 
         who=pl.lit("c1"), at=pl.lit(5.0), shop=pl.lit("s1"), id=pl.Series([3, 1, 2])
     )
     features = Features().fit(shop().transactions)
-    facts = raw_facts(features, read(frame, SHOP))
+    facts = unscaled_features(features, read(frame, SHOP))
     np.testing.assert_allclose(facts["n_before"], np.log1p([0, 1, 2]), rtol=1e-15)
     np.testing.assert_allclose(facts["counterparty_count_month"], np.log1p([0, 1, 2]), rtol=1e-15)
 
@@ -147,7 +147,7 @@ def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(
             ),
             id=pl.Series(range(n)),
         )
-        facts = raw_facts(features, read(frame, SHOP))
+        facts = unscaled_features(features, read(frame, SHOP))
         order = np.argsort([f"c{k}" for k in range(n)])
         return facts["counterparty_risk_month"][np.argsort(order)], facts[
             "counterparty_known_month"
@@ -175,7 +175,7 @@ def test_what_is_known_fades_over_a_month() -> None:
         fraud=pl.Series([1, 0, 0, 0, 0]),
         id=pl.Series(range(5)),
     )
-    known = np.expm1(raw_facts(features, read(frame, SHOP))["counterparty_known_month"])
+    known = np.expm1(unscaled_features(features, read(frame, SHOP))["counterparty_known_month"])
     fade = np.exp(-1.0)
     np.testing.assert_allclose(
         known[:4],

@@ -8,17 +8,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.features.cases import (
+from tests.features.sample_data import (
     DAY,
     SHOP,
     assert_same_bits,
     handbook,
     ieee,
     of_frame,
-    raw_facts,
     replayed,
     shop,
     shop_frame,
+    unscaled_features,
 )
 from turncoat.errors import DataError
 from turncoat.features import FeatureRow, Features, FeatureState, history
@@ -162,7 +162,7 @@ def test_a_fraud_reported_over_and_over_keeps_the_risk_a_number(features: Featur
 def test_files_of_nothing_but_genuine_and_nothing_but_fraud(labels: int) -> None:
     data = of_frame(shop_frame(150).with_columns(fraud=pl.lit(labels)))
     features = Features().fit(data.transactions)
-    risk = raw_facts(features, data.transactions)["counterparty_risk_month"]
+    risk = unscaled_features(features, data.transactions)["counterparty_risk_month"]
     assert np.isfinite(risk).any() == bool(labels)
     assert not np.isinf(risk).any()
     assert_same_bits(replayed(features, data), features.transform(data.transactions))

@@ -11,30 +11,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.features.cases import (
+from tests.features.sample_data import (
     DAY,
     SHOP,
     Data,
     assert_same_bits,
     handbook,
     of_frame,
-    raw_facts,
     replayed,
     shop,
     shop_frame,
+    unscaled_features,
 )
 from turncoat.data.categories import normalize_category
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.errors import ConfigError
-from turncoat.features import (
-    Features,
-    FeatureState,
-    counterparties,
-    history,
-    load_features,
-    time_features,
-)
+from turncoat.features import Features, FeatureState, counterparties, history, load_features
 
 HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
@@ -185,11 +178,11 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
 )
 def test_every_continuous_fact(data: Data, delay: float) -> None:
     features = Features(label_delay_days=delay).fit(data.transactions)
-    found, expected = raw_facts(features, data.transactions), oracle(data, features)
+    found, expected = unscaled_features(features, data.transactions), oracle(data, features)
     assert (
         set(found)
         == set(expected)
-        == {*history.CONTINUOUS, *time_features.CONTINUOUS, *counterparties.CONTINUOUS}
+        == {*history.CONTINUOUS, *history.TIME_CONTINUOUS, *counterparties.CONTINUOUS}
     )
     for name, values in expected.items():
         assert np.isfinite(values).any()
@@ -221,8 +214,8 @@ def test_without_amounts_counterparty_habits_or_labels() -> None:
     schema = Schema(customer="who", time="at", continuous=("age",), id="id")
     data = of_frame(shop_frame(150), schema)
     features = Features().fit(data.transactions)
-    found, expected = raw_facts(features, data.transactions), oracle(data, features)
-    assert list(found) == [*history.CONTINUOUS, *time_features.CONTINUOUS]
+    found, expected = unscaled_features(features, data.transactions), oracle(data, features)
+    assert list(found) == [*history.CONTINUOUS, *history.TIME_CONTINUOUS]
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
     for name in ("amount_z", "amount_to_max", "amount_to_last", "amount_to_mean"):
@@ -233,7 +226,7 @@ def test_without_amounts_counterparty_habits_or_labels() -> None:
 def test_without_labels_there_is_no_risk() -> None:
     data = of_frame(shop_frame(150), replace(SHOP, label=None))
     features = Features().fit(data.transactions)
-    found = raw_facts(features, data.transactions)
+    found = unscaled_features(features, data.transactions)
     assert np.isnan(found["counterparty_risk_month"]).all()
     assert np.isnan(found["counterparty_known_month"]).all()
     assert not [name for name in features.feature_names[0] if "risk" in name or "known" in name]
@@ -288,7 +281,7 @@ def test_first_weekday_new_and_changed() -> None:
 def test_the_counterparty_has_every_fact_of_the_customer_but_its_own_name() -> None:
     data = of_frame(shop_frame(150), replace(SHOP, tracked=("device", "shop", "town")))
     plan = Features().fit(data.transactions).plan_
-    own = {*history.CONTINUOUS, *history.categorical(("device", "shop", "town"))}
+    own = {*history.CONTINUOUS, *history.list_categorical(("device", "shop", "town"))}
     facts = {*plan.engineered_continuous, *plan.engineered_categorical}
     assert own <= facts
     lacking = own - {
@@ -426,9 +419,9 @@ def test_only_some_features(include: tuple[str, ...], tmp_path: Path) -> None:
     [
         (
             ("amount_to_meen",),
-            "'amount_to_meen', and there is no such feature. Near it are amount_to_mean",
+            "'amount_to_meen', but there is no such feature. Similar names are amount_to_mean",
         ),
-        ((), "none of the features"),
+        ((), "no feature named by"),
         ("paid", "must be a list"),
         ((3,), "must be a list"),
     ],

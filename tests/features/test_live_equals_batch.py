@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.features.cases import (
+from tests.features.sample_data import (
     DAY,
     Due,
+    Row,
     Service,
-    TransactionRow,
     assert_same_bits,
     at_once,
     handbook,
@@ -95,7 +95,7 @@ def test_numbers_as_names_however_they_are_spelled_live() -> None:
         lambda kind: np.str_(kind),
     ]
 
-    def respelled(row: TransactionRow) -> TransactionRow:
+    def respelled(row: Row) -> Row:
         kind = row["kind"]
         missing = [None, float("nan"), "", np.nan][row["id"] % 4]
         return row | {
@@ -111,7 +111,7 @@ def test_absent_keys_are_missing_values_and_others_do_not_matter() -> None:
     data = shop()
     features = Features(min_count=2).fit(data.transactions)
 
-    def sparse(row: TransactionRow) -> TransactionRow:
+    def sparse(row: Row) -> Row:
         return {column: value for column, value in row.items() if value is not None} | {
             "weather": ["wet"],
             "fraud": "?",

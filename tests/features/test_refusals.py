@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from sklearn.base import clone
 
-from tests.features.cases import SHOP, handbook, ieee, of_frame, shop, shop_frame
+from tests.features.sample_data import SHOP, handbook, ieee, of_frame, shop, shop_frame
 from turncoat.data.categories import CategoryColumn
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import Features, FeatureState
@@ -196,13 +196,13 @@ def test_fraud_is_reported_of_transactions_that_were(features: Features, time: f
 
 
 def test_fraud_cannot_be_reported_to_nobody(features: Features) -> None:
-    with pytest.raises(DataError, match="nothing to report fraud to"):
+    with pytest.raises(DataError, match="fraud cannot be reported"):
         features.report_fraud(FeatureState(), 0.0)
     for others in (
         Features("processed").fit(shop().transactions),
         Features().fit(ieee().transactions),
     ):
-        with pytest.raises(DataError, match="nothing to report fraud to"):
+        with pytest.raises(DataError, match="fraud cannot be reported"):
             others.report_fraud(FeatureState(b"", b""), 0.0)
 
 

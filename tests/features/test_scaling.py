@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.features.cases import ieee
+from tests.features.sample_data import ieee
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
@@ -78,7 +78,7 @@ def test_only_heavy_tails_are_logged(shape: str, is_heavy: bool) -> None:
         "rare flags": (np.arange(RNG_ROWS) % 50 == 0).astype(float),
     }[shape]
     assert (kurtosis(column) > HEAVY_KURTOSIS) == is_heavy
-    scales = Scales.of(np.stack([column]))
+    scales = Scales.fit(np.stack([column]))
     assert (scales.units[0] > 0) == is_heavy
     if is_heavy:
         np.testing.assert_allclose(scales.units[0], np.abs(column).mean(), rtol=1e-12)
@@ -95,7 +95,7 @@ def test_the_boundary_of_a_heavy_tail() -> None:
     for share, is_heavy in ((0.1, True), (0.102, False)):
         column = two_values(share)
         assert (kurtosis(column) > HEAVY_KURTOSIS) == is_heavy
-        assert (Scales.of(column[None]).units[0] > 0) == is_heavy
+        assert (Scales.fit(column[None]).units[0] > 0) == is_heavy
 
 
 def test_fitted_columns_have_mean_0_and_spread_1() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
 
-from tests.features.cases import DAY, Data, assert_same_bits, handbook, ieee, replayed, shop
+from tests.features.sample_data import DAY, Data, assert_same_bits, handbook, ieee, replayed, shop
 from turncoat import BaumWelchHMM, BundleError, HMMParams, load_model, storage
 from turncoat.errors import DataError, NotFittedError
 from turncoat.features import Features, FeatureState, load_features
@@ -153,7 +153,7 @@ def test_records_that_mean_something_else_are_refused(change: dict[str, Any]) ->
     """As many bytes, about another column."""
     from dataclasses import replace
 
-    from tests.features.cases import SHOP, of_frame, shop_frame
+    from tests.features.sample_data import SHOP, of_frame, shop_frame
 
     data = shop()
     features, others = (

@@ -16,13 +16,13 @@ from turncoat.data.categories import CategoryColumn, normalize_category
 from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.features import Features
-from turncoat.features.vocabulary import Vocabulary, codes_of
+from turncoat.features.vocabulary import Vocabulary, encode_rows
 
 SCHEMA = Schema(customer="who", time="at", categorical=("g",))
 
 
 def fitted(values: list[Any], min_count: int = 1, max_categories: int = 100) -> Vocabulary:
-    return Vocabulary.of(
+    return Vocabulary.fit(
         CategoryColumn.encode(pl.Series(values)), np.arange(len(values)), min_count, max_categories
     )
 
@@ -42,7 +42,7 @@ def test_frequent_rare_unseen_and_missing() -> None:
     assert vocabulary.size == 4
     codes = {"a": 0, "b": 1, "c": 2, "d": 2, "z": 3, None: -1, "": -1, float("nan"): -1}
     assert {value: vocabulary.code(value) for value in codes} == codes
-    assert codes_of([vocabulary] * len(codes), [list(codes)])[0] == list(codes.values())
+    assert encode_rows([vocabulary] * len(codes), [list(codes)])[0] == list(codes.values())
 
 
 def test_the_least_rows_and_the_most_names() -> None:
@@ -70,12 +70,12 @@ def test_by_number_and_then_by_name_whatever_the_order_of_rows(
     shuffled = random.sample(values, len(values))
     for column in (values, shuffled):
         named = CategoryColumn.encode(pl.Series(column, dtype=pl.String))
-        assert Vocabulary.of(named, np.arange(len(column)), 2, max_categories) == expected
+        assert Vocabulary.fit(named, np.arange(len(column)), 2, max_categories) == expected
 
 
 def test_only_rows_in_the_fit_count() -> None:
     named = CategoryColumn.encode(pl.Series(["a", "b", "b", "c"]))
-    assert Vocabulary.of(named, np.array([0, 3]), 1, 10) == Vocabulary(("a", "c"), ())
+    assert Vocabulary.fit(named, np.array([0, 3]), 1, 10) == Vocabulary(("a", "c"), ())
 
 
 SPELLINGS = [
@@ -102,20 +102,20 @@ def test_one_name_for_a_number_however_it_is_spelled(column: list[Any]) -> None:
     assert vocabulary.frequent == ("404", "7")
     for value in SPELLINGS:
         assert vocabulary.code(value) == 0, repr(value)
-        assert codes_of([vocabulary], [[value]])[0] == [0], repr(value)
-    assert codes_of([vocabulary] * 3, [["0404", "404.5", 404.5]])[0] == [3, 3, 3]
+        assert encode_rows([vocabulary], [[value]])[0] == [0], repr(value)
+    assert encode_rows([vocabulary] * 3, [["0404", "404.5", 404.5]])[0] == [3, 3, 3]
     ones = fitted([1, 0] * 3)
     for value in (True, np.True_, [1], 1):
-        assert codes_of([vocabulary, ones], [[404, value]])[0] == [0, ones.code(value)]
+        assert encode_rows([vocabulary, ones], [[404, value]])[0] == [0, ones.code(value)]
 
 
 @pytest.mark.parametrize("truth", [True, np.True_, np.bool_(True), "true", "True", "TRUE"])
 def test_true_is_not_one(truth: Any) -> None:
     numbers, truths = fitted([1, 0]), fitted([True, False])
-    assert codes_of([truths], [[truth]])[0] == [truths.frequent.index("true")]
-    assert codes_of([numbers], [[truth]])[0] == [3]
-    assert codes_of([numbers], [[1]])[0] == [numbers.frequent.index("1")]
-    assert codes_of([truths], [[1]])[0] == [3]
+    assert encode_rows([truths], [[truth]])[0] == [truths.frequent.index("true")]
+    assert encode_rows([numbers], [[truth]])[0] == [3]
+    assert encode_rows([numbers], [[1]])[0] == [numbers.frequent.index("1")]
+    assert encode_rows([truths], [[1]])[0] == [3]
 
 
 ODD_NAMES = [
@@ -146,10 +146,10 @@ def test_names_that_almost_are_numbers() -> None:
     assert len(vocabulary.frequent) == len(ODD_NAMES)
     for name in ODD_NAMES:
         assert vocabulary.frequent[vocabulary.code(name)] == normalize_category(name)
-    assert codes_of([vocabulary] * len(ODD_NAMES), [ODD_NAMES])[0] == [
+    assert encode_rows([vocabulary] * len(ODD_NAMES), [ODD_NAMES])[0] == [
         vocabulary.code(name) for name in ODD_NAMES
     ]
-    assert codes_of([vocabulary] * 5, [[7, 5, 1000, 16, 3]])[0] == [len(ODD_NAMES) + 1] * 5
+    assert encode_rows([vocabulary] * 5, [[7, 5, 1000, 16, 3]])[0] == [len(ODD_NAMES) + 1] * 5
     assert vocabulary.frequent[vocabulary.code(0)] == "0"
 
 
@@ -194,7 +194,7 @@ def test_the_fast_way_to_codes_is_the_plain_way(asked: list[Any], seen: list[Any
             return -1
         return every.index(text) if text in every else len(every) + (text not in names)
 
-    assert codes_of([vocabulary] * len(asked), [asked])[0] == [plain(value) for value in asked]
+    assert encode_rows([vocabulary] * len(asked), [asked])[0] == [plain(value) for value in asked]
 
 
 @pytest.mark.parametrize("max_categories", [1, 126, 127, 128, 1000])

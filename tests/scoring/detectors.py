@@ -12,7 +12,7 @@ import polars as pl
 import xgboost
 from scipy.special import logsumexp
 
-from tests.features.cases import (
+from tests.features.sample_data import (
     SHOP,
     Data,
     Due,

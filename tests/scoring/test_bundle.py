@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from safetensors.numpy import load_file
 
-from tests.features.cases import shop, shop_frame
+from tests.features.sample_data import shop, shop_frame
 from tests.scoring.bundles import manifest_of, params_file, rewrite, rewrite_arrays
 from tests.scoring.detectors import (
     QUICK,

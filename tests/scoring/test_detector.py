@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from sklearn.base import clone
 
-from tests.features.cases import DAY, SHOP, Data, of_frame, shop_frame
+from tests.features.sample_data import DAY, SHOP, Data, of_frame, shop_frame
 from tests.scoring.detectors import (
     QUICK,
     customers_split,

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LogisticRegression
 
-from tests.features.cases import of_frame
+from tests.features.sample_data import of_frame
 from tests.scoring.detectors import (
     SCORED,
     classifier,

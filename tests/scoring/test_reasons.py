@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.features.cases import DAY, SHOP, handbook, ieee, of_frame, shop, shop_frame
+from tests.features.sample_data import DAY, SHOP, handbook, ieee, of_frame, shop, shop_frame
 from tests.scoring.detectors import (
     EVERY,
     data_of,
@@ -559,7 +559,9 @@ def test_columns_named_like_facts_keep_their_terms() -> None:
 def test_columns_that_have_the_name_of_a_fact_are_refused(name: str) -> None:
     schema = replace(SHOP, continuous=("paid", name))
     data = of_frame(shop_frame(80).rename({"age": name}), schema)
-    with pytest.raises(ConfigError, match=f"the column '{name}' has the name of a feature"):
+    with pytest.raises(
+        ConfigError, match=f"columns '{name}' have the names of engineered features"
+    ):
         Features().fit(data.transactions)
     assert name in Features("processed").fit(data.transactions).feature_names[0]
 

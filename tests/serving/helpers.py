@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from tests.features.cases import Data
+from tests.features.sample_data import Data
 from tests.scoring.detectors import data_of, detector
 from turncoat import Detector
 from turncoat.scoring import DetectorState

@@ -561,7 +561,7 @@ def test_a_damaged_record_is_not_the_senders_fault_whatever_is_asked(model: Path
 def test_a_model_with_other_columns_is_not_given_rows_of_the_one_before(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from tests.features.cases import SHOP, of_frame, shop_frame
+    from tests.features.sample_data import SHOP, of_frame, shop_frame
     from tests.scoring.detectors import FEW, model_of, time_split
     from turncoat import Detector
     from turncoat.features import Features

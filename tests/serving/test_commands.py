@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from tests.features.cases import shop_frame
+from tests.features.sample_data import shop_frame
 from tests.scoring.detectors import data_of, detector
 from tests.serving.helpers import bundle, client, rows_of
 from turncoat import DataError, TurncoatError, load
@@ -123,7 +123,7 @@ def test_a_file_with_other_names_is_another_file(model: Path, tmp_path: Path) ->
 
 
 def test_files_without_ids_do_not_take_each_others_rows_for_duplicates(tmp_path: Path) -> None:
-    from tests.features.cases import SHOP, of_frame
+    from tests.features.sample_data import SHOP, of_frame
     from tests.scoring.detectors import FEW, model_of, time_split
     from turncoat import Detector
     from turncoat.features import Features

@@ -1,7 +1,6 @@
-"""Transactions into a panel: columns on a common scale, names as codes, causal history; the same in batch and live."""
+"""Transactions into a panel: scaled columns, coded categories and causal history."""
 
-from turncoat.features.features import FeatureRow, Features
-from turncoat.features.state import FeatureState
-from turncoat.features.storage import load_features
+from turncoat.features.features import FeatureRow, Features, load_features
+from turncoat.features.live import FeatureState
 
 __all__ = ["FeatureRow", "FeatureState", "Features", "load_features"]

@@ -1,10 +1,10 @@
-"""Transactions into a panel, a whole file at once or one row at a time: the same compiled code, the same bits."""
+"""Transactions into a panel, a whole file at once or row by row, with identical bits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any, NamedTuple, Self
@@ -17,33 +17,35 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError
 from turncoat.features import counterparties, history
 from turncoat.features.batch import (
-    all_facts,
     count_missing,
-    fill_facts,
+    engineer_features,
+    fill_engineered,
     fill_raw,
-    in_groups,
-    raw_cells,
+    map_column_groups,
+    take_cells,
 )
-from turncoat.features.live import LiveRows, take_rows
-from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
-from turncoat.features.scaling import Scales
-from turncoat.features.state import (
+from turncoat.features.live import (
     FeatureState,
+    LiveRows,
+    advance_rows,
     counterparty_bytes,
     customer_bytes,
-    pack,
-    spelled_hashes,
-    unpack,
+    pack_states,
+    unpack_states,
 )
-from turncoat.features.vocabulary import Vocabulary, codes_of
+from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
+from turncoat.features.scaling import Scales
+from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
 from turncoat.panel import Panel
+from turncoat.storage import BundleFormat
 
 FEATURE_KINDS = ("processed", "engineered")
-FLAGS = ("distinct", "all", "none")
-_SAMPLE_ROWS = 200_000  # evenly spaced fit rows that scales and missing patterns are taken from
+MISSING_FLAGS = ("distinct", "all", "none")
+_SAMPLE_ROWS = 200_000  # evenly spaced fit rows for scales and missing patterns
+_FORMAT = BundleFormat("features", version=3)
 
 
 class FeatureRow(NamedTuple):
@@ -56,9 +58,9 @@ class FeatureRow(NamedTuple):
 class Features(BaseEstimator):  # type: ignore[misc]
     """Columns and causal history as features.
 
-    `processed` is the columns themselves: signed log where tails are heavy, standardised, names coded, absence flagged.
-    `engineered` adds running facts of each customer and, where the schema has one, of the counterparty. Nothing uses a row's
-    own label or anything later.
+    `processed` features are the columns: standardised (signed log for heavy tails), categories
+    coded, missing values flagged. `engineered` adds the history of each customer and, if the
+    schema has one, of the counterparty. No feature uses the row's own label or anything later.
     """
 
     def __init__(
@@ -71,165 +73,161 @@ class Features(BaseEstimator):  # type: ignore[misc]
         label_delay_days: float = 7.0,
         include: Sequence[str] | None = None,
     ) -> None:
-        """`missing_flags`: one flag for all columns absent on the same rows (`distinct`), one each (`all`) or `none`.
+        """`missing_flags`: a flag per set of columns missing together, per column, or none.
 
-        A name on fewer than `min_count` fit rows, or beyond the `max_categories` commonest, is rare. Labels are taken to be known
-        `label_delay_days` after the day of the transaction. `include` names the features to keep, of those that `names` lists without it:
-        a hidden Markov model often does better with a few good ones.
+        Categories on fewer than `min_count` fit rows, or beyond the `max_categories` commonest, are
+        rare. Labels are assumed known `label_delay_days` after the transaction's day. `include`
+        names the features to keep, out of `feature_names` without it: a hidden Markov model often
+        does better with a few good ones.
         """
-        self.include = include
         self.kind = kind
         self.missing_flags = missing_flags
         self.min_count = min_count
         self.max_categories = max_categories
         self.label_delay_days = label_delay_days
+        self.include = include
 
     def fit(self, transactions: Transactions) -> Self:
-        """Learn scales, vocabularies and missing patterns from these transactions and no others."""
+        """Learn scales, vocabularies and missing patterns from these transactions."""
         self._check_settings()
-        schema, engineered = transactions.schema, self.kind == "engineered"
+        schema, rows, n = transactions.schema, transactions.file_rows, transactions.n_rows
         labels = transactions.labels
-        rate = 0.0 if labels is None else min(float(labels.mean()), 0.999)
+        limits = self.min_count, self.max_categories
+        categories = [transactions.categories[column] for column in schema.categorical]
         draft = FeaturePlan(
             schema=schema,
-            engineered=engineered,
+            engineered=self.kind == "engineered",
             label_delay_s=self.label_delay_s,
-            base_rate=rate,
+            base_rate=0.0 if labels is None else min(float(labels.mean()), 0.999),
             scales=Scales(*(np.ones(len(schema.continuous)) for _ in range(3))),
             flagged=(),
-            vocabularies=tuple(
-                Vocabulary.of(
-                    transactions.categories[column],
-                    transactions.file_rows,
-                    self.min_count,
-                    self.max_categories,
-                )
-                for column in schema.categorical
-            ),
+            vocabularies=tuple(Vocabulary.fit(column, rows, *limits) for column in categories),
         )
-        _refuse_twice((*draft.every_continuous, *draft.every_categorical))
-        step = -(-transactions.n_rows // _SAMPLE_ROWS)
-        sample = np.arange(0, transactions.n_rows, step)
-        facts = (
-            all_facts(draft, transactions, count_missing(transactions))[0][:, sample]
-            if engineered
-            else np.empty((0, len(sample)))
-        )
-        places = transactions.file_rows[sample]
+        _check_unique((*draft.all_continuous, *draft.all_categorical))
+        sample = np.arange(0, n, -(-n // _SAMPLE_ROWS))
+        engineered = np.empty((0, len(sample)))
+        if draft.engineered:
+            n_missing = count_missing(transactions)
+            engineered = engineer_features(draft, transactions, n_missing)[0][:, sample]
+        file_rows = rows[sample]
 
-        def look(columns: slice) -> tuple[Scales, list[bytes | None]]:
-            cells = raw_cells(transactions, columns, places)
-            return Scales.of(cells), [_pattern(np.isnan(column)) for column in cells]
+        def inspect(columns: slice) -> tuple[Scales, list[bytes | None]]:
+            cells = take_cells(transactions, columns, file_rows)
+            return Scales.fit(cells), [_missing_pattern(np.isnan(column)) for column in cells]
 
-        looks = in_groups(schema, look)
-        patterns = [pattern for _, part in looks for pattern in part]
-        patterns += [
-            _pattern(transactions.categories[column].codes[places] < 0)
-            for column in schema.categorical
-        ]
-        scales = Scales.joined([*(scales for scales, _ in looks), Scales.of(facts)])
-        self.plan_ = self._asked(
-            replace(draft, scales=scales, flagged=self._flagged(schema, patterns))
-        )
+        groups = map_column_groups(schema, inspect)
+        patterns = [pattern for _, some in groups for pattern in some]
+        patterns += [_missing_pattern(column.codes[file_rows] < 0) for column in categories]
+        scales = Scales.concatenate([*(scales for scales, _ in groups), Scales.fit(engineered)])
+        flagged = self._choose_flagged(schema, patterns)
+        self.plan_ = self._apply_include(replace(draft, scales=scales, flagged=flagged))
         return self
-
-    def _asked(self, plan: FeaturePlan) -> FeaturePlan:
-        """The plan with only the features that are wanted."""
-        if self.include is None:
-            return plan
-        if isinstance(self.include, str) or not all(isinstance(name, str) for name in self.include):
-            raise ConfigError(
-                f"include is {self.include!r}; it must be a list of names of features"
-            )
-        every = (*plan.every_continuous, *plan.every_categorical)
-        for name in self.include:
-            if name not in every:
-                near = get_close_matches(name, every, n=5, cutoff=0.4) or every[:5]
-                raise ConfigError(
-                    f"include names {name!r}, and there is no such feature. Near it are {', '.join(near)}"
-                )
-        wanted = np.array([name in self.include for name in plan.every_continuous], dtype=bool)
-        scales = replace(plan.scales, spreads=np.where(wanted, plan.scales.spreads, 0.0))
-        chosen = replace(plan, scales=scales, include=tuple(self.include))
-        if not chosen.continuous and not chosen.categorical:
-            raise ConfigError(
-                f"none of the features that `include` names varies on the fit part: {', '.join(self.include) or 'it is empty'}"
-            )
-        return chosen
-
-    @property
-    def label_delay_s(self) -> float:
-        """Seconds from the end of a transaction's day until its label is taken to be known."""
-        return float(self.label_delay_days) * history.DAY
 
     def _check_settings(self) -> None:
         for name, choice, allowed in (
             ("kind", self.kind, FEATURE_KINDS),
-            ("missing_flags", self.missing_flags, FLAGS),
+            ("missing_flags", self.missing_flags, MISSING_FLAGS),
         ):
             if choice not in allowed:
                 raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(allowed)}")
-        for name, value in (("min_count", self.min_count), ("max_categories", self.max_categories)):
+        for name in ("min_count", "max_categories"):
+            value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
         days = self.label_delay_days
-        if (
-            not isinstance(days, int | float | np.integer | np.floating)
-            or isinstance(days, bool)
-            or not 0 <= days <= MAX_DELAY_DAYS
-        ):
+        is_number = isinstance(days, int | float | np.integer | np.floating)
+        if not is_number or isinstance(days, bool) or not 0 <= days <= MAX_DELAY_DAYS:
             raise ConfigError(
-                f"label_delay_days is {self.label_delay_days!r}; it must be between 0 and {MAX_DELAY_DAYS}"
+                f"label_delay_days is {days!r}; it must be between 0 and {MAX_DELAY_DAYS}"
             )
 
-    def _flagged(self, schema: Schema, patterns: Sequence[bytes | None]) -> tuple[str, ...]:
-        """Columns whose absence becomes a feature: absent on some rows, and under `distinct` not on the same rows as an earlier one."""
+    def _choose_flagged(self, schema: Schema, patterns: Sequence[bytes | None]) -> tuple[str, ...]:
+        """Columns that get a missing flag; under `distinct` one per set missing together."""
         flagged: dict[bytes | str, str] = {}
-        for column, pattern in zip(
-            (*schema.continuous, *schema.categorical), patterns, strict=True
-        ):
+        columns = (*schema.continuous, *schema.categorical)
+        for column, pattern in zip(columns, patterns, strict=True):
             if pattern is not None and self.missing_flags != "none":
                 flagged.setdefault(pattern if self.missing_flags == "distinct" else column, column)
         return tuple(flagged.values())
 
+    def _apply_include(self, plan: FeaturePlan) -> FeaturePlan:
+        """The plan with only the included features."""
+        if self.include is None:
+            return plan
+        if isinstance(self.include, str) or not all(isinstance(n, str) for n in self.include):
+            raise ConfigError(f"include is {self.include!r}; it must be a list of feature names")
+        names = (*plan.all_continuous, *plan.all_categorical)
+        for name in self.include:
+            if name not in names:
+                near = get_close_matches(name, names, n=5, cutoff=0.4) or names[:5]
+                raise ConfigError(
+                    f"include names {name!r}, but there is no such feature. Similar names are "
+                    f"{', '.join(near)}"
+                )
+        is_kept = np.array([name in self.include for name in plan.all_continuous], dtype=bool)
+        scales = replace(plan.scales, spreads=np.where(is_kept, plan.scales.spreads, 0.0))
+        kept = replace(plan, scales=scales, include=tuple(self.include))
+        if not kept.continuous and not kept.categorical:
+            raise ConfigError(
+                "no feature named by `include` varies on the fit rows: "
+                f"{', '.join(self.include) or 'it is empty'}"
+            )
+        return kept
+
+    @property
+    def label_delay_s(self) -> float:
+        """Seconds from the end of a transaction's day until its label is assumed known."""
+        return float(self.label_delay_days) * history.DAY
+
     @property
     def plan(self) -> FeaturePlan:
-        """What fitting found out."""
+        """The fitted plan."""
         if not hasattr(self, "plan_"):
             raise NotFittedError("these features are not fitted yet. Call `fit` first")
         plan: FeaturePlan = self.plan_
         return plan
 
+    @property
+    def feature_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the continuous and of the categorical features."""
+        return self.plan.continuous, self.plan.categorical
+
+    @property
+    def state_bytes(self) -> tuple[int, int]:
+        """Sizes of a customer's and a counterparty's record."""
+        return customer_bytes(self.plan), counterparty_bytes(self.plan)
+
     def transform(self, transactions: Transactions, rows: ArrayLike | None = None) -> Panel:
-        """A panel of the transactions or, given `rows`, of these among them with the others as their history."""
+        """A panel of the transactions, or only of `rows` with the others as their history."""
         plan = self.plan
         if transactions.schema != plan.schema:
             raise DataError(
-                f"{transactions.source}: read with schema {transactions.schema.name!r}, and the features were fitted with "
-                f"{plan.schema.name!r}. Read it with the same schema"
+                f"{transactions.source}: read with schema {transactions.schema.name!r}, but the "
+                f"features were fitted with {plan.schema.name!r}. Read it with the same schema"
             )
         chosen = np.arange(transactions.n_rows) if rows is None else transactions.row_indices(rows)
         part = transactions.take(chosen)
         targets = np.full(transactions.n_rows, -1, np.int64)
         targets[chosen] = np.arange(len(chosen))
         continuous = np.empty((len(chosen), len(plan.continuous)), np.float32)
-        categorical = np.empty((len(chosen), len(plan.every_categorical)), plan.code_type)
+        categorical = np.empty((len(chosen), len(plan.all_categorical)), plan.code_type)
         n_missing = fill_raw(plan, transactions, targets, continuous, categorical)
-        for j, (column, vocabulary) in enumerate(
-            zip(plan.schema.categorical, plan.vocabularies, strict=True)
-        ):
+        pairs = zip(plan.schema.categorical, plan.vocabularies, strict=True)
+        for j, (column, vocabulary) in enumerate(pairs):
             codes = vocabulary.encode(transactions.categories[column])
             n_missing += codes[transactions.file_rows] < 0
             categorical[:, j] = codes[part.file_rows]
-        for j, flag in zip(*plan.flagged_names, strict=True):
+        for j, flag in zip(*plan.flagged_categorical, strict=True):
             categorical[:, flag] = categorical[:, j] < 0
         if plan.engineered:
-            facts, codes = all_facts(plan, transactions, n_missing)
-            fill_facts(plan, facts, targets, continuous)
-            categorical[:, plan.first_fact :] = codes[:, chosen].T
+            values, codes = engineer_features(plan, transactions, n_missing)
+            fill_engineered(plan, values, targets, continuous)
+            categorical[:, plan.first_engineered :] = codes[:, chosen].T
+        if plan.include is not None:
+            categorical = categorical[:, plan.kept_categorical]
         return Panel.from_arrays(
             continuous=continuous,
-            categorical=categorical if plan.include is None else categorical[:, plan.asked],
+            categorical=categorical,
             lengths=np.diff(part.offsets),
             labels=part.labels,
             customers=part.keys,
@@ -245,14 +243,14 @@ class Features(BaseEstimator):  # type: ignore[misc]
         *,
         label_follows: bool = True,
     ) -> tuple[FeatureState, FeatureRow]:
-        """One transaction, live: the records after it, and its features. `row` maps column names to values; absent is missing.
+        """One live transaction: the state after it, and its features.
 
-        A row that is older than the records counts as now. Where no label will be reported, say so with `label_follows=False`, or the
-        transaction counts as genuine once its label is due.
+        `row` maps column names to values; absent columns are missing. A row older than the state
+        counts as now. With `label_follows=False` the transaction never counts as genuine.
         """
-        given = row if isinstance(row, TransactionRow) else parse_row(self.plan.schema, row)
+        parsed = row if isinstance(row, TransactionRow) else parse_row(self.plan.schema, row)
         states, continuous, categorical = self.step_batch(
-            [state or FeatureState()], [given], [label_follows]
+            [state or FeatureState()], [parsed], [label_follows]
         )
         return states[0], FeatureRow(continuous[0], categorical[0])
 
@@ -263,86 +261,123 @@ class Features(BaseEstimator):  # type: ignore[misc]
         label_follows: Sequence[bool],
         previous: Array | None = None,
     ) -> tuple[Sequence[FeatureState], Array, Array]:
-        """`step` for transactions in order: the records after each, features [N, D] and [N, J].
+        """`step` for N transactions in order: the states after each, features [N, D] and [N, J].
 
-        Where some are of one customer, or of one counterparty, `previous` [N, 2] names the transaction before each of them, whose records
-        it goes on from; its own state there is not looked at. -1 is none.
+        `previous` [N, 2] gives the earlier row of the same customer and of the same counterparty,
+        whose record the row continues instead of its own state; -1 is none.
         """
-        plan = self.plan
-        continuous = np.empty((len(rows), len(plan.continuous)), np.float32)
-        categorical = np.empty((len(rows), len(plan.every_categorical)), plan.code_type)
-        if n_names := len(plan.vocabularies):
-            categorical[:, :n_names] = codes_of(plan.vocabularies, (row.categories for row in rows))
-        given = LiveRows(
-            cells=np.array([row.numbers for row in rows]).reshape(len(rows), plan.n_raw),
-            hashes=np.array(
-                spelled_hashes([*chain.from_iterable(row.tracked for row in rows)]), np.uint32
-            ).reshape(len(rows), -1),
+        plan, n = self.plan, len(rows)
+        continuous = np.empty((n, len(plan.continuous)), np.float32)
+        categorical = np.empty((n, len(plan.all_categorical)), plan.code_type)
+        if n_categorical := len(plan.vocabularies):
+            codes = encode_rows(plan.vocabularies, (row.categories for row in rows))
+            categorical[:, :n_categorical] = codes
+        hashes = hash_values([*chain.from_iterable(row.tracked for row in rows)])
+        has_counterparty = [row.counterparty is not None for row in rows]
+        live_rows = LiveRows(
+            cells=np.array([row.numbers for row in rows]).reshape(n, plan.n_raw),
+            hashes=np.array(hashes, np.uint32).reshape(n, -1),
             times=np.array([row.time for row in rows]),
             label_follows=np.array(label_follows, dtype=bool),
-            has_counterparty=np.array([row.counterparty is not None for row in rows], dtype=bool),
-            previous=np.full((len(rows), 2), -1) if previous is None else previous,
+            has_counterparty=np.array(has_counterparty, dtype=bool),
+            previous=np.full((n, 2), -1) if previous is None else previous,
         )
-        records = unpack(plan, states if plan.engineered else [FeatureState()] * len(states))
-        take_rows(given, records, plan.live_layout, continuous, categorical)
-        after = (
-            pack(plan, records, states, given.has_counterparty.tolist())
-            if plan.engineered
-            else states
-        )
-        return (
-            after,
-            continuous,
-            categorical
-            if plan.include is None
-            else np.ascontiguousarray(categorical[:, plan.asked]),
-        )
+        records = unpack_states(plan, states if plan.engineered else [FeatureState()] * n)
+        advance_rows(live_rows, records, plan.live_layout, continuous, categorical)
+        after = states
+        if plan.engineered:
+            after = pack_states(plan, records, states, has_counterparty)
+        if plan.include is not None:
+            categorical = np.ascontiguousarray(categorical[:, plan.kept_categorical])
+        return after, continuous, categorical
 
     def report_fraud(self, state: FeatureState, time: float) -> FeatureState:
-        """The counterparty's record after the news that its transaction at `time` (seconds) was fraud; genuine ones need no report."""
+        """The state after a report that the counterparty's transaction at `time` was fraud.
+
+        `time` is in seconds. Genuine transactions need no report.
+        """
         plan = self.plan
         if not plan.has_counterparty or state.counterparty is None:
             raise DataError(
-                "these features keep no record of a counterparty for this state; there is nothing to report fraud to"
+                "these features keep no record of a counterparty for this state, so fraud cannot "
+                "be reported to it"
             )
-        records = unpack(plan, [FeatureState(None, state.counterparty)])
+        records = unpack_states(plan, [FeatureState(None, state.counterparty)])
         last = counterparties.last_time(records.counterparty_numbers[0])
         if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
             raise DataError(
-                f"fraud was reported at {time!r} seconds, and this counterparty's latest transaction was at {last}. Give its time"
+                f"fraud was reported at {time!r} seconds, but this counterparty's latest "
+                f"transaction was at {last}. Give the time of the fraudulent transaction"
             )
         counterparties.report_fraud(records.counterparty_risk[0], time)
-        return FeatureState(state.customer, pack(plan, records, [state], [True])[0].counterparty)
+        packed = pack_states(plan, records, [state], [True])[0]
+        return FeatureState(state.customer, packed.counterparty)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the fitted features into a folder of their own; `turncoat.features.load_features` reads them."""
-        from turncoat.features.storage import save_features
-
-        save_features(self, folder)
-
-    @property
-    def state_bytes(self) -> tuple[int, int]:
-        """Bytes of a customer's record and of a counterparty's."""
-        plan = self.plan
-        return customer_bytes(plan), counterparty_bytes(plan)
-
-    @property
-    def feature_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of the continuous and of the categorical features."""
-        plan = self.plan
-        return plan.continuous, plan.categorical
+        """Write the fitted features into a folder; `load_features` reads them."""
+        _FORMAT.save(folder, *pack_features(self))
 
 
-def _refuse_twice(names: Sequence[str]) -> None:
-    """Refuse a column of the file that has the name of a fact."""
+def load_features(folder: str | os.PathLike[str]) -> Features:
+    """Read saved features; raises `BundleError` if they are damaged."""
+    content, arrays = _FORMAT.load(folder)
+    try:
+        return unpack_features(content, arrays, str(folder))
+    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
+        raise BundleError(
+            f"{folder}: not features this version understands ({problem!r})"
+        ) from problem
+
+
+def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Fitted features as plain content and arrays."""
+    plan, settings = features.plan, features.get_params(deep=False)
+    include = None if features.include is None else list(features.include)
+    content = {
+        "settings": {**settings, "include": include},
+        "schema": plan.schema.to_dict(),
+        "engineered": plan.engineered,
+        "label_delay_s": plan.label_delay_s,
+        "base_rate": plan.base_rate,
+        "flagged": list(plan.flagged),
+        "include": None if plan.include is None else list(plan.include),
+        "vocabularies": [
+            {"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies
+        ],
+    }
+    return content, {field.name: getattr(plan.scales, field.name) for field in fields(Scales)}
+
+
+def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: str) -> Features:
+    """Features from the result of `pack_features`; raises if the content is invalid."""
+    features = Features(**content["settings"])
+    features.plan_ = FeaturePlan(
+        schema=Schema.from_dict(content["schema"], source=source),
+        engineered=content["engineered"] is True,
+        label_delay_s=float(content["label_delay_s"]),
+        base_rate=float(content["base_rate"]),
+        scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
+        flagged=tuple(content["flagged"]),
+        include=None if content["include"] is None else tuple(content["include"]),
+        vocabularies=tuple(
+            Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]
+        ),
+    )
+    features.plan_.check()
+    return features
+
+
+def _check_unique(names: Sequence[str]) -> None:
+    """Refuse a column of the file with the name of an engineered feature."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"the column {twice[0]!r} has the name of a feature that is made of the history. Rename it, leave it out of the schema, "
-            "or use the features `processed`"
+            f"columns {', '.join(map(repr, twice))} have the names of engineered features. Rename "
+            "them, leave them out of the schema, or use the features `processed`"
         )
 
 
-def _pattern(absent: Array) -> bytes | None:
-    """Which rows lack a value; None if all or none do."""
-    return np.packbits(absent).tobytes() if absent.any() and not absent.all() else None
+def _missing_pattern(is_missing: Array) -> bytes | None:
+    """Which rows lack a value, as bits; None if all or none do."""
+    varies = is_missing.any() and not is_missing.all()
+    return np.packbits(is_missing).tobytes() if varies else None

@@ -1,7 +1,8 @@
-"""Running facts of a party, a customer or a second one: what a transaction looks like against everything it did before.
+"""Running features of a customer or counterparty: a transaction compared with everything before it.
 
-The state is a fixed number of floats and marks, advanced once per transaction. The facts of a transaction are taken before it
-joins the state, so a row never sees itself, nor anything later. Batch and live run the same compiled `advance`.
+The state has a fixed size and is advanced once per transaction. Features are computed before the
+transaction joins the state, so a row never sees itself or anything later. Batch and live run the
+same compiled `advance`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from turncoat.numerics.jit import jit_exact
 HOUR, DAY, WEEK, MONTH = 3600.0, 86400.0, 7 * 86400.0, 30 * 86400.0
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
 
-NUMBERS = (
+NUMBERS = (  # of the state
     "n", "first_time", "last_time",
     *(f"count_{window}" for window in WINDOWS),
     *(f"sum_{window}" for window in WINDOWS),
@@ -34,78 +35,80 @@ CONTINUOUS = (
     "amount_z", "amount_to_mean", "amount_to_max", "amount_to_last",
     "hour_habit", "weekday_habit", "n_missing_change",
 )  # fmt: skip
-N_FACTS = len(CONTINUOUS)
-GROWING = ("since_first", "n_before")  # facts that only grow
+N_CONTINUOUS = len(CONTINUOUS)
+GROWING = ("since_first", "n_before")  # features that only grow
 
-# Which names a party has used is kept as 256 marks per habit column, two for each name. With few names it is exact; with 30
-# in use, one new name in 23 is taken for one seen before; with 80, one in 5.
-MARK_WORDS = 8
-_HABIT_WORDS = 1 + MARK_WORDS  # the last name's hash, then the marks
+TIME_CONTINUOUS = ("hour_cos", "hour_sin", "n_missing")  # of the transaction alone
+TIME_CATEGORICAL = ("weekday",)
+N_WEEKDAYS = 7
+
+# Values of a tracked column are remembered in a Bloom filter of 256 bits, two per value. It is
+# exact for few values. With 30 values, one new value in 23 looks familiar; with 80, one in 5.
+BLOOM_WORDS = 8
+_SEEN_WORDS = 1 + BLOOM_WORDS  # the hash of the last value, then the Bloom filter
 
 _WINDOW_SECONDS = np.array(list(WINDOWS.values()))
-_LARGEST = 1e300  # an amount whose sums stay finite: an infinite one would never fade
+_MAX_AMOUNT = 1e300  # keeps sums finite: an infinite sum would never decay
 
 
-def categorical(habits: Sequence[str]) -> tuple[str, ...]:
-    """Names of the yes/no facts: is this the first transaction; then for each habit column, is the name new, has it changed."""
-    return ("is_first", *(f"{fact}_{column}" for column in habits for fact in ("new", "changed")))
+def list_categorical(tracked: Sequence[str]) -> tuple[str, ...]:
+    """Names of the binary features: first transaction; then new and changed tracked values."""
+    return ("is_first", *(f"{name}_{column}" for column in tracked for name in ("new", "changed")))
 
 
-def habit_words(n_habits: int) -> int:
-    """Length of the marks of a state."""
-    return _HABIT_WORDS * n_habits
+def seen_words(n_tracked: int) -> int:
+    """Length of `seen`, the part of a state that remembers tracked values."""
+    return _SEEN_WORDS * n_tracked
 
 
 @jit_exact
-def _take_facts(numbers: Array, time: float, amount: float, n_missing: float, facts: Array) -> None:
-    """Continuous facts [18] of a transaction against a state already decayed to its time. NaN is what cannot be known yet."""
+def _compute_continuous(
+    numbers: Array, time: float, amount: float, n_missing: float, values: Array
+) -> None:
+    """Continuous features [18] against a state decayed to `time`; NaN is not known yet."""
     n = numbers[_N]
-    facts[:] = np.nan
+    values[:] = np.nan
     if n > 0.0:
-        facts[0] = math.log1p(max(time - numbers[_LAST], 0.0))
-        facts[1] = math.log1p(max(time - numbers[_FIRST], 0.0))
-        facts[17] = n_missing - numbers[_MISSING]
-    facts[2] = math.log1p(n)
+        values[0] = math.log1p(max(time - numbers[_LAST], 0.0))
+        values[1] = math.log1p(max(time - numbers[_FIRST], 0.0))
+        values[17] = n_missing - numbers[_MISSING]
+    values[2] = math.log1p(n)
     for w in range(4):
-        facts[3 + w] = math.log1p(numbers[_COUNT + w])
-        facts[7 + w] = math.log1p(numbers[_SUM + w])
+        values[3 + w] = math.log1p(numbers[_COUNT + w])
+        values[7 + w] = math.log1p(numbers[_SUM + w])
     size = math.log1p(max(amount, 0.0))
     if amount == amount and numbers[_AMOUNTS] > 0.0:
         if numbers[_AMOUNTS] > 1.0:
             spread = math.sqrt(numbers[_SQUARES] / (numbers[_AMOUNTS] - 1.0))
-            facts[11] = (size - numbers[_MEAN]) / (
-                spread + 0.1
-            )  # a tenth: habits are not exact to the cent
-        facts[12] = size - numbers[_MEAN]
-        facts[13] = size - math.log1p(numbers[_MAX])
-        facts[14] = size - math.log1p(numbers[_AMOUNT])
+            values[11] = (size - numbers[_MEAN]) / (spread + 0.1)  # amounts vary by a tenth anyway
+        values[12] = size - numbers[_MEAN]
+        values[13] = size - math.log1p(numbers[_MAX])
+        values[14] = size - math.log1p(numbers[_AMOUNT])
     hour = 2.0 * math.pi * (time % DAY) / DAY
-    weekday = 2.0 * math.pi * (time % WEEK) / WEEK
-    habitual = numbers[_COUNT + 3]
-    if habitual > 0.0:
-        facts[15] = (
-            math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]
-        ) / habitual
-        facts[16] = (
-            math.cos(weekday) * numbers[_WEEKDAY] + math.sin(weekday) * numbers[_WEEKDAY + 1]
-        ) / habitual
+    day = 2.0 * math.pi * (time % WEEK) / WEEK
+    count = numbers[_COUNT + 3]
+    if count > 0.0:
+        similarity = math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]
+        values[15] = similarity / count
+        similarity = math.cos(day) * numbers[_WEEKDAY] + math.sin(day) * numbers[_WEEKDAY + 1]
+        values[16] = similarity / count
 
 
 @jit_exact
 def _decay(numbers: Array, time: float) -> None:
-    """Let the windows fade from the last transaction to now. A row that arrives late counts as now."""
+    """Decay the windows from the last transaction to now. A late row counts as now."""
     passed = max(time - numbers[_LAST], 0.0)
     for w in range(4):
-        kept = math.exp(-passed / _WINDOW_SECONDS[w])
-        numbers[_COUNT + w] *= kept
-        numbers[_SUM + w] *= kept
-    kept = math.exp(-passed / MONTH)
-    for place in range(_HOUR, _MISSING):
-        numbers[place] *= kept
+        factor = math.exp(-passed / _WINDOW_SECONDS[w])
+        numbers[_COUNT + w] *= factor
+        numbers[_SUM + w] *= factor
+    factor = math.exp(-passed / MONTH)
+    for i in range(_HOUR, _MISSING):
+        numbers[i] *= factor
 
 
 @jit_exact
-def _join(numbers: Array, time: float, amount: float, n_missing: float) -> None:
+def _add_transaction(numbers: Array, time: float, amount: float, n_missing: float) -> None:
     """Add a transaction to the state."""
     if numbers[_N] == 0.0:
         numbers[_FIRST] = time
@@ -118,7 +121,7 @@ def _join(numbers: Array, time: float, amount: float, n_missing: float) -> None:
         paid = max(amount, 0.0)
         size = math.log1p(paid)
         for w in range(4):
-            numbers[_SUM + w] += min(paid, _LARGEST)
+            numbers[_SUM + w] += min(paid, _MAX_AMOUNT)
         numbers[_AMOUNTS] += 1.0
         off = size - numbers[_MEAN]
         numbers[_MEAN] += off / numbers[_AMOUNTS]
@@ -135,70 +138,88 @@ def _join(numbers: Array, time: float, amount: float, n_missing: float) -> None:
 
 
 @jit_exact
-def _mark(marks: Array, base: int, name: int) -> bool:
-    """Set both marks of a name; says whether both were set before."""
-    seen = True
+def _add_to_bloom(seen: Array, base: int, value: int) -> bool:
+    """Set both bits of a value; returns whether both were set before."""
+    is_seen = True
     for shift in (0, 8):
-        bit = (name >> shift) & 255
-        word, one = base + (bit >> 5), np.uint32(1) << np.uint32(bit & 31)
-        seen &= (marks[word] & one) != 0
-        marks[word] |= one
-    return seen
+        bit = (value >> shift) & 255
+        word, mask = base + (bit >> 5), np.uint32(1) << np.uint32(bit & 31)
+        is_seen &= (seen[word] & mask) != 0
+        seen[word] |= mask
+    return is_seen
 
 
 @jit_exact
 def advance(
     numbers: Array,
-    marks: Array,
+    seen: Array,
     time: float,
     amount: float,
     n_missing: float,
-    names: Array,
-    facts: Array,
+    tracked: Array,
+    values: Array,
     codes: Array,
 ) -> None:
-    """One transaction: its facts [18] and codes [1 + 2 habits] against the state, which it then joins.
+    """Compute a transaction's features against the state, then add it to the state.
 
-    `names` [habits] are hashes of the habit columns' values, 0 for a missing one. A code of -1 is what cannot be known.
+    Writes `values` [18] and `codes` [1 + 2 tracked]; a code of -1 is unknown. `tracked` holds the
+    hashes of the tracked columns' values, 0 for missing ones.
     """
     is_first = numbers[_N] == 0.0
     if not is_first:
         _decay(numbers, time)
-    _take_facts(numbers, time, amount, n_missing, facts)
-    _join(numbers, time, amount, n_missing)
+    _compute_continuous(numbers, time, amount, n_missing, values)
+    _add_transaction(numbers, time, amount, n_missing)
     codes[0] = is_first
-    for h in range(len(names)):
-        base = h * _HABIT_WORDS
-        name, last = names[h], marks[base]
+    for h in range(len(tracked)):
+        base = h * _SEEN_WORDS
+        value, last = tracked[h], seen[base]
         codes[1 + 2 * h] = codes[2 + 2 * h] = -1
-        if name != 0:
-            seen = _mark(marks, base + 1, name)
+        if value != 0:
+            is_seen = _add_to_bloom(seen, base + 1, value)
             if not is_first:
-                codes[1 + 2 * h] = not seen
+                codes[1 + 2 * h] = not is_seen
                 if last != 0:
-                    codes[2 + 2 * h] = name != last
-            marks[base] = name
+                    codes[2 + 2 * h] = value != last
+            seen[base] = value
 
 
 @jit_exact
-def replay(
+def replay_customers(
     offsets: Array,
     times: Array,
     amounts: Array,
     n_missing: Array,
-    names: Array,
-    facts: Array,
+    tracked: Array,
+    values: Array,
     codes: Array,
 ) -> None:
-    """`advance` over whole customers, each from an empty state: facts [18, N] and codes [1 + 2 habits, N]."""
-    numbers, row, row_codes = np.empty(21), np.empty(N_FACTS), np.empty(len(codes), np.int8)
-    marks = np.empty(_HABIT_WORDS * names.shape[1], np.uint32)
+    """`advance` over whole customers: values [18, N], codes [1 + 2 tracked, N]."""
+    numbers, seen = np.empty(21), np.empty(_SEEN_WORDS * tracked.shape[1], np.uint32)
+    row, row_codes = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
     for u in range(len(offsets) - 1):
         numbers[:] = 0.0
-        marks[:] = 0
+        seen[:] = 0
         for i in range(offsets[u], offsets[u + 1]):
-            advance(
-                numbers, marks, times[i], amounts[i], float(n_missing[i]), names[i], row, row_codes
-            )
-            facts[:, i] = row
+            missing = float(n_missing[i])
+            advance(numbers, seen, times[i], amounts[i], missing, tracked[i], row, row_codes)
+            values[:, i] = row
             codes[:, i] = row_codes
+
+
+@jit_exact
+def compute_time_features(time: float, n_missing: int, values: Array, codes: Array) -> None:
+    """Hour, number of missing fields [3] and weekday [1] of one transaction."""
+    hour = 2.0 * math.pi * (time % DAY) / DAY
+    values[0] = math.cos(hour)
+    values[1] = math.sin(hour)
+    values[2] = n_missing
+    # A time just before 0 rounds to a full week.
+    codes[0] = min(int((time % WEEK) // DAY), N_WEEKDAYS - 1)
+
+
+@jit_exact
+def compute_all_time_features(times: Array, n_missing: Array, values: Array, codes: Array) -> None:
+    """`compute_time_features` of N transactions: values [3, N] and codes [1, N]."""
+    for i in range(len(times)):
+        compute_time_features(times[i], n_missing[i], values[:, i], codes[:, i])

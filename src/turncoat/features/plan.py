@@ -1,4 +1,4 @@
-"""What fitting found out about each column: everything needed to turn transactions into rows of a panel, and nothing else."""
+"""Fitted features: everything needed to turn transactions into rows of a panel."""
 
 from __future__ import annotations
 
@@ -11,103 +11,92 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.schema import Schema
-from turncoat.features import counterparties, history, time_features
+from turncoat.features import counterparties, history
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary
 
 MAX_DELAY_DAYS = 3650
 
 
-class Treatment(NamedTuple):
-    """Some neighbouring continuous columns, as `fill_columns` and `fill_row` take them."""
+class ColumnLayout(NamedTuple):
+    """Scales and destinations of neighbouring continuous columns, for `fill_columns`."""
 
     scale: tuple[Array, Array, Array]
-    places: Array  # among the panel's continuous columns; -1 if left out
-    flags: Array  # place of the missing flag among the categorical columns; -1 if there is none
+    columns: Array  # index among the panel's continuous columns; -1 if dropped
+    flags: Array  # index of the missing flag among the categorical columns; -1 if none
 
-    def part(self, some: slice) -> Treatment:
+    def slice(self, some: slice) -> ColumnLayout:
         """Some of the columns."""
-        return Treatment(
-            (self.scale[0][some], self.scale[1][some], self.scale[2][some]),
-            self.places[some],
-            self.flags[some],
-        )
+        units, centres, spreads = self.scale
+        scale = units[some], centres[some], spreads[some]
+        return ColumnLayout(scale, self.columns[some], self.flags[some])
 
 
 class LiveLayout(NamedTuple):
-    """A plan as the pass over live rows reads it."""
+    """A plan as compiled code reads it for live rows."""
 
-    raw: Treatment
-    facts: Treatment
-    n_facts: int  # continuous ones; 0 if there are none
-    n_fact_codes: int
-    first_fact: int  # place of the first categorical fact
-    n_names: int
+    raw: ColumnLayout
+    engineered: ColumnLayout
+    n_engineered: int  # continuous features; 0 if none
+    n_engineered_codes: int
+    first_engineered: int  # index of the first categorical one
+    n_categorical: int
     flagged: tuple[Array, Array]
-    amount_place: int  # -1 if there is no amount
-    counterparty_names: Array
+    amount_column: int  # -1 if there is no amount
+    counterparty_tracked: Array
     delay: float
     base_rate: float
 
 
 @dataclass(frozen=True, eq=False)
 class FeaturePlan:
-    """Fitted features. Continuous columns are the schema's, then the facts; categorical ones its names, missing flags, facts."""
+    """Fitted features.
+
+    Continuous columns are the schema's, then engineered ones. Categorical columns are the schema's,
+    then missing flags, then engineered ones.
+    """
 
     schema: Schema
     engineered: bool
     label_delay_s: float
-    base_rate: float  # fraud share among the fit rows; 0 when unknown
-    scales: Scales  # of the raw continuous columns and then of the facts
-    flagged: tuple[
-        str, ...
-    ]  # columns whose absence is a feature; each stands for all that are absent on the same rows
+    base_rate: float  # fraud share among the fit rows; 0 if unknown
+    scales: Scales  # of the schema's continuous columns, then of the engineered ones
+    flagged: tuple[str, ...]  # columns with a missing flag, each for all missing on the same rows
     vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
-    include: tuple[str, ...] | None = None  # the features asked for; None for all
+    include: tuple[str, ...] | None = None  # the features to keep; None for all
 
     def check(self) -> None:
-        """Raise ValueError if the parts do not fit each other."""
-        facts = len(self.engineered_continuous)
+        """Raise ValueError if the parts are inconsistent."""
+        n_engineered = len(self.engineered_continuous)
         for array in (self.scales.units, self.scales.centres, self.scales.spreads):
-            if (
-                array.shape != (self.n_raw + facts,)
-                or array.dtype != np.float64
-                or not np.isfinite(array).all()
-            ):
+            is_valid = array.shape == (self.n_raw + n_engineered,) and array.dtype == np.float64
+            if not is_valid or not np.isfinite(array).all():
                 raise ValueError(
-                    f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and {facts} facts"
+                    f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and "
+                    f"{n_engineered} engineered features"
                 )
         if (self.scales.units < 0).any() or (self.scales.spreads < 0).any():
             raise ValueError("units or spreads below 0")
-        names = [
-            name
-            for vocabulary in self.vocabularies
-            for name in (*vocabulary.frequent, *vocabulary.rare)
-        ]
-        if not all(isinstance(name, str) for name in (*names, *self.flagged)) or len(
-            set(self.flagged)
-        ) < len(self.flagged):
-            raise ValueError("names that are no text, or a column flagged twice")
-        if len(self.vocabularies) != len(self.schema.categorical):
+        values = [value for v in self.vocabularies for value in (*v.frequent, *v.rare)]
+        if not all(isinstance(name, str) for name in (*values, *self.flagged)):
+            raise ValueError("categories or flagged columns that are not text")
+        if len(set(self.flagged)) < len(self.flagged):
+            raise ValueError("a column flagged twice")
+        n_categorical = len(self.schema.categorical)
+        if len(self.vocabularies) != n_categorical:
             raise ValueError(
-                f"{len(self.vocabularies)} vocabularies for {len(self.schema.categorical)} categorical columns"
+                f"{len(self.vocabularies)} vocabularies for {n_categorical} categorical columns"
             )
-        if unknown := set(self.flagged) - {*self.schema.continuous, *self.schema.categorical}:
-            raise ValueError(
-                f"missing flags for columns that are not there: {', '.join(map(repr, sorted(unknown)))}"
-            )
-        if self.include is not None and (
-            unknown := set(self.include) - {*self.every_continuous, *self.every_categorical}
+        for names, allowed, what in (
+            (self.flagged, (*self.schema.continuous, *self.schema.categorical), "flagged columns"),
+            (self.include or (), (*self.all_continuous, *self.all_categorical), "features"),
         ):
-            raise ValueError(
-                f"features asked for that are not there: {', '.join(map(repr, sorted(unknown)))}"
-            )
-        if not (
-            0 <= self.base_rate < 1 and 0 <= self.label_delay_s <= MAX_DELAY_DAYS * history.DAY
-        ):
-            raise ValueError(
-                f"a fraud share of {self.base_rate} or a label delay of {self.label_delay_s} seconds cannot be"
-            )
+            if unknown := sorted(set(names) - set(allowed)):
+                raise ValueError(f"unknown {what}: {', '.join(map(repr, unknown))}")
+        if not 0 <= self.base_rate < 1:
+            raise ValueError(f"a fraud share of {self.base_rate}")
+        if not 0 <= self.label_delay_s <= MAX_DELAY_DAYS * history.DAY:
+            raise ValueError(f"a label delay of {self.label_delay_s} seconds")
 
     @property
     def n_raw(self) -> int:
@@ -116,182 +105,146 @@ class FeaturePlan:
 
     @property
     def has_counterparty(self) -> bool:
-        """Whether a counterparty has running facts."""
+        """Whether there are features of a counterparty."""
         return self.engineered and self.schema.counterparty is not None
 
     @cached_property
-    def counterparty_names(self) -> Array:
-        """Places of the counterparty's habit columns among the schema's."""
-        return np.array(
-            [
-                h
-                for h, column in enumerate(self.schema.tracked)
-                if column != self.schema.counterparty
-            ],
-            dtype=np.int64,
-        )
+    def counterparty_tracked(self) -> Array:
+        """Indices of the tracked columns other than the counterparty itself."""
+        columns = enumerate(self.schema.tracked)
+        own = [h for h, column in columns if column != self.schema.counterparty]
+        return np.array(own, dtype=np.int64)
 
     @cached_property
-    def _facts(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-        """Names of the continuous and the categorical facts of the customer, of the transaction itself, of the counterparty."""
+    def _groups(self) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Continuous and categorical features of customer, transaction and counterparty."""
         if not self.engineered:
-            return ()
-        habits = [self.schema.tracked[h] for h in self.counterparty_names]
-        counterparty = (
-            counterparties.CONTINUOUS,
-            tuple(f"counterparty_{name}" for name in history.categorical(habits)),
-        )
-        own = (history.CONTINUOUS, history.categorical(self.schema.tracked))
-        return (
-            own,
-            (time_features.CONTINUOUS, time_features.CATEGORICAL),
-            counterparty if self.has_counterparty else ((), ()),
-        )
+            return []
+        own = history.CONTINUOUS, history.list_categorical(self.schema.tracked)
+        time = history.TIME_CONTINUOUS, history.TIME_CATEGORICAL
+        if not self.has_counterparty:
+            return [own, time, ((), ())]
+        tracked = [self.schema.tracked[h] for h in self.counterparty_tracked]
+        codes = tuple(f"counterparty_{name}" for name in history.list_categorical(tracked))
+        return [own, time, (counterparties.CONTINUOUS, codes)]
 
     @cached_property
     def engineered_continuous(self) -> tuple[str, ...]:
-        """Names of the continuous facts."""
-        return tuple(name for names, _ in self._facts for name in names)
+        """Names of the engineered continuous features."""
+        return tuple(name for names, _ in self._groups for name in names)
 
     @cached_property
     def engineered_categorical(self) -> tuple[str, ...]:
-        """Names of the categorical facts."""
-        return tuple(name for _, names in self._facts for name in names)
+        """Names of the engineered categorical features."""
+        return tuple(name for _, names in self._groups for name in names)
 
-    def parts(self, facts: Array, codes: Array) -> list[tuple[Array, Array]]:
-        """Facts and codes of the customer, of the transaction itself and of the counterparty, as views of these."""
-        return [(facts[some], codes[others]) for some, others in self._slices]
-
-    @cached_property
-    def _slices(self) -> list[tuple[slice, slice]]:
-        facts, codes = (
-            np.cumsum([0, *(len(part[i]) for part in self._facts)]).tolist() for i in range(2)
-        )
-        return [
-            (slice(*facts[k : k + 2]), slice(*codes[k : k + 2])) for k in range(len(self._facts))
-        ]
+    def split_groups(self, values: Array, codes: Array) -> list[tuple[Array, Array]]:
+        """Views of the features of customer, transaction and counterparty."""
+        lengths = [[len(group[kind]) for group in self._groups] for kind in (0, 1)]
+        ends = [np.cumsum(some)[:-1] for some in lengths]
+        return list(zip(np.split(values, ends[0]), np.split(codes, ends[1]), strict=True))
 
     @property
-    def every_continuous(self) -> tuple[str, ...]:
-        """Names of all continuous columns, also those that do not vary or were not asked for."""
+    def all_continuous(self) -> tuple[str, ...]:
+        """Names of all continuous features, also of dropped ones."""
         return (*self.schema.continuous, *self.engineered_continuous)
+
+    @cached_property
+    def all_categorical(self) -> tuple[str, ...]:
+        """Names of all categorical features, also of dropped ones."""
+        flags = (f"no_{column}" for column in self.flagged)
+        return (*self.schema.categorical, *flags, *self.engineered_categorical)
 
     @cached_property
     def continuous(self) -> tuple[str, ...]:
         """Names of the panel's continuous columns."""
-        return tuple(
-            name for name, kept in zip(self.every_continuous, self.scales.kept, strict=True) if kept
-        )
+        pairs = zip(self.all_continuous, self.scales.kept, strict=True)
+        return tuple(name for name, is_kept in pairs if is_kept)
 
     @cached_property
     def categorical(self) -> tuple[str, ...]:
         """Names of the panel's categorical columns."""
-        return tuple(self.every_categorical[j] for j in self.asked)
+        return tuple(self.all_categorical[j] for j in self.kept_categorical)
 
     @cached_property
-    def asked(self) -> Array:
-        """Places of the categorical columns that were asked for among all."""
-        return np.flatnonzero(
-            [self.include is None or name in self.include for name in self.every_categorical]
-        )
-
-    @cached_property
-    def every_categorical(self) -> tuple[str, ...]:
-        """Names of all categorical columns, also those that were not asked for."""
-        return (
-            *self.schema.categorical,
-            *(f"no_{column}" for column in self.flagged),
-            *self.engineered_categorical,
-        )
+    def kept_categorical(self) -> Array:
+        """Indices of the panel's categorical columns among all."""
+        include = self.include
+        return np.flatnonzero([include is None or name in include for name in self.all_categorical])
 
     @cached_property
     def n_categories(self) -> tuple[int, ...]:
-        """Number of codes of each categorical column."""
-        facts = (
-            time_features.WEEKDAYS if name in time_features.CATEGORICAL else 2
-            for name in self.engineered_categorical
-        )
-        every = (*(v.size for v in self.vocabularies), *(2 for _ in self.flagged), *facts)
-        return tuple(every[j] for j in self.asked)
+        """Number of codes of each of the panel's categorical columns."""
+        sizes = [vocabulary.size for vocabulary in self.vocabularies] + [2] * len(self.flagged)
+        for name in self.engineered_categorical:
+            sizes.append(history.N_WEEKDAYS if name in history.TIME_CATEGORICAL else 2)
+        return tuple(sizes[j] for j in self.kept_categorical)
 
     @cached_property
     def code_type(self) -> np.dtype[Any]:
-        """The smallest integers that hold every code."""
-        most = max((vocabulary.size for vocabulary in self.vocabularies), default=0)
-        return np.dtype(np.int8 if most <= 128 else np.int16 if most <= 32768 else np.int32)
+        """The smallest integer type that holds every code."""
+        size = max((vocabulary.size for vocabulary in self.vocabularies), default=0)
+        return np.dtype(np.int8 if size <= 128 else np.int16 if size <= 32768 else np.int32)
 
     @cached_property
-    def raw_columns(self) -> Treatment:
-        """How the schema's continuous columns are treated, and where they go."""
-        return self._treatment(0, self.n_raw, self.schema.continuous)
+    def raw_layout(self) -> ColumnLayout:
+        """Scales and destinations of the schema's continuous columns."""
+        flags = [self._flag_columns.get(name, -1) for name in self.schema.continuous]
+        return self._layout(0, self.n_raw, np.array(flags, dtype=np.int64))
 
     @cached_property
-    def fact_columns(self) -> Treatment:
-        """How the continuous facts are treated, and where they go."""
-        return self._treatment(self.n_raw, len(self.scales.kept), ())
+    def engineered_layout(self) -> ColumnLayout:
+        """Scales and destinations of the engineered continuous features."""
+        n = len(self.engineered_continuous)
+        return self._layout(self.n_raw, self.n_raw + n, np.full(n, -1, np.int64))
 
-    def _treatment(self, start: int, stop: int, names: tuple[str, ...]) -> Treatment:
+    def _layout(self, start: int, stop: int, flags: Array) -> ColumnLayout:
         kept = self.scales.kept
-        places = np.where(kept, np.cumsum(kept) - 1, -1)[start:stop]
-        flags = (
-            [self._flag_places.get(name, -1) for name in names]
-            if names
-            else np.full(stop - start, -1)
-        )
-        return Treatment(self.scales.part(start, stop), places, np.array(flags, dtype=np.int64))
+        columns = np.where(kept, np.cumsum(kept) - 1, -1)[start:stop]
+        return ColumnLayout(self.scales.slice(start, stop), columns, flags)
 
     @cached_property
-    def _flag_places(self) -> dict[str, int]:
-        """Place of each missing flag among the categorical columns."""
+    def _flag_columns(self) -> dict[str, int]:
+        """Index of each missing flag among the categorical columns."""
         return {column: len(self.vocabularies) + i for i, column in enumerate(self.flagged)}
 
     @cached_property
-    def flagged_names(self) -> tuple[Array, Array]:
-        """The categorical columns that have a missing flag, and the flags' places."""
-        flagged = [
-            (j, self._flag_places[column])
-            for j, column in enumerate(self.schema.categorical)
-            if column in self._flag_places
-        ]
-        sources, places = np.array(flagged, dtype=np.int64).reshape(-1, 2).T
-        return sources, places
+    def flagged_categorical(self) -> tuple[Array, Array]:
+        """Indices of the categorical columns with a missing flag, and of their flags."""
+        flags = self._flag_columns
+        pairs = [(j, flags[c]) for j, c in enumerate(self.schema.categorical) if c in flags]
+        columns, targets = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return columns, targets
+
+    @property
+    def first_engineered(self) -> int:
+        """Index of the first engineered categorical feature."""
+        return len(self.vocabularies) + len(self.flagged)
 
     @cached_property
     def live_layout(self) -> LiveLayout:
-        """All that live rows need to know."""
+        """The plan for compiled code."""
+        schema = self.schema
+        has_amount = schema.amount is not None
         return LiveLayout(
-            raw=self.raw_columns,
-            facts=self.fact_columns,
-            n_facts=len(self.engineered_continuous),
-            n_fact_codes=len(self.engineered_categorical),
-            first_fact=self.first_fact,
-            n_names=len(self.vocabularies),
-            flagged=self.flagged_names,
-            amount_place=-1
-            if self.schema.amount is None
-            else self.schema.continuous.index(self.schema.amount),
-            counterparty_names=self.counterparty_names,
+            raw=self.raw_layout,
+            engineered=self.engineered_layout,
+            n_engineered=len(self.engineered_continuous),
+            n_engineered_codes=len(self.engineered_categorical),
+            first_engineered=self.first_engineered,
+            n_categorical=len(self.vocabularies),
+            flagged=self.flagged_categorical,
+            amount_column=schema.continuous.index(str(schema.amount)) if has_amount else -1,
+            counterparty_tracked=self.counterparty_tracked,
             delay=self.label_delay_s,
             base_rate=self.base_rate,
         )
 
-    @property
-    def first_fact(self) -> int:
-        """Place of the first categorical fact."""
-        return len(self.vocabularies) + len(self.flagged)
-
     @cached_property
     def fingerprint(self) -> int:
-        """Tells states of these features from those of others."""
+        """A checksum that distinguishes states of different features."""
         s = self.schema
-        layout = (2, history.NUMBERS, history.MARK_WORDS, self.label_delay_s)
-        meaning = (
-            s.customer,
-            s.customer_age,
-            s.amount,
-            s.continuous,
-            s.categorical,
-            s.tracked,
-            s.counterparty,
-        )
-        return zlib.crc32(repr((layout, meaning)).encode())
+        layout = (2, history.NUMBERS, history.BLOOM_WORDS, self.label_delay_s)
+        owner = s.customer, s.customer_age
+        columns = s.amount, s.continuous, s.categorical, s.tracked, s.counterparty
+        return zlib.crc32(repr((layout, (*owner, *columns))).encode())

@@ -1,10 +1,10 @@
-"""Continuous columns on a common scale: signed logarithm where tails are heavy, then mean 0 and spread 1 on the fit rows."""
+"""Scale continuous columns: signed logarithm for heavy tails, then mean 0 and spread 1."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,10 +12,10 @@ from turncoat.arrays import Array
 from turncoat.numerics.jit import jit_exact
 
 HEAVY_KURTOSIS = 8.0  # an exponential distribution has 9
-FURTHEST = 1e6  # spreads; a value further out counts as this far, so that no row can be infinite
-_BLOCK_ROWS = 512  # rows of sixteen cells that stay in the first cache
+MAX_SCALED = 1e6  # spreads; values are clipped so that no row can be infinite
+_BLOCK_ROWS = 512  # 16 columns of them fit the first-level cache
 
-# log(m) = 2 atanh((m - 1) / (m + 1)), ten terms of whose series are exact to rounding for m between 1/sqrt(2) and sqrt(2).
+# log(m) = 2 atanh((m - 1) / (m + 1)); ten terms of its series are exact for m near 1.
 _SERIES = tuple(2.0 / (2 * term + 1) for term in range(10))
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 _FRACTION_BITS = 0x000FFFFFFFFFFFFF
@@ -24,7 +24,7 @@ _LN2 = 0.6931471805599453
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """How each of D columns is treated. A spread of 0 means that a column says nothing and is left out."""
+    """Scales of D columns. A spread of 0 means that the column does not vary and is dropped."""
 
     units: Array  # [D] float64: the signed log is sign(x) log(1 + |x| / unit); 0 for none
     centres: Array  # [D]
@@ -36,22 +36,18 @@ class Scales:
         kept: Array = self.spreads > 0
         return kept
 
-    def part(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Units, centres and spreads of some neighbouring columns."""
+    def slice(self, start: int, stop: int) -> tuple[Array, Array, Array]:
+        """Units, centres and spreads of neighbouring columns."""
         return self.units[start:stop], self.centres[start:stop], self.spreads[start:stop]
 
     @classmethod
-    def joined(cls, parts: Sequence[Scales]) -> Scales:
+    def concatenate(cls, parts: Sequence[Scales]) -> Scales:
         """Scales of columns side by side."""
-        return cls(
-            *(
-                np.concatenate([getattr(part, field.name) for part in parts])
-                for field in fields(cls)
-            )
-        )
+        columns = zip(*((part.units, part.centres, part.spreads) for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
 
     @classmethod
-    def of(cls, cells: Array) -> Scales:
+    def fit(cls, cells: Array) -> Scales:
         """Fit to cells [D, rows]; NaN is missing."""
         fitted = np.array([_fit_column(column) for column in cells]).reshape(-1, 3)
         return cls(*np.ascontiguousarray(fitted.T))
@@ -59,7 +55,7 @@ class Scales:
 
 @jit_exact
 def _signed_log(x: float, unit: float) -> float:
-    """sign(x) log(1 + |x| / unit); NaN stays NaN. Plain arithmetic, so that loops over it run on vectors."""
+    """sign(x) log(1 + |x| / unit); NaN stays NaN. Plain arithmetic, which compiles to SIMD."""
     y = abs(x) / unit
     above = np.float64(1.0 + y).view(np.int64) - _SQRT_HALF_BITS
     exponent = above >> 52
@@ -76,7 +72,7 @@ def _signed_log(x: float, unit: float) -> float:
 
 @jit_exact
 def _moments(cells: Array, unit: float) -> tuple[float, float, float, float]:
-    """Mean, spread, kurtosis and mean size of the cells there are, after the signed log if `unit` is positive."""
+    """Mean, spread, kurtosis and mean size of known cells, after the signed log if `unit` > 0."""
     n, total, size = 0, 0.0, 0.0
     for x in cells:
         if x == x:
@@ -103,7 +99,7 @@ def _fit_column(cells: Array) -> tuple[float, float, float]:
     """Unit, centre and spread; a column that does not vary has spread 0."""
     mean, spread, kurtosis, size = _moments(cells, 0.0)
     unit = 0.0
-    if not kurtosis <= HEAVY_KURTOSIS:  # or too large to tell
+    if not kurtosis <= HEAVY_KURTOSIS:  # or NaN, too large to compute
         unit = size
         mean, spread, _, _ = _moments(cells, unit)
     if not spread > 1e-9 * (abs(mean) + spread):  # nothing but rounding
@@ -112,9 +108,9 @@ def _fit_column(cells: Array) -> tuple[float, float, float]:
 
 
 @jit_exact
-def _within(x: float) -> np.float32:
-    """The number, no further from 0 than is allowed; NaN stays NaN."""
-    return np.float32(FURTHEST if x > FURTHEST else -FURTHEST if x < -FURTHEST else x)
+def _clip(x: float) -> np.float32:
+    """The number clipped to MAX_SCALED; NaN stays NaN."""
+    return np.float32(MAX_SCALED if x > MAX_SCALED else -MAX_SCALED if x < -MAX_SCALED else x)
 
 
 @jit_exact
@@ -122,16 +118,16 @@ def fill_columns(
     cells: Array,
     targets: Array,
     scale: tuple[Array, Array, Array],
-    places: Array,
+    columns: Array,
     flags: Array,
     continuous: Array,
     categorical: Array,
     n_missing: Array,
 ) -> None:
-    """Write G raw columns, `cells` [G, rows], to their places in the panel's arrays.
+    """Write G raw columns, `cells` [G, rows], scaled into the panel's arrays.
 
-    Row i goes to panel row targets[i], or nowhere if that is -1. Column g goes, on the common scale, to column places[g], and
-    its missing flag to flags[g]; -1 is nowhere. Adds each row's missing cells to `n_missing` [rows].
+    Row i goes to panel row targets[i], column g to column columns[g], its missing flag to column
+    flags[g]; -1 is nowhere. Adds each row's missing cells to `n_missing` [rows].
     """
     units, centres, spreads = scale
     scaled = np.empty(_BLOCK_ROWS, np.float32)
@@ -141,17 +137,17 @@ def fill_columns(
             raw = cells[g, start:stop]
             for i in range(len(raw)):
                 n_missing[start + i] += raw[i] != raw[i]
-            if places[g] >= 0:
+            if columns[g] >= 0:
                 unit, centre, spread = units[g], centres[g], spreads[g]
                 if unit > 0.0:
                     for i in range(len(raw)):
-                        scaled[i] = _within((_signed_log(raw[i], unit) - centre) / spread)
+                        scaled[i] = _clip((_signed_log(raw[i], unit) - centre) / spread)
                 else:
                     for i in range(len(raw)):
-                        scaled[i] = _within((raw[i] - centre) / spread)
+                        scaled[i] = _clip((raw[i] - centre) / spread)
                 for i in range(len(raw)):
                     if targets[start + i] >= 0:
-                        continuous[targets[start + i], places[g]] = scaled[i]
+                        continuous[targets[start + i], columns[g]] = scaled[i]
             if flags[g] >= 0:
                 for i in range(len(raw)):
                     if targets[start + i] >= 0:
@@ -162,36 +158,34 @@ def fill_columns(
 def fill_row(
     cells: Array,
     scale: tuple[Array, Array, Array],
-    places: Array,
+    columns: Array,
     flags: Array,
     continuous: Array,
     categorical: Array,
 ) -> int:
-    """`fill_columns` for one row, whose cells [G] are next to each other: the same bits. Returns how many are missing."""
+    """`fill_columns` for the cells [G] of one row, to the same bits; returns missing cells."""
     units, centres, spreads = scale
     scaled = np.empty(len(cells), np.float32)
-    for g in range(
-        len(cells)
-    ):  # also for columns that are left out, so that the loop runs on vectors
+    for g in range(len(cells)):  # dropped columns too, so that the loop vectorizes
         logged = _signed_log(cells[g], units[g])
-        scaled[g] = _within(((logged if units[g] > 0.0 else cells[g]) - centres[g]) / spreads[g])
+        scaled[g] = _clip(((logged if units[g] > 0.0 else cells[g]) - centres[g]) / spreads[g])
     n_missing = 0
     for g in range(len(cells)):
         is_missing = cells[g] != cells[g]
         n_missing += is_missing
-        if places[g] >= 0:
-            continuous[places[g]] = scaled[g]
+        if columns[g] >= 0:
+            continuous[columns[g]] = scaled[g]
         if flags[g] >= 0:
             categorical[flags[g]] = is_missing
     return n_missing
 
 
 @jit_exact
-def flag_names(codes: Array, n_names: int, names: Array, flags: Array) -> int:
-    """Write the missing flags of some names of one row, whose first codes are its names'. Returns how many names are missing."""
-    for i in range(len(names)):
-        codes[flags[i]] = codes[names[i]] < 0
+def flag_categories(codes: Array, n_columns: int, columns: Array, flags: Array) -> int:
+    """Write the missing flags of some categories of one row; returns how many are missing."""
+    for i in range(len(columns)):
+        codes[flags[i]] = codes[columns[i]] < 0
     n_missing = 0
-    for j in range(n_names):
+    for j in range(n_columns):
         n_missing += codes[j] < 0
     return n_missing

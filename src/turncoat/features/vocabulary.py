@@ -1,11 +1,16 @@
-"""Names into codes: the frequent names one each, then one code for rare names and one for names never seen in fitting."""
+"""Categories into codes and hashes.
+
+Frequent values have a code each. Rare values share one code, and values never seen in fitting
+share another.
+"""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -14,32 +19,27 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.categories import CategoryColumn, normalize_category
 
-_ODD = -2  # not found as it is
+_NOT_FOUND = -2
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The names of one column. Codes 0.. are the frequent names, then RARE, then UNSEEN; -1 is missing."""
+    """Values of one column. Codes are 0.. for frequent values, then rare, unseen; -1 missing."""
 
     frequent: tuple[str, ...]
     rare: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls, named: CategoryColumn, places: Array, min_count: int, max_categories: int
+    def fit(
+        cls, column: CategoryColumn, rows: Array, min_count: int, max_categories: int
     ) -> Vocabulary:
-        """Fit to the rows at `places`: a name on at least `min_count` rows, among the `max_categories` commonest, is frequent."""
-        counts = np.bincount(named.codes[places] + 1, minlength=len(named.values) + 1)[1:]
-        ranked = sorted(
-            (
-                (-count, name)
-                for count, name in zip(counts.tolist(), named.values, strict=True)
-                if count
-            )
-        )
-        frequent = [name for count, name in ranked[:max_categories] if -count >= min_count]
-        return cls(tuple(frequent), tuple(sorted(name for _, name in ranked[len(frequent) :])))
+        """Fit to some rows: the `max_categories` commonest values on at least `min_count`."""
+        counts = np.bincount(column.codes[rows] + 1, minlength=len(column.values) + 1)[1:]
+        pairs = zip(counts.tolist(), column.values, strict=True)
+        ranked = sorted((-count, value) for count, value in pairs if count)
+        frequent = [value for count, value in ranked[:max_categories] if -count >= min_count]
+        return cls(tuple(frequent), tuple(sorted(value for _, value in ranked[len(frequent) :])))
 
     @property
     def size(self) -> int:
@@ -48,46 +48,62 @@ class Vocabulary:
 
     @cached_property
     def known(self) -> dict[Any, int]:
-        """Code of every known name, also of its number where the name is one, and of None.
+        """Codes of all known values, of their numbers where they are whole, and of None.
 
-        Of 0 and 1 only the names: the numbers equal False and True, which are spelled otherwise.
+        0 and 1 are known as text only: the numbers equal False and True, which are spelled
+        differently.
         """
         codes: dict[Any, int] = {None: -1}
-        for code, names in [
-            (len(self.frequent), self.rare),
-            *((code, (name,)) for code, name in enumerate(self.frequent)),
-        ]:
-            for name in names:
-                codes[name] = code
-                if _WHOLE.fullmatch(name) and name not in ("0", "1"):
-                    codes[int(name)] = code
+        codes |= dict.fromkeys(self.rare, len(self.frequent))
+        codes |= {value: code for code, value in enumerate(self.frequent)}
+        for value, code in list(codes.items())[1:]:
+            if _WHOLE.fullmatch(value) and value not in ("0", "1"):
+                codes[int(value)] = code
         return codes
 
     def code(self, value: Any) -> int:
-        """The code of one value, however it is spelled."""
+        """The code of one value in any spelling."""
         return self.known.get(normalize_category(value), len(self.frequent) + 1)
 
-    def encode(self, named: CategoryColumn) -> Array:
+    def encode(self, column: CategoryColumn) -> Array:
         """The codes of a whole column's rows."""
-        lookup = np.array(
-            [*(self.known.get(name, len(self.frequent) + 1) for name in named.values), -1],
-            dtype=np.int32,
-        )
-        codes: Array = lookup[named.codes]
-        return codes
+        unseen = len(self.frequent) + 1
+        codes = [*(self.known.get(value, unseen) for value in column.values), -1]
+        encoded: Array = np.array(codes, dtype=np.int32)[column.codes]
+        return encoded
 
 
-def codes_of(vocabularies: Sequence[Vocabulary], rows: Iterable[Sequence[Any]]) -> list[list[int]]:
-    """`Vocabulary.code` of each value of each row; most are found as they are, without spelling them first."""
+def encode_rows(
+    vocabularies: Sequence[Vocabulary], rows: Iterable[Sequence[Any]]
+) -> list[list[int]]:
+    """`Vocabulary.code` of each value of each row; most are found without normalizing them."""
     known = [vocabulary.known for vocabulary in vocabularies]
-    found = []
+    encoded = []
     for values in rows:
         try:
-            codes = list(map(dict.get, known, values, repeat(_ODD)))
-        except TypeError:  # a value that no dictionary takes
-            codes = [_ODD] * len(values)
-        while _ODD in codes:
-            odd = codes.index(_ODD)
-            codes[odd] = vocabularies[odd].code(values[odd])
-        found.append(codes)
-    return found
+            codes = list(map(dict.get, known, values, repeat(_NOT_FOUND)))
+        except TypeError:  # an unhashable value
+            codes = [_NOT_FOUND] * len(values)
+        while _NOT_FOUND in codes:
+            j = codes.index(_NOT_FOUND)
+            codes[j] = vocabularies[j].code(values[j])
+        encoded.append(codes)
+    return encoded
+
+
+def hash_category(text: str | None) -> int:
+    """A hash [uint32] that is equal everywhere; 0 for None."""
+    return 0 if text is None else zlib.crc32(text.encode("utf-8", "surrogatepass")) or 1
+
+
+def hash_values(values: Sequence[Any]) -> list[int]:
+    """Hashes of values in any spelling."""
+    try:
+        return list(map(_hash_cached, values))
+    except TypeError:  # an unhashable value
+        return [hash_category(normalize_category(value)) for value in values]
+
+
+@lru_cache(65536, typed=True)  # typed: True equals 1 but is spelled differently
+def _hash_cached(value: Any) -> int:
+    return hash_category(normalize_category(value))

@@ -19,7 +19,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError
 from turncoat.features import Features
-from turncoat.features.storage import pack_features, unpack_features
+from turncoat.features.features import pack_features, unpack_features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.storage import pack_model, unpack_model

@@ -20,7 +20,7 @@ from turncoat.features import FeatureRow, Features, FeatureState
 from turncoat.panel import Panel
 
 DAY = 86_400.0
-TransactionRow = dict[str, Any]
+Row = dict[str, Any]
 Due = Callable[[float], float]  # when a fraud at this time is reported
 
 
@@ -29,7 +29,7 @@ class Data:
     """A file, read, and its rows as a live service gets them."""
 
     transactions: Transactions
-    rows: list[TransactionRow]  # in file order
+    rows: list[Row]  # in file order
 
     @property
     def live_order(self) -> np.ndarray:
@@ -162,10 +162,7 @@ class Service:
 
 
 def replayed(
-    features: Features,
-    data: Data,
-    due: Due = at_once,
-    change: Callable[[TransactionRow], TransactionRow] = dict,
+    features: Features, data: Data, due: Due = at_once, change: Callable[[Row], Row] = dict
 ) -> tuple[np.ndarray, np.ndarray]:
     """The features of every transaction as a live service finds them, one row after the other."""
     transactions, service = data.transactions, Service(features, due)
@@ -187,9 +184,9 @@ def assert_same_bits(found: tuple[np.ndarray, np.ndarray], panel: Panel) -> None
     np.testing.assert_array_equal(categorical, panel.categorical)
 
 
-def raw_facts(features: Features, transactions: Transactions) -> dict[str, np.ndarray]:
+def unscaled_features(features: Features, transactions: Transactions) -> dict[str, np.ndarray]:
     """Every continuous fact before it is put on the common scale."""
-    from turncoat.features.batch import all_facts, count_missing
+    from turncoat.features.batch import count_missing, engineer_features
 
-    facts, _ = all_facts(features.plan_, transactions, count_missing(transactions))
+    facts, _ = engineer_features(features.plan_, transactions, count_missing(transactions))
     return dict(zip(features.plan_.engineered_continuous, facts, strict=True))
