@@ -19,6 +19,8 @@ from turncoat.cli.fitting import (
     Config,
     Tier,
     find_data,
+    parse_count,
+    parse_temperature,
 )
 from turncoat.errors import ConfigError, DataError
 
@@ -117,7 +119,7 @@ def compare(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Compare the tiers with baselines on the same held-out rows and write a report.
+    """Compare the tiers with baselines on held-out rows. Writes a report.
 
     Examples:
 
@@ -142,7 +144,7 @@ def compare(
         fingerprint = content["data_fingerprint"]
     else:
         source = find_data(data, config)
-        widths = tuple(_parse_count("--latent-dim", width) for width in _split(latent_dim))
+        widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
         optional = {
             "n_trials": trials,
             "latent_dims": widths or None,
@@ -157,16 +159,16 @@ def compare(
             tiers=_split(tiers),
             baselines=_split(baselines) or _default_baselines(_split(tiers)),
             calibrations=_split(calibrations),
-            states=states if states == AUTO else _parse_count("--states", states),
+            states=states if states == AUTO else parse_count("--states", states),
             anchored_states=anchored_states or None,
             n_fraud_states=fraud_states,
             include=_split(include) or None,
             activation=activation,
             dropout_draws=dropout_draws,
             ablations=_split(ablation),
-            temperature=_parse_temperature(temperature),
+            temperature=parse_temperature(temperature),
             n_resamples=resamples,
-            seeds=tuple(_parse_count("--seeds", seed) for seed in _split(seeds)),
+            seeds=tuple(parse_count("--seeds", seed) for seed in _split(seeds)),
             **{name: value for name, value in optional.items() if value is not None},
         )
     with Console(stderr=True).status("reading"):
@@ -201,7 +203,7 @@ def demo(
     rows: Annotated[int, Option(help="Simulated transactions.")] = 30_000,
     seed: Annotated[int, Option(help="Seed of the data and of all fits.")] = 42,
 ) -> None:
-    """Simulate IEEE-shaped data, compare all tiers on it and write a report, in a few minutes.
+    """Simulate data, compare all tiers and write a report. Takes a few minutes.
 
     Examples:
 
@@ -361,16 +363,3 @@ def _is_main(one: CandidateResult) -> bool:
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _parse_count(option: str, text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigError(f"{option} is {text!r}; it must be a whole number")
-    return int(text)
-
-
-def _parse_temperature(text: str) -> float | str:
-    try:
-        return text if text == AUTO else float(text)
-    except ValueError as problem:
-        raise ConfigError(f"--temperature is {text!r}; it must be a number, or {AUTO}") from problem

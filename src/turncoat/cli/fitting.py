@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
-from typer import Argument, Option, echo
+from typer import Argument, Context, Option, echo
 
 from turncoat.errors import ConfigError, DataError
 
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 ENCODER_HEAD = "encoder-head"
-NEURAL_DEFAULTS: dict[str, Any] = {  # options that only the neural tier has
-    "latent_dim": 64,
-    "max_epochs": 200,
-    "class_weighting": False,
-    "activation": "gelu",
-    "device": AUTO,
-    "dropout_draws": 0,
-}
+NEURAL_OPTIONS = "latent_dim", "max_epochs", "class_weighting", "activation", "device"
 
 Tier = Literal["baum-welch", "variational", "neural"]
 Activation = Literal["gelu", "none"]
@@ -39,19 +32,18 @@ Config = Annotated[
 DATA_HELP = "A CSV (also .gz) or Parquet file, or a folder. Default: the path in the turncoat.toml."
 ACTIVATION_HELP = "Neural tier: activation before the encoder's last layer."
 DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/neural.md."
+STATES_HELP = "Number of regimes. `auto` tries 2 to 10; finished fits are kept in OUT-sweep."
+TEMPERATURE_HELP = "Divisor of the features' log densities, or `auto`; see docs/scores.md."
+RANKER_HELP = f"Second score inside each regime: a continuous column, or `{ENCODER_HEAD}`."
+INCLUDE_HELP = "Use only these features, for example `amount_to_mean,counterparty_risk_day`."
 
 
 def fit(
+    context: Context,
     config: Config,
     out: Annotated[Path, Option(help="Folder for the fitted detector.")],
     data: Annotated[Path | None, Argument(help=DATA_HELP)] = None,
-    states: Annotated[
-        str,
-        Option(
-            help="Number of regimes. `auto` tries 2 to 10 and picks one by eligibility; "
-            "finished fits are kept in OUT-sweep."
-        ),
-    ] = "4",
+    states: Annotated[str, Option(help=STATES_HELP)] = "4",
     tier: Annotated[Tier, Option(help="Model to fit.")] = "variational",
     features: Annotated[
         Literal["engineered", "processed"],
@@ -61,44 +53,21 @@ def fit(
         Literal["none", "anchored"],
         Option(help="`anchored` ties labelled fit rows to fraud or genuine states."),
     ] = "none",
-    fraud_states: Annotated[
-        int, Option(help="Number of fraud states, with --supervision anchored.")
-    ] = 1,
+    fraud_states: Annotated[int, Option(help="Fraud states of an anchored model.")] = 1,
     emission: Annotated[
         Literal["expected-log", "predictive"],
-        Option(
-            help="Variational and neural tiers: score with expected log densities, or with "
-            "the posterior predictive density."
-        ),
+        Option(help="Variational and neural tiers: densities to score with."),
     ] = "expected-log",
-    latent_dim: Annotated[
-        int, Option(help="Neural tier: number of latent dimensions.")
-    ] = NEURAL_DEFAULTS["latent_dim"],
-    max_epochs: Annotated[
-        int, Option(help="Neural tier: maximum number of training epochs.")
-    ] = NEURAL_DEFAULTS["max_epochs"],
-    class_weighting: Annotated[
-        bool, Option(help="Neural tier: give frauds more weight in training.")
-    ] = NEURAL_DEFAULTS["class_weighting"],
-    activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = NEURAL_DEFAULTS["activation"],
-    dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = NEURAL_DEFAULTS["dropout_draws"],
+    latent_dim: Annotated[int, Option(help="Neural tier: latent dimensions.")] = 64,
+    max_epochs: Annotated[int, Option(help="Neural tier: maximum training epochs.")] = 200,
+    class_weighting: Annotated[bool, Option(help="Neural tier: give frauds more weight.")] = False,
+    activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = "gelu",
+    dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = 0,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], Option(help="Neural tier: where to train the encoder.")
-    ] = NEURAL_DEFAULTS["device"],
-    ranker: Annotated[
-        str,
-        Option(
-            help="A second score to use inside each regime (docs/scores.md): a continuous "
-            f"column, or `{ENCODER_HEAD}`, the neural tier's own classifier."
-        ),
-    ] = "",
-    temperature: Annotated[
-        str,
-        Option(
-            help="Divides the log densities of the features when scoring (docs/scores.md). "
-            "`auto` chooses it on the selection part."
-        ),
-    ] = "1",
+    ] = "auto",
+    ranker: Annotated[str, Option(help=RANKER_HELP)] = "",
+    temperature: Annotated[str, Option(help=TEMPERATURE_HELP)] = "1",
     split: Annotated[
         Literal["customer", "time"],
         Option(help="Hold out random customers, or the latest transactions."),
@@ -106,13 +75,7 @@ def fit(
     label_delay_days: Annotated[float, Option(help="Days until a label is known.")] = 7.0,
     restarts: Annotated[int, Option(help="Random starts; the best fit is kept.")] = 5,
     max_iterations: Annotated[int, Option(help="Maximum iterations per start.")] = 100,
-    include: Annotated[
-        str,
-        Option(
-            help="Use only these features, for example `amount_to_mean,counterparty_risk_day`. "
-            "A few good features often beat many."
-        ),
-    ] = "",
+    include: Annotated[str, Option(help=INCLUDE_HELP)] = "",
     seed: Annotated[int, Option(help="Seed for the split and the starts.")] = 42,
     as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
@@ -132,31 +95,24 @@ def fit(
     from turncoat.data import read, splits
     from turncoat.features import Features
     from turncoat.scoring.bundle import DETECTOR_FORMAT
+    from turncoat.selection.sweep import ORDERS
 
     DETECTOR_FORMAT.check_target(out)
-    neural_options = {
-        "latent_dim": latent_dim,
-        "max_epochs": max_epochs,
-        "class_weighting": class_weighting,
-        "activation": activation,
-        "device": device,
-        "dropout_draws": dropout_draws,
-    }
-    model = _build_model(tier, _parse_states(states), emission, neural_options, ranker)
+    model = _build_model(context, 2 if states == AUTO else parse_count("--states", states))
     model.set_params(n_restarts=restarts, max_iter=max_iterations, random_state=seed)
+    names = include.split(",") if include else None
     detector = Detector(
-        Features(
-            features,
-            label_delay_days=label_delay_days,
-            include=include.split(",") if include else None,
-        ),
+        Features(features, label_delay_days=label_delay_days, include=names),
         model,
         supervision=supervision,
         n_fraud_states=fraud_states,
-        temperature=_parse_temperature(temperature),
+        temperature=parse_temperature(temperature),
     )
     detector.check_settings()
-    _check_fraud_states(supervision, fraud_states)
+    if supervision != "anchored" and fraud_states != 1:
+        raise ConfigError("--fraud-states needs --supervision anchored. Add it, or leave it out")
+    if fraud_states >= max(ORDERS):
+        raise ConfigError(f"--fraud-states is {fraud_states}; it must be below {max(ORDERS)}")
     source = find_data(data, config)
     with Console(stderr=True).status(escape(f"reading {source}")):
         transactions = read(source, config)
@@ -188,49 +144,34 @@ def fit(
         echo(f"Saved to {out}. Next: turncoat score {out} {source} --out scores.parquet")
 
 
-def _build_model(
-    tier: Tier, n_states: int, emission: str, neural_options: dict[str, Any], ranker: str
-) -> BaumWelchHMM | VariationalHMM:
+def _build_model(context: Context, n_states: int) -> BaumWelchHMM | VariationalHMM:
     """Return an unfitted model. Refuse options that the tier does not have."""
     from turncoat import BaumWelchHMM, Encoder, NeuralVariationalHMM, VariationalHMM
     from turncoat.models.neural.encoder import import_training
 
-    if tier == "baum-welch" and emission != "expected-log":
-        raise ConfigError(
-            "--emission works with --tier variational or neural. Choose one, or leave it out"
-        )
+    options = context.params
+    tier, emission = options["tier"], options["emission"]
     if tier == "neural":
-        import_training().select_device(neural_options["device"])
-        options = dict(neural_options)
-        draws = options.pop("dropout_draws")
-        encoder = Encoder(**options)
+        import_training().select_device(options["device"])
+        encoder = Encoder(**{name: options[name] for name in NEURAL_OPTIONS})
+        draws = options["dropout_draws"]
         return NeuralVariationalHMM(
             n_states, encoder=encoder, emission=emission, dropout_draws=draws
         )
     given = [
         f"--{name.replace('_', '-')}"
-        for name, value in neural_options.items()
-        if value != NEURAL_DEFAULTS[name]
+        for name in (*NEURAL_OPTIONS, "dropout_draws")
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     ]
-    if ranker == ENCODER_HEAD:
+    if options["ranker"] == ENCODER_HEAD:
         given.append(f"--ranker {ENCODER_HEAD}")
     if given:
         raise ConfigError(f"{given[0]} needs --tier neural. Choose that tier, or leave it out")
     if tier == "variational":
         return VariationalHMM(n_states, emission=emission)
+    if emission != "expected-log":
+        raise ConfigError("--emission needs --tier variational or neural, or leave it out")
     return BaumWelchHMM(n_states)
-
-
-def _check_fraud_states(supervision: str, fraud_states: int) -> None:
-    from turncoat.selection.sweep import ORDERS
-
-    if supervision != "anchored" and fraud_states != 1:
-        raise ConfigError("--fraud-states needs --supervision anchored. Add it, or leave it out")
-    if fraud_states >= max(ORDERS):
-        raise ConfigError(
-            f"--fraud-states is {fraud_states}; it must be below {max(ORDERS)}, "
-            "the largest number of regimes that `auto` tries"
-        )
 
 
 def _choose_states(
@@ -247,8 +188,8 @@ def _choose_states(
     from turncoat.selection import sweep
     from turncoat.selection.sweep import ORDERS
 
-    folder = out.resolve().with_name(f"{out.resolve().name}-sweep")  # a stopped sweep resumes here
     min_states = 1 if detector.anchoring is None else detector.anchoring.n_fraud_states
+    folder = out.resolve().with_name(f"{out.resolve().name}-sweep")  # a stopped sweep resumes here
     result = sweep(
         transactions,
         parts,
@@ -341,15 +282,16 @@ def find_data(data: Path | None, config: str) -> Path:
     return path
 
 
-def _parse_states(text: str) -> int:
-    if text != AUTO and not text.isdecimal():
-        raise ConfigError(f"--states is {text!r}; it must be a whole number, or {AUTO}")
-    return 2 if text == AUTO else int(text)
+def parse_count(option: str, text: str) -> int:
+    """Return a whole number, or raise a ConfigError that names the option."""
+    if not text.isdecimal():
+        raise ConfigError(f"{option} is {text!r}; it must be a whole number")
+    return int(text)
 
 
-def _parse_temperature(text: str) -> float | str:
-    """Return a number where possible; the detector checks any other text."""
+def parse_temperature(text: str) -> float | str:
+    """Return a number or `auto`."""
     try:
-        return float(text)
-    except ValueError:
-        return text
+        return text if text == AUTO else float(text)
+    except ValueError as error:
+        raise ConfigError(f"--temperature is {text!r}; it must be a number, or {AUTO}") from error
