@@ -189,7 +189,8 @@ class Service:
             self.metrics.reload_errors.inc(self.registry.n_failures - before)
 
     async def _check_log(self) -> None:
-        """Say if the log is empty."""
+        """Log what the store guarantees, and whether its log is empty."""
+        await self.store.log_durability()
         if await self._check_retention() is None:
             _log.info(
                 "the store's log is empty: customers without history are scored as new ones. "

@@ -255,7 +255,7 @@ class _Connection:
             if _identify(path) != identity:
                 raise StoreError(
                     f"the store's file {path} was removed or replaced while in use. Stop every "
-                    "process that uses the store, put the file back, and start again"
+                    "process that uses the store, restore what is missing, and start again"
                 )
 
     def execute(self, sql: str, values: Any = ()) -> list[Any]:
