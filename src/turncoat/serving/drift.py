@@ -44,7 +44,6 @@ _MIN_SPREAD = 0.05  # of a column's overall spread, where a regime's own is smal
 
 _SUFFIX = ".sums"
 _MAX_FILES = 1024
-_N_WORDS, _WORD_BYTES = 2, 8  # digests before the sums in a file
 _SUM_TOLERANCE = 1e-3
 _MIN_WEIGHT = 1e-9  # of a regime in a row
 
@@ -349,28 +348,33 @@ class SharedSums:
     ) -> None:
         """Create this in the process that adds to it, after a fork. None shares nothing."""
         self._shape = n_states, n_columns
+        self._size = len(digests) + Sums.size(*self._shape)
         self._folder, self._lock = folder, -1
         self._path: Path | None = None
-        self._digests = np.zeros(_N_WORDS, np.uint64)
-        self.own = Sums(np.zeros(Sums.size(*self._shape)), *self._shape)
+        memory: Array = np.zeros(self._size)
         if folder is not None and sys.platform != "win32":
             try:
-                self._open_file(folder, digests)
+                memory = self._open_file(folder, digests)
             except OSError as problem:
                 raise ConfigError(
                     f"drift cannot keep its sums in {folder}: {problem}. Choose another folder"
                 ) from problem
+        self._use(memory)
         self._digests[:] = digests
+
+    def _use(self, memory: Array) -> None:
+        """Keep two digests and the sums in this memory [2 + size]."""
+        self._memory, self._digests = memory, memory[:2].view(np.uint64)
+        self.own = Sums(memory[2:], *self._shape)
 
     def sum_all(self) -> Sums:
         """Return the sums of all processes with the same reference."""
         total = Sums(self.own.flat.copy(), *self._shape)
         digests = Digests(*self._digests.tolist())
-        if self._folder is not None:
-            for path in self._folder.glob(f"*{_SUFFIX}"):
-                if path != self._path:
-                    with contextlib.suppress(OSError):  # another process may remove it now
-                        total.flat += self._read_sums(path.read_bytes(), digests)
+        for path in self._folder.glob(f"*{_SUFFIX}") if self._folder else ():
+            if path != self._path:
+                with contextlib.suppress(OSError):  # another process may remove it now
+                    total.flat += self._read_sums(path, digests)
         return total
 
     def restart_scores(self, digest: int) -> None:
@@ -381,15 +385,14 @@ class SharedSums:
     def close(self) -> None:
         """Release the file for another process."""
         if self._lock >= 0:
-            self.own = Sums(self.own.flat.copy(), *self._shape)
-            self._digests = self._digests.copy()
+            self._use(np.array(self._memory))
             os.close(self._lock)
             self._lock, self._path, self._folder = -1, None, None
 
-    def _open_file(self, folder: Path, digests: Digests) -> None:
-        """Lock a free file, and take over the sums of processes that ended."""
+    def _open_file(self, folder: Path, digests: Digests) -> Array:
+        """Lock a free file, take over the sums of processes that ended, and map it to memory."""
         folder.mkdir(parents=True, exist_ok=True)
-        inherited = np.zeros(Sums.size(*self._shape))
+        content = np.zeros(self._size)
         for number in range(_MAX_FILES):
             path = folder / f"{number:04d}{_SUFFIX}"
             if self._lock >= 0 and not path.exists():
@@ -397,7 +400,7 @@ class SharedSums:
             lock = _lock_file(path)
             if lock is None:
                 continue
-            inherited += self._read_sums(path.read_bytes(), digests)
+            content[2:] += self._read_sums(path, digests)
             if self._lock < 0:
                 self._lock, self._path = lock, path
             else:
@@ -405,26 +408,23 @@ class SharedSums:
                 os.close(lock)
         if self._path is None:
             raise OSError(f"{_MAX_FILES} processes use it already")
-        content = np.array(digests, np.uint64).tobytes() + inherited.tobytes()
+        content[:2].view(np.uint64)[:] = digests
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, content, 0)  # finds a full disk now, before a signal does
-        mapped = mmap.mmap(self._lock, len(content))
-        self._digests = np.frombuffer(mapped, np.uint64, _N_WORDS)
-        flat = np.frombuffer(mapped, np.float64, offset=_WORD_BYTES * _N_WORDS)
-        self.own = Sums(flat, *self._shape)
+        os.pwrite(self._lock, content.tobytes(), 0)  # finds a full disk now, before a signal does
+        return np.frombuffer(mmap.mmap(self._lock, content.nbytes), np.float64)
 
-    def _read_sums(self, content: bytes, digests: Digests) -> Array:
+    def _read_sums(self, path: Path, digests: Digests) -> Array:
         """Return a file's sums with the same digests, zeros for the rest.
 
         A file that is being written to may have added part of a batch; that does not matter.
         """
-        size = Sums.size(*self._shape)
-        if len(content) != _WORD_BYTES * (_N_WORDS + size):
-            return np.zeros(size)
-        found = Digests(*np.frombuffer(content, np.uint64, _N_WORDS).tolist())
-        flat = np.frombuffer(content, np.float64, offset=_WORD_BYTES * _N_WORDS).copy()
+        data = path.read_bytes()
+        if len(data) != 8 * self._size:
+            return np.zeros(self._size - 2)
+        content = np.frombuffer(data, np.float64).copy()
+        found, flat = Digests(*content[:2].view(np.uint64).tolist()), content[2:]
         if found.features != digests.features or not np.isfinite(flat).all():
-            return np.zeros(size)
+            return np.zeros(self._size - 2)
         if found.scores != digests.scores:
             Sums(flat, *self._shape).score_part[:] = 0.0
         return flat

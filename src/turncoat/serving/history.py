@@ -1,4 +1,4 @@
-"""Reads the log: earlier responses, beliefs at earlier times, and beliefs rebuilt for a new model."""
+"""Reads the log: earlier responses, beliefs at earlier times, beliefs rebuilt for a new model."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from turncoat.serving.responses import (
     ScoredResponse,
     mark_duplicate,
 )
+from turncoat.serving.rounds import RecordUpdate
 from turncoat.serving.stores import SCORE, LogEntry, Store
 
 _ALL = 2**31 - 1  # entries of one transaction: its label may have been reported many times
@@ -70,12 +71,11 @@ class ScoreHistory:
         return [(entry.kind, entry.transaction_id) for entry in newest] == [(SCORE, transaction_id)]
 
     async def belief_at(
-        self, key: str, time: float, state: bytes | None, is_stored: bool
+        self, key: str, time: float, update: RecordUpdate
     ) -> tuple[bytes | None, str]:
         """Return a party's state as of an earlier time, and its source.
 
-        `state` is the present one, used if the log does not reach back. `is_stored`: the party
-        had a record before this batch.
+        It is the present state of `update` if the log does not reach back.
         """
         entries = await self._read(
             key, until=time, belief_updated=True, limit=_MAX_LOOKBACK_ENTRIES
@@ -87,9 +87,10 @@ class ScoreHistory:
             if content.model == self._detector.digest_:
                 return content.states[place], LOGGED
             return await self.rebuild(key, time)
-        if not entries and (not is_stored or await self._has_first_entry(key)):
+        is_new = update.expected_counter == 0
+        if not entries and (is_new or await self._has_first_entry(key)):
             return None, NEW  # older than all others
-        return state, CURRENT
+        return update.state, CURRENT
 
     async def _has_first_entry(self, key: str) -> bool:
         entries = await self._read(key, belief_updated=True, limit=_MAX_REBUILD_ENTRIES)

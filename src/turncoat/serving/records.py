@@ -56,7 +56,7 @@ class LogContent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     model: str
     body: bytes  # the transaction as JSON, with the customer's stored name
     response: bytes  # JSON as sent
-    states: tuple[bytes, ...]  # of the parties afterwards, in the entry's order; () if unchanged
+    states: tuple[bytes, ...] = ()  # of the parties afterwards, in order; () if unchanged
     label: int | None = None  # reported, or from a replayed file
     belief: tuple[float, ...] = ()  # [K] when scored
     external: float | None = None  # the ranker's score

@@ -40,10 +40,10 @@ class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
     raw_membership: Annotated[
         float, Meta(description="belief in the fraud regime; not a probability of fraud")
     ]
-    regime: Annotated[int, Meta(description="most likely regime")]
     belief: Annotated[tuple[float, ...], Meta(description="per regime, after this transaction")]
     entropy: Annotated[float, Meta(description="of the belief, in nats")]
-    n_seen: Annotated[int, Meta(description="of this customer, including this one")]
+    n_seen: Annotated[int, Meta(description="transactions of this customer, with this one")]
+    regime: Annotated[int, Meta(description="most likely regime")]
     late: Annotated[bool, Meta(description="older than the customer's latest transaction")]
     duplicate: Annotated[bool, Meta(description="scored before; this is the first response")]
     belief_source: Annotated[

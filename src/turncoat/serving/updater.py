@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,31 +23,11 @@ from turncoat.errors import ContentionError, CorruptRecordError, DataError, Stat
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.live import FilterSteps
 from turncoat.scoring.scores import Score
+from turncoat.serving import records, responses
 from turncoat.serving.decoding import FieldError, Label, Transaction
 from turncoat.serving.history import ScoreHistory
-from turncoat.serving.records import (
-    FORMAT,
-    LogContent,
-    RecentScore,
-    Record,
-    pack_log_content,
-    pack_record,
-    unpack_log_content,
-    unpack_record,
-)
-from turncoat.serving.responses import (
-    CONDITIONED,
-    NEW,
-    REPORTED,
-    STORED,
-    UNCHANGED,
-    DuplicateResponse,
-    LabelResponse,
-    ReasonModel,
-    ScoredResponse,
-    ScoredTransaction,
-    encode_json,
-)
+from turncoat.serving.records import LogContent, RecentScore, Record
+from turncoat.serving.responses import LabelResponse, ScoredResponse, encode_json
 from turncoat.serving.rounds import PreparedTransaction, RecordUpdate, ScoringRound
 from turncoat.serving.stores import LABEL, SCORE, LogEntry, RecordWrite, Store, WriteGroup
 
@@ -98,27 +78,27 @@ class BeliefUpdater:
         Records that another process changed meanwhile are read and scored again. With
         `extra_writes`, the whole batch and these records are written together or not at all.
         """
-        responses: dict[int, Response | Exception] = {}
+        results: dict[int, Response | Exception] = {}
         try:
             for pause_s in _retry_pauses():
                 if pause_s:
                     await asyncio.sleep(pause_s)
-                open_places = [place for place in range(len(batch)) if place not in responses]
+                open_places = [place for place in range(len(batch)) if place not in results]
                 update = BatchUpdate(self.store, self.policy, detector)
                 found = await update.apply([batch[place] for place in open_places])
                 conflicts = await update.write(extra_writes)
-                responses |= {
+                results |= {
                     place: response
                     for place, response in zip(open_places, found, strict=True)
                     if batch[place].keys[0] not in conflicts
                 }
-                if len(responses) == len(batch):
+                if len(results) == len(batch):
                     break
         except StoreError as problem:
-            if not responses:
+            if not results:
                 raise
-            responses = dict.fromkeys(range(len(batch)), problem) | responses
-        return [responses[place] for place in range(len(batch))]
+            results = dict.fromkeys(range(len(batch)), problem) | results
+        return [results[place] for place in range(len(batch))]
 
 
 def _retry_pauses() -> Iterator[float]:
@@ -137,6 +117,7 @@ class BatchUpdate:
     def __init__(self, store: Store, policy: UpdatePolicy, detector: Detector) -> None:
         self._store, self._policy, self._detector = store, policy, detector
         self._schema, self._now = detector.features_.plan.schema, time.time()
+        self._stored: dict[str, Any] = {}  # records as read
         self._records: dict[str, RecordUpdate] = {}
         self._parties: list[tuple[str, ...]] = []  # that requests link
         self._entries: list[LogEntry] = []
@@ -144,12 +125,8 @@ class BatchUpdate:
 
     async def apply(self, batch: Sequence[Transaction | Label]) -> list[Response | Exception]:
         """Score transactions and apply labels, each after those before it."""
-        self._parties = [request.keys for request in batch]
-        stored = await self._store.read_records(
-            list(dict.fromkeys(key for keys in self._parties for key in keys))
-        )
-        self._stored = dict(stored)
-        responses: dict[int, Response | Exception] = {}
+        await self._read([request.keys for request in batch])
+        results: dict[int, Response | Exception] = {}
         waiting = list(range(len(batch)))
         while waiting:
             scoring, later = ScoringRound(), []
@@ -165,7 +142,7 @@ class BatchUpdate:
                         continue
                     found = None
                 if found is not None:
-                    responses[place] = found
+                    results[place] = found
                 elif isinstance(request, Label):
                     later += waiting[i:]
                     break
@@ -173,81 +150,79 @@ class BatchUpdate:
                     scoring.block(*request.keys)
                     later.append(place)
             scored = await self._score_round(scoring.prepared)
-            responses |= zip(scoring.places, scored, strict=True)
+            results |= zip(scoring.places, scored, strict=True)
             waiting = later
-        return [responses[place] for place in range(len(batch))]
+        return [results[place] for place in range(len(batch))]
 
-    async def _prepare(self, transaction: Transaction) -> PreparedTransaction | Response:
+    async def _read(self, parties: Sequence[tuple[str, ...]]) -> None:
+        """Read the records that these requests link."""
+        self._parties += parties
+        keys = dict.fromkeys(key for keys in parties for key in keys)
+        missing = [key for key in keys if key not in self._stored]
+        self._stored |= await self._store.read_records(missing)
+
+    async def _load(self, key: str) -> RecordUpdate:
+        """Return a party's record, rebuilt if another model made it."""
+        if key in self._records:
+            return self._records[key]
+        update, stored = RecordUpdate(0, None, responses.NEW), self._stored.get(key)
+        if stored is not None:
+            record, digest = records.unpack_record(key, stored.data), self._detector.digest_
+            source = responses.STORED
+            if record.model != digest:
+                state, source = await self._history.rebuild(key)
+                record = msgspec.structs.replace(record, model=digest, state=state or b"")
+            update = RecordUpdate(stored.counter, record, source)
+        self._records[key] = update
+        return update
+
+    async def _prepare(self, transaction: Transaction) -> PreparedTransaction | ScoredResponse:
         """Return what a transaction is scored with, or the response it had before."""
         if transaction.schema is not self._schema and transaction.schema != self._schema:
             raise FieldError(
                 "the model was replaced by one with other fields meanwhile. Send it again"
             )
-        key = transaction.keys[0]
-        customer = await self._load(key)
-        record, is_late = customer.record, transaction.time < customer.last_time
-        if record is not None:
-            recent = record.find_recent(transaction.id)
-            is_uncertain = is_late or (
-                transaction.time == record.last_time and record.may_have_dropped_latest
-            )
-            if recent or is_uncertain:
-                duplicate = await self._history.find_response(transaction)
-                if duplicate is not None:
-                    return duplicate
-            if recent:
-                body = DuplicateResponse(transaction.id, transaction.customer, recent.probability)
-                return ScoredResponse(encode_json(body), recent.probability, duplicate=True)
+        customer = await self._load(transaction.keys[0])
+        is_late = transaction.time < customer.last_time
+        if duplicate := await self._find_duplicate(transaction, customer.record):
+            return duplicate
         if is_late and self._policy.late == REFUSE:
             raise LateTransactionError(
                 "the transaction is older than the customer's latest, at "
                 f"{customer.last_time:.0f} seconds"
             )
         keeps_belief = is_late and self._policy.late == KEEP
-        state, source = customer.state, customer.source
-        if keeps_belief:
-            state, source = await self._load_belief_at(key, customer, transaction.time)
-        counterparty, other_state, other_source = None, None, None
-        if transaction.counterparty is not None:
-            other_key = transaction.keys[1]
-            counterparty = await self._load(other_key)
-            other_state, other_source = counterparty.state, counterparty.source
-            if keeps_belief and transaction.time < counterparty.last_time:
-                other_state, other_source = await self._load_belief_at(
-                    other_key, counterparty, transaction.time
-                )
-        return PreparedTransaction(
-            transaction,
-            customer,
-            counterparty,
-            DetectorState(state, other_state),
-            source,
-            other_source,
-            is_late,
-            keeps_belief,
+        found: list[tuple[bytes | None, str | None]] = []
+        for key in transaction.keys:
+            update = await self._load(key)
+            if keeps_belief and transaction.time < update.last_time:
+                found.append(await self._history.belief_at(key, transaction.time, update))
+            else:
+                found.append((update.state, update.source))
+        (state, source), (other_state, other_source) = [*found, (None, None)][:2]
+        counterparty = await self._load(transaction.keys[1]) if len(found) == 2 else None
+        parties = transaction, customer, counterparty, DetectorState(state, other_state)
+        return PreparedTransaction(*parties, str(source), other_source, is_late, keeps_belief)
+
+    async def _find_duplicate(
+        self, transaction: Transaction, record: Record | None
+    ) -> ScoredResponse | None:
+        """Return the response of an earlier transaction with the same id."""
+        if record is None:
+            return None
+        recent = record.find_recent(transaction.id)
+        is_latest = transaction.time == record.last_time
+        may_be_logged = transaction.time < record.last_time or (
+            is_latest and record.may_have_dropped_latest
         )
-
-    async def _load_belief_at(
-        self, key: str, update: RecordUpdate, time: float
-    ) -> tuple[bytes | None, str]:
-        return await self._history.belief_at(key, time, update.state, update.expected_counter > 0)
-
-    async def _load(self, key: str) -> RecordUpdate:
-        """Return a party's record, rebuilt if another model made it."""
-        if key not in self._records:
-            self._records[key] = await self._unpack(key)
-        return self._records[key]
-
-    async def _unpack(self, key: str) -> RecordUpdate:
-        stored = self._stored.get(key)
-        if stored is None:
-            return RecordUpdate(0, None, NEW)
-        record, version = unpack_record(key, stored.data), self._detector.digest_
-        if record.model == version:
-            return RecordUpdate(stored.counter, record, STORED)
-        state, source = await self._history.rebuild(key)
-        record = msgspec.structs.replace(record, model=version, state=state or b"")
-        return RecordUpdate(stored.counter, record, source)
+        duplicate = None
+        if recent is not None or may_be_logged:
+            duplicate = await self._history.find_response(transaction)
+        if recent is None or duplicate is not None:
+            return duplicate
+        ids = transaction.id, transaction.customer
+        body = responses.DuplicateResponse(*ids, recent.probability)
+        return ScoredResponse(encode_json(body), recent.probability, duplicate=True)
 
     async def _score_round(
         self, prepared: Sequence[PreparedTransaction]
@@ -269,85 +244,79 @@ class BatchUpdate:
                 return [_explain(problem)]
             # One transaction that cannot be scored must not fail the others.
             return [await self._score_alone(each) for each in transactions]
-        responses: list[Response | Exception] = []
+        scored: list[Response | Exception] = []
         for row, (each, score) in enumerate(zip(prepared, scores, strict=True)):
             try:
-                responses.append(self._record_score(each, steps, row, score))
+                scored.append(self._record_score(each, steps, row, score))
             except Exception as problem:  # later ones may continue from this one
                 rest = [await self._score_alone(each) for each in transactions[row + 1 :]]
-                return [*responses, _explain(problem), *rest]
-        return responses
+                return [*scored, _explain(problem), *rest]
+        return scored
 
     async def _score_alone(self, transaction: Transaction) -> Response | Exception:
         found = await _catch(self._prepare(transaction))
         if isinstance(found, PreparedTransaction):
-            (found,) = await self._score_round([found])
+            return (await self._score_round([found]))[0]
         return found
 
     def _record_score(
         self, prepared: PreparedTransaction, steps: FilterSteps, row: int, score: Score
     ) -> ScoredResponse:
         """Put a score into the records and the log; return its response."""
-        transaction, detector = prepared.transaction, self._detector
-        customer, counterparty = prepared.customer, prepared.counterparty
+        transaction, customer, detector = prepared.transaction, prepared.customer, self._detector
         body = encode_json(
-            ScoredTransaction(
+            responses.ScoredTransaction(
                 id=transaction.id,
                 customer=transaction.customer,
                 time=transaction.time,
                 probability=score.probability,
                 interval=score.interval,
                 raw_membership=score.raw,
-                regime=score.regime,
                 belief=score.belief,
                 entropy=score.entropy,
                 n_seen=score.n_seen,
+                regime=score.regime,
                 late=prepared.is_late,
                 duplicate=False,
                 belief_source=prepared.belief_source,
                 counterparty_source=prepared.counterparty_source,
                 model=detector.digest_,
                 calibration=detector.calibration_.number,
-                reasons=tuple(starmap(ReasonModel, score.reasons)),
+                reasons=tuple(starmap(responses.ReasonModel, score.reasons)),
             )
         )
-        age = None if customer.record is None else transaction.time - customer.last_time
-        last_time = max(transaction.time, customer.last_time)
-        if customer.record is None or transaction.time > customer.last_time:
-            n_since_last = 1
-        else:
-            n_since_last = customer.record.n_since_last + 1
-        recent = () if customer.record is None else customer.record.recent_ids
+        record, age_s = customer.record, transaction.time - customer.last_time
+        is_latest = record is None or transaction.time > record.last_time
+        n_since_last = 1 if is_latest or record is None else record.n_since_last + 1
+        recent = () if record is None else record.recent_ids
         recent = (*recent, RecentScore(transaction.id, score.probability))
         recent = recent[-self._policy.n_recent_ids :]
-        changes = {transaction.keys[0]: (customer, customer.state or b"", last_time)}
+        updates = [customer, *([prepared.counterparty] if prepared.counterparty else [])]
+        times = [max(transaction.time, update.last_time) for update in updates]
+        states = [customer.state or b""]  # a late transaction leaves its customer's as it is
         if not prepared.keeps_belief:
             state = steps.states[row]
             if transaction.label == 1 and state.counterparty is not None:
                 state = detector.live.report_fraud(state, transaction.time)
-            changes[transaction.keys[0]] = (customer, state.customer or b"", last_time)
-            if counterparty is not None:
-                other_time = max(transaction.time, counterparty.last_time)
-                other_state = state.counterparty or b""
-                changes[transaction.keys[1]] = (counterparty, other_state, other_time)
-        updates_belief = not prepared.keeps_belief
+            states = [state.customer or b"", state.counterparty or b""][: len(updates)]
+        changes = list(zip(transaction.keys, updates, states, times, strict=False))
+        content = LogContent(
+            detector.digest_,
+            transaction.body,
+            body,
+            label=transaction.label,
+            belief=score.belief,
+            external=None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
+            label_follows=transaction.label_follows,
+            is_replayed=transaction.is_replayed,
+        )
         if self._policy.logs:
-            content = LogContent(
-                model=detector.digest_,
-                body=transaction.body,
-                response=body,
-                states=tuple(state for _, state, _ in changes.values()) if updates_belief else (),
-                label=transaction.label,
-                belief=score.belief,
-                external=None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
-                label_follows=transaction.label_follows,
-                is_replayed=transaction.is_replayed,
-                state_times=tuple(at for *_, at in changes.values()) if updates_belief else (),
-            )
-            self._append_entry(SCORE, transaction.id, transaction.time, changes, content)
-        for update, packed, at in changes.values():
-            ids = (n_since_last, recent) if update is customer else (0, ())
-            update.replace(Record(FORMAT, detector.digest_, at, *ids, packed))
+            ids = transaction.id, transaction.time
+            self._append_entry(SCORE, *ids, changes, content, not prepared.keeps_belief)
+        for update, (*_, packed, at) in zip(updates, changes, strict=False):
+            kept = (n_since_last, recent) if update is customer else (0, ())
+            update.replace(Record(records.FORMAT, detector.digest_, at, *kept, packed))
+        age = None if record is None else age_s
         return ScoredResponse(body, score.probability, prepared.is_late, False, age, steps, row)
 
     async def _apply_label(self, label: Label, scoring: ScoringRound) -> LabelResponse | None:
@@ -363,85 +332,65 @@ class BatchUpdate:
         customer = await self._load(key)
         entries = await self._history.find_entries(key, label.id)
         scored = next((entry for entry in entries if entry.kind == SCORE), None)
-        if scored is None:
+        if scored is None or customer.record is None:
             raise UnknownTransactionError(
                 f"the log has no transaction {label.id!r} of customer {label.customer!r}. "
                 "Score it first, and keep the log long enough"
             )
-        if customer.record is None:
-            raise UnknownTransactionError(f"customer {label.customer!r} has no record any more")
         others = [other for other, _ in scored.parties[1:]]
         if scoring.involves(*others):
             return None
-        labels = [unpack_log_content(entry.content).label for entry in entries]
-        labels = [earlier for earlier in labels if earlier is not None]  # newest first
-        changes: dict[str, tuple[RecordUpdate, bytes, float]] = {}
-        is_new = not labels or labels[0] != label.label
-        if (
+        contents = [records.unpack_log_content(entry.content) for entry in entries]
+        labels = [content.label for content in contents if content.label is not None]
+        unchanged = responses.UNCHANGED if others else None
+        if labels and labels[0] == label.label:  # the newest says the same
+            ids = label.id, label.customer, label.label
+            return LabelResponse(*ids, False, responses.UNCHANGED, unchanged)
+        live, states = self._detector.live, {key: customer.state or b""}
+        is_conditioned = bool(
             not labels
             and self._policy.labels_update_belief
             and customer.state
             and await self._history.is_latest(key, label.id)
-        ):
-            state = self._detector.live.condition(
-                DetectorState(customer.state), label.label
-            ).customer
-            changes[key] = (customer, state or b"", customer.last_time)
-        is_conditioned = bool(changes)
-        if is_new:  # the customer's counter guards what was read of the log, even if unchanged
-            changes.setdefault(key, (customer, customer.state or b"", customer.last_time))
-        is_reported = False
-        for other in others if label.label == 1 and 1 not in labels else ():
-            await self._read_more(key, other)
-            counterparty = await self._load(other)
-            if counterparty.state:
-                state = self._detector.live.report_fraud(
-                    DetectorState(None, counterparty.state), scored.time
-                ).counterparty
-                changes[other] = (counterparty, state or b"", counterparty.last_time)
-                is_reported = True
-        if is_new:
-            content = LogContent(
-                model=self._detector.digest_,
-                body=b"",
-                response=b"",
-                states=tuple(state for _, state, _ in changes.values()),
-                label=label.label,
-                state_times=tuple(at for *_, at in changes.values()),
-            )
-            self._append_entry(LABEL, label.id, scored.time, changes, content, is_conditioned)
-        for update, state, _ in changes.values():
-            if update.record is not None:
-                update.replace(msgspec.structs.replace(update.record, state=state))
-        return LabelResponse(
-            label.id,
-            label.customer,
-            label.label,
-            changed=is_new,
-            belief=CONDITIONED if is_conditioned else UNCHANGED,
-            counterparty=None if not others else REPORTED if is_reported else UNCHANGED,
         )
-
-    async def _read_more(self, key: str, other: str) -> None:
-        """Read a record that the batch did not name, and link it to a customer."""
-        self._parties.append((key, other))
-        if other not in self._stored and other not in self._records:
-            self._stored |= await self._store.read_records([other])
+        if is_conditioned:
+            state = live.condition(DetectorState(customer.state), label.label)
+            states[key] = state.customer or b""
+        for other in others if label.label == 1 and 1 not in labels else ():
+            await self._read([(key, other)])
+            if (before := (await self._load(other)).state) is not None:
+                state = live.report_fraud(DetectorState(None, before), scored.time)
+                states[other] = state.counterparty or b""
+        # The customer is written even if unchanged: its counter guards what was read of the log.
+        updates = [(other, self._records[other], state) for other, state in states.items()]
+        changes = [(*change, change[1].last_time) for change in updates]
+        content = LogContent(self._detector.digest_, b"", b"", label=label.label)
+        self._append_entry(LABEL, label.id, scored.time, changes, content, is_conditioned, True)
+        for _, update, packed in updates:
+            if update.record is not None:
+                update.replace(msgspec.structs.replace(update.record, state=packed))
+        belief = responses.CONDITIONED if is_conditioned else responses.UNCHANGED
+        counterparty = responses.REPORTED if len(states) > 1 else unchanged
+        return LabelResponse(label.id, label.customer, label.label, True, belief, counterparty)
 
     def _append_entry(
         self,
         kind: str,
         id: str,
         time: float,
-        changes: dict[str, tuple[RecordUpdate, bytes, float]],
+        changes: Sequence[tuple[str, RecordUpdate, bytes, float]],
         content: LogContent,
-        updates_belief: bool | None = None,
+        updates_belief: bool,
+        has_states: bool = False,
     ) -> None:
-        parties = tuple((key, update.next_counter) for key, (update, *_) in changes.items())
-        updates_belief = bool(content.states) if updates_belief is None else updates_belief
-        self._entries.append(
-            LogEntry(kind, id, time, self._now, parties, updates_belief, pack_log_content(content))
-        )
+        """Add a log entry for changes (key, record, new state, time of that state)."""
+        parties = tuple((key, update.next_counter) for key, update, *_ in changes)
+        if updates_belief or has_states:
+            _, _, states, times = zip(*changes, strict=True)
+            content = msgspec.structs.replace(content, states=states, state_times=times)
+        data = records.pack_log_content(content)
+        entry = LogEntry(kind, id, time, self._now, parties, updates_belief, data)
+        self._entries.append(entry)
 
     async def write(self, extra_writes: Sequence[RecordWrite] = ()) -> set[str]:
         """Write all changes; return the keys of records that another process changed meanwhile.
@@ -455,7 +404,10 @@ class BatchUpdate:
         for key, update in self._records.items():
             if update.n_changes and update.record is not None:
                 write = RecordWrite(
-                    key, update.expected_counter, pack_record(update.record), update.n_changes
+                    key,
+                    update.expected_counter,
+                    records.pack_record(update.record),
+                    update.n_changes,
                 )
                 groups.setdefault(roots[key], ([], []))[0].append(write)
         for entry in self._entries:
