@@ -1,4 +1,4 @@
-"""The fit loop on its own, with a tier whose bound can be told to misbehave."""
+"""The fit loop on its own, with an algorithm whose bounds are scripted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turncoat import DataError, HMMParams
+from turncoat import BaumWelchHMM, DataError, HMMParams, Panel
 from turncoat.models.fitting import FitOptions, fit
 from turncoat.numerics.layout import LogModel, Statistics
 
@@ -15,7 +15,7 @@ PARAMS = HMMParams([1.0], [[1.0]], [[0.0]], [[1.0]])
 
 
 class Scripted:
-    """A tier whose log-likelihoods are read from a list, one per iteration."""
+    """An algorithm whose log-likelihoods are read from a list, one per iteration."""
 
     def __init__(self, bounds: list[float]) -> None:
         self.bounds = iter(bounds)
@@ -32,7 +32,7 @@ class Scripted:
     def floored_share(self, params: HMMParams) -> float:
         return 0.0
 
-    def collect(self, terms: LogModel) -> Statistics:
+    def collect(self, model: LogModel) -> Statistics:
         empty = np.zeros((1, 0))
         return Statistics(
             np.ones(1),
@@ -52,11 +52,15 @@ class Scripted:
 def run(
     bounds: list[float], max_iter: int = 10, tol: float = 1e-3, precision: str = "float64"
 ) -> Any:
-    tier = Scripted(bounds)
+    algorithm = Scripted(bounds)
     seen: list[tuple[int, int, float]] = []
     options = FitOptions(max_iter, tol, False, precision)
     _, report = fit(
-        tier, [(0, lambda: PARAMS)], tier.collect, options, lambda *news: seen.append(news)
+        algorithm,
+        [(0, lambda: PARAMS)],
+        algorithm.collect,
+        options,
+        lambda *event: seen.append(event),
     )
     assert [bound for _, _, bound in seen] == list(report.history)
     return report
@@ -74,7 +78,7 @@ def test_a_decrease_is_reported_and_not_hidden() -> None:
     assert run([-100.0, -90.0, -90.0 - 1e-9, -90.0], tol=0.0, max_iter=4).decreases == ()
 
 
-def test_a_bound_that_is_not_a_number_stops_the_fit() -> None:
+def test_a_bound_that_is_nan_stops_the_fit() -> None:
     with pytest.raises(DataError, match="bound of nan at iteration 2"):
         run([-100.0, float("nan")])
 
@@ -92,3 +96,13 @@ def test_statistics_of_different_parameters_do_not_add() -> None:
     )
     with pytest.raises(ValueError, match="different parameters"):
         one + moved
+
+
+def test_progress_is_shown_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    panel = Panel.from_arrays(np.random.default_rng(0).normal(size=(50, 2)))
+    BaumWelchHMM(2, n_restarts=2, max_iter=3, progress=True).fit(panel)
+    shown = capfd.readouterr()
+    assert "restart 2 of 2" in shown.err
+    assert shown.out == ""
+    BaumWelchHMM(2, n_restarts=2, max_iter=3).fit(panel)
+    assert capfd.readouterr().err == ""

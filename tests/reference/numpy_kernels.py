@@ -1,13 +1,13 @@
-"""Every kernel again in plain NumPy and float64, with the same signature: slow, obvious, and what the fast ones are held to.
+"""Every kernel again in plain NumPy and float64, with the same signature: the reference of the fast ones.
 
-Sequences are walked one row at a time in the log domain. Nothing here is shared with the compiled kernels but the
-arrays they read.
+The recursions step one row at a time in the log domain. They share nothing with the compiled
+kernels but the arrays that both read.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from turncoat.arrays import Array
 from turncoat.numerics.layout import CELL_MISSING, CODE_MISSING, IS_ONE
@@ -15,16 +15,16 @@ from turncoat.numerics.live import BAD_BELIEF, BAD_CELL, BAD_CODE, OK, LiveTable
 from turncoat.numerics.structures import KernelSums, KernelTables, Observations, zero_sums
 
 
-def _shifted_cells(observations: Observations, tables: KernelTables) -> Array:
+def _shifted_cells(obs: Observations, tables: KernelTables) -> Array:
     """x - shift [N, D]; NaN where the cell is missing."""
-    return np.asarray(observations.continuous.astype(np.float64) - tables.shift.astype(np.float64))
+    return np.asarray(obs.continuous.astype(np.float64) - tables.shift.astype(np.float64))
 
 
-def log_emissions(observations: Observations, tables: KernelTables) -> Array:
+def log_emissions(obs: Observations, tables: KernelTables) -> Array:
     """log b [N, K]."""
     k = tables.n_states
-    d = observations.continuous.shape[1]
-    x = _shifted_cells(observations, tables)[:, None, :]
+    d = obs.continuous.shape[1]
+    x = _shifted_cells(obs, tables)[:, None, :]
     t = np.nan_to_num(
         x * tables.scale[:, :d].astype(np.float64) - tables.location[:, :d].astype(np.float64),
         nan=0.0,
@@ -34,18 +34,18 @@ def log_emissions(observations: Observations, tables: KernelTables) -> Array:
     else:
         cells = -0.5 * t**2
     total = tables.constant[:k] + cells.sum(axis=2)
-    for g in range(observations.flags.shape[1]):
-        total += tables.flag_tables[g, observations.flags[:, g], :k].astype(np.float64)
-    for j in range(observations.levels.shape[1]):
-        total += tables.level_table[observations.levels[:, j], :k].astype(np.float64)
-    if len(observations.anchors):
-        total += tables.anchor_table[observations.anchors, :k]
+    for g in range(obs.flags.shape[1]):
+        total += tables.flag_tables[g, obs.flags[:, g], :k].astype(np.float64)
+    for j in range(obs.levels.shape[1]):
+        total += tables.level_table[obs.levels[:, j], :k].astype(np.float64)
+    if len(obs.anchors):
+        total += tables.anchor_table[obs.anchors, :k]
     return np.asarray(total)
 
 
-def _shifted_emissions(observations: Observations, tables: KernelTables) -> tuple[Array, Array]:
+def _shifted_emissions(obs: Observations, tables: KernelTables) -> tuple[Array, Array]:
     """log b [N, K] less each row's maximum, and those maxima [N]."""
-    emissions = log_emissions(observations, tables)
+    emissions = log_emissions(obs, tables)
     shifts = emissions.max(axis=1)
     return emissions - shifts[:, None], shifts
 
@@ -57,7 +57,9 @@ def _forward(tables: KernelTables, emissions: Array) -> Array:
     joint = np.empty_like(emissions)
     joint[0] = tables.log_initial[:k] + emissions[0]
     for t in range(1, len(emissions)):
-        joint[t] = logsumexp(joint[t - 1][:, None] + log_transition, axis=0) + emissions[t]
+        joint[t] = (
+            np.logaddexp.reduce(joint[t - 1][:, None] + log_transition, axis=0) + emissions[t]
+        )
     return joint
 
 
@@ -66,24 +68,24 @@ def _backward(tables: KernelTables, emissions: Array) -> Array:
     k = tables.n_states
     ahead = np.zeros_like(emissions)
     for t in range(len(emissions) - 2, -1, -1):
-        ahead[t] = logsumexp(
+        ahead[t] = np.logaddexp.reduce(
             tables.log_transition[:k, :k] + emissions[t + 1] + ahead[t + 1], axis=1
         )
     return ahead
 
 
 def infer(
-    observations: Observations, tables: KernelTables, smoothed: bool, n_threads: int = 1
+    obs: Observations, tables: KernelTables, smoothed: bool, n_threads: int = 1
 ) -> tuple[Array, Array]:
     """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]; `n_threads` is there for the signature."""
-    emissions, shifts = _shifted_emissions(observations, tables)
+    emissions, shifts = _shifted_emissions(obs, tables)
     probs = np.empty_like(emissions)
-    offsets = observations.offsets
+    offsets = obs.offsets
     log_likelihoods = np.empty(len(offsets) - 1)
     for u in range(len(offsets) - 1):
         rows = slice(offsets[u], offsets[u + 1])
         joint = _forward(tables, emissions[rows])
-        log_likelihoods[u] = logsumexp(joint[-1]) + shifts[rows].sum()
+        log_likelihoods[u] = np.logaddexp.reduce(joint[-1]) + shifts[rows].sum()
         probs[rows] = softmax(
             joint + _backward(tables, emissions[rows]) if smoothed else joint, axis=1
         )
@@ -91,18 +93,18 @@ def infer(
 
 
 def collect(
-    observations: Observations, tables: KernelTables, n_threads: int = 1
+    obs: Observations, tables: KernelTables, n_threads: int = 1
 ) -> tuple[KernelSums, Array]:
     """Expected sufficient statistics of all rows, and the log-likelihood of each sequence [U]."""
     k = tables.n_states
-    probs, log_likelihoods = infer(observations, tables, smoothed=True)
-    sums = _row_sums(observations, tables, probs)
-    emissions, _ = _shifted_emissions(observations, tables)
-    offsets = observations.offsets
+    probs, log_likelihoods = infer(obs, tables, smoothed=True)
+    sums = _row_sums(obs, tables, probs)
+    emissions, _ = _shifted_emissions(obs, tables)
+    offsets = obs.offsets
     for u in range(len(offsets) - 1):
         part = emissions[offsets[u] : offsets[u + 1]]
         joint, ahead = _forward(tables, part), _backward(tables, part)
-        total = logsumexp(joint[-1])
+        total = np.logaddexp.reduce(joint[-1])
         for t in range(1, len(part)):
             pair = (
                 joint[t - 1][:, None]
@@ -114,39 +116,37 @@ def collect(
 
 
 def collect_weighted(
-    observations: Observations, tables: KernelTables, probs: Array, n_threads: int = 1
+    obs: Observations, tables: KernelTables, probs: Array, n_threads: int = 1
 ) -> KernelSums:
     """Sufficient statistics under given state probabilities [N, K], consecutive rows taken as independent."""
-    k, offsets = tables.n_states, observations.offsets
-    sums = _row_sums(observations, tables, probs)
+    k, offsets = tables.n_states, obs.offsets
+    sums = _row_sums(obs, tables, probs)
     for u in range(len(offsets) - 1):
         part = probs[offsets[u] : offsets[u + 1]]
         sums.transitions[0, :k, :k] += part[:-1].T @ part[1:]
     return sums
 
 
-def _row_sums(observations: Observations, tables: KernelTables, probs: Array) -> KernelSums:
+def _row_sums(obs: Observations, tables: KernelTables, probs: Array) -> KernelSums:
     """All statistics but the transitions."""
-    k, d = tables.n_states, observations.continuous.shape[1]
+    k, d = tables.n_states, obs.continuous.shape[1]
     sums = zero_sums(tables, 1)
-    x = np.nan_to_num(_shifted_cells(observations, tables), nan=0.0)
-    sums.initial[0, :k] = probs[observations.offsets[:-1]].sum(axis=0)
+    x = np.nan_to_num(_shifted_cells(obs, tables), nan=0.0)
+    sums.initial[0, :k] = probs[obs.offsets[:-1]].sum(axis=0)
     sums.occupancy[0, :k] = probs.sum(axis=0)
     sums.first[0, :, :d] = probs.T @ x
     sums.second[0, :, :d] = probs.T @ x**2
-    bits = np.unpackbits(observations.flags, axis=1, bitorder="little")
+    bits = np.unpackbits(obs.flags, axis=1, bitorder="little")
     sums.flags[0, :, :k] = bits.T.astype(np.float64) @ probs
-    for j in range(observations.levels.shape[1]):
-        np.add.at(sums.levels[0, :, :k], observations.levels[:, j], probs)
+    for j in range(obs.levels.shape[1]):
+        np.add.at(sums.levels[0, :, :k], obs.levels[:, j], probs)
     return sums
 
 
-def decode(
-    observations: Observations, tables: KernelTables, n_threads: int = 1
-) -> tuple[Array, Array]:
+def decode(obs: Observations, tables: KernelTables, n_threads: int = 1) -> tuple[Array, Array]:
     """Most likely state path [N] and its log probability [U], for every sequence."""
-    k, offsets = tables.n_states, observations.offsets
-    emissions = log_emissions(observations, tables)
+    k, offsets = tables.n_states, obs.offsets
+    emissions = log_emissions(obs, tables)
     path, log_probs = np.empty(len(emissions), np.int64), np.empty(len(offsets) - 1)
     for u in range(len(offsets) - 1):
         part = emissions[offsets[u] : offsets[u + 1]]
@@ -194,7 +194,7 @@ def live_step(
     initial, transition = chain[0, :k], chain[1 : k + 1, :k]
     with np.errstate(divide="ignore"):
         joint = np.log(belief @ transition if len(belief) else initial) + scores
-    return OK, 0, np.asarray(softmax(joint)), float(logsumexp(joint))
+    return OK, 0, np.asarray(softmax(joint)), float(np.logaddexp.reduce(joint))
 
 
 def predict_log(belief: Array, log_transition: Array) -> Array:
@@ -206,9 +206,10 @@ def predict_log(belief: Array, log_transition: Array) -> Array:
 def log_odds_terms(
     state: int, log_predicted: Array, cells: Array, codes: Array, rest: Array
 ) -> tuple[int, Array, Array, float]:
-    """What a row adds to the log odds of a state against its strongest rival: the rival, and shares of cells, codes and the rest.
+    """Split a row's log odds of a state against its strongest rival: rival, cells, codes, rest.
 
-    From the log belief before the row [K] and what each cell [K, D], each code [K, J] and the rest [K] add under every state.
+    `log_predicted` [K] is the log belief before the row. `cells` [K, D], `codes` [K, J] and `rest`
+    [K] are the terms of the log emission of every state.
     """
     scores = log_predicted + cells.sum(axis=1) + codes.sum(axis=1) + rest
     rival = max((k for k in range(len(scores)) if k != state), key=lambda k: scores[k])

@@ -51,7 +51,11 @@ class LiveRecursion:
     ) -> Array:
         """Return the belief [K] after one row."""
         try:
-            stored, cells = _as_floats(belief), _as_floats(continuous_row)
+            stored, cells = _NO_CELLS, _NO_CELLS
+            if belief is not None:
+                stored = _as_writable(np.asarray(belief, np.float64))
+            if continuous_row is not None:
+                cells = _as_writable(np.asarray(continuous_row, np.float64))
         except (TypeError, ValueError) as problem:
             raise DataError(
                 f"a belief and continuous cells must be numbers, NaN if missing: {problem}"
@@ -119,10 +123,6 @@ class LiveRecursion:
 
 def _as_kernel_rows(continuous: Array, categorical: Array) -> tuple[Array, Array]:
     return continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C")
-
-
-def _as_floats(values: ArrayLike | None) -> Array:
-    return _NO_CELLS if values is None else _as_writable(np.asarray(values, np.float64))
 
 
 def _as_codes(codes: Array) -> Array:

@@ -2,19 +2,116 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
-from tests.numerics.cases import CASES, draw
 from tests.reference import numpy_kernels
+from turncoat.arrays import Array
 from turncoat.numerics import engine, live
 from turncoat.numerics.layout import ColumnLayout, LogModel
-from turncoat.numerics.structures import KernelSums, KernelTables, Observations
+from turncoat.numerics.structures import KernelSums, KernelTables, Observations, join_columns
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shape and properties of a random problem."""
+
+    n_states: int
+    n_columns: int
+    n_categories: tuple[int, ...]
+    lengths: tuple[int, ...]
+    missing: float = 0.0
+    cells: str = "float32"
+    student: bool = False
+    zeros: bool = False
+    anchors: bool = False
+    separation: float = 1.0
+
+
+CASES = {
+    "one row": Case(2, 3, (2,), (1,)),
+    "continuous": Case(3, 5, (), (4, 1, 9, 30)),
+    "categorical": Case(4, 0, (2, 2, 5, 3), (7, 2, 20)),
+    "mixed": Case(5, 18, (2,) * 11 + (3, 7), (12, 40, 1, 3)),
+    "missing": Case(3, 17, (2,) * 9 + (4,), (30, 8, 8), missing=0.4),
+    "float64 cells": Case(3, 6, (2, 3), (15, 25), missing=0.2, cells="float64"),
+    "student": Case(4, 9, (2, 3), (10, 30), missing=0.3, student=True),
+    "impossible transitions": Case(4, 3, (3,), (25, 6), zeros=True),
+    "anchored": Case(4, 3, (2,), (20, 20), anchors=True),
+    "anchored, impossible transitions": Case(4, 3, (2,), (20, 20), anchors=True, zeros=True),
+    "one state": Case(1, 4, (2, 3), (10, 5)),
+    "eight states": Case(8, 33, (2,) * 20, (50, 60)),
+    "more states than lanes": Case(11, 4, (2, 3, 4), (40, 10)),
+    "longer than a block": Case(3, 5, (2, 4), (2500, 20, 1024, 1100, 3), missing=0.1),
+    "many chunks": Case(3, 2, (2,), (25,) * 300, missing=0.1),
+    "far apart": Case(3, 40, (2,), (50, 10), separation=10.0),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A random problem of a case."""
+
+    layout: ColumnLayout
+    model: LogModel
+    observations: Observations
+    tables: KernelTables
+    continuous: Array
+    categorical: Array
+
+
+def draw(case: Case, precision: str, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    k, d, n = case.n_states, case.n_columns, sum(case.lengths)
+    continuous = (case.separation * rng.integers(-2, 3, (n, 1)) + rng.normal(size=(n, d))).astype(
+        case.cells
+    )
+    categorical = (
+        np.stack([rng.integers(0, c, n) for c in case.n_categories], axis=1)
+        if case.n_categories
+        else np.empty((n, 0), int)
+    )
+    continuous[rng.random((n, d)) < case.missing] = np.nan
+    categorical[rng.random(categorical.shape) < case.missing] = -1
+    transition = rng.dirichlet(np.ones(k), k)
+    if case.zeros:
+        transition = np.triu(transition)
+        transition /= transition.sum(axis=1, keepdims=True)
+    anchors = np.where(rng.random(n) < 0.5, -1, rng.integers(0, 2, n)) if case.anchors else None
+    anchor_table = (
+        np.log(np.where(np.arange(k) < k // 2, [[0.9], [0.2]], [[0.1], [0.8]]))
+        if case.anchors
+        else None
+    )
+    model = LogModel(
+        log_initial=np.log(rng.dirichlet(np.ones(k))),
+        log_transition=np.log(
+            transition, out=np.full(transition.shape, -np.inf), where=transition > 0
+        ),
+        means=case.separation * rng.normal(size=(k, d)),
+        scales=rng.uniform(0.5, 2.0, (k, d)),
+        constants=rng.normal(size=(k, d)),
+        log_categories=join_columns(
+            [np.log(rng.dirichlet(np.ones(c), k)) for c in case.n_categories], k
+        ),
+        n_categories=case.n_categories,
+        dof=rng.uniform(3.0, 50.0, (k, d)) if case.student else None,
+    )
+    layout = ColumnLayout.create(
+        case.n_categories, np.isnan(continuous).any(axis=0), (categorical < 0).any(axis=0)
+    )
+    offsets = np.concatenate([[0], np.cumsum(case.lengths)]).astype(np.int64)
+    observations = layout.pack(continuous, categorical, offsets, anchors)
+    tables = layout.build_tables(model, continuous.dtype, precision, anchor_table)
+    return Problem(layout, model, observations, tables, continuous, categorical)
+
 
 TOLERANCE = {"float64": {"rtol": 1e-10, "atol": 1e-10}, "float32": {"rtol": 2e-4, "atol": 2e-4}}
 
 both_precisions = pytest.mark.parametrize("precision", ["float64", "float32"])
-every_case = pytest.mark.parametrize("name", CASES)
+all_cases = pytest.mark.parametrize("name", CASES)
 
 
 def assert_same_sums(fast: KernelSums, slow: KernelSums, precision: str) -> None:
@@ -25,7 +122,7 @@ def assert_same_sums(fast: KernelSums, slow: KernelSums, precision: str) -> None
 
 
 @both_precisions
-@every_case
+@all_cases
 @pytest.mark.parametrize("smoothed", [False, True])
 def test_infer(name: str, precision: str, smoothed: bool) -> None:
     problem = draw(CASES[name], precision)
@@ -39,7 +136,7 @@ def test_infer(name: str, precision: str, smoothed: bool) -> None:
 
 
 @both_precisions
-@every_case
+@all_cases
 def test_collect(name: str, precision: str) -> None:
     problem = draw(CASES[name], precision)
     fast, fast_likelihood = engine.collect(problem.observations, problem.tables)
@@ -51,8 +148,8 @@ def test_collect(name: str, precision: str) -> None:
 
 
 @both_precisions
-@every_case
-def test_collect_given(name: str, precision: str) -> None:
+@all_cases
+def test_collect_weighted(name: str, precision: str) -> None:
     problem = draw(CASES[name], precision)
     probs = np.random.default_rng(1).dirichlet(
         np.ones(CASES[name].n_states), len(problem.continuous)
@@ -63,7 +160,7 @@ def test_collect_given(name: str, precision: str) -> None:
     )
 
 
-@every_case
+@all_cases
 def test_decode(name: str) -> None:
     problem = draw(CASES[name], "float64")
     fast, fast_probs = engine.decode(problem.observations, problem.tables)
@@ -72,7 +169,7 @@ def test_decode(name: str) -> None:
     np.testing.assert_allclose(fast_probs, slow_probs, rtol=1e-10)
 
 
-@every_case
+@all_cases
 def test_result_does_not_depend_on_threads(name: str) -> None:
     problem = draw(CASES[name], "float32")
     alone, alone_likelihood = engine.collect(problem.observations, problem.tables, 1)
@@ -83,47 +180,47 @@ def test_result_does_not_depend_on_threads(name: str) -> None:
         np.testing.assert_array_equal(alone_likelihood, likelihood)
 
 
-@every_case
+@all_cases
 def test_live_step(name: str) -> None:
-    """Two steps in a row, fast against plain, on the first rows of the case."""
+    """Two consecutive steps on the first rows of the case."""
     problem = draw(CASES[name], "float64")
-    tables = live.build_live_tables(problem.terms)
-    held = np.empty(0)
+    tables = live.build_live_tables(problem.model)
+    belief = np.empty(0)
     for row in range(min(2, len(problem.continuous))):
         cells = problem.continuous[row].astype(np.float64)
         codes = problem.categorical[row].astype(np.int64)
-        fast = live.live_step(held, cells, codes, tables, 1e30)
-        slow = numpy_kernels.live_step(held, cells, codes, tables, 1e30)
+        fast = live.live_step(belief, cells, codes, tables, 1e30)
+        slow = numpy_kernels.live_step(belief, cells, codes, tables, 1e30)
         assert fast[:2] == slow[:2] == (live.OK, 0)
         np.testing.assert_allclose(fast[2], slow[2], rtol=1e-9, atol=1e-300)
         assert fast[3] == pytest.approx(slow[3], rel=1e-10)
-        held = fast[2]
+        belief = fast[2]
 
 
-@every_case
-def test_live_steps_go_on_from_each_other(name: str) -> None:
-    """Rows of three customers mixed, against one step after the other."""
+@all_cases
+def test_live_steps_continue_from_each_other(name: str) -> None:
+    """Interleaved rows of three customers, against one step at a time."""
     problem = draw(CASES[name], "float64")
-    tables, n_rows = live.build_live_tables(problem.terms), min(8, len(problem.continuous))
+    tables, n_rows = live.build_live_tables(problem.model), min(8, len(problem.continuous))
     cells, codes = (
         problem.continuous[:n_rows].astype(np.float64),
         problem.categorical[:n_rows].astype(np.int64),
     )
-    k = problem.terms.n_states
+    k = problem.model.n_states
     beliefs, known = np.zeros((n_rows, k)), np.zeros(n_rows, bool)
     beliefs[1:2], known[1:2] = 1 / k, True  # the second customer was seen before
-    held = {0: np.empty(0), 1: np.full(k, 1 / k), 2: np.empty(0)}
+    belief = {0: np.empty(0), 1: np.full(k, 1 / k), 2: np.empty(0)}
     latest: dict[int, int] = {}
     previous = np.full(n_rows, -1)
     expected = []
     for i in range(n_rows):
         customer = i % 3 if i < 6 else 1
         previous[i], latest[customer] = latest.get(customer, -1), i
-        before, held[customer] = (
-            held[customer],
-            numpy_kernels.live_step(held[customer], cells[i], codes[i], tables, 1e30)[2],
+        before, belief[customer] = (
+            belief[customer],
+            numpy_kernels.live_step(belief[customer], cells[i], codes[i], tables, 1e30)[2],
         )
-        expected.append((before, held[customer]))
+        expected.append((before, belief[customer]))
     status, _, _, updated = live.live_steps(beliefs, known, previous, cells, codes, tables, 1e30)
     assert status == live.OK
     for i, (before, after) in enumerate(expected):
@@ -134,33 +231,34 @@ def test_live_steps_go_on_from_each_other(name: str) -> None:
         )
 
 
-@every_case
-def test_live_contrasts(name: str) -> None:
+@all_cases
+def test_live_contributions(name: str) -> None:
     problem = draw(CASES[name], "float64")
-    rows, codes = problem.continuous.astype(np.float64), problem.categorical.astype(np.int64)
+    rows = problem.continuous[:60].astype(np.float64)
+    codes = problem.categorical[:60].astype(np.int64)
     rng = np.random.default_rng(0)
-    for terms in (problem.terms, problem.terms.apply_temperature(3.0)):
-        before = rng.normal(0, 3, (len(rows), terms.n_states))
-        pieces = numpy_kernels.row_terms(rows, codes, *terms.row_tables)
-        for state in {0, terms.n_states - 1}:
-            status, _, _, rivals, of_cells, of_codes = live.live_contributions(
-                state, before, rows, codes, live.build_live_tables(terms), 1e30
+    for model in (problem.model, problem.model.apply_temperature(3.0)):
+        before = rng.normal(0, 3, (len(rows), model.n_states))
+        terms = numpy_kernels.row_terms(rows, codes, *model.row_tables)
+        for state in {0, model.n_states - 1}:
+            status, _, _, rivals, from_cells, from_codes = live.live_contributions(
+                state, before, rows, codes, live.build_live_tables(model), 1e30
             )
             assert status == live.OK
-            if terms.n_states == 1:
+            if model.n_states == 1:
                 continue
-            for i, (cells, names) in enumerate(zip(*pieces, strict=True)):
-                rival, by_cells, by_codes, _ = numpy_kernels.log_odds_terms(
-                    state, before[i], cells, names, np.zeros(terms.n_states)
+            for i, (cells, names) in enumerate(zip(*terms, strict=True)):
+                rival, expected_cells, expected_codes, _ = numpy_kernels.log_odds_terms(
+                    state, before[i], cells, names, np.zeros(model.n_states)
                 )
                 assert rivals[i] == rival
-                np.testing.assert_allclose(of_cells[i], by_cells, rtol=1e-9, atol=1e-9)
-                np.testing.assert_allclose(of_codes[i], by_codes, rtol=1e-12, atol=1e-12)
+                np.testing.assert_allclose(from_cells[i], expected_cells, rtol=1e-9, atol=1e-9)
+                np.testing.assert_allclose(from_codes[i], expected_codes, rtol=1e-12, atol=1e-12)
 
 
-def test_live_contrasts_name_the_bad_cell() -> None:
+def test_live_contributions_name_the_bad_cell() -> None:
     problem = draw(CASES["mixed"], "float64")
-    tables = live.build_live_tables(problem.terms)
+    tables = live.build_live_tables(problem.model)
     before, cells, codes = np.zeros((3, 5)), np.zeros((3, 18)), np.zeros((3, 13), np.int64)
     cells[1, 7] = np.inf
     assert live.live_contributions(0, before, cells, codes, tables, 1e30)[:3] == (
@@ -176,24 +274,24 @@ def test_live_contrasts_name_the_bad_cell() -> None:
     )
 
 
-@every_case
-def test_log_predicted_rows(name: str) -> None:
-    terms = draw(CASES[name], "float64").terms
-    beliefs = np.random.default_rng(0).dirichlet(np.ones(terms.n_states), 4)
+@all_cases
+def test_predict_log_rows(name: str) -> None:
+    model = draw(CASES[name], "float64").model
+    beliefs = np.random.default_rng(0).dirichlet(np.ones(model.n_states), 4)
     known = np.array([True, False, True, True])
-    found = live.predict_log_rows(beliefs, known, terms.log_initial, terms.log_transition)
+    found = live.predict_log_rows(beliefs, known, model.log_initial, model.log_transition)
     for i in range(4):
         expected = (
-            numpy_kernels.predict_log(beliefs[i], terms.log_transition)
+            numpy_kernels.predict_log(beliefs[i], model.log_transition)
             if known[i]
-            else terms.log_initial
+            else model.log_initial
         )
         np.testing.assert_allclose(found[i], expected, rtol=1e-13)
 
 
 def test_live_step_names_the_bad_cell() -> None:
     problem = draw(CASES["mixed"], "float64")
-    tables = live.build_live_tables(problem.terms)
+    tables = live.build_live_tables(problem.model)
     cells, codes = np.zeros(18), np.zeros(13, np.int64)
     for step in (live.live_step, numpy_kernels.live_step):
         cells[:], codes[:] = 0.0, 0
@@ -212,29 +310,29 @@ def test_live_step_names_the_bad_cell() -> None:
         assert step(np.empty(0), cells, codes, tables, 1e30)[:2] == (live.BAD_CODE, 11)
 
 
-@every_case
-def test_pieces(name: str) -> None:
+@all_cases
+def test_row_terms(name: str) -> None:
     problem = draw(CASES[name], "float64")
     rows, codes = problem.continuous.astype(np.float64), problem.categorical.astype(np.int64)
-    for terms in (problem.terms, problem.terms.apply_temperature(3.0)):
+    for model in (problem.model, problem.model.apply_temperature(3.0)):
         for fast, slow in zip(
-            terms.row_terms(rows, codes),
-            numpy_kernels.row_terms(rows, codes, *terms.row_tables),
+            model.row_terms(rows, codes),
+            numpy_kernels.row_terms(rows, codes, *model.row_tables),
             strict=True,
         ):
             np.testing.assert_allclose(fast, slow, rtol=1e-14, atol=1e-300)
 
 
-def test_pieces_refuse_codes_that_no_category_has() -> None:
+def test_row_terms_reject_codes_out_of_range() -> None:
     problem = draw(CASES["mixed"], "float64")
     codes = problem.categorical.astype(np.int64)
     codes[1, 11] = 3
     with pytest.raises(IndexError, match="beyond the categories"):
-        problem.terms.row_terms(problem.continuous, codes)
+        problem.model.row_terms(problem.continuous, codes)
 
 
 @pytest.mark.parametrize("belief", [[0.2, 0.5, 0.3], [0.0, 1.0, 0.0], [1e-308, 1.0, 5e-324]])
-def test_log_predicted(belief: list[float]) -> None:
+def test_predict_log(belief: list[float]) -> None:
     with np.errstate(divide="ignore"):
         impossible = np.log([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     for moves in (np.log(np.full((3, 3), 1 / 3)), impossible, np.array([[-1.0, -900.0, -2e4]] * 3)):
@@ -245,7 +343,7 @@ def test_log_predicted(belief: list[float]) -> None:
         np.testing.assert_allclose(fast, slow, rtol=1e-14)
 
 
-@every_case
+@all_cases
 def test_packing(name: str) -> None:
     problem = draw(CASES[name], "float64")
     slow = np.zeros_like(problem.observations.flags)
@@ -261,7 +359,7 @@ def test_packing(name: str) -> None:
 
 
 def test_values_far_beyond_float32_squares_stay_finite() -> None:
-    """A cell whose squared distance overflows float32 is scored in float64, and its row still sums to one."""
+    """A cell whose squared distance overflows float32 is scored in float64."""
     problem = draw(CASES["continuous"], "float32")
     continuous = problem.continuous.copy()
     continuous[2, 1] = 1e25
@@ -289,11 +387,11 @@ def test_scaled_and_log_domain_recursions_agree(name: str) -> None:
     )
 
 
-def test_underflowed_state_comes_back_when_moves_are_impossible() -> None:
-    """Evidence 40 nats a row against the only possible path must not trap the recursion in a state it has ruled out."""
+def test_underflowed_state_recovers_when_transitions_are_impossible() -> None:
+    """Evidence of 40 nats per row against the only possible path must not trap the recursion."""
     n = 60
     cells = np.concatenate([np.zeros(30), np.full(30, 9.0)])[:, None]
-    terms = LogModel(
+    model = LogModel(
         log_initial=np.log([0.5, 0.5]),
         log_transition=np.array([[0.0, -np.inf], [-np.inf, 0.0]]),
         means=np.array([[0.0], [9.0]]),
@@ -306,7 +404,7 @@ def test_underflowed_state_comes_back_when_moves_are_impossible() -> None:
     observations = layout.pack(
         np.vstack([cells, cells[-1:]]), np.empty((n + 1, 0), np.int8), np.array([0, n + 1])
     )
-    tables = layout.build_tables(terms, np.dtype("float64"), "float64")
+    tables = layout.build_tables(model, np.dtype("float64"), "float64")
     assert not tables.linear
     probs, _ = engine.infer(observations, tables, smoothed=False)
     assert probs[29, 0] > 1 - 1e-12
