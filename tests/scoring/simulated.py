@@ -46,13 +46,7 @@ def measure_regimes(probs: Any, labels: Any, lengths: Any = None) -> Regimes:
     probs, labels = np.asarray(probs, float), np.asarray(labels, np.int8)
     offsets = np.arange(len(labels) + 1) if lengths is None else np.append(0, np.cumsum(lengths))
     return Regimes.measure(
-        probs,
-        labels,
-        offsets,
-        np.full(probs.shape[1], 0.5),
-        part="calibration",
-        mode="filtered",
-        in_sample=False,
+        probs, labels, offsets, np.full(probs.shape[1], 0.5), part="calibration", mode="filtered"
     )
 
 

@@ -315,7 +315,7 @@ def test_a_recalibrated_detector_scores_with_the_updated_regimes() -> None:
     for keep in (1.0, 0.5, 0.0):
         other = recalibrated(keep)
         new = Regimes.measure(given["beliefs"], given["labels"], given["offsets"], made.regimes.stickiness,
-                              part="labels", mode="filtered", in_sample=False)  # fmt: skip
+                              part="labels", mode="filtered")  # fmt: skip
         expected = made.regimes.update(new, keep)
         np.testing.assert_allclose(other.regimes.mean_rates, expected.mean_rates)
         scores = other.score(transactions)

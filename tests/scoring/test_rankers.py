@@ -33,7 +33,7 @@ def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
     scores, belief, labels = draw_rows(800, 0)
     offsets = np.arange(len(labels) + 1)
     regimes = Regimes.measure(
-        belief, labels, offsets, np.ones(3), part="calibration", mode="filtered", in_sample=False
+        belief, labels, offsets, np.ones(3), part="calibration", mode="filtered"
     )
     ranked = fit_lines(scores, belief, labels, shrinkage=0.0, with_slopes=False)
     np.testing.assert_allclose(expit(ranked.intercepts), regimes.rates, rtol=1e-8)

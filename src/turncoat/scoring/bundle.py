@@ -300,7 +300,7 @@ def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str
     if ranker is None:
         return None, {}
     if isinstance(ranker, ColumnRanker):
-        return {"kind": "column", "column": ranker.column}, {}
+        return {"kind": "column", "column": ranker.source}, {}
     if isinstance(ranker, XGBoostRanker):
         booster = np.frombuffer(bytes(ranker.source.save_raw("ubj")), np.uint8)
         return {"kind": "xgboost"}, {_BOOSTER: booster}

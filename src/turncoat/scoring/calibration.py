@@ -30,9 +30,7 @@ class Calibration:
 
     regimes: Mapping[str, Regimes]  # by mode; scores are computed from these
     in_sample: Regimes  # measured on the fit part, for comparison
-    temporal_share: (
-        float  # distance of filtered beliefs from those of the model without transitions
-    )
+    temporal_share: float  # how far beliefs are from those of single rows
     reference: Reference  # what drift is measured against; filtered
     time_range: tuple[float, float]  # first and last calibration transaction, in seconds
     ranker: Ranker | None = None
@@ -47,18 +45,12 @@ class Calibration:
         offsets: Array,
         times: Array,
         cells: Array,
-        stickiness: Array,
-        *,
         in_sample: Regimes,
         temporal_share: float,
     ) -> Calibration:
         """Measure on N calibration rows: beliefs [N, K] by mode, continuous cells [N, D]."""
-        regimes = {
-            mode: Regimes.measure(
-                beliefs[mode], labels, offsets, stickiness, part="calibration", mode=mode
-            )
-            for mode in MODES
-        }
+        rows, part = (labels, offsets, in_sample.stickiness), "calibration"
+        regimes = {mode: Regimes.measure(beliefs[mode], *rows, part, mode) for mode in MODES}
         scores, _ = _predict(regimes[FILTERED], None, beliefs[FILTERED], None)
         reference = Reference.measure(beliefs[FILTERED], cells, scores)
         time_range = (float(times.min()), float(times.max()))
@@ -113,7 +105,7 @@ class Calibration:
         old, has_ranker = self.regimes[FILTERED], self.regime_rankers is not None
         rows = _check_rows(self.n_states, beliefs, labels, offsets, ranker_scores, has_ranker)
         belief, label, offset, scores = rows
-        new = Regimes.measure(belief, label, offset, old.stickiness, part="labels", mode=FILTERED)
+        new = Regimes.measure(belief, label, offset, old.stickiness, "labels")
         ranker = None
         if self.regime_rankers is not None and scores is not None:
             ranker = self.regime_rankers[FILTERED].update(scores, belief, label, offset, keep)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.validation import Rule, check_settings, one_of, positive_number
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
@@ -35,7 +36,13 @@ from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute
 from turncoat.scoring.temperature import choose_temperature
 
 AUTO = "auto"
-SUPERVISIONS = ("none", "anchored")
+_RULES = {
+    "supervision": one_of("none", "anchored"),
+    "temperature": Rule(
+        f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
+    ),
+}
+_SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
 _CACHED = ("calibration_", "digest_", "live", "_exact_model", "_explainer")
 
@@ -96,38 +103,21 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         stickiness = np.diag(self.model_.params_.transition_matrix)
         if panel.labels is None:
             raise DataError("the fit part has no labels. Set `label` in the schema")
+        fitted_beliefs = self._infer(panel, FILTERED)
         self.calibration_ = Calibration.measure(
             {mode: beliefs[mode][places] for mode in MODES},
             labels,
             part.offsets,
             part.times,
             held_out.continuous[places],
-            stickiness,
-            in_sample=Regimes.measure(
-                self._infer(panel, FILTERED),
-                panel.labels,
-                panel.offsets,
-                stickiness,
-                part="fit",
-                mode=FILTERED,
-                in_sample=True,
-            ),
-            temporal_share=self._temporal_share(held_out, places, beliefs[FILTERED]),
+            Regimes.measure(fitted_beliefs, panel.labels, panel.offsets, stickiness, "fit"),
+            self._temporal_share(held_out, places, beliefs[FILTERED]),
         )
         return self
 
     def check_settings(self) -> None:
         """Raise ConfigError for invalid settings, before any long work."""
-        if self.supervision not in SUPERVISIONS:
-            raise ConfigError(
-                f"supervision is {self.supervision!r}; it must be one of {', '.join(SUPERVISIONS)}"
-            )
-        if self.temperature != AUTO and not (
-            _is_number(self.temperature) and 0 < self.temperature < np.inf
-        ):
-            raise ConfigError(
-                f"temperature is {self.temperature!r}; it must be a positive number, or {AUTO!r}"
-            )
+        check_settings(self, self._settings, _RULES)
         Anchoring(self.n_fraud_states, self.label_noise)
         if self.model is not None:
             self.model.check_settings()
@@ -166,9 +156,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     ) -> Scores:
         """Scores of a panel made by `features_`; `ranker_scores` [N] are needed with a ranker."""
         self._check_fitted()
-        for name, value, allowed in (("mode", mode, MODES), ("kind", kind, KINDS)):
-            if value not in allowed:
-                raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        check_settings(self, {"mode": mode, "kind": kind}, _SCORE_RULES)
         belief = self._infer_given_labels(panel, mode, known_labels)
         probability, variance = self.calibration_.predict(belief, mode, ranker_scores)
         lengths, n_rows = np.diff(panel.offsets), panel.n_rows
@@ -438,7 +426,3 @@ def _calibration_part(
         )
     part = transactions.take(split.calibration)
     return part, part.require_labels(purpose)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

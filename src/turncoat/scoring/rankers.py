@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, log_expit
@@ -32,44 +32,40 @@ _MIN_KEEP = 1e-3  # keeps lines finite when all new labels are equal
 _ONE_THREAD_ROWS = 1000  # below this, starting threads takes longer than the work
 
 
-class Ranker(Protocol):
+@dataclass(frozen=True, eq=False)
+class Ranker:
     """Gives transactions scores that rank them; higher is riskier, on any scale."""
 
-    @property
-    def source(self) -> Any:
-        """The object that `make_ranker` made it from."""
-        ...
+    source: Any  # the object that `make_ranker` made it from
 
     def score_transactions(
         self, transactions: Transactions, panel: Panel, places: Array | None = None
     ) -> Array:
         """Scores [N]; the transactions' features are the panel's rows, or those at `places`."""
-        ...
+        rows = slice(None) if places is None else places
+        return self._score_features(panel.continuous[rows], panel.categorical[rows])
 
     def score_rows(
         self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
     ) -> Array:
         """Scores [N] of live transactions with features [N, D] and [N, J]."""
-        ...
+        return self._score_features(continuous, categorical)
+
+    def _score_features(self, continuous: Array, categorical: Array) -> Array:
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class ColumnRanker:
-    """The user's own score, in a continuous column of the schema."""
+@dataclass(frozen=True, eq=False)
+class ColumnRanker(Ranker):
+    """The user's own score, in the continuous column `source` of the schema."""
 
-    column: str
     place: int  # among the continuous columns
-
-    @property
-    def source(self) -> str:
-        """The name of the column."""
-        return self.column
 
     def score_transactions(
         self, transactions: Transactions, panel: Panel, places: Array | None = None
     ) -> Array:
         """The values of the column [N]."""
-        return transactions.column(self.column)
+        return transactions.column(self.source)
 
     def score_rows(
         self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
@@ -78,33 +74,10 @@ class ColumnRanker:
         return np.array([row.numbers[self.place] for row in rows])
 
 
-@dataclass(frozen=True, eq=False)
-class _FeatureRanker:
-    """A ranker that scores the panel's features."""
+class XGBoostRanker(Ranker):
+    """Log odds of a fitted booster on continuous columns, then codes (missing as NaN)."""
 
-    source: Any
-
-    def score_transactions(
-        self, transactions: Transactions, panel: Panel, places: Array | None = None
-    ) -> Array:
-        """Log odds of the panel's rows [N]."""
-        rows = slice(None) if places is None else places
-        return self._log_odds(panel.continuous[rows], panel.categorical[rows])
-
-    def score_rows(
-        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
-    ) -> Array:
-        """Log odds of live rows [N]."""
-        return self._log_odds(continuous, categorical)
-
-    def _log_odds(self, continuous: Array, categorical: Array) -> Array:
-        raise NotImplementedError
-
-
-class XGBoostRanker(_FeatureRanker):
-    """A fitted booster on continuous columns, then codes (missing as NaN)."""
-
-    def _log_odds(self, continuous: Array, categorical: Array) -> Array:
+    def _score_features(self, continuous: Array, categorical: Array) -> Array:
         from xgboost import DMatrix
 
         n_threads = 1 if len(continuous) < _ONE_THREAD_ROWS else None
@@ -118,20 +91,18 @@ class XGBoostRanker(_FeatureRanker):
         return margins.astype(np.float64)
 
 
-class HeadRanker(_FeatureRanker):
-    """The classification head that a neural model's encoder was trained with."""
+class HeadRanker(Ranker):
+    """Log odds of the classification head that a neural model's encoder was trained with."""
 
-    def _log_odds(self, continuous: Array, categorical: Array) -> Array:
+    def _score_features(self, continuous: Array, categorical: Array) -> Array:
         return np.asarray(self.source.score_head(continuous, categorical))
 
     def score_rows(
         self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
     ) -> Array:
         """Log odds of live rows [N], each encoded alone so that a batch changes no bit."""
-        features = zip(continuous, categorical, strict=True)
-        return np.array(
-            [float(self.source.score_latents(self.source.encode_row(*f))) for f in features]
-        )
+        latents = map(self.source.encode_row, continuous, categorical)
+        return np.array([float(self.source.score_latents(row)) for row in latents])
 
 
 def build_ranker_matrix(continuous: Array, categorical: Array) -> Array:

@@ -13,6 +13,7 @@ from scipy.stats import beta
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
+from turncoat.models.validation import number
 
 PRIOR_ROWS = 1.0  # every regime's mean starts with this many transactions at the overall rate
 BETA_PRIOR = 0.5  # both counts of the Beta prior (Jeffreys): no fraud seen does not mean no risk
@@ -39,10 +40,8 @@ class Regimes:
         labels: Array,
         offsets: Array,
         stickiness: Array,
-        *,
         part: str,
-        mode: str,
-        in_sample: bool = False,
+        mode: str = "filtered",
     ) -> Regimes:
         """Weigh labels [N] by state probabilities [N, K]; customer u has rows offsets[u:u + 2]."""
         if len(labels) == 0:
@@ -55,7 +54,7 @@ class Regimes:
         sums = np.add.reduceat(residuals, offsets[:-1], axis=0)
         stays = np.asarray(stickiness, np.float64)
         correlation = _correlate(sums.T @ sums)
-        return cls(part, mode, in_sample, mass, frauds, evidence, stays, correlation)
+        return cls(part, mode, part == "fit", mass, frauds, evidence, stays, correlation)
 
     def update(self, new: Regimes, keep: float = 1.0) -> Regimes:
         """These regimes with further transactions; `keep` weighs the old ones, from 0 to 1.
@@ -213,8 +212,7 @@ class Regimes:
 
 def check_keep(keep: float) -> None:
     """Raise ConfigError unless `keep` is a weight from 0 to 1."""
-    is_number = isinstance(keep, int | float | np.number) and not isinstance(keep, bool)
-    if not is_number or not 0 <= keep <= 1:
+    if not number(0).holds(keep) or keep > 1:
         raise ConfigError(
             f"keep is {keep!r}; it must be a number from 0 (forget what was known) to 1 (keep it)"
         )

@@ -10,9 +10,14 @@ from numpy.typing import ArrayLike
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.anchors import Anchors
+from turncoat.models.validation import Rule, check_settings, number, whole_number
 from turncoat.panel import Panel
 from turncoat.scoring.regimes import Regimes
 
+_RULES = {
+    "n_fraud_states": whole_number(1),
+    "label_noise": Rule("at least 0 and below 0.5", lambda v: number(0).holds(v) and v < 0.5),
+}
 _MIN_NOISE = 1e-6  # a label that arrives may be wrong, even if those of the fit are not
 
 
@@ -25,14 +30,7 @@ class Anchoring:
 
     def __post_init__(self) -> None:
         """Validate the settings."""
-        n_fraud, noise = self.n_fraud_states, self.label_noise
-        if isinstance(n_fraud, bool) or not isinstance(n_fraud, int | np.integer) or n_fraud < 1:
-            raise ConfigError(
-                f"n_fraud_states is {n_fraud!r}; it must be a whole number of at least 1"
-            )
-        is_number = isinstance(noise, int | float | np.number) and not isinstance(noise, bool)
-        if not is_number or not 0 <= noise < 0.5:
-            raise ConfigError(f"label_noise is {noise!r}; it must be at least 0 and below 0.5")
+        check_settings(self, vars(self), _RULES)
 
     def allowed_states(self, n_states: int) -> Array:
         """The states of a genuine (row 0) and of a fraudulent transaction (row 1) [2, K]."""

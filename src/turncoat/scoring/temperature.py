@@ -33,15 +33,8 @@ def choose_temperature(
     losses = []
     for temperature in TEMPERATURES:
         tempered = chain.copy_at_temperature(temperature)
-        regimes = Regimes.measure(
-            tempered.filter(fit_rows).probs,
-            fit_panel.labels,
-            fit_panel.offsets,
-            stickiness,
-            part="fit",
-            mode="filtered",
-            in_sample=True,
-        )
+        probs, labels = tempered.filter(fit_rows).probs, fit_panel.labels
+        regimes = Regimes.measure(probs, labels, fit_panel.offsets, stickiness, "fit")
         scores = tempered.filter(rows).probs @ regimes.mean_rates
         losses.append(log_loss(panel.labels[places], scores[places], labels=[0, 1]))
     return TEMPERATURES[int(np.argmin(losses))]

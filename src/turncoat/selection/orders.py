@@ -159,15 +159,8 @@ def _is_measured(panel: Panel) -> Array:
 def _measure_regimes(model: Model, panel: Panel, part: str) -> Regimes:
     rows = _is_measured(panel)
     offsets = np.append(0, np.cumsum(np.add.reduceat(rows, panel.offsets[:-1], dtype=np.int64)))
-    return Regimes.measure(
-        model.filter(panel).probs[rows],
-        np.asarray(panel.labels)[rows],
-        offsets,
-        np.diag(model.params_.transition_matrix),
-        part=part,
-        mode="filtered",
-        in_sample=part == "fit",
-    )
+    probs, labels = model.filter(panel).probs[rows], np.asarray(panel.labels)[rows]
+    return Regimes.measure(probs, labels, offsets, np.diag(model.params_.transition_matrix), part)
 
 
 def _compute_criteria(
