@@ -1,6 +1,7 @@
 """Seconds an epoch of an encoder's training by ways to run it: what decision 8 rests on.
 
-Run with `python -m benchmarks.encoder_variants` on a machine with a GPU, or with `--device cpu`. Each way starts from the same weights.
+Run `python -m benchmarks.encoder_variants` on a machine with a GPU, or with `--device cpu`. All
+variants start from the same weights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the neural tier costs: an epoch of training, encoding in batch and live, and tier 2 on its latents beside hmmlearn.
+"""Cost of the neural tier: training, encoding in batch and live, and tier 2 compared with hmmlearn.
 
-Run with `python -m benchmarks.neural`; results go to benchmarks/results/. `--device cuda` trains on a GPU.
+Run `python -m benchmarks.neural`; `--device cuda` trains on a GPU. Results go to
+benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def measure(n_rows: int, device: str) -> dict[str, float]:
 
 
 def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]:
-    """An encoder, and the seconds of an epoch: the difference between trainings of one epoch and of several."""
+    """An encoder, and the seconds of an epoch.
+
+    The difference between trainings of one epoch and of several.
+    """
 
     def train(epochs: int) -> TrainedEncoder:
         encoder = Encoder(latent_dim=LATENTS, max_epochs=epochs, device=device)
@@ -71,7 +75,11 @@ def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]
 
 
 def live(trained: TrainedEncoder, folded: FrozenEncoder, panel: Panel) -> dict[str, float]:
-    """One transaction at a time: torch as it comes, the folded encoder, the whole live step, and reasons; best means over some rows."""
+    """One transaction at a time.
+
+    Torch as it comes, the folded encoder, the whole live step, and reasons; best means over
+    some rows.
+    """
     encoder = EncoderNetwork(trained.layout).eval()
     encoder.load_state_dict({name: torch.tensor(array) for name, array in trained.weights.items()})
     rows = np.linspace(0, panel.n_rows - 1, LIVE_ROWS).astype(int)
@@ -116,7 +124,10 @@ def live(trained: TrainedEncoder, folded: FrozenEncoder, panel: Panel) -> dict[s
 
 
 def on_latents(latents: Panel) -> dict[str, float]:
-    """Seconds of an iteration of tier 2 and of hmmlearn's variational model, on the same latents from the same start and prior."""
+    """Seconds of an iteration of tier 2 and of hmmlearn's variational model.
+
+    On the same latents from the same start and prior.
+    """
     width = latents.n_continuous
     started = (
         VariationalHMM(STATES, prior=latent_prior(), n_restarts=1, max_iter=3, progress=False)
@@ -157,21 +168,28 @@ def report(machine: dict[str, Any], found: dict[str, float], command: str, devic
         [
             "# The neural tier",
             "",
-            f"{machine['cpu']}, {machine['cores']} cores; load before the run {machine['load_before']}. Made by `{command}`.",
-            f"{found['rows']:,.0f} simulated rows, {columns} columns, {LATENTS} latents, 512 hidden units, "
+            f"{machine['cpu']}, {machine['cores']} cores; load before the run "
+            f"{machine['load_before']}. Made by `{command}`.",
+            f"{found['rows']:,.0f} simulated rows, {columns} columns, {LATENTS} latents, 512 "
+            f"hidden units, "
             f"{found['parameters']:,.0f} weights.",
             "",
             f"- an epoch of training ({device}): {found['epoch_seconds']:.2f} s",
             f"- encoding a panel, folded: {found['folded_rows_per_second']:,.0f} rows/s",
-            f"- encoding one row, folded: {found['folded_us']:.0f} µs; torch eager {found['eager_us']:.0f} µs, "
+            f"- encoding one row, folded: {found['folded_us']:.0f} µs; torch eager "
+            f"{found['eager_us']:.0f} µs, "
             f"{found['eager_us'] / found['folded_us']:.1f} times as long (aim {AIM_ROW_MS} ms: "
-            f"{'met' if row <= AIM_ROW_MS else 'missed'}); largest difference {found['largest_difference']:.1e}",
+            f"{'met' if row <= AIM_ROW_MS else 'missed'}); largest difference "
+            f"{found['largest_difference']:.1e}",
             f"- one live step, encoder and belief: {found['step_us']:.0f} µs",
             f"- live: reasons by integrated gradients, K = {STATES}: {found['reasons_us']:.0f} µs",
-            f"- an iteration of tier 2 on the latents, K = {STATES}: {1000 * found['our_iteration']:.2f} ms; hmmlearn's "
-            f"VariationalGaussianHMM (diag, scaling) {found['their_iteration']:.2f} s, {ratio:,.0f} times as long (must {MUST_RATIO:.0f}: "
+            f"- an iteration of tier 2 on the latents, K = {STATES}: "
+            f"{1000 * found['our_iteration']:.2f} ms; hmmlearn's "
+            f"VariationalGaussianHMM (diag, scaling) {found['their_iteration']:.2f} s, "
+            f"{ratio:,.0f} times as long (must {MUST_RATIO:.0f}: "
             f"{'met' if ratio >= MUST_RATIO else 'missed'})",
-            f"- peak memory of the run, data and peers included: {found['peak_bytes'] / 2**30:.1f} GiB",
+            f"- peak memory of the run, data and peers included: "
+            f"{found['peak_bytes'] / 2**30:.1f} GiB",
             "",
         ]
     )

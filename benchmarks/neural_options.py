@@ -1,8 +1,9 @@
-"""How far each option of the neural tier gets, beside the encoder's own head: average precision and log loss on test customers.
+"""Average precision and log loss of the neural tier's options, compared with the encoder's head.
 
-Every encoder is trained once on the fit part; detectors, calibrations and rankers made of it share it. Filtered scores, out of sample.
-Run with `python -m benchmarks.neural_options` (simulated IEEE-shaped data), or with `--handbook` on the Handbook's months, which are
-not part of the repository: put them beside it as `../shared/data`.
+Scores are filtered and out of sample, on test customers. Each encoder is trained once on the fit
+part, and all detectors, calibrations and rankers share it. Run
+`python -m benchmarks.neural_options` on simulated data, or add `--handbook` for the Handbook's
+months. Those are not part of the repository: put them beside it as `../shared/data`.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def page(found: list[Found], about: dict[str, Any]) -> str:
         "",
         f"Made by `{about['command']}`. {about['words']}",
         "",
-        "Against the head: average precision less that of the same encoder's head; log loss less that of the head's",
+        "Against the head: average precision less that of the same encoder's head; log loss less "
+        "that of the head's",
         "better calibration, isotonic or Platt.",
         "",
     ]
@@ -148,7 +150,8 @@ def page(found: list[Found], about: dict[str, Any]) -> str:
         lines += [
             f"## Encoder: {encoder}",
             "",
-            "| | average precision | against the head | log loss | against the head, calibrated | temperature |",
+            "| | average precision | against the head | log loss | against the head, calibrated "
+            "| temperature |",
         ]
         lines += ["|---|---|---|---|---|---|"]
         for one in own:
@@ -158,7 +161,8 @@ def page(found: list[Found], about: dict[str, Any]) -> str:
             )
             warmth = "" if one.temperature is None else f"{one.temperature:g}"
             lines.append(
-                f"| {one.option} | {one.average_precision:.4f} | {gained:+.4f} | {one.log_loss:.5f} | {lost:+.5f} | {warmth} |"
+                f"| {one.option} | {one.average_precision:.4f} | {gained:+.4f} | "
+                f"{one.log_loss:.5f} | {lost:+.5f} | {warmth} |"
             )
         lines.append("")
     return "\n".join(lines)
@@ -211,7 +215,8 @@ def main() -> None:
         ):
             found.append(one)
             console.print(
-                f"{one.encoder}: {one.option}: AP {one.average_precision:.4f}, log loss {one.log_loss:.5f}",
+                f"{one.encoder}: {one.option}: AP {one.average_precision:.4f}, log loss "
+                f"{one.log_loss:.5f}",
                 highlight=False,
             )
     kind = "Handbook months" if told.handbook else "simulated IEEE-shaped data"
@@ -220,9 +225,12 @@ def main() -> None:
         "data": kind,
         "command": "python -m benchmarks.neural_options" + (" --handbook" if told.handbook else ""),
         "words": (
-            f"{transactions.n_rows:,} transactions, customers apart, all engineered features; {len(split.test):,} test rows with "
-            f"{frauds:,} frauds. {told.latent_dim} latents, {told.hidden_dim} hidden units, at most {told.epochs} epochs with a patience "
-            f"of 6; {told.states} states, of which anchored detectors keep {told.fraud_states} for fraud. One seed ({told.seed}): "
+            f"{transactions.n_rows:,} transactions, customers apart, all engineered features; "
+            f"{len(split.test):,} test rows with "
+            f"{frauds:,} frauds. {told.latent_dim} latents, {told.hidden_dim} hidden units, at "
+            f"most {told.epochs} epochs with a patience "
+            f"of 6; {told.states} states, of which anchored detectors keep {told.fraud_states} "
+            f"for fraud. One seed ({told.seed}): "
             "differences of a few thousandths are within what another seed gives."
         ),
     }

@@ -1,1 +1,4 @@
-"""Measures the engine beside its peers in one seeded run: `python -m benchmarks.engine [--quick] [--sweep]`."""
+"""Measures the engine beside its peers in one seeded run.
+
+`python -m benchmarks.engine [--quick] [--sweep]`.
+"""

@@ -1,4 +1,7 @@
-"""What a new process pays before its first result; run as a module of its own so that nothing is imported beforehand."""
+"""What a new process pays before its first result.
+
+Run as a module of its own so that nothing is imported beforehand.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 
 
 def measure() -> dict[str, float]:
-    """Seconds to import Turncoat, and then to fit a small mixed panel in both tiers and take one live step."""
+    """Seconds to import Turncoat, then to fit a small panel in both tiers and take a live step."""
     began = time.perf_counter()
     import turncoat
 

@@ -17,7 +17,10 @@ NEGLIGIBLE = 1e-8
 
 @dataclass(frozen=True)
 class Effort:
-    """How an iteration is timed: the difference between fits of `many` and `few` iterations, each the best of some rounds."""
+    """How an iteration is timed.
+
+    The difference between fits of `many` and `few` iterations, each the best of some rounds.
+    """
 
     few: int
     many: int
@@ -102,7 +105,10 @@ def iteration_seconds(model: Any, panel: Panel, effort: Effort) -> float:
 
 
 def negligible_share(start: Start, panel: Panel) -> float:
-    """Share of row x state cells whose posterior at the start is negligible: what a kernel may skip."""
+    """Share of row x state cells whose posterior at the start is negligible.
+
+    What a kernel may skip.
+    """
     probs: Array = BaumWelchHMM.from_params(as_params(start)).smooth(panel).probs
     return float((probs <= NEGLIGIBLE).mean())
 

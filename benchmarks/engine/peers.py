@@ -13,7 +13,10 @@ from benchmarks.engine.workloads import Array, Start, Workload
 
 @dataclass(frozen=True)
 class Peer:
-    """A model ready to iterate: `iterate` runs one full EM iteration, `log_likelihood` scores the start."""
+    """A model ready to iterate.
+
+    `iterate` runs one full EM iteration, `log_likelihood` scores the start.
+    """
 
     iterate: Callable[[], object]
     log_likelihood: Callable[[], float]
@@ -30,7 +33,10 @@ def hmmlearn_gaussian(workload: Workload, implementation: str) -> Peer:
     model.startprob_, model.transmat_ = start.initial_probs, start.transition_matrix
     model.means_, model.covars_ = start.means, start.variances
     rows = workload.continuous.astype(np.float64)
-    what = f"GaussianHMM(diag, {implementation}), float64 rows, _do_estep + _do_mstep as fit() calls them, input check left out"
+    what = (
+        f"GaussianHMM(diag, {implementation}), float64 rows, _do_estep + _do_mstep as fit() "
+        f"calls them, input check left out"
+    )
     return Peer(
         lambda: _hmmlearn_iteration(model, rows, workload.lengths),
         lambda: float(model.score(rows, workload.lengths)),
@@ -47,7 +53,10 @@ def _hmmlearn_iteration(model: Any, rows: Array, lengths: Array) -> float:
 
 @dataclass(frozen=True)
 class VariationalPrior:
-    """The prior that hmmlearn's variational model and ours share; `dof` is at least the number of columns, as hmmlearn needs."""
+    """The prior that hmmlearn's variational model and ours share.
+
+    `dof` is at least the number of columns, as hmmlearn needs.
+    """
 
     dof: float
     scale: float
@@ -55,7 +64,10 @@ class VariationalPrior:
 
 
 def hmmlearn_variational(workload: Workload, prior: VariationalPrior) -> tuple[Peer, Any]:
-    """VariationalGaussianHMM, diagonal, started without its k-means; also the model, for its decoded states."""
+    """VariationalGaussianHMM, diagonal, started without its k-means.
+
+    Also the model, for its decoded states.
+    """
     from hmmlearn.vhmm import VariationalGaussianHMM
 
     start = workload.start
@@ -73,14 +85,20 @@ def hmmlearn_variational(workload: Workload, prior: VariationalPrior) -> tuple[P
     model.scale_posterior_ = start.variances * model.dof_posterior_[:, None]
     model.covars_ = start.variances
     rows = workload.continuous.astype(np.float64)
-    what = "VariationalGaussianHMM(diag, scaling), float64 rows, _estep_begin + _do_estep + bound + _do_mstep, its k-means left out"
+    what = (
+        "VariationalGaussianHMM(diag, scaling), float64 rows, _estep_begin + _do_estep + "
+        "bound + _do_mstep, its k-means left out"
+    )
     return Peer(
         lambda: _hmmlearn_iteration(model, rows, workload.lengths), lambda: float("nan"), what
     ), model
 
 
 def pomegranate(workload: Workload) -> Peer:
-    """DenseHMM of diagonal Normals; sequences of one length share a tensor, as its fit() would group them."""
+    """DenseHMM of diagonal Normals.
+
+    Sequences of one length share a tensor, as its fit() would group them.
+    """
     import torch
     from pomegranate.distributions import Normal
     from pomegranate.hmm import DenseHMM
@@ -110,7 +128,10 @@ def pomegranate(workload: Workload) -> Peer:
         with torch.inference_mode():
             return sum(float(model.log_probability(batch).double().sum()) for batch in batches)
 
-    what = "DenseHMM of diagonal Normals, float32, no input checks, summarize over one tensor per length + from_summaries"
+    what = (
+        "DenseHMM of diagonal Normals, float32, no input checks, summarize over one tensor "
+        "per length + from_summaries"
+    )
     return Peer(iterate, log_likelihood, what)
 
 
@@ -172,5 +193,8 @@ def dynamax(workload: Workload) -> Peer:
     def log_likelihood() -> float:
         return float(np.asarray(em_step(params, emissions)[1], np.float64).sum())
 
-    what = "DiagonalGaussianHMM, float32, default priors, EM step of fit_em jitted and compiled before timing, one vmap over sequences"
+    what = (
+        "DiagonalGaussianHMM, float32, default priors, EM step of fit_em jitted and compiled "
+        "before timing, one vmap over sequences"
+    )
     return Peer(iterate, log_likelihood, what)

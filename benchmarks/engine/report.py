@@ -40,8 +40,10 @@ def show(console: Console, machine: dict[str, Any], results: Results) -> None:
 def _machine_lines(machine: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
-        f"load before the run {machine['load_before']}. Python {machine['python']}, {versions}; {', '.join(machine['blas'])}."
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['system']}; "
+        f"load before the run {machine['load_before']}. Python {machine['python']}, {versions}; "
+        f"{', '.join(machine['blas'])}."
     )
 
 

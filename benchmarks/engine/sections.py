@@ -69,7 +69,10 @@ FULL_EFFORT = Effort(few=1, many=4, rounds=2)  # beside hmmlearn at full size, w
 
 
 def arithmetic(scale: Scale) -> Result:
-    """Our iterations on every length profile and spread, against the matrix-multiplication rate of this run."""
+    """Our iterations on every length profile and spread.
+
+    Against the matrix-multiplication rate of this run.
+    """
     rate, cases = timing.sgemm_rate(SGEMM_REPEATS), []
     for profile in (*scale.ragged, "equal"):
         rate = max(rate, timing.sgemm_rate(SGEMM_REPEATS))
@@ -205,7 +208,10 @@ def sweep_projection(scale: Scale) -> Result:
 
 
 def live(scale: Scale) -> Result:
-    """Microseconds of one live step, for a row as a panel stores it and as float64 with int64 codes."""
+    """Microseconds of one live step.
+
+    For a row as a panel stores it and as float64 with int64 codes.
+    """
     workload = workloads.mixed(2_000, N_STATES)
     model = BaumWelchHMM.from_params(ours.as_params(workload.start))
     assert workload.categorical is not None
@@ -218,7 +224,10 @@ def live(scale: Scale) -> Result:
 
 
 def sweep(scale: Scale) -> Result:
-    """The whole sweep for real: five restarts with halving, at most 100 iterations, the default tolerance."""
+    """The whole sweep for real.
+
+    Five restarts with halving, at most 100 iterations, the default tolerance.
+    """
     panel = ours.as_panel(workloads.mixed(scale.sweep_rows, N_STATES))
     fits = {k: _sweep_fit(BaumWelchHMM(k, progress=False), panel) for k in SWEEP}
     return {
@@ -283,7 +292,10 @@ def _against(
 
 
 def _compare(workload: Workload, make: Callable[[Workload], peers.Peer], effort: Effort) -> Result:
-    """Ours and the peer in alternating rounds after a warm-up iteration, the best of each; likelihoods at the start."""
+    """Ours and the peer in alternating rounds after a warm-up iteration, the best of each.
+
+    Likelihoods at the start.
+    """
     panel, peer = ours.as_panel(workload), make(workload)
     theirs, mine = peer.log_likelihood(), ours.log_likelihood(workload.start, panel)
     clock, their_times = ours.IterationClock(ours.baum_welch(workload.start), panel, effort), []
@@ -306,7 +318,10 @@ def _compare(workload: Workload, make: Callable[[Workload], peers.Peer], effort:
 
 
 def _same_states(their_model: Any, our_model: Any, workload: Workload) -> float:
-    """Share of rows whose most probable smoothed state agrees; states correspond because the start is the same."""
+    """Share of rows whose most probable smoothed state agrees.
+
+    States correspond because the start is the same.
+    """
     theirs: Array = their_model.predict_proba(
         workload.continuous.astype(np.float64), workload.lengths
     )

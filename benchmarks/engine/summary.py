@@ -1,4 +1,7 @@
-"""Measured numbers into requirements with verdicts and into plain tables; measures nothing itself."""
+"""Measured numbers into requirements with verdicts and into plain tables.
+
+Measures nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ class Requirement:
 
     @property
     def verdict(self) -> str:
-        """Whether the measurement reaches the aim, the must, or neither; no verdict where others kept the machine busy."""
+        """Whether the measurement reaches the aim, the must, or neither.
+
+        No verdict where others kept the machine busy.
+        """
         if isinstance(self.measured, str):
             return self.measured
         return "machine busy" if self.noisy else self._judgement()
@@ -71,7 +77,10 @@ class Table:
 
 
 def requirements(results: Results) -> list[Requirement]:
-    """Every line of the issue's table, also those whose peer is missing or whose measurement failed."""
+    """Every line of the issue's table.
+
+    Also those whose peer is missing or whose measurement failed.
+    """
     made = {
         **{section: _peer_lines(section, results[section]) for section in PEER_SECTIONS},
         "variational": [_variational_line(results["variational"])],
@@ -92,7 +101,7 @@ def requirements(results: Results) -> list[Requirement]:
 
 
 def _is_noisy(section: str, results: Results) -> bool:
-    """Whether a requirement is a time and others took so much of the machine that it says little; memory does not mind."""
+    """Whether a time was measured while other processes used too much of the machine."""
     return section not in MEMORY_SECTIONS and bool(_busy(results[section]))
 
 
@@ -297,7 +306,10 @@ def _what_table(results: Results) -> Table:
             )
     if "what" in results["variational"]:
         rows["variational"] = ["hmmlearn variational", results["variational"]["what"]]
-    ours = "fit(panel) with init, tol = 0: (time of many - time of few iterations) ÷ (many - few), float32, all cores"
+    ours = (
+        "fit(panel) with init, tol = 0: (time of many - time of few iterations) ÷ (many - "
+        "few), float32, all cores"
+    )
     return Table(
         "What is timed",
         ("contender", "what it does"),
@@ -362,7 +374,10 @@ def _growth_table(section: Results) -> Table | None:
         return None
     pairs = list(zip(section["rows"], section["seconds"], strict=True))
     rows = [[f"{n:,}", f"{seconds:.4f}", f"{1e6 * seconds / n:.2f}"] for n, seconds in pairs]
-    line = f"{1e3 * section['fixed_seconds']:.1f} ms + {1e6 * section['seconds_per_row']:.3f} µs per row"
+    line = (
+        f"{1e3 * section['fixed_seconds']:.1f} ms + {1e6 * section['seconds_per_row']:.3f} µs "
+        f"per row"
+    )
     remark = f"Slope in logarithms: {section['slope']:.3f}; straight line: {line}."
     return Table(
         "Growth, mixed model" + _busy(section),
@@ -384,7 +399,10 @@ def _projection_table(section: Results) -> Table | None:
     total = sum(per_state.values())
     rows.append(["all", f"{total:.3f}", f"{total * plain / 60:.1f}", f"{total * halved / 60:.1f}"])
     columns = ("K", "s per iteration", f"{plain} iterations, min", f"with halving ({halved}), min")
-    remark = f"{section['rows']:,} rows, mixed. A projection to the iteration cap: fits that converge earlier cost less."
+    remark = (
+        f"{section['rows']:,} rows, mixed. A projection to the iteration cap: fits that "
+        f"converge earlier cost less."
+    )
     return Table("Sweep K = 2…10, projected" + _busy(section), columns, rows, remark)
 
 
@@ -440,7 +458,10 @@ def _first_use_table(section: Results) -> Table | None:
         ]
         for name in ("cold", "cached")
     ]
-    remark = "First calls: a two-iteration fit of a small mixed panel in both tiers and one live step. Cold: empty compilation cache."
+    remark = (
+        "First calls: a two-iteration fit of a small mixed panel in both tiers and one live "
+        "step. Cold: empty compilation cache."
+    )
     return Table(
         "First use in a new process" + _busy(section),
         ("kernels", "import, s", "first calls, s"),
@@ -466,34 +487,45 @@ def _quantity(value: float | str | None, unit: str) -> str:
 
 def _variational_remark(iterations: int) -> str:
     return (
-        f"Same prior, start and data; states and means compared after {iterations} iterations. hmmlearn's diagonal model runs full "
-        "64 x 64 matrices and uses the Wishart's expectations, so the two bounds are not the same number and are not compared."
+        f"Same prior, start and data; states and means compared after {iterations} iterations. "
+        f"hmmlearn's diagonal model runs full "
+        "64 x 64 matrices and uses the Wishart's expectations, so the two bounds are not the "
+        "same number and are not compared."
     )
 
 
 _PROFILES_REMARK = (
-    "Lengths: *sampled* is every so-manyth sequence of the full-size panel, ordered by length; *shrunk* has a tail shortened in "
-    "proportion to the rows; *equal* is 100 rows each. Times of the peers depend on the lengths, so both "
-    "ragged profiles are shown. States: *separated* data let posteriors harden, so that our kernels may skip negligible cells; "
+    "Lengths: *sampled* is every so-manyth sequence of the full-size panel, ordered by length; "
+    "*shrunk* has a tail shortened in "
+    "proportion to the rows; *equal* is 100 rows each. Times of the peers depend on the lengths, "
+    "so both "
+    "ragged profiles are shown. States: *separated* data let posteriors harden, so that our "
+    "kernels may skip negligible cells; "
     "*soft* data let them skip nothing."
 )
 _PEERS_REMARK = (
-    "*around a row*: length of the sequence an average row sits in. Log-likelihoods are those at the common start, ours in float32; "
+    "*around a row*: length of the sequence an average row sits in. Log-likelihoods are those at "
+    "the common start, ours in float32; "
     "their difference is relative."
 )
 _FAIRNESS_REMARK = (
-    "All contenders start from the same parameters on the same rows and may use all cores. Ours and the peer take turns, each after a "
-    "pause, and the best round of each counts; peers after a warm-up iteration, with input checks and conversions outside the timer."
+    "All contenders start from the same parameters on the same rows and may use all cores. Ours "
+    "and the peer take turns, each after a "
+    "pause, and the best round of each counts; peers after a warm-up iteration, with input "
+    "checks and conversions outside the timer."
 )
 _ARITHMETIC_REMARK = (
-    "Useful flops are 8·N·D·K per iteration, also where negligible cells were skipped: the *soft* lines are the share actually computed, "
+    "Useful flops are 8·N·D·K per iteration, also where negligible cells were skipped: the "
+    "*soft* lines are the share actually computed, "
     "the *separated* lines the rate at which the work gets done."
 )
 _MEMORY_REMARK = (
-    "Peak resident memory of a new process that draws the panel in place and fits three iterations, libraries included; "
+    "Peak resident memory of a new process that draws the panel in place and fits three "
+    "iterations, libraries included; "
     "panel bytes are the cells alone."
 )
 _LOAD_REMARK = (
-    "Other load: processor time spent outside the section's process, as a share of the machine. Above 5 % times get no verdict: others "
+    "Other load: processor time spent outside the section's process, as a share of the machine. "
+    "Above 5 % times get no verdict: others "
     "usually slow the peers down more than us, which flatters the ratios."
 )

@@ -1,4 +1,7 @@
-"""Clocks and gauges: best of several, the matrix-multiplication rate, peak memory, and a description of the machine."""
+"""Clocks and gauges.
+
+Best of several, the matrix-multiplication rate, peak memory, and a description of the machine.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def settle() -> None:
-    """Wait until threads that a library left spinning have gone to sleep, so that no contender pays for the one before."""
+    """Wait until the spinning threads of the previous library sleep, so they cost the next nothing."""
     time.sleep(_SETTLE_SECONDS)
 
 
@@ -59,7 +62,7 @@ def sgemm_rate(repeats: int) -> float:
 
 
 def peak_bytes() -> int:
-    """Largest resident size this process has had; unlike the resource counters, nothing of its parent's."""
+    """Largest resident size of this process, without its parent's."""
     status = Path("/proc/self/status")
     if status.exists():
         return 1024 * int(
@@ -119,7 +122,10 @@ def _cpu_model() -> str:
     wide = next(
         (name for name in ("avx512f", "avx2") if name in named.get("flags", "").split()), "no AVX"
     )
-    return f"{named.get('model name', 'unknown')} (family {named.get('cpu family', '?')}, model {named.get('model', '?')}, {wide})"
+    return (
+        f"{named.get('model name', 'unknown')} (family {named.get('cpu family', '?')}, model "
+        f"{named.get('model', '?')}, {wide})"
+    )
 
 
 def _distribution() -> str:
@@ -127,7 +133,10 @@ def _distribution() -> str:
 
 
 def _blas_name(library: dict[str, object]) -> str:
-    return f"{library['internal_api']} {library['version']} ({library.get('architecture', 'unknown kernel')})"
+    return (
+        f"{library['internal_api']} {library['version']} "
+        f"({library.get('architecture', 'unknown kernel')})"
+    )
 
 
 def _version(name: str) -> str:

@@ -1,4 +1,7 @@
-"""Seeded data of the benchmark: ragged lengths, state paths, and rows drawn block by block without temporaries."""
+"""Seeded data of the benchmark.
+
+Ragged lengths, state paths, and rows drawn block by block without temporaries.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class Workload:
 
 
 def shrunk_lengths(n_rows: int, rng: np.random.Generator) -> Array:
-    """Heavy-tailed (log-normal) lengths of at least 2 that sum to `n_rows`; sequences and the longest shrink with `n_rows`."""
+    """Heavy-tailed (log-normal) lengths of at least 2 that sum to `n_rows`.
+
+    Sequences and the longest shrink with `n_rows`.
+    """
     share = n_rows / FULL_ROWS
     n_sequences = round(FULL_SEQUENCES * share)
     longest = max(round(FULL_LONGEST * share), 10 * n_rows // n_sequences)
@@ -65,7 +71,10 @@ def shrunk_lengths(n_rows: int, rng: np.random.Generator) -> Array:
 
 
 def sampled_lengths(n_rows: int, rng: np.random.Generator) -> Array:
-    """Every so-manyth sequence of the full-size panel, ordered by length: the same profile, thinned evenly."""
+    """Every so-manyth sequence of the full-size panel, ordered by length.
+
+    The same profile, thinned evenly.
+    """
     longest_first = np.sort(shrunk_lengths(FULL_ROWS, rng))[::-1]
     step = FULL_ROWS / n_rows
     lengths = longest_first[
@@ -85,7 +94,10 @@ def _settle(lengths: Array, n_rows: int, longest: int, rng: np.random.Generator)
 
 
 def sticky_states(lengths: Array, n_states: int, rng: np.random.Generator) -> Array:
-    """One state per row: kept with probability STAY, else drawn anew, and drawn anew at every sequence start."""
+    """One state per row.
+
+    Kept with probability STAY, else drawn anew, and drawn anew at every sequence start.
+    """
     n_rows = int(lengths.sum())
     fresh = rng.random(n_rows) >= STAY
     fresh[np.concatenate(([0], np.cumsum(lengths)[:-1]))] = True
@@ -114,7 +126,10 @@ def draw_truth(
 
 
 def nearby(truth: Start, spread: float, rng: np.random.Generator) -> Start:
-    """The common start: the truth with its means moved by a third of their spread and its variances by a tenth."""
+    """The common start.
+
+    The truth with its means moved by a third of their spread and its variances by a tenth.
+    """
     means = truth.means + rng.normal(0.0, spread / 3, truth.means.shape)
     variances = rng.uniform(0.9, 1.1, truth.variances.shape)
     return Start(
@@ -131,7 +146,10 @@ def category_sizes(rng: np.random.Generator) -> tuple[int, ...]:
 def fill_continuous(
     rows: Array, states: Array, means: Array, missing: float, rng: np.random.Generator
 ) -> None:
-    """Draw unit-variance Gaussian rows in place, block by block, with a share of the cells missing."""
+    """Draw unit-variance Gaussian rows in place, block by block.
+
+    With a share of the cells missing.
+    """
     means = means.astype(np.float32)
     for begin in range(0, len(rows), BLOCK_ROWS):
         block = rows[begin : begin + BLOCK_ROWS]

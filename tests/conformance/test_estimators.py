@@ -1,4 +1,7 @@
-"""What every estimator must do. A new tier registers here; it does not get its own copy of these tests."""
+"""What every estimator must do.
+
+A new tier registers here; it does not get its own copy of these tests.
+"""
 
 from __future__ import annotations
 
@@ -312,7 +315,10 @@ def test_floored_variances_are_counted() -> None:
 
 @every_tier
 def test_a_category_never_seen_in_the_fit(tier: Any) -> None:
-    """Inside the declared categories it is improbable but finite; beyond them it is refused with its place."""
+    """Inside the declared categories it is improbable but finite.
+
+    Beyond them it is refused with its place.
+    """
     panel = Panel.from_arrays(
         categorical=np.random.default_rng(0).integers(0, 3, (60, 1)),
         n_categories=[4],
@@ -490,7 +496,10 @@ def test_settings_are_checked_again_when_a_fitted_model_is_used(panel: Panel) ->
 
 
 def test_a_column_a_state_never_sees_keeps_its_parameters() -> None:
-    """State 1 sits on rows without column 1; its mean there must stay put, and the likelihood must not fall."""
+    """State 1 sits on rows without column 1.
+
+    Its mean there must stay put, and the likelihood must not fall.
+    """
     rng = np.random.default_rng(0)
     cells = np.r_[
         np.c_[rng.normal(0, 1, 300), rng.normal(50, 1, 300)],
@@ -506,7 +515,10 @@ def test_a_column_a_state_never_sees_keeps_its_parameters() -> None:
 
 
 def test_a_prior_so_sparse_that_probabilities_underflow_keeps_its_logarithms() -> None:
-    """exp(E[log pi]) is 0 in float64 for the state no sequence begins in, but E[log pi] is not minus infinity."""
+    """exp(E[log pi]) is 0 in float64 for the state no sequence begins in.
+
+    But E[log pi] is not minus infinity.
+    """
     rng = np.random.default_rng(0)
     cells = np.repeat([[0.0], [40.0], [0.0]], 20, axis=0) + rng.normal(size=(60, 1))
     panel = Panel.from_arrays(cells, lengths=[60])

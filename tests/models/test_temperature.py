@@ -1,4 +1,7 @@
-"""The emission temperature, the model without its chain, and emissions taken apart, against plain NumPy."""
+"""The emission temperature, the model without its chain, and emissions taken apart.
+
+Against plain NumPy.
+"""
 
 from __future__ import annotations
 
@@ -291,7 +294,10 @@ def test_a_saved_model_keeps_its_temperature(tmp_path: Any) -> None:
 
 
 def with_copies(n_copies: int, seed: int) -> tuple[BaumWelchHMM, Panel]:
-    """One informative column, written `n_copies` times; the model takes the copies for as many independent columns."""
+    """One informative column, written `n_copies` times.
+
+    The model takes the copies for as many independent columns.
+    """
     truth = HMMParams([0.9, 0.1], [[0.95, 0.05], [0.2, 0.8]], [[0.0], [2.0]], [[1.0], [1.0]])
     drawn, states = BaumWelchHMM.from_params(truth).sample([25] * 160, random_state=seed)
     labels = np.random.default_rng(seed).random(len(states)) < np.where(states == 1, 0.6, 0.01)

@@ -1,1 +1,4 @@
-"""Independent oracles: plain NumPy and SciPy written from the method's formulas, never from Turncoat's code."""
+"""Independent oracles.
+
+Plain NumPy and SciPy written from the method's formulas, never from Turncoat's code.
+"""

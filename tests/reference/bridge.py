@@ -1,4 +1,7 @@
-"""From the oracles' plain arrays to Turncoat's public objects and back: the only place here that knows both."""
+"""From the oracles' plain arrays to Turncoat's public objects and back.
+
+The only place here that knows both.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Brute force over all K^T hidden paths of one sequence, in float64: slow, short, and hard to get wrong."""
+"""Brute force over all K^T hidden paths of one sequence, in float64.
+
+Slow, short, and hard to get wrong.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def all_paths(n_states: int, length: int) -> Ints:
 def path_log_probs(
     paths: Ints, log_initial: Array, log_transition: Array, log_emission: Array
 ) -> Array:
-    """Joint log weight of each path and its observations, [P]. The weights need not be normalised (variational E-step)."""
+    """Joint log weight of each path and its observations, [P].
+
+    The weights need not be normalised (variational E-step).
+    """
     length = paths.shape[1]
     total = log_initial[paths[:, 0]] + log_emission[np.arange(length), paths].sum(axis=1)
     return total + log_transition[paths[:, :-1], paths[:, 1:]].sum(axis=1)
@@ -114,7 +120,10 @@ def log_emissions(
 
 
 def anchor_log_weights(codes: Ints, allowed_states: NDArray[np.bool_], noise: float) -> Array:
-    """Log of (1 - noise) for states that the row's code allows, of noise for the others, 0 for a free row; [N, K]."""
+    """Log of (1 - noise) for states that the row's code allows, of noise for the others.
+
+    0 for a free row; [N, K].
+    """
     result = np.zeros((len(codes), allowed_states.shape[1]))
     for row, code in enumerate(codes):
         if code >= 0:
@@ -124,7 +133,10 @@ def anchor_log_weights(codes: Ints, allowed_states: NDArray[np.bool_], noise: fl
 
 @dataclass(frozen=True)
 class Factors:
-    """A mean-field posterior over the parameters: Dirichlets and one Normal-Gamma for each state and column."""
+    """A mean-field posterior over the parameters.
+
+    Dirichlets and one Normal-Gamma for each state and column.
+    """
 
     initial: Array  # [K]
     transition: Array  # [K, K]
@@ -164,7 +176,10 @@ class Factors:
         return result
 
     def predictive_log_emissions(self, continuous: Array, categorical: Ints) -> Array:
-        """Log of the posterior predictive density (Student-t, posterior-mean categories) of each row, [N, K]."""
+        """Log of the posterior predictive density (Student-t.
+
+        Posterior-mean categories) of each row, [N, K].
+        """
         result = np.zeros((len(continuous), len(self.initial)))
         for row, (numbers, codes) in enumerate(zip(continuous, categorical, strict=True)):
             for state in range(len(self.initial)):
@@ -189,7 +204,11 @@ def dirichlet_expected_log(concentration: Array) -> Array:
 
 
 def weighted_moments(continuous: Array, smoothed: Array) -> tuple[Array, Array, Array]:
-    """Weight, mean and sum of squares about the mean of each state and column over the observed cells, each [K, D]."""
+    """Weight.
+
+    Mean and sum of squares about the mean of each state and column over the observed cells,
+    each [K, D].
+    """
     n_states, n_columns = smoothed.shape[1], continuous.shape[1]
     weight, mean, squares = (np.zeros((n_states, n_columns)) for _ in range(3))
     for column in range(n_columns):
@@ -207,7 +226,10 @@ def weighted_moments(continuous: Array, smoothed: Array) -> tuple[Array, Array, 
 def weighted_counts(
     categorical: Ints, smoothed: Array, n_categories: Sequence[int]
 ) -> tuple[Array, ...]:
-    """Expected category counts of each state over the observed cells: one [K, C_j] for each column."""
+    """Expected category counts of each state over the observed cells.
+
+    One [K, C_j] for each column.
+    """
     counts = tuple(np.zeros((smoothed.shape[1], size)) for size in n_categories)
     for column, table in enumerate(counts):
         for row, code in enumerate(categorical[:, column]):

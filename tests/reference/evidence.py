@@ -1,4 +1,8 @@
-"""Closed forms: conjugate evidence (one state, or summed over every hidden path), KL divergences, the ELBO and its coordinate updates."""
+"""Closed forms.
+
+Conjugate evidence (one state, or summed over every hidden path), KL divergences, the ELBO and its
+coordinate updates.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from .enumeration import Array, Factors, Ints, all_paths, weighted_counts, weigh
 
 @dataclass(frozen=True)
 class Hyper:
-    """Prior hyperparameters as numbers: mu | lambda ~ N(mean, 1 / (mean_strength lambda)), lambda ~ Gamma(dof / 2, rate = scale / 2)."""
+    """Prior hyperparameters as numbers.
+
+    Mu | lambda ~ N(mean, 1 / (mean_strength lambda)), lambda ~ Gamma(dof / 2, rate = scale /
+    2).
+    """
 
     initial: float = 1.0
     transition: float = 1.0
@@ -66,7 +74,10 @@ def normal_gamma_log_evidence(values: Array, prior: Hyper) -> float:
 
 
 def dirichlet_log_evidence(counts: Array, concentration: Array) -> float:
-    """Log probability of an ordered sequence of categories with these counts, probabilities integrated out."""
+    """Log probability of an ordered sequence of categories with these counts.
+
+    Probabilities integrated out.
+    """
     return float(
         gammaln(concentration.sum())
         - gammaln(concentration.sum() + counts.sum())
@@ -77,7 +88,10 @@ def dirichlet_log_evidence(counts: Array, concentration: Array) -> float:
 def iid_log_evidence(
     continuous: Array, categorical: Ints, n_categories: Sequence[int], prior: Hyper
 ) -> float:
-    """Log evidence of rows that share one state: the columns are independent, missing cells drop out. This is K = 1, whose chain adds 0."""
+    """Log evidence of rows that share one state.
+
+    The columns are independent, missing cells drop out. This is K = 1, whose chain adds 0.
+    """
     total = 0.0
     for column in continuous.T:
         total += normal_gamma_log_evidence(column[~np.isnan(column)], prior)
@@ -88,7 +102,7 @@ def iid_log_evidence(
 
 
 def chain_log_evidence(paths: Sequence[Ints], n_states: int, prior: Hyper) -> float:
-    """Log probability of hidden paths (one for each sequence) with initial and transition probabilities integrated out."""
+    """Log probability of hidden paths, with the chain's parameters integrated out."""
     first = np.zeros(n_states)
     moves = np.zeros((n_states, n_states))
     for path in paths:
@@ -110,7 +124,10 @@ def exact_log_evidence(
     n_states: int,
     prior: Hyper,
 ) -> float:
-    """Log evidence of a whole tiny panel: for each joint hidden path everything integrates in closed form; sum over all paths."""
+    """Log evidence of a whole tiny panel.
+
+    For each joint hidden path everything integrates in closed form; sum over all paths.
+    """
     ends = np.cumsum(lengths)[:-1]
     terms = []
     for path in all_paths(n_states, len(continuous)):
@@ -134,7 +151,10 @@ def dirichlet_kl(q: Array, p: Array) -> float:
 
 
 def normal_gamma_kl(m: float, kappa: float, nu: float, s: float, prior: Hyper) -> float:
-    """KL(NG(m, kappa, nu / 2, s / 2) || prior): the gamma's KL plus the expected KL of the normals given the precision."""
+    """KL(NG(m, kappa, nu / 2, s / 2) || prior).
+
+    The gamma's KL plus the expected KL of the normals given the precision.
+    """
     shape, rate, shape0, rate0 = nu / 2, s / 2, prior.dof / 2, prior.scale / 2
     gammas = (
         (shape - shape0) * digamma(shape)
@@ -178,7 +198,10 @@ def update(
     transitions: Array,
     prior: Hyper,
 ) -> Factors:
-    """The coordinate update of every factor from state posteriors [N, K], first-state sums [K] and expected transition counts [K, K]."""
+    """The coordinate update of every factor from state posteriors [N, K].
+
+    First-state sums [K] and expected transition counts [K, K].
+    """
     p = prior.factors(smoothed.shape[1], continuous.shape[1], n_categories)
     weight, average, squares = weighted_moments(continuous, smoothed)
     kappa = p.mean_strength + weight

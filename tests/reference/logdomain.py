@@ -1,4 +1,7 @@
-"""A plain log-domain forward-backward and Viterbi for sequences too long to enumerate. Float64, one row at a time, nothing clever."""
+"""A plain log-domain forward-backward and Viterbi for sequences too long to enumerate.
+
+Float64, one row at a time, nothing clever.
+"""
 
 from __future__ import annotations
 

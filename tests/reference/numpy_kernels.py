@@ -1,4 +1,6 @@
-"""Every kernel again in plain NumPy and float64, with the same signature: the reference of the fast ones.
+"""Every kernel again in plain NumPy and float64, with the same signature.
+
+The reference of the fast ones.
 
 The recursions step one row at a time in the log domain. They share nothing with the compiled
 kernels but the arrays that both read.
@@ -77,7 +79,10 @@ def _backward(tables: KernelTables, emissions: Array) -> Array:
 def infer(
     obs: Observations, tables: KernelTables, smoothed: bool, n_threads: int = 1
 ) -> tuple[Array, Array]:
-    """Filtered or smoothed probabilities [N, K] and log-likelihoods [U]; `n_threads` is there for the signature."""
+    """Filtered or smoothed probabilities [N, K] and log-likelihoods [U].
+
+    `n_threads` is there for the signature.
+    """
     emissions, shifts = _shifted_emissions(obs, tables)
     probs = np.empty_like(emissions)
     offsets = obs.offsets
@@ -118,7 +123,10 @@ def collect(
 def collect_weighted(
     obs: Observations, tables: KernelTables, probs: Array, n_threads: int = 1
 ) -> KernelSums:
-    """Sufficient statistics under given state probabilities [N, K], consecutive rows taken as independent."""
+    """Sufficient statistics under given state probabilities [N, K].
+
+    Consecutive rows taken as independent.
+    """
     k, offsets = tables.n_states, obs.offsets
     sums = _row_sums(obs, tables, probs)
     for u in range(len(offsets) - 1):
@@ -175,7 +183,10 @@ def unpack_live_tables(tables: LiveTables) -> tuple[int, int, Array, Array, Arra
 def live_step(
     belief: Array, cells: Array, codes: Array, tables: LiveTables, largest_value: float
 ) -> tuple[int, int, Array, float]:
-    """One live step from a belief [K] (empty for a new customer) and one row, as in `live.live_step`."""
+    """One live step from a belief [K] (empty for a new customer) and one row.
+
+    As in `live.live_step`.
+    """
     k, d, chain, columns, levels = unpack_live_tables(tables)
     sizes = np.diff(tables.bounds)
     if len(belief) and not ((belief >= 0).all() and abs(belief.sum() - 1.0) <= 1e-6):
@@ -224,7 +235,10 @@ def log_odds_terms(
 def row_terms(
     rows: Array, codes: Array, columns: Array, levels: Array, bounds: Array
 ) -> tuple[Array, Array]:
-    """What each cell and each code adds to log b(k), [N, K, D] and [N, K, J], as in `layout.row_terms`."""
+    """What each cell and each code adds to log b(k), [N, K, D] and [N, K, J].
+
+    As in `layout.row_terms`.
+    """
     means, scales, constants, *student = columns
     away = (rows[:, None, :] - means) * scales
     size = student[0] * np.log1p(away**2 / student[1]) if student else 0.5 * away**2

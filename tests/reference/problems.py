@@ -1,4 +1,7 @@
-"""Random hidden Markov problems with a plain NumPy sampler: parameters, ragged sequences, missing cells, zeros, anchors."""
+"""Random hidden Markov problems with a plain NumPy sampler.
+
+Parameters, ragged sequences, missing cells, zeros, anchors.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Problem:
-    """Parameters, a panel drawn from them and, where anchored, anchors that the drawn states satisfy (unless noise > 0)."""
+    """Parameters, a panel drawn from them and, where anchored.
+
+    Anchors that the drawn states satisfy (unless noise > 0).
+    """
 
     initial: Array
     transition: Array
@@ -166,7 +172,11 @@ def random_problem(
     noise: float | None = None,
     spread: float = 1.5,
 ) -> Problem:
-    """A problem of this shape; `zeros` puts exact zeros into the initial and transition probabilities, `noise` (not None) adds anchors."""
+    """A problem of this shape.
+
+    `zeros` puts exact zeros into the initial and transition probabilities, `noise` (not None)
+    adds anchors.
+    """
     rng = np.random.default_rng(seed)
     initial = random_probs(rng, n_states)
     transition = random_probs(rng, n_states, n_states)
@@ -203,7 +213,10 @@ def random_problem(
 
 
 def anchored(problem: Problem, rng: np.random.Generator, noise: float) -> Problem:
-    """With three anchor codes on about 60 % of rows: true to the drawn states when noise = 0, arbitrary otherwise."""
+    """With three anchor codes on about 60 % of rows.
+
+    True to the drawn states when noise = 0, arbitrary otherwise.
+    """
     allowed = rng.random((3, problem.n_states)) < 0.5
     allowed[np.arange(3), rng.integers(problem.n_states, size=3)] = True
     allowed[2] = True

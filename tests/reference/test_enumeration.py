@@ -128,7 +128,10 @@ class Maximised:
 
 
 def maximise(problem: Problem, smoothing: float = 0.0) -> Maximised:
-    """The M-step, from the enumeration's posteriors; each column weighs only the rows where it is seen."""
+    """The M-step, from the enumeration's posteriors.
+
+    Each column weighs only the rows where it is seen.
+    """
     truth = problem.enumerate()
     smoothed = stack(truth, lambda e: e.smoothed)
     initial = np.mean([e.initial for e in truth], axis=0)
@@ -157,7 +160,10 @@ STEP_SHAPES = [name for name in SHAPES if name != "anchors and zeros"]
 def test_one_em_step_equals_the_enumerated_one(
     shape: str, seed: int, smoothing: float, precision: str
 ) -> None:
-    """Two E-steps with one update between them: bounds before and after it, and the new parameters."""
+    """Two E-steps with one update between them.
+
+    Bounds before and after it, and the new parameters.
+    """
     problem = random_problem(
         2000 + seed, (2, 3, 2)[seed], lengths=(6, 5, 6, 4, 6, 1, 5, 3), **SHAPES[shape]
     )
@@ -289,7 +295,10 @@ def test_variational_scoring_equals_enumeration(
 @precisions
 @pytest.mark.parametrize("leak", [0.0, 1e-30])
 def test_row_that_only_an_unreachable_state_explains(leak: float, precision: str) -> None:
-    """The likely state has (almost) no way in: the belief must stay finite, sum to one and equal enumeration."""
+    """The likely state has (almost) no way in.
+
+    The belief must stay finite, sum to one and equal enumeration.
+    """
     problem = random_problem(0, 2, 1, (2,), (3, 4))
     problem = Problem(
         **{

@@ -52,7 +52,11 @@ def evidence_of(problem: Problem, prior: Hyper) -> float:
 @pytest.mark.parametrize("preset", ["weak", "paper", "own"])
 @pytest.mark.parametrize("kind", list(ONE_STATE))
 def test_one_state_elbo_is_the_exact_evidence(kind: str, preset: str, precision: str) -> None:
-    """K = 1: Normal-Gamma x Dirichlet-categorical evidence of all rows, the presets' own numbers included."""
+    """K = 1.
+
+    Normal-Gamma x Dirichlet-categorical evidence of all rows, the presets' own numbers
+    included.
+    """
     n_continuous, n_categories, missing = ONE_STATE[kind]
     problem = random_problem(17, 1, n_continuous, n_categories, (30, 1, 12, 7), missing=missing)
     hyper = {"weak": Hyper(), "paper": Hyper.paper(n_continuous), "own": PRIORS["own"]}[preset]
@@ -68,7 +72,10 @@ def test_one_state_elbo_is_the_exact_evidence(kind: str, preset: str, precision:
 @pytest.mark.parametrize("preset", list(PRIORS))
 @pytest.mark.parametrize("kind", list(TINY))
 def test_fitted_elbo_stays_below_the_exact_evidence(kind: str, preset: str, seed: int) -> None:
-    """Below the sum over all paths, by a few nats (relabelled modes, local optima); and it is the ELBO of the kept parameters."""
+    """Below the sum over all paths, by a few nats (relabelled modes, local optima).
+
+    And it is the ELBO of the kept parameters.
+    """
     problem, prior = random_problem(50 + seed, **TINY[kind]), PRIORS[preset]
     exact = evidence_of(problem, prior)
     model = VariationalHMM(
@@ -86,7 +93,10 @@ def test_fitted_elbo_stays_below_the_exact_evidence(kind: str, preset: str, seed
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", list(TINY))
 def test_random_factors_are_bounded_by_the_exact_evidence(kind: str, seed: int) -> None:
-    """The ELBO of factors fitted to nothing, and of every later step: equal to plain VBEM over all paths, and below the evidence."""
+    """The ELBO of factors fitted to nothing, and of every later step.
+
+    Equal to plain VBEM over all paths, and below the evidence.
+    """
     problem, prior = random_problem(80 + seed, **TINY[kind]), PRIORS["weak"]
     q = random_factors(seed, problem.n_states, problem.continuous.shape[1], problem.n_categories)
     options = {**QUIET, "max_iter": 20, "tol": 0.0, "prior": prior_of(prior)}

@@ -1,4 +1,7 @@
-"""hmmlearn as an independent peer: equal parameters give equal answers, equal starts give equal EM trajectories."""
+"""hmmlearn as an independent peer.
+
+Equal parameters give equal answers, equal starts give equal EM trajectories.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,10 @@ def test_equal_parameters_equal_answers(kind: str, seed: int, precision: str) ->
 @pytest.mark.parametrize("n_steps", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 def test_equal_starts_equal_em_trajectories(kind: str, n_steps: int) -> None:
-    """After each of three EM steps from the same start: parameters and the history of log-likelihoods."""
+    """After each of three EM steps from the same start.
+
+    Parameters and the history of log-likelihoods.
+    """
     gaussian = kind == "gaussian"
     problem = gaussian_problem(11) if gaussian else random_problem(12, 3, 0, (5,), LENGTHS)
     rng = np.random.default_rng(0)

@@ -1,4 +1,7 @@
-"""What must not change the answer: the order of customers, rows still to come, streaming, threads, repeats, length."""
+"""What must not change the answer.
+
+The order of customers, rows still to come, streaming, threads, repeats, length.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ def start(tier: Any, problem: Problem) -> Any:
 @TIERS
 @PRECISIONS
 def test_order_of_customers_does_not_matter(tier: Any, precision: str) -> None:
-    """Shuffled sequences: the same posteriors in the shuffled order, and the same fit to rounding."""
+    """Shuffled sequences.
+
+    The same posteriors in the shuffled order, and the same fit to rounding.
+    """
     problem = random_problem(21, 3, 3, (2, 4), (*range(1, 41), 300), missing=0.1, noise=0.05)
     order = np.random.default_rng(0).permutation(len(problem.lengths))
     moved = problem.reorder(order)
@@ -88,7 +94,10 @@ def test_order_of_customers_does_not_matter(tier: Any, precision: str) -> None:
 @PRECISIONS
 @pytest.mark.parametrize("cut", [1, 2, 17, 255, 256, 257, 511])
 def test_future_rows_leave_filtered_rows_bit_identical(tier: Any, precision: str, cut: int) -> None:
-    """The filter of a prefix is the prefix of the filter, to the bit, also where the sequence outgrows a cache block."""
+    """The filter of a prefix is the prefix of the filter, to the bit.
+
+    Also where the sequence outgrows a cache block.
+    """
     problem = random_problem(22, 3, 4, (3, 2), (600,), missing=0.1)
     model = known(tier, problem, precision=precision)
     full = model.filter(panel_of(problem)).probs
@@ -145,7 +154,10 @@ def test_replaying_step_equals_filter(
 @TIERS
 @PRECISIONS
 def test_threads_and_repeats_give_the_same_bits(tier: Any, precision: str) -> None:
-    """Own initialisation with restarts: one thread, two threads and a second run agree to the bit; another seed does not."""
+    """Own initialisation with restarts.
+
+    One thread, two threads and a second run agree to the bit; another seed does not.
+    """
     problem = random_problem(25, 3, 4, (3, 2), (*range(1, 61), 900), missing=0.05, spread=0.8)
     panel = panel_of(problem)
 

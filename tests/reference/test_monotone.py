@@ -1,4 +1,7 @@
-"""The bound never decreases beyond rounding: log-likelihood in tier 1 (variance floor included), ELBO in tier 2."""
+"""The bound never decreases beyond rounding.
+
+Log-likelihood in tier 1 (variance floor included), ELBO in tier 2.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from .problems import Problem, random_problem
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Problem, int]:
-    """A random panel (missing cells, maybe anchored) and a number of states to fit that need not be the true one."""
+    """A random panel (missing cells.
+
+    Maybe anchored) and a number of states to fit that need not be the true one.
+    """
     seed = draw(st.integers(0, 10_000))
     n_continuous = draw(st.integers(0, 3))
     n_categories = tuple(
@@ -45,7 +51,10 @@ def never_falls(history: np.ndarray[Any, Any], relative: float) -> bool:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(drawn=problems())
 def test_bound_never_decreases(tier: Any, drawn: tuple[Problem, int]) -> None:
-    """Float64, one run from its own initialisation, to 1e-9 of the bound; the report agrees and ends at lower_bound_."""
+    """Float64, one run from its own initialisation, to 1e-9 of the bound.
+
+    The report agrees and ends at lower_bound_.
+    """
     problem, seed = drawn
     model = tier(problem.n_states, **QUIET, max_iter=40, tol=0.0, random_state=seed)
     report = model.fit(panel_of(problem), anchors=anchors_of(problem)).fit_report_
@@ -74,7 +83,10 @@ def test_bound_never_decreases_in_float32(tier: Any, drawn: tuple[Problem, int])
 
 @pytest.mark.parametrize("tier", [BaumWelchHMM, VariationalHMM])
 def test_bound_never_decreases_while_the_floor_or_the_prior_binds(tier: Any) -> None:
-    """More states than the rows support: collapsing states must not cost likelihood, and parameters stay finite."""
+    """More states than the rows support.
+
+    Collapsing states must not cost likelihood, and parameters stay finite.
+    """
     problem = random_problem(4, 2, 2, (3,), (4, 3, 5), missing=0.2)
     model = tier(5, **QUIET, max_iter=200, tol=0.0, random_state=1).fit(panel_of(problem))
     assert never_falls(model.fit_report_.history, 1e-9)

@@ -1,4 +1,7 @@
-"""The oracles against each other, hmmlearn and numerical integration. Nothing here touches Turncoat."""
+"""The oracles against each other, hmmlearn and numerical integration.
+
+Nothing here touches Turncoat.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def test_enumeration_equals_hmmlearn() -> None:
 
 
 def test_normal_gamma_evidence_is_a_multivariate_t() -> None:
-    """Integrating the mean first leaves a multivariate Student-t: another route to the same number."""
+    """Integrating the mean first leaves a multivariate Student-t.
+
+    Another route to the same number.
+    """
     prior = Hyper(mean=0.3, mean_strength=0.7, dof=4.0, scale=2.5)
     values = np.array([0.2, -1.1, 2.0, 0.9])
     shape = prior.scale / prior.dof * (np.eye(4) + np.ones((4, 4)) / prior.mean_strength)
@@ -158,7 +164,10 @@ def test_exact_evidence_at_one_state_is_the_iid_evidence_and_chain_probabilities
 
 
 def test_elbo_is_below_the_exact_evidence_and_tight_at_one_state() -> None:
-    """Random factors and their own updates stay below; with one state a single update reaches the evidence."""
+    """Random factors and their own updates stay below.
+
+    With one state a single update reaches the evidence.
+    """
     prior = Hyper()
     problem = random_problem(5, 2, 1, (2,), (3, 2), missing=0.2)
     data = (problem.continuous, problem.categorical, problem.n_categories)

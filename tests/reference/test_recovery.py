@@ -1,4 +1,7 @@
-"""Data drawn from a known mixed model give its parameters back, within sampling error and up to the names of the states."""
+"""Data drawn from a known mixed model give its parameters back.
+
+Within sampling error and up to the names of the states.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ SIGMAS = 6.0  # about 4.5 sampling standard errors, widened by a third since the
 
 @cache
 def known_problem(seed: int, missing: float) -> Problem:
-    """Three sticky, overlapping states: two continuous columns, one binary and one with four levels."""
+    """Three sticky, overlapping states.
+
+    Two continuous columns, one binary and one with four levels.
+    """
     rng = np.random.default_rng(seed)
     initial = np.array([0.5, 0.3, 0.2])
     transition = np.array([[0.85, 0.10, 0.05], [0.15, 0.75, 0.10], [0.10, 0.20, 0.70]])

@@ -52,7 +52,10 @@ def mixed_panel(
 
 
 def hidden_rule_panel(n_sequences: int = 150, length: int = 20, seed: int = 0) -> tuple[Panel, Any]:
-    """Fraud comes in episodes and shows only in the sign of a product of three columns; any two of them look the same. And its labels."""
+    """Fraud comes in episodes and shows only in the sign of a product of three columns.
+
+    Any two of them look the same. And its labels.
+    """
     rng = np.random.default_rng(seed)
     n = n_sequences * length
     fraud = np.zeros((n_sequences, length), bool)

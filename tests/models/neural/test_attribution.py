@@ -1,4 +1,7 @@
-"""What inputs are given adds up, is what torch's gradients give, and is nothing for an input that does nothing."""
+"""What inputs are given adds up, is what torch's gradients give.
+
+And is nothing for an input that does nothing.
+"""
 
 from __future__ import annotations
 
@@ -179,13 +182,16 @@ def test_an_input_that_does_nothing_is_given_nothing() -> None:
     assert of_codes[:, 0].any()
 
 
-# ---------------------------------------------------------------------------------------------------- the kernels
+# ----------------------------------------------------------------------------------------------
 
 
 def plain_given(
     encoder: FrozenEncoder, of: Callable, cells: np.ndarray, codes: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What cells and codes are given in so many steps, written out in NumPy with slopes by small changes in every layer's input."""
+    """What cells and codes are given in so many steps.
+
+    Written out in NumPy with slopes by small changes in every layer's input.
+    """
     missing = np.isnan(cells)
     filled = np.where(missing, 0.0, cells)
     spread = np.sqrt(filled.var() + 1e-5) if encoder.layout.normalises_cells else 1.0

@@ -208,7 +208,10 @@ def test_refusals() -> None:
 
 
 def test_ready_encoders_need_no_torch() -> None:
-    """In a process that cannot import torch, a folded encoder encodes; only training one is refused, and says why."""
+    """In a process that cannot import torch, a folded encoder encodes.
+
+    Only training one is refused, and says why.
+    """
     script = """
 import numpy as np
 import turncoat, turncoat.models
@@ -218,7 +221,8 @@ from turncoat.models.neural.model import NeuralVariationalHMM
 import turncoat.models.storage
 layout = EncoderLayout(2, (2,), 3, 4)
 one = np.ones
-encoder = FrozenEncoder(layout, one((2, 4)), one(4), one((4, 4)), one(4), one((3, 4)), one(4), one(4), one((4, 3)), one(3), 0.5)
+weights = one((2, 4)), one(4), one((4, 4)), one(4), one((3, 4)), one(4), one(4), one((4, 3)), one(3)
+encoder = FrozenEncoder(layout, *weights, 0.5)
 assert encoder.encode([[0.0, 1.0]], [[1]]).shape == (1, 3)
 cells, codes = np.random.default_rng(0).normal(size=(20, 2)), np.zeros((20, 1), int)
 panel = turncoat.Panel.from_arrays(cells, codes, labels=[0, 1] * 10, n_categories=[2])

@@ -1,4 +1,8 @@
-"""Joint training: its objective, its one VBEM iteration per cycle, its starts, and that neither labels nor anything global enter."""
+"""Joint training.
+
+Its objective, its one VBEM iteration per cycle, its starts, and that neither labels nor anything
+global enter.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +124,7 @@ def test_an_epoch_raises_the_objective(reweighted: bool) -> None:
 
 
 def test_a_cycle_updates_the_states_once(seen: list[Snapshot]) -> None:
-    """The posterior's strengths are the prior's and the counts of the new latents under the states of the cycle before."""
+    """The posterior strengths are the prior's plus the counts of the new latents."""
     for before, after in pairwise(seen):
         encoded = Panel.from_arrays(after.latents, lengths=PANEL.lengths)
         counts = VariationalHMM.from_params(before.params).smooth(encoded).probs.sum(axis=0)

@@ -216,12 +216,18 @@ def test_the_seed_of_the_encoder_is_its_own() -> None:
 
 
 def test_finds_a_fraud_regime_that_raw_columns_hide() -> None:
-    """No column, and no two, tell fraud from the rest, so tier 2 cannot see it; on held-out customers the encoder's latents can."""
+    """No column, and no two, tell fraud from the rest, so tier 2 cannot see it.
+
+    On held-out customers the encoder's latents can.
+    """
     panel, _ = hidden_rule_panel()
     held_out, frauds = hidden_rule_panel(seed=1)
 
     def purest(model: Any) -> tuple[float, float]:
-        """Of the state with the highest share of fraud, if it holds 2 % of the rows: that share, and its share of all fraud."""
+        """Of the state with the highest share of fraud, if it holds 2 % of the rows.
+
+        That share, and its share of all fraud.
+        """
         probs = model.filter(held_out).probs
         mass, caught = probs.sum(axis=0), probs[frauds].sum(axis=0)
         best = int(np.argmax(np.where(mass > 0.02 * len(frauds), caught / mass, 0.0)))

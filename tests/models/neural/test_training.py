@@ -1,4 +1,7 @@
-"""Training the encoder: who validates, when it stops, what it keeps, and that it can be taken up again."""
+"""Training the encoder.
+
+Who validates, when it stops, what it keeps, and that it can be taken up again.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,10 @@ def test_a_training_of_more_epochs_is_not_passed_off_as_one_of_fewer(tmp_path: P
 
 
 def test_the_best_epoch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With losses that fall and rise again, the weights are those of the lowest, and training stops after the patience."""
+    """With losses that fall and rise again, the weights are those of the lowest.
+
+    And training stops after the patience.
+    """
     losses = iter([0.9, 0.5, 0.3, 0.4, 0.41, 0.42, 0.1])
     monkeypatch.setattr(training_module._Training, "_validate", lambda self, network: next(losses))
     stopped = train(max_epochs=50, patience_epochs=3)

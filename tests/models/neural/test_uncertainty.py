@@ -1,4 +1,7 @@
-"""Monte-Carlo dropout: variances as torch's own dropout gives them, and emissions that are wider by them everywhere alike."""
+"""Monte-Carlo dropout.
+
+Variances as torch's own dropout gives them, and emissions that are wider by them everywhere alike.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,8 @@ def test_variances_add(plain: NeuralVariationalHMM, temperature: float) -> None:
     latents, variances = rng.normal(size=(7, 4)), rng.gamma(1.0, size=(7, 4))
     found = widened_terms(terms.apply_temperature(temperature), latents, variances)
     deviation = 1 / terms.scales
-    # the expected log density is a normal one but for a constant of the state and column, which widening leaves alone
+    # the expected log density is a normal one but for a constant of the state and column,
+    # which widening leaves alone
     constant = terms.constants - norm.logpdf(terms.means, terms.means, deviation)
     wanted = (
         norm.logpdf(latents[:, None], terms.means, np.sqrt(deviation**2 + variances[:, None]))
