@@ -1,4 +1,4 @@
-"""What every store of beliefs must do. A new store registers here; it does not get its own copy of these tests."""
+"""Conformance tests of every store. A new store registers here instead of copying the tests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ODD_KEYS = [
     "%s",
     "k" * 5000,
 ]
-LASTING = ["sqlite", "redis"]
+PERSISTENT = ["sqlite", "redis"]
 _numbers = itertools.count()
 
 
@@ -74,7 +74,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store that nobody has used; by default one of each kind."""
+    """The URL of a new store, of the kind that the test is parametrised with."""
     kind = getattr(request, "param", None)
     if kind == "redis":
         return str(request.getfixturevalue("redis_url"))
@@ -89,8 +89,8 @@ def every(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("url", kinds, indirect=True)
 
 
-every_store = every("memory", *LASTING)
-every_lasting_store = every(*LASTING)
+every_store = every("memory", *PERSISTENT)
+every_persistent_store = every(*PERSISTENT)
 
 
 def using(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
@@ -135,7 +135,7 @@ def ids(entries: Sequence[LogEntry]) -> list[str]:
 
 
 @every_store
-def test_what_was_never_written_is_not_there(url: str) -> None:
+def test_missing_records_are_left_out(url: str) -> None:
     async def work(store: Store) -> None:
         assert dict(await store.read_records(["a", "b"])) == {}
         assert dict(await store.read_records([])) == {}
@@ -144,7 +144,7 @@ def test_what_was_never_written_is_not_there(url: str) -> None:
 
 
 @every_store
-def test_counters_rise_by_their_steps_with_every_write(url: str) -> None:
+def test_counters_grow_by_their_increment(url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("a", 0, b"1"), RecordWrite("b", 0, b"2", increment=3)])
         assert dict(await store.read_records(["a", "b", "c"])) == {
@@ -165,7 +165,7 @@ def test_counters_rise_by_their_steps_with_every_write(url: str) -> None:
 @every_store
 @pytest.mark.parametrize("expected", [0, 1, 3])
 @pytest.mark.parametrize("turn", [0, 1, 2])
-def test_a_stale_counter_refuses_the_whole_write(url: str, expected: int, turn: int) -> None:
+def test_a_stale_counter_rejects_the_whole_group(url: str, expected: int, turn: int) -> None:
     async def work(store: Store) -> None:
         assert await put(
             store, [RecordWrite("a", 0, b"1", increment=2), RecordWrite("b", 0, b"old")], [entry()]
@@ -181,20 +181,20 @@ def test_a_stale_counter_refuses_the_whole_write(url: str, expected: int, turn: 
         assert await put(
             store,
             [RecordWrite("a", 2, b"2"), RecordWrite("b", 1, b"new"), RecordWrite("new", 0, b"x")],
-            [entry("taken", 2)],
+            [entry("second", 2)],
         )
         assert dict(await store.read_records(["a", "b", "new"])) == {
             "a": StoredRecord(3, b"2"),
             "b": StoredRecord(2, b"new"),
             "new": StoredRecord(1, b"x"),
         }
-        assert ids(await store.read_history("c")) == ["taken", "t"]
+        assert ids(await store.read_history("c")) == ["second", "t"]
 
     using(url, work)
 
 
 @every_store
-def test_a_record_that_is_not_there_has_no_counter(url: str) -> None:
+def test_a_missing_record_has_counter_zero(url: str) -> None:
     async def work(store: Store) -> None:
         assert not await put(store, [RecordWrite("a", 1, b"")])
         assert dict(await store.read_records(["a"])) == {}
@@ -203,7 +203,7 @@ def test_a_record_that_is_not_there_has_no_counter(url: str) -> None:
 
 
 @every_store
-def test_nothing_is_written_in_no_time(url: str) -> None:
+def test_empty_writes_succeed(url: str) -> None:
     async def work(store: Store) -> None:
         assert await store.write([]) == []
         assert await store.write([WriteGroup([]), WriteGroup([], [])]) == [True, True]
@@ -217,7 +217,7 @@ def test_nothing_is_written_in_no_time(url: str) -> None:
 
 
 @every_store
-def test_any_bytes_under_any_text(url: str) -> None:
+def test_any_bytes_can_be_stored_under_any_key(url: str) -> None:
     async def work(store: Store) -> None:
         changes = [RecordWrite(key, 0, ALL_BYTES + key.encode()) for key in ODD_KEYS]
         entries = [
@@ -242,7 +242,7 @@ def test_any_bytes_under_any_text(url: str) -> None:
 
 
 @every_store
-def test_many_records_and_large_ones(url: str) -> None:
+def test_many_and_large_records(url: str) -> None:
     async def work(store: Store) -> None:
         records = {f"k{i}": random.Random(i).randbytes(i) for i in range(1700)}
         large = b"x" * 3_000_000
@@ -274,7 +274,7 @@ def test_many_records_and_large_ones(url: str) -> None:
         ([RecordWrite("a", 0, b"")], [entry(written_at=math.inf)]),
     ],
 )
-def test_a_senseless_write_is_an_error(
+def test_an_invalid_write_raises_value_error(
     url: str, changes: list[RecordWrite], entries: list[LogEntry]
 ) -> None:
     async def work(store: Store) -> None:
@@ -293,7 +293,7 @@ def test_a_senseless_write_is_an_error(
 
 @every_store
 @pytest.mark.parametrize("stale", [0, 1, 2])
-def test_of_several_groups_only_the_stale_are_not_written(url: str, stale: int) -> None:
+def test_only_stale_groups_are_skipped(url: str, stale: int) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite(key, 0, b"old") for key in "abc"])
         groups = [
@@ -307,23 +307,23 @@ def test_of_several_groups_only_the_stale_are_not_written(url: str, stale: int) 
             writes=[*groups[stale].writes[:1], RecordWrite("abc"[stale], 2, b"stale")]
         )
         assert await store.write(groups) == [i != stale for i in range(3)]
-        taken = [key for i, key in enumerate("abc") if i != stale]
+        current = [key for i, key in enumerate("abc") if i != stale]
         wanted = {
-            key: StoredRecord(2, b"new") if key in taken else StoredRecord(1, b"old")
+            key: StoredRecord(2, b"new") if key in current else StoredRecord(1, b"old")
             for key in "abc"
         }
-        wanted |= {f"new {key}": StoredRecord(1, b"x") for key in taken}
+        wanted |= {f"new {key}": StoredRecord(1, b"x") for key in current}
         assert dict(await store.read_records(["a", "b", "c", "new a", "new b", "new c"])) == wanted
-        assert ids(await store.read_log()) == [f"{key}{i}" for key in taken for i in range(2)]
+        assert ids(await store.read_log()) == [f"{key}{i}" for key in current for i in range(2)]
         assert [ids(await store.read_history(key)) for key in "abc"] == [
-            [f"{key}1", f"{key}0"] if key in taken else [] for key in "abc"
+            [f"{key}1", f"{key}0"] if key in current else [] for key in "abc"
         ]
 
     using(url, work)
 
 
 @every_store
-def test_groups_that_are_all_stale_leave_nothing(url: str) -> None:
+def test_stale_groups_leave_nothing(url: str) -> None:
     async def work(store: Store) -> None:
         groups = [WriteGroup([RecordWrite(key, 3, b"")], [entry(key=key)]) for key in "abc"]
         assert await store.write(groups) == [False] * 3
@@ -334,7 +334,7 @@ def test_groups_that_are_all_stale_leave_nothing(url: str) -> None:
 
 
 @every_store
-def test_the_log_has_entries_in_the_order_of_their_groups(url: str) -> None:
+def test_log_keeps_the_order_of_groups(url: str) -> None:
     async def work(store: Store) -> None:
         for turn in range(3):
             groups = [
@@ -358,7 +358,7 @@ def test_the_log_has_entries_in_the_order_of_their_groups(url: str) -> None:
 
 
 @every_store
-def test_a_key_in_two_groups_is_an_error(url: str) -> None:
+def test_a_key_in_two_groups_raises_value_error(url: str) -> None:
     async def work(store: Store) -> None:
         with pytest.raises(ValueError, match="the key 'b' occurs twice in the write"):
             await store.write(
@@ -374,11 +374,11 @@ def test_a_key_in_two_groups_is_an_error(url: str) -> None:
     using(url, work)
 
 
-@every_lasting_store
-def test_groups_are_seen_all_at_once(url: str) -> None:
-    """One handle counts up records in groups of their own, of which another must never see some without the others."""
+@every_persistent_store
+def test_groups_of_a_write_become_visible_together(url: str) -> None:
+    """One client updates 80 records at once; another never sees a part of an update."""
 
-    async def write_on(store: Store) -> None:
+    async def keep_writing(store: Store) -> None:
         for i in range(60):
             groups = [
                 WriteGroup(
@@ -391,7 +391,7 @@ def test_groups_are_seen_all_at_once(url: str) -> None:
     async def work(store: Store) -> None:
         other, seen = open_store(url, create=True), set()
         try:
-            writing = asyncio.create_task(write_on(store))
+            writing = asyncio.create_task(keep_writing(store))
             while not writing.done():
                 held = await other.read_records([f"k{j}" for j in range(80)])
                 seen.add(len({record.counter for record in held.values()}))
@@ -410,7 +410,7 @@ def test_groups_are_seen_all_at_once(url: str) -> None:
 
 
 @every_store
-def test_an_entry_comes_back_as_it_was(url: str) -> None:
+def test_entries_round_trip(url: str) -> None:
     async def work(store: Store) -> None:
         both = (("c:1", 7), ("e:shop", 2**40))
         first = entry(
@@ -438,7 +438,7 @@ def test_an_entry_comes_back_as_it_was(url: str) -> None:
 
 
 @every_store
-def test_history_is_newest_first_and_sifted(url: str) -> None:
+def test_history_is_newest_first_and_filtered(url: str) -> None:
     async def work(store: Store) -> None:
         times = [5.0, 1.0, 4.0, 2.0, 3.0]
         for i, time in enumerate(times):
@@ -478,7 +478,7 @@ def test_history_is_newest_first_and_sifted(url: str) -> None:
 
 
 @every_store
-def test_history_is_by_counter_and_of_any_length(url: str) -> None:
+def test_history_is_ordered_by_counter_and_paged(url: str) -> None:
     async def work(store: Store) -> None:
         n = 250
         assert await put(
@@ -528,13 +528,13 @@ def test_the_log_is_read_in_pages(url: str) -> None:
 
 @every_store
 @pytest.mark.parametrize("place", ["x", "-1", "1 or 1", "٣", "1-2-3", "9" * 40, "\0"])
-def test_a_place_that_is_none_is_an_error(url: str, place: str) -> None:
+def test_an_invalid_cursor_raises_value_error(url: str, place: str) -> None:
     with pytest.raises(ValueError, match="is not a cursor of this log"):
         using(url, lambda store: store.read_log(place))
 
 
 @every_store
-def test_the_oldest_are_forgotten_and_the_records_stay(url: str) -> None:
+def test_oldest_entries_are_deleted_and_records_stay(url: str) -> None:
     async def work(store: Store) -> None:
         parties = (("c", 1), ("e", 1))
         assert await put(
@@ -566,7 +566,7 @@ def test_the_oldest_are_forgotten_and_the_records_stay(url: str) -> None:
 
 
 @every_store
-def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
+def test_entries_written_together_can_be_deleted_one_by_one(url: str) -> None:
     async def work(store: Store) -> None:
         n = 100
         contents = [b"%d;" % i * (i % 7 * 100) for i in range(n)]
@@ -576,7 +576,7 @@ def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
             for i in range(n)
         ]
         assert await put(store, [], written)
-        places = [one.cursor for one in await store.read_log()]
+        cursors = [one.cursor for one in await store.read_log()]
         left = written
         for limit in (1, 30, 7, 50):
             assert await store.delete_entries_before(95.0, limit) == limit
@@ -585,11 +585,11 @@ def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
             found = await store.read_log()
             assert [one._replace(cursor="") for one in found] == left
             assert [one.cursor for one in found] == [
-                places[int(one.transaction_id[1:])] for one in left
+                cursors[int(one.transaction_id[1:])] for one in left
             ]
             assert await store.read_history("c") == await store.read_history("e") == found[::-1]
             assert (
-                await store.read_log(places[50], 3)
+                await store.read_log(cursors[50], 3)
                 == [one for one in found if int(one.transaction_id[1:]) > 50][:3]
             )
         assert await store.delete_entries_before(95.0) == 7
@@ -601,7 +601,7 @@ def test_of_entries_written_together_some_may_be_forgotten(url: str) -> None:
 
 
 @every_store
-def test_many_are_forgotten_up_to_a_limit(url: str) -> None:
+def test_deletion_stops_at_the_limit(url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(
             store, [], [entry(f"t{i}", i, written_at=i / 1000) for i in range(1, 1301)]
@@ -617,7 +617,7 @@ def test_many_are_forgotten_up_to_a_limit(url: str) -> None:
 
 
 @every_store
-def test_a_party_is_erased_and_the_others_stay(url: str) -> None:
+def test_erasing_a_party_leaves_the_others(url: str) -> None:
     async def work(store: Store) -> None:
         both = (("c", 1), ("e", 1))
         assert await put(
@@ -650,7 +650,7 @@ def test_a_party_is_erased_and_the_others_stay(url: str) -> None:
 
 
 @every_store
-def test_an_erased_party_is_new_to_those_who_knew_it(url: str) -> None:
+def test_writes_based_on_an_erased_record_are_rejected(url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("c", 0, b"", increment=7)], [entry("old", 7)])
         await store.erase("c")
@@ -668,7 +668,7 @@ def test_an_erased_party_is_new_to_those_who_knew_it(url: str) -> None:
 
 
 @every_store
-def test_a_record_without_a_log_is_erased_and_a_log_without_a_record(url: str) -> None:
+def test_erasing_a_record_without_log_and_a_log_without_record(url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("c", 0, b"")], [entry("t", key="d")])
         assert (await store.erase("c"), await store.erase("d")) == (0, 1)
@@ -679,7 +679,7 @@ def test_a_record_without_a_log_is_erased_and_a_log_without_a_record(url: str) -
 
 
 @every_store
-def test_many_entries_are_erased_from_among_many(url: str) -> None:
+def test_erasing_many_entries_among_others(url: str) -> None:
     async def work(store: Store) -> None:
         n = 1300
         written = [
@@ -707,7 +707,7 @@ def test_many_entries_are_erased_from_among_many(url: str) -> None:
 
 
 @every_store
-def test_a_party_of_any_name_is_erased(url: str) -> None:
+def test_erasing_works_for_any_key(url: str) -> None:
     async def work(store: Store) -> None:
         entries = [entry(f"t{i}", 1, key) for i, key in enumerate(ODD_KEYS)]
         assert await put(store, [RecordWrite(key, 0, b"") for key in ODD_KEYS], entries)
@@ -719,10 +719,8 @@ def test_a_party_of_any_name_is_erased(url: str) -> None:
     using(url, work)
 
 
-@every_lasting_store
-def test_an_erasure_that_was_cut_off_is_finished_by_another(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@every_persistent_store
+def test_an_interrupted_erasure_can_be_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "_DELETE_BATCH", 100)
 
     async def work(store: Store) -> None:
@@ -755,15 +753,15 @@ def test_an_erasure_that_was_cut_off_is_finished_by_another(
     using(url, work)
 
 
-@every_lasting_store
-def test_a_record_goes_together_with_its_last_entries(
+@every_persistent_store
+def test_a_record_is_deleted_together_with_its_last_entries(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While one handle erases, another goes on writing. What is there of the party is always of one piece."""
+    """One client erases while another writes; record and log entries always fit each other."""
     for module in (sqlite_store, redis_store):
         monkeypatch.setattr(module, "_DELETE_BATCH", 5)
 
-    async def write_on(store: Store) -> int:
+    async def keep_writing(store: Store) -> int:
         n_anew, draw = 0, random.Random(0)
         for i in range(300):
             held = (await store.read_records(["c"])).get("c", StoredRecord(0, b""))
@@ -782,7 +780,7 @@ def test_a_record_goes_together_with_its_last_entries(
                 [RecordWrite("c", 0, b"", increment=50)],
                 [entry(f"old{i}", i + 1) for i in range(50)],
             )
-            writing, removed = asyncio.create_task(write_on(store)), 0
+            writing, removed = asyncio.create_task(keep_writing(store)), 0
             while not writing.done():
                 removed += await other.erase("c")
             assert await writing > 1
@@ -800,9 +798,9 @@ def test_a_record_goes_together_with_its_last_entries(
     using(url, work)
 
 
-@every_lasting_store
-def test_it_behaves_as_the_store_in_memory(url: str) -> None:
-    """Whatever is done to both, both say the same."""
+@every_persistent_store
+def test_random_operations_match_the_memory_store(url: str) -> None:
+    """Both stores return the same after the same random operations."""
 
     async def work(store: Store) -> None:
         draw, model, counters = (
@@ -810,7 +808,7 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
             open_store("memory://", create=True),
             dict.fromkeys("abcde", 0),
         )
-        places: list[tuple[str, str]] = [("", "")]
+        cursors: list[tuple[str, str]] = [("", "")]
         n_mixed = 0
         for i in range(300):
             keys, groups = draw.sample(sorted(counters), draw.randint(0, 5)), []
@@ -855,15 +853,15 @@ def test_it_behaves_as_the_store_in_memory(url: str) -> None:
                     await model.read_history(key, until=until, transaction_id=id, limit=limit),
                 ),
                 (
-                    await store.read_log(places[-1][0], limit),
-                    await model.read_log(places[-1][1], limit),
+                    await store.read_log(cursors[-1][0], limit),
+                    await model.read_log(cursors[-1][1], limit),
                 ),
             ):
                 assert [one._replace(cursor="") for one in ours] == [
                     one._replace(cursor="") for one in theirs
                 ]
             if ours:
-                places.append((ours[-1].cursor, theirs[-1].cursor))
+                cursors.append((ours[-1].cursor, theirs[-1].cursor))
             if draw.random() < 0.1:
                 limit = draw.randint(1, 20)
                 assert await store.delete_entries_before(
@@ -908,11 +906,11 @@ def test_the_write_check_leaves_records_and_log_alone(url: str) -> None:
     using(url, work)
 
 
-# several at once
+# concurrency
 
 
 async def count_up(store: Store, name: str, n: int, keys: Sequence[str] = ("a", "b", "c")) -> None:
-    """Add one to two shared counts, n times, as a service would: read, compute, write, and again if somebody was faster."""
+    """Add one to two shared counts, n times; read and write again after a conflict."""
     draw = random.Random(name)
     for i in range(n):
         mine = draw.sample(keys, 2)
@@ -943,7 +941,7 @@ async def assert_counted(store: Store, names: Sequence[str], n: int) -> None:
 
 
 @every_store
-def test_tasks_that_collide_count_exactly_once(url: str) -> None:
+def test_concurrent_tasks_count_exactly_once(url: str) -> None:
     async def work(store: Store) -> None:
         names = [f"task{i}" for i in range(8)]
         async with asyncio.TaskGroup() as tasks:
@@ -954,8 +952,8 @@ def test_tasks_that_collide_count_exactly_once(url: str) -> None:
     using(url, work)
 
 
-@every_lasting_store
-def test_two_stores_at_one_place_see_each_other(url: str) -> None:
+@every_persistent_store
+def test_two_clients_of_one_store_see_each_others_writes(url: str) -> None:
     async def work(store: Store) -> None:
         other = open_store(url, create=True)
         try:
@@ -987,22 +985,22 @@ def test_two_stores_at_one_place_see_each_other(url: str) -> None:
 
 
 def processes() -> Any:
-    """Processes that start quickly: copies of one that has everything imported."""
+    """A context whose processes start quickly: forks of one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return context
 
 
-def count_up_alone(url: str, name: str, n: int) -> None:
+def count_up_in_process(url: str, name: str, n: int) -> None:
     using(url, lambda store: count_up(store, name, n))
 
 
-@every_lasting_store
-def test_processes_that_collide_count_exactly_once(url: str) -> None:
+@every_persistent_store
+def test_concurrent_processes_count_exactly_once(url: str) -> None:
     names = [f"process{i}" for i in range(4)]
     running = [
-        processes().Process(target=count_up_alone, args=(url, name, 25)) for name in names
-    ]  # all make the file at once
+        processes().Process(target=count_up_in_process, args=(url, name, 25)) for name in names
+    ]  # all create the file at the same time
     for process in running:
         process.start()
     for process in running:
@@ -1021,7 +1019,7 @@ def test_processes_that_collide_count_exactly_once(url: str) -> None:
 
 
 @every_store
-def test_a_closed_store_refuses(url: str) -> None:
+def test_a_closed_store_raises_store_error(url: str) -> None:
     async def work() -> None:
         store = open_store(url, create=True)
         assert await put(store, [RecordWrite("a", 0, b"")])
@@ -1043,8 +1041,8 @@ def test_a_closed_store_refuses(url: str) -> None:
     asyncio.run(work())
 
 
-@every_lasting_store
-def test_what_was_written_is_there_when_opened_again(url: str) -> None:
+@every_persistent_store
+def test_data_survive_reopening(url: str) -> None:
     async def write(store: Store) -> list[LogEntry]:
         assert await put(
             store, [RecordWrite("a", 0, b"1")], [entry("t", key="a", content=b"long" * 1000)]
@@ -1059,8 +1057,8 @@ def test_what_was_written_is_there_when_opened_again(url: str) -> None:
     assert using(url, write) == using(url, read_back) == using(url, read_back)
 
 
-@every_lasting_store
-def test_closing_finishes_what_was_begun(url: str) -> None:
+@every_persistent_store
+def test_close_waits_for_running_writes(url: str) -> None:
     async def work() -> list[bool]:
         store = open_store(url, create=True)
         begun = [
@@ -1101,7 +1099,7 @@ def test_closing_finishes_what_was_begun(url: str) -> None:
         "unix:///path.sock?db=x",
     ],
 )
-def test_a_bad_url_is_refused_with_the_good_forms(
+def test_an_invalid_url_is_refused_with_the_valid_forms(
     bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -1125,7 +1123,7 @@ def test_a_sqlite_path_is_relative_or_absolute(
     ]
 
 
-# SQLite alone
+# SQLite
 
 
 @pytest.fixture
@@ -1134,7 +1132,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def fill(path: Path, n: int = 300) -> None:
-    """A store of many pages, all of them in the file itself."""
+    """Create a store of many pages, with nothing left in the write-ahead log."""
     changes = [RecordWrite(f"k{i}", 0, random.Random(i).randbytes(500)) for i in range(n)]
     entries = [
         entry(f"t{i}", 1, f"k{i}", content=random.Random(i).randbytes(900)) for i in range(n)
@@ -1142,7 +1140,7 @@ def fill(path: Path, n: int = 300) -> None:
     assert using(f"sqlite:///{path}", lambda store: put(store, changes, entries))
 
 
-def use_all(path: Path) -> None:
+def read_everything(path: Path) -> None:
     async def work(store: Store) -> None:
         await store.read_records([f"k{i}" for i in range(300)])
         await store.read_log(limit=10_000)
@@ -1159,7 +1157,7 @@ async def run_sql(store: Any, sql: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("synchronous", ["FULL", "NORMAL", "OFF"])
-def test_sqlite_keeps_the_promise_it_was_asked_for(path: Path, synchronous: str) -> None:
+def test_sqlite_uses_wal_and_the_chosen_synchronous_setting(path: Path, synchronous: str) -> None:
     async def work(store: Store) -> None:
         assert await run_sql(store, "PRAGMA journal_mode") == [("wal",)]
         assert await run_sql(store, "PRAGMA synchronous") == [
@@ -1169,7 +1167,7 @@ def test_sqlite_keeps_the_promise_it_was_asked_for(path: Path, synchronous: str)
     using(f"sqlite:///{path}" + f"?synchronous={synchronous}" * (synchronous != "FULL"), work)
 
 
-def test_sqlite_refuses_another_promise(path: Path) -> None:
+def test_sqlite_refuses_an_unknown_synchronous_setting(path: Path) -> None:
     with pytest.raises(ConfigError, match="FULL, NORMAL, OFF, not 'fast'"):
         open_store(f"sqlite:///{path}?synchronous=fast", create=True)
     assert not path.exists()
@@ -1186,7 +1184,7 @@ def test_sqlite_files_are_private(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_sqlite_does_not_mind_if_another_process_made_the_file_meanwhile(
+def test_sqlite_tolerates_another_process_creating_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(path, 3)
@@ -1230,7 +1228,7 @@ def make_older_store(path: Path) -> None:
     make_store_of_version(path, 2)
 
 
-def make_headless_store(path: Path) -> None:
+def make_store_without_header(path: Path) -> None:
     fill(path)
     path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
 
@@ -1240,7 +1238,7 @@ def make_truncated_store(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def make_stump(path: Path) -> None:
+def make_short_store(path: Path) -> None:
     fill(path)
     os.truncate(path, 60)
 
@@ -1253,12 +1251,12 @@ def make_stump(path: Path) -> None:
         (make_marked_database, "is not a Turncoat store"),
         (make_newer_store, "has version 4; this Turncoat reads version 3. Upgrade"),
         (make_older_store, "has version 2; this Turncoat reads version 3.*turncoat replay"),
-        (make_headless_store, "damaged"),
+        (make_store_without_header, "damaged"),
         (make_truncated_store, "damaged"),
-        (make_stump, "damaged"),
+        (make_short_store, "damaged"),
     ],
 )
-def test_sqlite_refuses_a_file_that_is_no_store_and_leaves_it_alone(
+def test_sqlite_refuses_other_files_and_does_not_change_them(
     path: Path, make: Callable[[Path], None], words: str
 ) -> None:
     make(path)
@@ -1270,24 +1268,24 @@ def test_sqlite_refuses_a_file_that_is_no_store_and_leaves_it_alone(
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 6, 10, 40, 80, 120])
-def test_sqlite_says_so_when_a_page_is_garbled(path: Path, page: int) -> None:
+def test_sqlite_reports_a_damaged_page(path: Path, page: int) -> None:
     fill(path)
     with path.open("r+b") as file:
         file.seek(4096 * page)
         file.write(random.Random(page).randbytes(4096))
     with pytest.raises(StoreError, match="damaged"):
-        use_all(path)
+        read_everything(path)
 
 
-def test_sqlite_says_so_when_a_folder_is_missing(path: Path) -> None:
+def test_sqlite_reports_a_missing_folder(path: Path) -> None:
     with pytest.raises(StoreError, match="Check that its folder exists") as raised:
         open_store(f"sqlite:///{path.parent}/none/beliefs.sqlite", create=True)
     assert "none/beliefs.sqlite" in str(raised.value)
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
-    """Root may write everything, so be somebody else."""
+def run_as_nobody() -> Iterator[None]:
+    """Switch to another user, because root may write everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -1299,7 +1297,7 @@ def as_nobody() -> Iterator[None]:
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="rights are another matter on this system")
-def test_sqlite_says_so_when_the_file_may_only_be_read() -> None:
+def test_sqlite_reports_a_read_only_file() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "beliefs.sqlite"
         fill(path, 3)
@@ -1307,7 +1305,7 @@ def test_sqlite_says_so_when_the_file_may_only_be_read() -> None:
         Path(folder).chmod(0o555)
         before = path.read_bytes()
         try:
-            with as_nobody(), pytest.raises(StoreError, match=r"Allow this user|writable"):
+            with run_as_nobody(), pytest.raises(StoreError, match=r"Allow this user|writable"):
                 using(f"sqlite:///{path}", lambda store: put(store, [RecordWrite("new", 0, b"")]))
         finally:
             Path(folder).chmod(0o755)
@@ -1315,9 +1313,7 @@ def test_sqlite_says_so_when_the_file_may_only_be_read() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.touch], ids=["missing", "empty"])
-def test_sqlite_needs_permission_to_create_a_store(
-    path: Path, make: Callable[[Path], None]
-) -> None:
+def test_sqlite_creates_a_store_only_if_asked(path: Path, make: Callable[[Path], None]) -> None:
     make(path)
     before = [(file.name, file.stat().st_size) for file in path.parent.iterdir()]
     with pytest.raises(StoreError, match=r"--create-store|is not a Turncoat store") as raised:
@@ -1362,7 +1358,7 @@ def test_sqlite_notices_that_a_file_was_removed_or_replaced(
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_saves_what_a_removed_wal_file_held(path: Path) -> None:
+def test_sqlite_saves_the_content_of_a_removed_wal_file(path: Path) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
         Path(f"{path}-wal").unlink()
@@ -1386,7 +1382,7 @@ def file_size_limit(n_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def test_sqlite_says_so_when_files_cannot_grow_and_recovers(path: Path) -> None:
+def test_sqlite_reports_files_that_cannot_grow_and_recovers(path: Path) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
         with file_size_limit(Path(f"{path}-wal").stat().st_size):
@@ -1409,7 +1405,7 @@ def test_sqlite_says_so_when_files_cannot_grow_and_recovers(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_says_so_when_it_cannot_be_opened_for_lack_of_space(path: Path) -> None:
+def test_sqlite_reports_a_full_disk_when_opened(path: Path) -> None:
     fill(path, 3)
     with file_size_limit(20_000), pytest.raises(StoreError) as raised:
         open_store(f"sqlite:///{path}")
@@ -1487,7 +1483,7 @@ def test_sqlite_logs_what_survives_a_power_failure(
     assert f"synchronous={synchronous}" in logged.getMessage()
 
 
-def test_sqlite_goes_on_when_a_full_disk_has_space_again(path: Path) -> None:
+def test_sqlite_recovers_from_a_full_disk(path: Path) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("a", 0, b"1")])
         ((n_pages,),) = await run_sql(store, "PRAGMA page_count")
@@ -1510,7 +1506,7 @@ def test_sqlite_goes_on_when_a_full_disk_has_space_again(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_says_so_when_another_process_does_not_let_go(
+def test_sqlite_reports_a_lock_held_by_another_process(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "_BUSY_TIMEOUT_S", 0.05)
@@ -1530,7 +1526,7 @@ def test_sqlite_says_so_when_another_process_does_not_let_go(
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_goes_on_after_a_write_of_the_wrong_type(path: Path) -> None:
+def test_sqlite_recovers_from_a_write_of_the_wrong_type(path: Path) -> None:
     async def work(store: Store) -> None:
         wrong: Any = {"not": "bytes"}
         with pytest.raises(StoreError):
@@ -1542,7 +1538,7 @@ def test_sqlite_goes_on_after_a_write_of_the_wrong_type(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_keeps_no_index_of_what_is_forgotten(path: Path) -> None:
+def test_sqlite_deletes_entries_for_both_parties(path: Path) -> None:
     async def work(store: Store) -> None:
         entries = [
             entry(f"t{i}", parties=(("c", i), (f"e{i}", 1)), written_at=float(i))
@@ -1560,27 +1556,27 @@ def test_sqlite_keeps_no_index_of_what_is_forgotten(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
-def bytes_of(path: Path) -> bytes:
-    """All that is in the file and in those beside it."""
+def read_all_bytes(path: Path) -> bytes:
+    """The content of the database file and of the files beside it."""
     return b"".join(file.read_bytes() for file in path.parent.iterdir())
 
 
 @pytest.fixture
-def careless_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SQLite that does not overwrite what it removes, unless told to. Some builds do."""
+def sqlite_without_secure_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn secure_delete off by default; some builds of SQLite turn it on."""
     connect = sqlite3.connect
 
-    def connect_carelessly(*args: Any, **options: Any) -> sqlite3.Connection:
+    def connect_without_secure_delete(*args: Any, **options: Any) -> sqlite3.Connection:
         db = connect(*args, **options)
         db.execute("PRAGMA secure_delete = OFF")
         return db
 
-    monkeypatch.setattr(sqlite_store.sqlite3, "connect", connect_carelessly)
+    monkeypatch.setattr(sqlite_store.sqlite3, "connect", connect_without_secure_delete)
 
 
-@pytest.mark.usefixtures("careless_sqlite")
-def test_sqlite_has_no_byte_left_of_what_is_erased(path: Path) -> None:
-    noise = random.Random("hers").randbytes(8000)  # which is kept as it is
+@pytest.mark.usefixtures("sqlite_without_secure_delete")
+def test_sqlite_overwrites_erased_bytes(path: Path) -> None:
+    noise = random.Random("hers").randbytes(8000)  # does not compress
     marks = [b"c:Wanda", b"wandas-", *(noise[i : i + 16] for i in range(0, len(noise), 500))]
 
     async def work(store: Store) -> None:
@@ -1608,10 +1604,10 @@ def test_sqlite_has_no_byte_left_of_what_is_erased(path: Path) -> None:
                     store, "PRAGMA wal_checkpoint(TRUNCATE)"
                 )  # some in the file, some in the write-ahead log
         assert await put(store, [], [entry("wandas-alone", 9, "c:Wanda", content=noise)])
-        before = bytes_of(path)
+        before = read_all_bytes(path)
         assert all(mark in before for mark in marks)
         assert await store.erase("c:Wanda") == 9
-        after = bytes_of(path)
+        after = read_all_bytes(path)
         assert [mark for mark in marks if mark in after] == []
         assert [one._replace(cursor="") for one in await store.read_log()] == others
         assert await run_sql(store, "PRAGMA integrity_check") == [("ok",)]
@@ -1619,8 +1615,8 @@ def test_sqlite_has_no_byte_left_of_what_is_erased(path: Path) -> None:
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_made_anew_has_no_byte_of_what_was_erased(path: Path) -> None:
-    """Where SQLite splits pages it leaves copies of some cells in their empty middle; VACUUM leaves them out."""
+def test_sqlite_vacuum_removes_all_erased_bytes(path: Path) -> None:
+    """SQLite leaves copies of cells in pages that it split; VACUUM removes these copies."""
 
     async def work(store: Store) -> None:
         draw = random.Random(0)
@@ -1639,13 +1635,13 @@ def test_sqlite_made_anew_has_no_byte_of_what_was_erased(path: Path) -> None:
             assert await store.erase(f"c:cust{k:02d}") == 10
         await run_sql(store, "VACUUM")
         await run_sql(store, "PRAGMA wal_checkpoint(TRUNCATE)")
-        after = bytes_of(path)
+        after = read_all_bytes(path)
         assert [b"cust%02d" % k in after for k in range(60)] == [False] * 30 + [True] * 30
 
     using(f"sqlite:///{path}", work)
 
 
-def test_sqlite_erases_though_somebody_reads_all_the_while(
+def test_sqlite_erases_while_another_process_reads(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "_CHECKPOINT_TIMEOUT_S", 0.01)
@@ -1662,7 +1658,7 @@ def test_sqlite_erases_though_somebody_reads_all_the_while(
         finally:
             reader.close()
         assert await store.erase("c:Wanda") == 0
-        assert b"Wanda" not in bytes_of(path)
+        assert b"Wanda" not in read_all_bytes(path)
         assert await run_sql(store, "PRAGMA busy_timeout") == [(5000,)]
 
     using(f"sqlite:///{path}", work)
@@ -1685,7 +1681,7 @@ def test_sqlite_erases_though_somebody_reads_all_the_while(
         "belief_updated = 'yes'",
     ],
 )
-def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> None:
+def test_sqlite_reports_a_damaged_entry(path: Path, damage: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [], [entry(content=b"long" * 1000)])
         await run_sql(store, f"UPDATE log SET {damage}")
@@ -1697,7 +1693,7 @@ def test_sqlite_says_so_when_an_entry_is_damaged(path: Path, damage: str) -> Non
 
 
 @pytest.mark.parametrize("counter", ["-1", "0", "9223372036854775807", "'many'", "x'00'", "1.5"])
-def test_sqlite_a_damaged_counter_harms_its_own_record_alone(path: Path, counter: str) -> None:
+def test_sqlite_a_damaged_counter_affects_one_record_only(path: Path, counter: str) -> None:
     async def work(store: Store) -> None:
         sound = pack_record(Record(FORMAT, "model", 0.0, 0, (), b""))
         assert await put(store, [RecordWrite("a", 0, sound), RecordWrite("b", 0, b"2")], [])
@@ -1711,8 +1707,8 @@ def test_sqlite_a_damaged_counter_harms_its_own_record_alone(path: Path, counter
     using(f"sqlite:///{path}", work)
 
 
-def write_on(url: str, told: Connection, first: int) -> None:
-    """Write, say what was written, and so on until killed."""
+def keep_writing(url: str, reported: Connection, first: int) -> None:
+    """Write and report each write, until killed."""
 
     async def work(store: Store) -> None:
         for i in range(first, first + 100_000):
@@ -1723,81 +1719,79 @@ def write_on(url: str, told: Connection, first: int) -> None:
                 [change, RecordWrite(f"k{i}", 0, b"%d" % i)],
                 [entry(f"t{i}", held.counter + 1, "count", content=b"x" * 3000)],
             ):
-                told.send(i)
+                reported.send(i)
 
     using(url, work)
 
 
-def told_by_a_killed_writer(url: str, first: int, n: int) -> list[int]:
+def collect_from_killed_writer(url: str, first: int, n: int) -> list[int]:
     ours, theirs = processes().Pipe(duplex=False)
-    process = processes().Process(target=write_on, args=(url, theirs, first))
+    process = processes().Process(target=keep_writing, args=(url, theirs, first))
     process.start()
     theirs.close()
-    told = []
+    reported = []
     with ours:
         try:
             for _ in range(n):
                 assert ours.poll(60)
-                told.append(ours.recv())
+                reported.append(ours.recv())
         finally:
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             process.close()
         try:
             while True:
-                told.append(ours.recv())
-        except (EOFError, OSError):  # the last word may be half a word
-            return told
+                reported.append(ours.recv())
+        except (EOFError, OSError):  # the last message may be cut
+            return reported
 
 
-def test_sqlite_has_all_it_promised_after_a_kill(path: Path) -> None:
-    url, told = f"sqlite:///{path}?synchronous=OFF", []  # which a kill does not need
+def test_sqlite_keeps_committed_writes_after_kill(path: Path) -> None:
+    url, reported = f"sqlite:///{path}?synchronous=OFF", []  # a kill needs no sync
 
     async def check(store: Store) -> None:
-        held = await store.read_records([f"k{i}" for i in told])
-        assert sorted(held) == sorted(f"k{i}" for i in told)
+        held = await store.read_records([f"k{i}" for i in reported])
+        assert sorted(held) == sorted(f"k{i}" for i in reported)
         (count,) = (await store.read_records(["count"])).values()
         log = await store.read_log(limit=100_000)
-        assert set(ids(log)) >= {f"t{i}" for i in told}
+        assert set(ids(log)) >= {f"t{i}" for i in reported}
         assert len(log) == len(set(ids(log))) == count.counter
         assert await run_sql(store, "PRAGMA integrity_check") == [("ok",)]
 
     for turn in range(6):
-        told += told_by_a_killed_writer(url, 1_000_000 * turn, 1 + 40 * turn)
+        reported += collect_from_killed_writer(url, 1_000_000 * turn, 1 + 40 * turn)
         using(url, check)
 
 
-# Redis alone
+# Redis
 
 
-def keys_of(server: RedisServer, url: str) -> set[bytes]:
+def list_keys(server: RedisServer, url: str) -> set[bytes]:
     prefix = url.rpartition("=")[2].encode()
     return {key.removeprefix(prefix + b":") for key in server.command("KEYS", prefix + b":*")}
 
 
-def test_redis_through_a_socket_of_this_machine(redis_server: RedisServer) -> None:
+def test_redis_over_a_unix_socket(redis_server: RedisServer) -> None:
     for url in (
         f"{redis_server.socket_url}?prefix=socket&db=3",
         f"redis://127.0.0.1:{redis_server.port}/3?prefix=socket",
     ):
-        stored = using(url, lambda store: _set_once(store))
+        stored = using(url, lambda store: write_and_read_one(store))
         assert stored == {"a": StoredRecord(1, b"1")}
 
 
-async def _set_once(store: Store) -> dict[str, StoredRecord]:
+async def write_and_read_one(store: Store) -> dict[str, StoredRecord]:
     await put(store, [RecordWrite("a", 0, b"1")])
     return dict(await store.read_records(["a"]))
 
 
-def test_redis_prefixes_are_worlds_of_their_own(redis_server: RedisServer, redis_url: str) -> None:
-    assert using(redis_url, _set_once)
+def test_redis_prefixes_are_separate_stores(redis_server: RedisServer, redis_url: str) -> None:
+    assert using(redis_url, write_and_read_one)
     assert not using(redis_url + "x", lambda store: store.read_records(["a"]))
-    assert keys_of(redis_server, redis_url) == {b"record:a"}
+    assert list_keys(redis_server, redis_url) == {b"record:a"}
 
 
-def test_redis_keeps_no_index_of_what_is_forgotten(
-    redis_server: RedisServer, redis_url: str
-) -> None:
+def test_redis_leaves_no_keys_of_deleted_entries(redis_server: RedisServer, redis_url: str) -> None:
     async def work(store: Store) -> None:
         both = (("c", 1), ("e", 1))
         assert await put(
@@ -1805,7 +1799,7 @@ def test_redis_keeps_no_index_of_what_is_forgotten(
             [RecordWrite("c", 0, b""), RecordWrite("e", 0, b"")],
             [entry("t", parties=both), entry("u", 2, "c", written_at=5.0)],
         )
-        assert keys_of(redis_server, redis_url) == {
+        assert list_keys(redis_server, redis_url) == {
             b"record:c",
             b"record:e",
             b"history:c",
@@ -1814,7 +1808,7 @@ def test_redis_keeps_no_index_of_what_is_forgotten(
             b"log",
         }
         assert await store.delete_entries_before(1.0) == 1
-        assert keys_of(redis_server, redis_url) == {
+        assert list_keys(redis_server, redis_url) == {
             b"record:c",
             b"record:e",
             b"history:c",
@@ -1822,16 +1816,16 @@ def test_redis_keeps_no_index_of_what_is_forgotten(
             b"log",
         }
         assert await store.delete_entries_before(6.0) == 1
-        assert keys_of(redis_server, redis_url) == {
+        assert list_keys(redis_server, redis_url) == {
             b"record:c",
             b"record:e",
             b"log",
-        }  # an empty stream, which knows its last place
+        }  # an empty stream, which keeps its last id
 
     using(redis_url, work)
 
 
-def test_redis_keeps_no_index_of_what_is_erased(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_leaves_no_keys_of_an_erased_party(redis_server: RedisServer, redis_url: str) -> None:
     prefix = redis_url.rpartition("=")[2]
 
     async def work(store: Store) -> None:
@@ -1842,14 +1836,14 @@ def test_redis_keeps_no_index_of_what_is_erased(redis_server: RedisServer, redis
             [entry(f"t{i}", parties=one) for i, one in enumerate(both)],
         )
         for one in (await store.read_log())[50:180]:
-            redis_server.command("XDEL", f"{prefix}:log", one.cursor)  # somebody trimmed it
+            redis_server.command("XDEL", f"{prefix}:log", one.cursor)  # as XTRIM would
         assert await store.erase("c") == 120
-        assert keys_of(redis_server, redis_url) == {b"record:e", b"log"}
+        assert list_keys(redis_server, redis_url) == {b"record:e", b"log"}
 
     using(redis_url, work)
 
 
-def test_redis_erases_nothing_where_a_key_is_taken(
+def test_redis_erases_nothing_if_a_key_has_another_type(
     redis_server: RedisServer, redis_url: str
 ) -> None:
     prefix = redis_url.rpartition("=")[2]
@@ -1873,9 +1867,7 @@ def test_redis_erases_nothing_where_a_key_is_taken(
     using(redis_url, work)
 
 
-def test_redis_skips_entries_that_somebody_trimmed(
-    redis_server: RedisServer, redis_url: str
-) -> None:
+def test_redis_skips_trimmed_entries(redis_server: RedisServer, redis_url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [], [entry(f"t{i}", i) for i in range(1, 351)])
         log = await store.read_log()
@@ -1885,12 +1877,12 @@ def test_redis_skips_entries_that_somebody_trimmed(
         assert ids(await store.read_history("c", limit=1000)) == wanted
         assert redis_server.command("ZCARD", redis_url.rpartition("=")[2] + ":history:c") == 200
         assert await store.delete_entries_before(1.0, limit=1000) == 200
-        assert keys_of(redis_server, redis_url) == {b"log"}
+        assert list_keys(redis_server, redis_url) == {b"log"}
 
     using(redis_url, work)
 
 
-def test_redis_changes_nothing_where_a_key_is_taken(
+def test_redis_writes_nothing_if_a_key_has_another_type(
     redis_server: RedisServer, redis_url: str
 ) -> None:
     prefix = redis_url.rpartition("=")[2]
@@ -1901,7 +1893,7 @@ def test_redis_changes_nothing_where_a_key_is_taken(
             with pytest.raises(StoreError, match="a key has another type"):
                 await put(store, [RecordWrite("a", 0, b"")], [entry()])
             redis_server.command("DEL", f"{prefix}:{name}")
-        assert keys_of(redis_server, redis_url) == set()
+        assert list_keys(redis_server, redis_url) == set()
         redis_server.command("SET", f"{prefix}:record:a", "short")
         with pytest.raises(CorruptRecordError, match="record of 'a' is damaged"):
             unpack_record("a", (await store.read_records(["a"]))["a"].data)
@@ -1912,7 +1904,7 @@ def test_redis_changes_nothing_where_a_key_is_taken(
     using(redis_url, work)
 
 
-def test_redis_goes_on_when_the_server_is_back(redis_server: RedisServer, redis_url: str) -> None:
+def test_redis_recovers_when_the_server_is_back(redis_server: RedisServer, redis_url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
         assert (
@@ -1947,9 +1939,7 @@ def test_redis_goes_on_when_the_server_is_back(redis_server: RedisServer, redis_
             redis_server.start()
 
 
-def test_redis_that_hangs_is_not_waited_for_forever(
-    redis_server: RedisServer, redis_url: str
-) -> None:
+def test_redis_times_out_if_the_server_hangs(redis_server: RedisServer, redis_url: str) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("a", 0, b"")])
         redis_server.pause()
@@ -1964,8 +1954,8 @@ def test_redis_that_hangs_is_not_waited_for_forever(
 
 
 @asynccontextmanager
-async def line_that_loses_answers(port: int) -> AsyncIterator[int]:
-    """A port through which Redis hears everything, but which breaks as soon as a script is answered."""
+async def proxy_that_drops_replies(port: int) -> AsyncIterator[int]:
+    """Forward a port to Redis, and close the connection instead of returning a script's reply."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", port)
@@ -1983,12 +1973,12 @@ async def line_that_loses_answers(port: int) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-def test_redis_is_sent_a_write_once_though_its_answer_is_lost(
+def test_redis_does_not_repeat_a_write_whose_reply_was_lost(
     redis_server: RedisServer, redis_url: str
 ) -> None:
     async def work(store: Store) -> None:
         assert await put(store, [RecordWrite("a", 0, b"")])  # so that the server knows the script
-        async with line_that_loses_answers(redis_server.port) as port:
+        async with proxy_that_drops_replies(redis_server.port) as port:
             behind = open_store(redis_url.replace(str(redis_server.port), str(port)), create=True)
             with pytest.raises(StoreError):
                 await put(behind, [], [entry()])
@@ -1998,7 +1988,7 @@ def test_redis_is_sent_a_write_once_though_its_answer_is_lost(
     using(redis_url, work)
 
 
-def test_redis_forgets_its_scripts_and_is_told_again(
+def test_redis_scripts_are_loaded_again_after_a_flush(
     redis_server: RedisServer, redis_url: str
 ) -> None:
     async def work(store: Store) -> None:
@@ -2025,7 +2015,7 @@ def test_redis_forgets_its_scripts_and_is_told_again(
         ),
     ],
 )
-def test_redis_that_cannot_write_changes_nothing(
+def test_redis_reports_that_it_cannot_write_and_changes_nothing(
     redis_server: RedisServer,
     redis_url: str,
     breaking: tuple[str, ...],
@@ -2111,8 +2101,8 @@ def test_redis_works_without_the_right_to_read_its_settings(
 
 
 @asynccontextmanager
-async def forwarded(ports: list[int]) -> AsyncIterator[int]:
-    """Forward each new connection to the last of the ports; open connections stay where they are."""
+async def forward_connections(ports: list[int]) -> AsyncIterator[int]:
+    """Forward new connections to the last of the ports; open connections stay as they are."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
@@ -2133,7 +2123,7 @@ def test_redis_follows_a_failover_behind_the_same_address(redis_server: RedisSer
 
     async def work(second: RedisServer) -> None:
         ports = [redis_server.port]
-        async with forwarded(ports) as port:
+        async with forward_connections(ports) as port:
             store = open_store(f"redis://127.0.0.1:{port}/0?prefix=failover")
             assert await put(store, [RecordWrite("a", 0, b"1")])
             redis_server.command("REPLICAOF", "127.0.0.1", "1")
@@ -2191,7 +2181,7 @@ def test_redis_values_can_be_read_by_hand(redis_server: RedisServer, redis_url: 
         assert found == [[id, score]]
 
 
-def test_redis_takes_the_password_from_the_environment(
+def test_redis_password_comes_from_the_environment(
     redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis_server.command("CONFIG", "SET", "requirepass", "correct-horse")
@@ -2203,7 +2193,7 @@ def test_redis_takes_the_password_from_the_environment(
             using(redis_url, lambda store: store.read_records(["a"]))
         assert "hunter2" not in str(raised.value)
         monkeypatch.setenv("TURNCOAT_REDIS_PASSWORD", "correct-horse")
-        assert using(redis_url, _set_once) == {"a": StoredRecord(1, b"1")}
+        assert using(redis_url, write_and_read_one) == {"a": StoredRecord(1, b"1")}
         monkeypatch.setenv("TURNCOAT_REDIS_USERNAME", "nobody")
         with pytest.raises(StoreError, match="username-password"):
             using(redis_url, lambda store: store.read_records(["a"]))
@@ -2226,7 +2216,7 @@ def test_redis_takes_the_password_from_the_environment(
         "redsi://:hunter2@localhost",
     ],
 )
-def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         open_store(url, create=True)
     shown = [

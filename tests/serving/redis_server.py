@@ -1,4 +1,4 @@
-"""A real Redis server of the tests' own, on loopback, that can be killed and started again where it left off."""
+"""A Redis server for tests, on loopback, that can be killed and started again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import redis
 
-STARTS_WITHIN = 20.0  # seconds
+START_TIMEOUT_S = 20.0
 
 
 class RedisServer:
-    """One server process after the other, on the same port and folder. What it answered for survives a kill."""
+    """A server on one port and folder. Writes that it confirmed survive `stop` and `start`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,8 +53,8 @@ class RedisServer:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        deadline = time.monotonic() + STARTS_WITHIN
-        while not self._answers():
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._responds():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError(
@@ -62,21 +62,21 @@ class RedisServer:
                 )
             time.sleep(0.02)
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
             return bool(self.command("PING"))
         except redis.RedisError:
             return False
 
     def stop(self) -> None:
-        """Kill it, as a power cut would."""
+        """Kill the process."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def pause(self) -> None:
-        """Leave connections open, and answer nothing."""
+        """Keep connections open but stop replying."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
@@ -85,7 +85,7 @@ class RedisServer:
         self.process.send_signal(signal.SIGCONT)
 
     def command(self, *args: Any, password: str | None = None) -> Any:
-        """What the server answers to an administrator."""
+        """Send a command on a connection of its own; return the reply."""
         with redis.Redis(
             port=self.port, host="127.0.0.1", password=password, socket_timeout=5.0, retry=None
         ) as client:
@@ -100,9 +100,9 @@ def _free_port() -> int:
 
 @contextmanager
 def running_redis() -> Iterator[RedisServer]:
-    """A server for as long as the block; the test is skipped where none is installed."""
+    """Run a server; skip the test if Redis is not installed."""
     if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed, so nothing was tested against Redis")
+        pytest.skip("redis-server is not installed")
     with tempfile.TemporaryDirectory(
         prefix="redis-"
     ) as folder:  # short: a socket's path may have 100 characters or so

@@ -133,7 +133,7 @@ _REMEDIES = {
     "MISCONF|Errors writing": "the server cannot write to its disk. Free some space on the server",
     "NOREPLICAS|good replicas": "the server has too few replicas. Start more replicas",
     "LOADING|is loading": "the server is loading its data. Wait until it has started",
-    "WRONGTYPE|wrong kind": "a key has another type than expected. Delete it, or use another prefix",
+    "WRONGTYPE|wrong kind": "a key has another type than expected. Delete it or use another prefix",
     "NOPERM|permissions": "the user lacks a permission. Allow it all commands on the prefix's keys",
 }
 _SAFE_SETTINGS = (
