@@ -1,7 +1,7 @@
 # make demo   simulate card payments, compare all models with the baselines, write an HTML report
 # make test   check format, lint, types and layers, then run all tests (what CI runs)
 # make lint   the same checks without the tests
-# make bench  measure speed and memory, with peer libraries in the same run; writes benchmarks/results/
+# make bench  measure speed and memory beside peer libraries; writes benchmarks/results/
 # make soak   run the fuzzing and fault tests of the service for a long time (100,000 requests)
 # make clean  remove the environment and all caches
 
