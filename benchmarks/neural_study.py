@@ -34,7 +34,7 @@ SETTINGS = StudySettings(
     n_restarts=3,
     n_trials=5,
     n_stability=0,
-    epochs=15,
+    max_epochs=15,
     class_weighting=False,
     seeds=(42,),
 )

@@ -17,7 +17,7 @@ from turncoat.evaluation import lstm  # noqa: E402
 from turncoat.evaluation.lstm import FittedLSTM, LSTMBaseline  # noqa: E402
 
 QUICK = LSTMBaseline(
-    hidden_dim=8, epochs=3, learning_rate=1e-2, window_rows=8, batch_rows=128, device="cpu"
+    hidden_dim=8, max_epochs=3, learning_rate=1e-2, window_rows=8, batch_rows=128, device="cpu"
 )
 NEIGHBOURS = 1e-9  # how much a score may owe to what else is scored
 
@@ -80,7 +80,7 @@ def with_changed(panel: Panel, rows: Any) -> Panel:
 def test_it_learns_from_the_row_before(rule: str) -> None:
     panel, held_out = panel_of(rule, n_sequences=100), panel_of(rule, seed=1)
     scores = (
-        replace(QUICK, hidden_dim=16, epochs=8)
+        replace(QUICK, hidden_dim=16, max_epochs=8)
         .fit(panel, np.arange(panel.n_rows), 0, n_threads=1)
         .score(held_out)
     )
@@ -170,7 +170,7 @@ def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedLSTM) 
             assert float(windows.loss(fitted.network, batch)) == pytest.approx(
                 entropy[read][scored[read]].mean()
             )
-    assert lstm._Validation.of(PANEL, scored).loss(fitted.network) == pytest.approx(
+    assert lstm._validation_loss(fitted.network, PANEL, scored) == pytest.approx(
         entropy[scored].mean()
     )
 
@@ -214,10 +214,12 @@ def test_history_is_read() -> None:
 
 
 def test_held_out_customers_teach_nothing_but_when_to_stop() -> None:
-    train, held_out = lstm._split_targets(PANEL, np.arange(PANEL.n_rows), QUICK.validation_share, 0)
+    train, held_out = lstm._split_targets(
+        PANEL, np.arange(PANEL.n_rows), QUICK.validation_fraction, 0
+    )
     by_customer = [np.logical_or.reduceat(part, PANEL.offsets[:-1]) for part in (train, held_out)]
     np.testing.assert_array_equal(by_customer[0], ~by_customer[1])
-    one_epoch = replace(QUICK, epochs=1)
+    one_epoch = replace(QUICK, max_epochs=1)
     scores, losses = fit_and_losses(PANEL, np.arange(PANEL.n_rows), one_epoch)
     other_scores, other_losses = fit_and_losses(
         with_changed(PANEL, held_out), np.arange(PANEL.n_rows), one_epoch
@@ -232,11 +234,13 @@ def test_the_best_epoch_is_kept_and_patience_ends() -> None:
     )  # nothing to learn: it soon gets worse
     panel = replace(PANEL, labels=labels)
     scores, losses = fit_and_losses(
-        panel, np.arange(PANEL.n_rows), replace(QUICK, epochs=50, patience=2)
+        panel, np.arange(PANEL.n_rows), replace(QUICK, max_epochs=50, patience_epochs=2)
     )
     best = int(np.argmin(losses)) + 1
     assert len(losses) == best + 2 < 50
-    kept, until_best = fit_and_losses(panel, np.arange(PANEL.n_rows), replace(QUICK, epochs=best))
+    kept, until_best = fit_and_losses(
+        panel, np.arange(PANEL.n_rows), replace(QUICK, max_epochs=best)
+    )
     assert until_best == losses[:best]
     np.testing.assert_array_equal(kept, scores)
 
@@ -333,12 +337,12 @@ def test_a_loss_that_is_no_number_is_named() -> None:
     "wrong",
     [
         {"hidden_dim": 1},
-        {"epochs": 0},
-        {"patience": 0},
+        {"max_epochs": 0},
+        {"patience_epochs": 0},
         {"learning_rate": 0.0},
         {"window_rows": 0},
         {"batch_rows": 0},
-        {"validation_share": 1.0},
+        {"validation_fraction": 1.0},
         {"device": "abacus"},
     ],
 )

@@ -473,7 +473,12 @@ def test_results_survive_the_disk(studied: tuple[Study, Results, Path], tmp_path
     assert load_results(tmp_path / "results.json") == studied[1]
 
 
-TINY_ENCODER: dict[str, Any] = {"hidden_dim": 12, "epochs": 3, "lstm_epochs": 2, "joint_cycles": 2}
+TINY_ENCODER: dict[str, Any] = {
+    "hidden_dim": 12,
+    "max_epochs": 3,
+    "max_lstm_epochs": 2,
+    "joint_cycles": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -635,7 +640,7 @@ def test_neural_settings_that_cannot_be_are_refused(changes: dict[str, Any], wor
     [
         ({"dropout_draws": 1}, "dropout_draws"),
         ({"latent_dims": (4, 0), "states": "auto"}, "latent_dim"),
-        ({"epochs": 0}, "epochs"),
+        ({"max_epochs": 0}, "max_epochs"),
         ({"states": 1, "ablations": ("joint",)}, "2 states or more"),
     ],
 )

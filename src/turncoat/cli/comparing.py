@@ -148,7 +148,7 @@ def compare(
         optional = {
             "n_trials": trials,
             "latent_dims": widths or None,
-            "epochs": max_epochs,
+            "max_epochs": max_epochs,
             "class_weighting": class_weighting,
         }
         settings = _preset_settings(preset).replace(
@@ -255,8 +255,8 @@ def _preset_settings(preset: Preset) -> StudySettings:
             n_stability=3,
             latent_dims=(16,),
             hidden_dim=64,
-            epochs=10,
-            lstm_epochs=5,
+            max_epochs=10,
+            max_lstm_epochs=5,
             joint_cycles=15,
         )
     if preset == "paper":

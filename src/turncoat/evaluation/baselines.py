@@ -20,22 +20,9 @@ from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError, DataError
+from turncoat.evaluation import tuning
 from turncoat.evaluation.protocols import assign_customer_folds, check_count, sample_customers
-from turncoat.evaluation.tuning import (
-    DEFAULT_PARAMS,
-    Announce,
-    Trial,
-    XGBoostParams,
-    cross_validate,
-    fit_booster,
-    import_extra,
-    make_objective,
-    predict_booster,
-    search,
-    suggest_params,
-    tree_methods,
-    trials_file,
-)
+from turncoat.evaluation.tuning import DEFAULT_PARAMS, Announce, Trial, XGBoostParams
 from turncoat.numerics.engine import available_threads
 from turncoat.storage import replace_file
 
@@ -81,7 +68,7 @@ class LogisticBaseline:
                     model = _fit_regression(design[fit], known[fit], candidate)
                     return np.asarray(model.decision_function(design[test]))
 
-                return cross_validate(folds, known, fit_and_score)
+                return tuning.cross_validate(folds, known, fit_and_score)
 
             strength = max(sorted(self.strengths), key=precision)
         regression = _fit_regression(encoder.transform(columns), labels, strength)
@@ -241,26 +228,26 @@ class XGBoostBaseline:
     ) -> FittedXGBoost:
         """Search if trials are asked for, then fit to columns [N, D] and labels [N]."""
         columns, labels, customers = _check_training_rows(columns, labels, customers)
-        import_extra("xgboost", "the XGBoost baseline")
+        tuning.import_extra("xgboost", "the XGBoost baseline")
         best = Trial(self.params or DEFAULT_PARAMS)
         if self.n_trials and not self.params:
             best = self._search(columns, labels, customers, seed)
         n_threads = self.n_threads or available_threads()
-        booster = fit_booster(best.params, columns, labels, seed, n_threads)
+        booster = tuning.fit_booster(best.params, columns, labels, seed, n_threads)
         booster.set_attr(turncoat=json.dumps({"params": best.params, "value": best.value}))
         return FittedXGBoost(booster)
 
     def _search(self, columns: Array, labels: Array, customers: Array, seed: int) -> Trial:
-        methods = tree_methods(len(labels))
+        methods = tuning.tree_methods(len(labels))
         part = sample_customers(labels, customers, self.search_rows, seed)
         columns, labels, customers = columns[part], labels[part], customers[part]
         folds = assign_customer_folds(labels, customers, self.n_folds, seed)
         path = None
         if self.folder is not None:
-            path = trials_file(self.folder, columns, labels, folds, seed, methods)
-        objective = make_objective(columns, labels, folds, seed)
-        propose = partial(suggest_params, methods=methods)
-        return search(objective, propose, self.n_trials, seed, path, self.announce)
+            path = tuning.trials_file(self.folder, columns, labels, folds, seed, methods)
+        objective = tuning.make_objective(columns, labels, folds, seed)
+        propose = partial(tuning.suggest_params, methods=methods)
+        return tuning.search(objective, propose, self.n_trials, seed, path, self.announce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +263,9 @@ class FittedXGBoost:
 
     def score(self, columns: Array) -> Array:
         """Probabilities of fraud [N]."""
-        return predict_booster(self.booster, _check_columns(columns, self.booster.num_features()))
+        return tuning.predict_booster(
+            self.booster, _check_columns(columns, self.booster.num_features())
+        )
 
     def save(self, path: Path) -> None:
         """Write the booster as XGBoost's JSON; the file is replaced atomically."""
@@ -285,7 +274,7 @@ class FittedXGBoost:
     @classmethod
     def load(cls, path: Path) -> FittedXGBoost:
         """Read a booster that `save` wrote."""
-        booster = import_extra("xgboost", "the XGBoost baseline").Booster()
+        booster = tuning.import_extra("xgboost", "the XGBoost baseline").Booster()
         try:
             booster.load_model(bytearray(path.read_bytes()))
         except OSError as problem:

@@ -188,7 +188,7 @@ def xgboost_candidate(n_trials: int, search_rows: int, announce: Announce) -> Ca
     return baseline_candidate("xgboost", "XGBoost", "probability", make)
 
 
-def lstm_candidate(epochs: int) -> Candidate:
+def lstm_candidate(max_epochs: int) -> Candidate:
     """An LSTM over the same sequences and columns."""
     note = "reads each customer's transactions in order, up to the one it scores"
     column = ScoreColumn("LSTM", "baseline", "probability", True, note=note)
@@ -197,7 +197,9 @@ def lstm_candidate(epochs: int) -> Candidate:
         from turncoat.evaluation.lstm import LSTMBaseline
 
         panel, places = fold.panel(TRAIN, fold.features)
-        fitted = LSTMBaseline(epochs=epochs).fit(panel, places, seed, n_threads=_LSTM_THREADS)
+        fitted = LSTMBaseline(max_epochs=max_epochs).fit(
+            panel, places, seed, n_threads=_LSTM_THREADS
+        )
         scores = {}
         for part in _SCORED:
             panel, places = fold.panel(part, fold.features)

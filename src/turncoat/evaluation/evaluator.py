@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,38 +11,14 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, PARTS, drop_short_sequences
+from turncoat.evaluation import metrics, results
 from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
 from turncoat.evaluation.candidates import CALIBRATORS, ScoreColumn, calibrate
-from turncoat.evaluation.metrics import (
-    LOSSES,
-    METRICS,
-    ROW_METRICS,
-    ScoredLabels,
-    compute_curves,
-    expected_ece,
-    mean_of_known,
-    measure,
-    or_none,
-)
+from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, ScoredLabels
 from turncoat.evaluation.paper.latent_map import LatentMap, build_latent_map
 from turncoat.evaluation.protocols import CALIBRATION, TEST
 from turncoat.evaluation.regimes import describe_regimes, measure_tier
-from turncoat.evaluation.results import (
-    PUBLISHED,
-    CandidateResult,
-    Comparison,
-    DataSummary,
-    EncoderTraining,
-    MetricEstimate,
-    OrderRow,
-    OrderSelection,
-    RegimeTable,
-    Results,
-    SliceTable,
-    SplitPart,
-    StudyWarning,
-    TierRow,
-)
+from turncoat.evaluation.results import CandidateResult, OrderSelection, RegimeTable, StudyWarning
 from turncoat.evaluation.settings import NEURAL
 from turncoat.evaluation.slices import slice_by_history, slice_by_scenario
 from turncoat.evaluation.study import Study
@@ -81,17 +57,17 @@ _MAX_ECE_SHARE, _MAX_ECE_OVER_CHANCE = 0.25, 2.0
 _MAX_SATURATION, _MIN_TEMPORAL_SHARE, _MIN_STABILITY = 0.95, 0.01, 0.5
 
 
-def evaluate(study: Study, scenarios: Array | None = None) -> Results:
+def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
     """Everything that a report shows; `scenarios` [N] names each transaction's kind of fraud."""
     evaluator = Evaluator(study)
     settings, transactions = study.settings, study.transactions
     regimes = _describe_all_regimes(study)
     selections = _summarise_selections(study)
     times = transactions.times
-    return Results(
+    return results.Results(
         protocol=settings.protocol,
         preset=settings.preset,
-        data=DataSummary(
+        data=results.DataSummary(
             source=transactions.source,
             schema=transactions.schema.name,
             n_transactions=transactions.n_rows,
@@ -111,7 +87,7 @@ def evaluate(study: Study, scenarios: Array | None = None) -> Results:
         slices=_measure_all_slices(evaluator, scenarios),
         selections=selections,
         regimes=regimes,
-        published=PUBLISHED.get(settings.protocol.name, ()),
+        published=results.PUBLISHED.get(settings.protocol.name, ()),
         warnings=tuple(_find_warnings(study, evaluator.candidates, regimes, selections)),
         tiers=_measure_tiers(evaluator),
         encoder_trainings=_summarise_trainings(study),
@@ -211,7 +187,9 @@ class Evaluator:
 
     def _evaluate(self, name: str, column: ScoreColumn) -> CandidateResult:
         seeds = self.study.settings.seeds
-        by_seed = [[measure(scored) for scored in self.scored(name, seed)] for seed in seeds]
+        by_seed = [
+            [metrics.measure(scored) for scored in self.scored(name, seed)] for seed in seeds
+        ]
         units = self._find_resamples(name) or {}
         estimates = {}
         for metric, about in METRICS.items():
@@ -220,31 +198,26 @@ class Evaluator:
             ):
                 continue
             values = np.array([[fold[metric] for fold in folds] for folds in by_seed])
-            seed_means = mean_of_known(values, axis=1)
+            seed_means = metrics.mean_of_known(values, axis=1)
             intervals = {
                 f"{unit}_interval": units[unit].interval(self._seed_columns(name), metric)
                 if metric in ROW_METRICS
                 else None
                 for unit in ("transaction", "customer")
             }
-            estimates[metric] = MetricEstimate(
-                value=or_none(float(mean_of_known(seed_means))),
-                by_fold=tuple(or_none(float(v)) for v in mean_of_known(values, axis=0)),
-                seed_std=or_none(float(np.std(seed_means, ddof=1))) if len(seeds) > 1 else None,
+            estimates[metric] = results.MetricEstimate(
+                value=metrics.or_none(float(metrics.mean_of_known(seed_means))),
+                by_fold=tuple(
+                    metrics.or_none(float(v)) for v in metrics.mean_of_known(values, axis=0)
+                ),
+                seed_std=metrics.or_none(float(np.std(seed_means, ddof=1)))
+                if len(seeds) > 1
+                else None,
                 **intervals,
             )
-        return CandidateResult(
-            name,
-            column.family,
-            column.tier,
-            column.supervision,
-            column.mode,
-            column.kind,
-            column.is_probability,
-            estimates,
-            compute_curves(ScoredLabels.concatenate(self.scored(name, seeds[0]))),
-            column.note,
-        )
+        fields = {key: value for key, value in asdict(column).items() if key != "is_main"}
+        curves = metrics.compute_curves(ScoredLabels.concatenate(self.scored(name, seeds[0])))
+        return CandidateResult(**fields, metrics=estimates, curves=curves)
 
     @cached_property
     def _has_enough_cards(self) -> bool:
@@ -256,7 +229,9 @@ class Evaluator:
             counts.append(len(cards) / len(np.unique(days)))
         return min(counts) >= _MIN_CARDS
 
-    def compare(self, first: str, second: str, metric: str, topic: str = "") -> Comparison | None:
+    def compare(
+        self, first: str, second: str, metric: str, topic: str = ""
+    ) -> results.Comparison | None:
         """First column minus second; None if one is missing or they have different rows."""
         if first not in self.columns or second not in self.columns:
             return None
@@ -281,10 +256,12 @@ class Evaluator:
                 for name in (first, second)
             )
             p = wilcoxon_p(*losses)
-        return Comparison(first, second, metric, one - two, intervals[0], intervals[1], p, topic)
+        return results.Comparison(
+            first, second, metric, one - two, intervals[0], intervals[1], p, topic
+        )
 
 
-def _compare_all(evaluator: Evaluator) -> tuple[Comparison, ...]:
+def _compare_all(evaluator: Evaluator) -> tuple[results.Comparison, ...]:
     tier, found = evaluator.study.settings.main_tier, []
     for first, second, metric, topic in COMPARISONS:
         first, second = first.format(tier=tier), second.format(tier=tier)
@@ -293,7 +270,9 @@ def _compare_all(evaluator: Evaluator) -> tuple[Comparison, ...]:
     return tuple(found)
 
 
-def _measure_all_slices(evaluator: Evaluator, scenarios: Array | None) -> tuple[SliceTable, ...]:
+def _measure_all_slices(
+    evaluator: Evaluator, scenarios: Array | None
+) -> tuple[results.SliceTable, ...]:
     study = evaluator.study
     tiers = dict.fromkeys((study.settings.main_tier, NEURAL))
     names = [f"{tier}, {score}" for tier in tiers for score in (_MAIN, _ANCHORED)]
@@ -321,26 +300,19 @@ def _summarise_selections(study: Study) -> tuple[OrderSelection, ...]:
         tier = title.partition(",")[0]
         choice = sweep.choose()
         stability = states.stabilities.get(title)
-        orders = tuple(
-            OrderRow(
-                step.n_states,
-                dict(step.order.criteria),
-                step.order.occupancy,
-                step.order.rate,
-                or_none(step.order.enrichment),
-                step.eligible,
-                step.kept,
-                step.reason,
-            )
-            for step in choice.trail
-        )
+        orders = []
+        for step in choice.trail:
+            one, enrichment = step.order, metrics.or_none(step.order.enrichment)
+            measured = (dict(one.criteria), one.occupancy, one.rate, enrichment)
+            verdict = (step.eligible, step.kept, step.reason)
+            orders.append(results.OrderRow(step.n_states, *measured, *verdict))
         found.append(
             OrderSelection(
                 tier=title,
                 features=sweep.features.kind,
                 measured_on=choice.trail[0].order.measured,
                 base_rate=choice.trail[0].order.base_rate,
-                orders=orders,
+                orders=tuple(orders),
                 criterion=choice.criterion,
                 by_criterion=choice.by_criterion,
                 by_eligibility=choice.by_eligibility,
@@ -369,7 +341,7 @@ def _describe_all_regimes(study: Study) -> tuple[RegimeTable, ...]:
     return tuple(found)
 
 
-def _measure_tiers(evaluator: Evaluator) -> tuple[TierRow, ...]:
+def _measure_tiers(evaluator: Evaluator) -> tuple[results.TierRow, ...]:
     study, settings, found = evaluator.study, evaluator.study.settings, []
     for key, title in settings.detectors.items():
         model = study.first_fits[key].detector.model_
@@ -389,23 +361,18 @@ def _measure_tiers(evaluator: Evaluator) -> tuple[TierRow, ...]:
     return tuple(found)
 
 
-def _summarise_trainings(study: Study) -> tuple[EncoderTraining, ...]:
+def _summarise_trainings(study: Study) -> tuple[results.EncoderTraining, ...]:
     """The encoder's training on the first fold and seed."""
     if NEURAL not in study.settings.tiers:
         return ()
     model = study.first_fits[NEURAL].detector.model_
     report = model.training_
-    return (
-        EncoderTraining(
-            NEURAL,
-            model.encoder_.layout.latent_dim,
-            report.train_losses,
-            report.validation_losses,
-            report.best_epoch,
-            report.stopped_early,
-            report.class_weight,
-        ),
+    width, losses = (
+        model.encoder_.layout.latent_dim,
+        (report.train_losses, report.validation_losses),
     )
+    end = (report.best_epoch, report.stopped_early, report.class_weight)
+    return (results.EncoderTraining(NEURAL, width, *losses, *end),)
 
 
 def _build_latent_maps(study: Study) -> tuple[LatentMap, ...]:
@@ -429,12 +396,12 @@ def _build_latent_maps(study: Study) -> tuple[LatentMap, ...]:
     )
 
 
-def _summarise_parts(study: Study) -> tuple[SplitPart, ...]:
+def _summarise_parts(study: Study) -> tuple[results.SplitPart, ...]:
     found = []
     for part in (*PARTS, "excluded"):
         folds = [fold.split.summaries[part] for fold in study.folds]
         n_rows, n_frauds = sum(one.rows for one in folds), sum(one.frauds or 0 for one in folds)
-        found.append(SplitPart(part, n_rows, max(one.customers for one in folds), n_frauds))
+        found.append(results.SplitPart(part, n_rows, max(one.customers for one in folds), n_frauds))
     return tuple(found)
 
 
@@ -452,7 +419,7 @@ def _find_warnings(
     rate = float(np.mean([fold.labels(TEST).mean() for fold in study.folds]))
     for one in candidates:
         ece = one.metrics["ece_mass"].value if "ece_mass" in one.metrics else None
-        limit = max(_MAX_ECE_SHARE * rate, _MAX_ECE_OVER_CHANCE * expected_ece(one.curves))
+        limit = max(_MAX_ECE_SHARE * rate, _MAX_ECE_OVER_CHANCE * metrics.expected_ece(one.curves))
         if one.is_probability and ece is not None and ece > limit:
             yield StudyWarning("miscalibrated", one.name, {"ece": ece, "fraud_rate": rate})
     for table in regimes:

@@ -27,15 +27,12 @@ from turncoat.panel import Panel
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each [1, sequences, hidden_dim]
 
+_SHARED = ("max_epochs", "patience_epochs", "learning_rate", "validation_fraction", "device")
 _RULES: dict[str, Rule] = {
     "hidden_dim": whole_number(2),
     "window_rows": whole_number(1),
     "batch_rows": whole_number(1),
-    "epochs": ENCODER_RULES["max_epochs"],
-    "patience": ENCODER_RULES["patience_epochs"],
-    "learning_rate": ENCODER_RULES["learning_rate"],
-    "validation_share": ENCODER_RULES["validation_fraction"],
-    "device": ENCODER_RULES["device"],
+    **{name: ENCODER_RULES[name] for name in _SHARED},
 }
 _MAX_GRADIENT_NORM = 1.0
 _BATCH_SEQUENCES = 1024  # when scoring
@@ -50,12 +47,12 @@ class LSTMBaseline:
     """
 
     hidden_dim: int = 64
-    epochs: int = 30  # at most
-    patience: int = 5  # epochs without a better validation loss after which training stops
+    max_epochs: int = 30
+    patience_epochs: int = 5  # without a better validation loss, after which training stops
     learning_rate: float = 1e-3
     window_rows: int = 64  # trained on in one window, which reads as many rows before them
     batch_rows: int = 1024  # read in one step, approximately
-    validation_share: float = 0.15  # of the customers
+    validation_fraction: float = 0.15  # of the customers
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -74,23 +71,22 @@ class LSTMBaseline:
 
         `announce` is called with (epoch, validation loss).
         """
-        is_target, held_out = _split_targets(panel, places, self.validation_share, seed)
+        is_target, held_out = _split_targets(panel, places, self.validation_fraction, seed)
         device = select_device(self.device)
         layout = EncoderLayout(panel.n_continuous, panel.n_categories)
-        validation = _Validation.of(panel, held_out)
         windows = _Windows.of(panel, is_target, self.window_rows)
         with deterministic_torch(device, n_threads):
             may_miss = np.asarray(np.isnan(panel.continuous).any(axis=0))
             network = _make_network(layout, may_miss, self.hidden_dim, seed).to(device)
             optimiser = torch.optim.Adam(network.parameters(), self.learning_rate)
             lowest, best, waited = np.inf, _copy_weights(network), 0
-            for epoch in range(1, self.epochs + 1):
+            for epoch in range(1, self.max_epochs + 1):
                 for batch in windows.batches(self.batch_rows, np.random.default_rng([seed, epoch])):
                     optimiser.zero_grad()
                     windows.loss(network, batch).backward()  # type: ignore[no-untyped-call]
                     nn.utils.clip_grad_norm_(network.parameters(), _MAX_GRADIENT_NORM)
                     optimiser.step()
-                loss = validation.loss(network)
+                loss = _validation_loss(network, panel, held_out)
                 if not np.isfinite(loss):
                     raise DataError(
                         f"the LSTM's validation loss became {loss} in epoch {epoch}. "
@@ -101,7 +97,7 @@ class LSTMBaseline:
                     lowest, best, waited = loss, _copy_weights(network), 0
                 if announce is not None:
                     announce(epoch, loss)
-                if waited == self.patience:
+                if waited == self.patience_epochs:
                     break
         network.load_state_dict(best)
         return FittedLSTM(layout, network.double())
@@ -251,25 +247,14 @@ class _Windows:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Validation:
-    """The held-out customers, read from their first row on, as in scoring."""
-
-    panel: Panel
-    is_target: Array  # [rows of the panel] bool
-
-    @classmethod
-    def of(cls, panel: Panel, is_target: Array) -> _Validation:
-        """The customers with a target row."""
-        customers = np.logical_or.reduceat(is_target, panel.offsets[:-1])
-        return cls(panel[customers], is_target[np.repeat(customers, panel.lengths)])
-
-    def loss(self, network: _Network) -> float:
-        """Mean cross-entropy."""
-        odds = _log_odds(network, self.panel)[self.is_target]
-        with np.errstate(invalid="ignore"):  # the caller refuses a loss that is not finite
-            labels = np.asarray(self.panel.labels)[self.is_target]
-            return float((np.logaddexp(0.0, odds) - odds * labels).mean())
+def _validation_loss(network: _Network, panel: Panel, is_target: Array) -> float:
+    """Mean cross-entropy over target rows [N]; customers are read from their first row on."""
+    customers = np.logical_or.reduceat(is_target, panel.offsets[:-1])
+    rows = is_target[np.repeat(customers, panel.lengths)]
+    panel = panel[customers]
+    odds, labels = _log_odds(network, panel)[rows], np.asarray(panel.labels)[rows]
+    with np.errstate(invalid="ignore"):  # the caller refuses a loss that is not finite
+        return float((np.logaddexp(0.0, odds) - odds * labels).mean())
 
 
 def _split_targets(panel: Panel, places: Array, share: float, seed: int) -> tuple[Array, Array]:

@@ -35,7 +35,7 @@ _MIN_COUNTS = {
     "n_trials": 0,
     "n_stability": 0,
     "n_resamples": 1,
-    "lstm_epochs": 1,
+    "max_lstm_epochs": 1,
     "joint_cycles": 1,
 }
 
@@ -57,11 +57,11 @@ class StudySettings:
     # Latent widths of the neural tier; of several, one is chosen with the number of states.
     latent_dims: tuple[int, ...] = (64,)
     hidden_dim: int = 512
-    epochs: int = 200  # at most
+    max_epochs: int = 200
     class_weighting: bool = False  # the encoder does better without (docs/neural.md)
     activation: str = "gelu"  # before the encoder's last layer, or "none"
     dropout_draws: int = 0  # of the encoder when scoring
-    lstm_epochs: int = 30  # at most
+    max_lstm_epochs: int = 30
     ablations: tuple[str, ...] = ()
     joint_cycles: int = 30
     missing_flags: str = "distinct"
@@ -164,7 +164,7 @@ class StudySettings:
                 dropout_draws=self.dropout_draws,
                 encoder__latent_dim=self.latent_dims[0],
                 encoder__hidden_dim=self.hidden_dim,
-                encoder__max_epochs=self.epochs,
+                encoder__max_epochs=self.max_epochs,
                 encoder__class_weighting=self.class_weighting,
                 encoder__activation=self.activation,
             )

@@ -315,7 +315,7 @@ def _make_candidates(
         "logistic": make.logistic_candidate(settings.search_rows),
         "isolation-forest": make.isolation_forest_candidate(),
         "xgboost": make.xgboost_candidate(*search),
-        "lstm": make.lstm_candidate(settings.lstm_epochs),
+        "lstm": make.lstm_candidate(settings.max_lstm_epochs),
     }
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
