@@ -344,7 +344,8 @@ def _show_results(results: Results, out: Path, as_json: bool) -> None:
     console.print(table)
     headlines = (narrative.describe_comparison(one) for one in results.comparisons if one.topic)
     alerts = (f"Warning: {warning}" for warning in warnings)
-    for line in (*narrative.summarise(results), *headlines, *alerts):
+    summary = (*narrative.summarise(results), *narrative.list_scores(results))
+    for line in (*summary, *headlines, *alerts):
         console.print(line, markup=False, highlight=False)
     echo(report)
 

@@ -1,8 +1,8 @@
 """Bootstrap: the same metrics on resamples of transactions, or of customers with all their rows.
 
-All columns of scores are measured on the same resamples, so their differences are paired. A resample
-is a weight for every row (how often it was drawn), so rows are sorted once per column. Bins of equal
-mass are cut again for every weighting.
+All columns of scores are measured on the same resamples, so their differences are paired. A
+resample is a weight for every row (how often it was drawn), so rows are sorted once per column.
+Bins of equal mass are cut again for every weighting.
 
 KS and ECE are maxima or sums of absolute distances, which noise increases. A resample has the
 sample's noise and its own, so their intervals lie too high, and may lie above the estimate itself.
@@ -126,7 +126,7 @@ def draw_customers(seed: int, r: int, n_customers: int) -> Array:
 
 
 def wilcoxon_p(first_losses: Array, second_losses: Array) -> float | None:
-    """Two-sided p-value of Wilcoxon's signed-rank test on paired losses [N], such as `brier_losses`.
+    """Two-sided p-value of Wilcoxon's signed-rank test on paired losses [N].
 
     None without rows or losses. The test assumes independent transactions. Those of a customer are
     not, so the value is too small; trust the customer interval of the difference instead.

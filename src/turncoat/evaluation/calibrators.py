@@ -80,7 +80,7 @@ class Isotonic:
 
 @dataclass(frozen=True, eq=False)
 class VennAbers:
-    """Inductive Venn-Abers: isotonic fits with each score's label as 0 and as 1, merged into one."""
+    """Inductive Venn-Abers: isotonic fits with the label as 0 and as 1, merged into one."""
 
     if_genuine: Array  # [M + 1] probability below the first of the M scores, and from each on
     if_fraud: Array  # [M + 1] probability up to each score

@@ -210,7 +210,7 @@ def lstm_candidate(max_epochs: int) -> Candidate:
 
 
 def hybrid_candidate(detector_key: str, title: str) -> Candidate:
-    """XGBoost with the same columns plus a detector's beliefs, and the parameters found for XGBoost."""
+    """XGBoost, with its own parameters, on the same columns plus a detector's beliefs."""
     note = f"XGBoost with the same columns and the beliefs of {title}"
     column = ScoreColumn("hybrid", "hybrid", "probability", True, note=note)
 

@@ -52,7 +52,7 @@ COMPARISONS = (
 )
 _FEW_FRAUDS = 100
 # An equal-mass ECE above this share of the fraud rate is worth a warning, if it is also above so
-# many times what chance does to a perfect score; rows of one customer are alike, so chance is larger.
+# many times what chance does to a perfect score; rows of one customer are alike.
 _MAX_ECE_SHARE, _MAX_ECE_OVER_CHANCE = 0.25, 2.0
 _MAX_SATURATION, _MIN_TEMPORAL_SHARE, _MIN_STABILITY = 0.95, 0.01, 0.5
 

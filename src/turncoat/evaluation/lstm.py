@@ -208,7 +208,7 @@ def _log_odds(network: _Network, panel: Panel) -> Array:
 class _Windows:
     """The training sequences in windows of `window_rows` target rows, after as many of history.
 
-    Every target row is trained on once per epoch, with `window_rows` rows of history if it has them.
+    Every target row is trained on once per epoch, with `window_rows` rows of history or more.
     """
 
     panel: Panel

@@ -379,7 +379,7 @@ def _auroc_and_ks(weight: Array, frauds: Array) -> tuple[float, float]:
 
 @jit_exact
 def _ece_width(gaps: Array, ends: Array) -> float:
-    """Absolute gaps over bins of equal width; a score on an edge is in the upper bin, 1 in the last."""
+    """Absolute gaps over bins of equal width; a score on an edge is in the upper bin."""
     total = 0.0
     for b in range(1, len(ends)):
         total += abs(gaps[ends[b]] - gaps[ends[b - 1]])

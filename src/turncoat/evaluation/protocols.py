@@ -109,7 +109,7 @@ class Fold:
         return self.transactions.customer_codes[self.rows(part)]
 
     def panel(self, part: str, features: Features) -> tuple[Panel, Array]:
-        """A panel of the part's rows after their customers' earlier rows, and their places in it."""
+        """A panel of the part's rows and their customers' earlier rows, and the part's places."""
         rows = self.rows(part)
         return build_split_panel(features, self.transactions, self.split, _LAST_PART[part], rows)
 

@@ -26,7 +26,7 @@ _WARNINGS = {
     "saturated": "{subject}: {saturation:.0%} of test beliefs are above 0.999. The posteriors are "
     "saturated; try fewer features or temperature auto.",
     "no_sequence": "{subject}: temporal share {temporal_share:.2%}. The sequence adds almost "
-    "nothing; do not credit it.",
+    "nothing.",
     "no_eligible_order": "{subject}: no number of regimes is eligible; {n_states:.0f} were used.",
     "unstable_order": "{subject}: K = {n_states:.0f} is not stable: only {share:.0%} of the "
     "resamples of customers chose it.",
@@ -72,34 +72,37 @@ def describe_choice(chosen_by: str) -> str:
 
 
 def summarise(results: Results) -> tuple[str, ...]:
-    """What was done and what came out."""
+    """What was evaluated, on which rows and with which features."""
     test = next((part for part in results.parts if part.part == "test"), None)
-    sentences = []
-    if test is not None:
-        sentences.append(
-            f"Evaluated on {test.n_rows:,} held-out transactions, {test.n_frauds:,} of them fraud. "
-            f"{describe_split(results.protocol)}"
+    if test is None:
+        return ()
+    rows = "All models are evaluated on the same rows."
+    if results.protocol.name == "paper":
+        rows = (
+            "Baselines are evaluated on all of them, hidden Markov models on customers with 5 "
+            "transactions or more."
         )
-        rows = "All models are evaluated on the same rows."
-        if results.protocol.name == "paper":
-            rows = (
-                "Baselines are evaluated on all of them, hidden Markov models on customers with 5 "
-                "transactions or more."
-            )
-        own = "Features use neither the row's own label nor the future."
-        if results.hmm_features:
-            own += f" The hidden Markov models have {show.join_words(results.hmm_features)}."
-        sentences.append(f"{rows} {own}")
+    features = "Features use neither the row's own label nor the future."
+    if results.hmm_features:
+        features += f" The hidden Markov models have {show.join_words(results.hmm_features)}."
+    return (
+        f"Evaluated on {test.n_rows:,} held-out transactions, {test.n_frauds:,} of them fraud. "
+        f"{describe_split(results.protocol)}",
+        f"{rows} {features}",
+    )
+
+
+def list_scores(results: Results) -> Iterator[str]:
+    """The main metrics of the models one would use, a sentence each."""
     by_name = {one.name: one for one in results.candidates}
     tiers = [(row, by_name[row.candidate]) for row in results.tiers if row.candidate in by_name]
     for row, one in tiers:
         if one.supervision == "none":
             states = f"{row.n_states} regimes ({describe_choice(row.chosen_by)})"
-            sentences.append(f"{row.name}, {states}: {_metrics_text(one)}.")
+            yield f"{row.name}, {states}: {_metrics_text(one)}."
     names = [row.candidate for row, one in tiers if one.supervision == "anchored"]
     names += ["regime-calibrated head", "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
-    found = (by_name[name] for name in names if name in by_name)
-    return (*sentences, *(f"{one.name}: {_metrics_text(one)}." for one in found))
+    yield from (f"{name}: {_metrics_text(by_name[name])}." for name in names if name in by_name)
 
 
 def describe_comparison(one: Comparison) -> str:

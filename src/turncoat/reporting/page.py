@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,36 +144,22 @@ def write_report(results: Results, manifest: Mapping[str, Any], folder: Path) ->
 def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     """The report with all figures and tables; nothing is written yet."""
     errata = tuple(narrative.list_errata(results))
+    slices = tuple(Block(tables=(table,)) for table in comparisons.slice_tables(results))
+    table_block = partial(_table_block, results)
     with draw.drawing_style():
+        selections = (_selection_block(results, n) for n in range(len(results.selections)))
+        detectors = (_regime_block(results, n) for n in range(len(results.regimes)))
+        scoring = table_block(results.scoring_variants, comparisons.scoring_table)
+        published = table_block(results.published, comparisons.published_table)
         sections = (
             Section("candidates", "Models", _candidate_blocks(results)),
-            Section("tiers", "Tiers", _table_block(comparisons.tiers_table, results, "tiers")),
-            Section(
-                "published",
-                "Published results",
-                _table_block(comparisons.published_table, results, "published"),
-            ),
-            Section(
-                "scoring",
-                "Raw or corrected, filtered or smoothed",
-                _table_block(comparisons.scoring_table, results, "scoring_variants"),
-            ),
+            Section("tiers", "Tiers", table_block(results.tiers, comparisons.tiers_table)),
+            Section("published", "Published results", published),
+            Section("scoring", "Raw or corrected, filtered or smoothed", scoring),
             Section("curves", "Curves", _curve_blocks(results)),
-            Section(
-                "slices",
-                "New customers and scenarios",
-                tuple(Block(tables=(table,)) for table in comparisons.slice_tables(results)),
-            ),
-            Section(
-                "orders",
-                "Choosing K",
-                tuple(_selection_block(results, n) for n in range(len(results.selections))),
-            ),
-            Section(
-                "regimes",
-                "Regimes",
-                tuple(_regime_block(results, n) for n in range(len(results.regimes))),
-            ),
+            Section("slices", "New customers and scenarios", slices),
+            Section("orders", "Choosing K", tuple(selections)),
+            Section("regimes", "Regimes", tuple(detectors)),
             Section("neural", "The neural tier", _neural_blocks(results)),
             Section("differences", "Differences", _difference_blocks(results)),
             Section("errata", "What the errata change", (Block(text=errata),) if errata else ()),
@@ -186,7 +173,7 @@ def _data_facts(results: Results) -> dict[str, str]:
         return {}
     data = results.data
     return {
-        "Source": data.source,
+        "Source": "/".join(Path(data.source).parts[-2:]),  # the manifest has the whole path
         "Schema": data.schema,
         "Transactions": show.count(data.n_transactions),
         "Customers": show.count(data.n_customers),
@@ -197,21 +184,18 @@ def _data_facts(results: Results) -> dict[str, str]:
     }
 
 
-def _table_block(make: Any, results: Results, field: str) -> tuple[Block, ...]:
-    return (Block(tables=(make(results),)),) if getattr(results, field) else ()
+def _table_block(
+    results: Results, rows: Any, make: Callable[[Results], Table]
+) -> tuple[Block, ...]:
+    return (Block(tables=(make(results),)),) if rows else ()
 
 
 def _candidate_blocks(results: Results) -> tuple[Block, ...]:
     if not results.candidates:
         return ()
-    metrics = ("average_precision", "ece_mass")
-    return (
-        Block(
-            tables=(comparisons.candidates_table(results),),
-            folded=(comparisons.all_metrics_table(results),),
-        ),
-        Block(figures=tuple(overview_figure(results, metric) for metric in metrics)),
-    )
+    figures = (overview_figure(results, metric) for metric in ("average_precision", "ece_mass"))
+    main, every = comparisons.candidates_table(results), comparisons.all_metrics_table(results)
+    return Block(tables=(main,), folded=(every,)), Block(figures=tuple(figures))
 
 
 def _curve_blocks(results: Results) -> tuple[Block, ...]:
@@ -237,28 +221,23 @@ def _selection_block(results: Results, place: int) -> Block:
         ("By criterion", best, "" if one.criterion is None else show.title_of(one.criterion)),
         ("Fraud rate", show.percent(one.base_rate), "of all rows of the part"),
     )
-    tables = [
-        make(results, place)
-        for make, rows in (
-            (regimes.orders_table, one.orders),
-            (regimes.sensitivity_table, one.sensitivity),
-            (regimes.stability_table, one.stability),
-        )
-        if rows
-    ]
+    makers = (
+        (one.orders, regimes.orders_table),
+        (one.sensitivity, regimes.sensitivity_table),
+        (one.stability, regimes.stability_table),
+    )
+    tables = (make(results, place) for rows, make in makers if rows)
     figures = regimes.criteria_figure(results, place), regimes.diagnostics_figure(results, place)
     return Block(regimes.selection_title(one), (), facts, figures, tuple(tables))
 
 
 def _regime_block(results: Results, place: int) -> Block:
     table = results.regimes[place]
+    makers = (regimes.fraud_rates_figure, regimes.transitions_figure)
     return Block(
         table.detector,
         facts=regimes.regime_facts(table),
-        figures=(
-            regimes.fraud_rates_figure(results, place),
-            regimes.transitions_figure(results, place),
-        ),
+        figures=tuple(make(results, place) for make in makers),
         tables=(regimes.regimes_table(results, place),),
         files=(regimes.transitions_table(results, place),),
     )

@@ -1,1 +1,1 @@
-"""Tests of the paper's claims: joint training collapses, and regimes are segments of one manifold."""
+"""Tests of the paper's claims: joint training collapses, regimes are parts of one manifold."""

@@ -1,4 +1,4 @@
-"""An encoder's latents: a two-dimensional map (UMAP), and axes (without UMAP) to test the claim on."""
+"""An encoder's latents: a map by UMAP, and axes without UMAP to test the claim on."""
 
 from __future__ import annotations
 

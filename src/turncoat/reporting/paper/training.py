@@ -226,13 +226,13 @@ def _describe_run(run: JointRun) -> str:
         return f"{values[0]:.3g} to {values[-1]:.3g} (lowest {min(values):.3g})"
 
     enrichments = (
-        "none" if cycle.enrichment is None else f"{cycle.enrichment:.1f}" for cycle in (first, last)
+        "none" if one.enrichment is None else f"{one.enrichment:.1f}" for one in (first, last)
     )
     shares = (f"{_largest_share(cycle) or 0.0:.1%}" for cycle in (first, last))
     return (
-        f"{show.capitalise(run.start)}: {outcome}. Effective states {first.effective_states:.2f} to "
-        f"{last.effective_states:.2f} of {len(first.counts)}; largest state {' to '.join(shares)} "
-        f"of rows; highest enrichment of a state {' to '.join(enrichments)}. Distance between the "
+        f"{show.capitalise(run.start)}: {outcome}. Effective states {first.effective_states:.2f} "
+        f"to {last.effective_states:.2f} of {len(first.counts)}; largest state "
+        f"{' to '.join(shares)} of rows; highest enrichment of a state {' to '.join(enrichments)}. Distance between the "
         f"centroids of fraud and the rest {course('separation')}; relative to the spread within "
         f"both {course('relative_separation')}; spread of all latents {course('spread')}."
     )
