@@ -1,4 +1,4 @@
-"""The service as users run it: a process of its own, on a free port of loopback, that ends with the test."""
+"""The service as users run it: a process on a free port of loopback that ends with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drift: sums by hand, an injected shift found where it is and nothing where nothing is, and one report for many processes."""
+"""Drift: definitions by hand, injected shifts, and sums shared by processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Traffic = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def traffic(n_rows: int, seed: int, weights: tuple[float, ...] = (0.8, 0.15, 0.05)) -> Traffic:
-    """Beliefs that are mostly sure, cells around the centre of their regime, some missing, and scores."""
+    """Return mostly certain beliefs, cells around their regime's mean, and scores."""
     rng = np.random.default_rng(seed)
     states = rng.choice(K, n_rows, p=weights)
     beliefs = 0.98 * np.eye(K)[states] + 0.02 * rng.dirichlet(np.ones(K), n_rows)
@@ -79,7 +79,7 @@ def test_the_stability_index_is_the_sum_by_hand() -> None:
     assert np.isfinite(stability_index(np.array([100.0, 0.0]), np.array([0.0, 100.0])))
 
 
-def test_that_histories_grow_longer_is_no_drift() -> None:
+def test_growing_histories_are_not_drift() -> None:
     names = ("n_before", "counterparty_since_first", *NAMES[2:])
     for moved, verdict in (([0, 1], STABLE), ([2], DRIFTED)):
         beliefs, rows, scores = traffic(3000, 2)
@@ -95,7 +95,7 @@ def test_that_histories_grow_longer_is_no_drift() -> None:
 
 
 @pytest.mark.parametrize("n_each", [1, 7, 64, 700])
-def test_every_figure_is_as_defined(n_each: int) -> None:
+def test_the_report_equals_its_definitions(n_each: int) -> None:
     beliefs, rows, scores = now = traffic(700, 2)
     report = told(now, n_each=n_each, half_life=1e12)
     assert report.transactions == pytest.approx(700)
@@ -123,7 +123,7 @@ def test_every_figure_is_as_defined(n_each: int) -> None:
         assert found.z == pytest.approx(found.shift / error)
 
 
-def test_old_transactions_are_forgotten_by_halves() -> None:
+def test_old_transactions_fade_with_the_half_life() -> None:
     made = monitor(half_life=100)
     beliefs, rows, scores = traffic(100, 3)
     made.add(beliefs, rows, scores)
@@ -146,7 +146,7 @@ def test_old_transactions_are_forgotten_by_halves() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("n_rows", [600, 5000])
-def test_nothing_is_found_where_nothing_has_changed(n_rows: int, seed: int) -> None:
+def test_unchanged_traffic_is_stable(n_rows: int, seed: int) -> None:
     report = told(traffic(n_rows, 100 + seed))
     assert report.verdict == STABLE, report
     assert report.score.verdict == STABLE
@@ -178,7 +178,7 @@ def test_an_injected_shift_is_found_in_its_regime_and_feature(
     assert report.verdict == verdict
 
 
-def test_a_column_that_never_varied_is_found_when_it_does_and_one_never_seen_is_left_out() -> None:
+def test_a_constant_column_that_starts_to_vary_is_found() -> None:
     beliefs, rows, scores = traffic(3000, 6)
     assert all(
         f.feature != NAMES[3]
@@ -201,7 +201,7 @@ def test_more_traffic_in_a_regime_is_found_in_its_share_and_in_the_scores() -> N
     assert slight.score.psi < report.score.psi
 
 
-def test_few_transactions_say_nothing() -> None:
+def test_few_transactions_get_no_verdict() -> None:
     beliefs, rows, scores = traffic(450, 9)
     report = told((beliefs, rows + 5, scores))
     assert report.verdict == report.score.verdict == TOO_FEW
@@ -221,7 +221,7 @@ def test_few_transactions_say_nothing() -> None:
     )
 
 
-def test_one_enormous_cell_or_a_row_of_no_numbers_changes_nothing() -> None:
+def test_extreme_cells_and_nan_rows_change_nothing() -> None:
     beliefs, rows, scores = traffic(3000, 10)
     rows[5, 0] = 1e6
     assert told((beliefs, rows, scores)).verdict == STABLE
@@ -232,7 +232,7 @@ def test_one_enormous_cell_or_a_row_of_no_numbers_changes_nothing() -> None:
     assert report.verdict == STABLE
 
 
-def test_the_features_that_moved_most_are_shown() -> None:
+def test_the_most_shifted_features_come_first() -> None:
     beliefs, rows, scores = traffic(4000, 11)
     rows[:, 2] += 0.4
     rows[:, 9] -= 0.9
@@ -250,7 +250,7 @@ def test_a_report_is_json() -> None:
         assert msgspec.json.decode(msgspec.json.encode(report), type=DriftReport) == report
 
 
-def test_arrays_of_other_kinds_are_taken_and_of_other_shapes_refused() -> None:
+def test_other_dtypes_are_accepted_and_other_shapes_refused() -> None:
     beliefs, rows, scores = traffic(700, 13)
     one, other = monitor(), monitor()
     one.add(beliefs, rows, scores)
@@ -277,7 +277,7 @@ def test_arrays_of_other_kinds_are_taken_and_of_other_shapes_refused() -> None:
         monitor(half_life=0)
 
 
-def test_detectors_of_one_regime_or_of_no_numbers_have_a_report() -> None:
+def test_one_regime_or_no_columns_still_give_a_report() -> None:
     ones = np.ones((800, 1))
     alone = Reference.measure(ones, np.zeros((800, 0), np.float32), np.full(800, 0.01))
     made = DriftMonitor(alone, None, ())
@@ -289,7 +289,7 @@ def test_detectors_of_one_regime_or_of_no_numbers_have_a_report() -> None:
 # ---- several processes
 
 
-def test_the_monitors_of_a_folder_report_the_sum_of_all(tmp_path: Path) -> None:
+def test_monitors_of_one_folder_report_their_sum(tmp_path: Path) -> None:
     made = [monitor(tmp_path / "run" / "drift", half_life=1e12) for _ in range(3)]
     parts = [traffic(400, 20 + i) for i in range(3)]
     for one, part in zip(made, parts, strict=True):
@@ -313,7 +313,7 @@ def _work(folder: Path, seed: int, done: Any, leave: Any) -> None:
     leave.wait()  # with no word to anybody, as a process that is killed
 
 
-def test_other_processes_are_seen_at_work_and_what_they_leave_is_taken_over(tmp_path: Path) -> None:
+def test_processes_share_sums_and_inherit_those_of_ended_ones(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     done, leave = context.Barrier(3), context.Event()
     workers = [
@@ -345,7 +345,7 @@ def test_other_processes_are_seen_at_work_and_what_they_leave_is_taken_over(tmp_
     second.close()
 
 
-def test_what_was_seen_outlives_a_restart(tmp_path: Path) -> None:
+def test_sums_survive_a_restart(tmp_path: Path) -> None:
     first = monitor(tmp_path)
     first.add(*traffic(700, 40))
     before = first.report()
@@ -382,7 +382,7 @@ def test_other_models_and_damaged_files_are_not_added(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_new_calibration_counts_scores_anew_and_goes_on_with_the_rest(tmp_path: Path) -> None:
+def test_a_new_calibration_restarts_scores_only(tmp_path: Path) -> None:
     made, late = monitor(tmp_path, half_life=1e12), monitor(tmp_path, half_life=1e12)
     beliefs, rows, scores = traffic(700, 60)
     for one in (made, late):

@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is an answer or a clean refusal. A minute of it here; `make soak` sends 100,000."""
+"""Any request gets a response or a clean error. `make soak` sends 100,000 of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transaction counts once: duplicates, late arrivals, other models, others who were faster, and replays that equal the batch."""
+"""Each transaction counts once: duplicates, late ones, new models, conflicts and replays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ replace = msgspec.structs.replace
 
 @pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
 @pytest.mark.parametrize("size", [1, 7, 200])
-def test_the_ledger_gives_what_the_library_gives_whatever_the_batches(name: str, size: int) -> None:
+def test_any_batch_size_gives_the_scores_of_the_library(name: str, size: int) -> None:
     made, some = detector(name), transactions_of(name, 200)
     store = MemoryStore()
     answers = process(made, [some[i : i + size] for i in range(0, len(some), size)], store)
@@ -61,8 +61,8 @@ def test_the_ledger_gives_what_the_library_gives_whatever_the_batches(name: str,
 @pytest.mark.parametrize("late", ["keep", "apply"])
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_it_does_not_matter_who_comes_together(late: str, data: st.DataObject) -> None:
-    """Any order, with late ones, some sent again and some known to be fraud: a batch gives what one after the other gives."""
+def test_a_batch_equals_single_requests(late: str, data: st.DataObject) -> None:
+    """In any order, with late transactions, duplicates and known frauds."""
     made, some = detector("shop"), transactions_of("shop", 60)
     busy = [one for one in some if one.customer in {"c1", "c2", "c3", "c4"}]
     mixed = data.draw(st.lists(st.sampled_from(busy), min_size=2, max_size=25))
@@ -77,7 +77,7 @@ def test_it_does_not_matter_who_comes_together(late: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("name", ["shop", "handbook", "ieee"])
-def test_a_replay_gives_the_filtered_scores_of_the_batch(name: str) -> None:
+def test_a_replay_equals_filtered_batch_scores(name: str) -> None:
     made, whole = detector(name), data_of(name).transactions
 
     async def go() -> np.ndarray:
@@ -91,7 +91,7 @@ def test_a_replay_gives_the_filtered_scores_of_the_batch(name: str) -> None:
     assert np.abs(asyncio.run(go()) - made.score(whole).probability).max() < 1e-14
 
 
-def test_a_stopped_replay_goes_on_where_it_was_and_a_whole_one_does_nothing() -> None:
+def test_an_interrupted_replay_continues_and_a_complete_one_does_nothing() -> None:
     made, whole = detector("shop"), data_of("shop").transactions
 
     async def go() -> tuple[list[int], int, MemoryStore]:
@@ -116,7 +116,7 @@ def test_a_stopped_replay_goes_on_where_it_was_and_a_whole_one_does_nothing() ->
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "min", "h", "d"])
-def test_times_come_back_as_they_were_whatever_their_unit(unit: str) -> None:
+def test_inverted_times_read_back_exactly(unit: str) -> None:
     from turncoat.data.parsing import parse_time
     from turncoat.data.schema import Schema
 
@@ -126,13 +126,11 @@ def test_times_come_back_as_they_were_whatever_their_unit(unit: str) -> None:
         assert parse_time(schema, {"at": invert_time(schema, seconds)}) == seconds
 
 
-# ------------------------------------------------------------------------------------------------ duplicates
+# --- duplicates
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_same_transaction_again_gets_the_first_answer_and_changes_nothing(
-    together: bool,
-) -> None:
+def test_a_duplicate_gets_the_first_response_and_changes_nothing(together: bool) -> None:
     made, some = detector("shop"), transactions_of("shop", 40)
     store, other = MemoryStore(), MemoryStore()
     twice = [one for each in some for one in (each, each)]
@@ -146,7 +144,7 @@ def test_the_same_transaction_again_gets_the_first_answer_and_changes_nothing(
 
 
 @pytest.mark.parametrize("late", ["keep", "apply", "refuse"])
-def test_a_duplicate_is_known_in_its_own_batch_however_long_ago_it_was_there(late: str) -> None:
+def test_a_duplicate_within_a_long_batch_is_recognised(late: str) -> None:
     own = [changed(transactions_of("shop", 1)[0], id=f"t{i}", at=1000.0 * i) for i in range(22)]
     store = MemoryStore()
     answers = process(detector("shop"), [[*own, own[0]]], store, late=late)
@@ -154,7 +152,7 @@ def test_a_duplicate_is_known_in_its_own_batch_however_long_ago_it_was_there(lat
     assert count_entries(store) == 22
 
 
-def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> None:
+def test_transactions_count_again_after_the_store_lost_them() -> None:
     """A store that comes back without what it had: what is sent again must count again."""
     made, some = (
         detector("shop"),
@@ -180,9 +178,7 @@ def test_what_is_remembered_is_not_believed_where_the_store_has_lost_it() -> Non
     )
 
 
-def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_counted_twice() -> (
-    None
-):
+def test_an_old_duplicate_is_found_in_the_log_or_is_late() -> None:
     made = detector("shop")
     some = [one for one in transactions_of("shop") if one.customer == "c1"]
     assert len(some) > 20
@@ -202,7 +198,7 @@ def test_an_old_duplicate_is_found_in_the_log_and_without_it_is_late_but_never_c
     assert "reasons" not in last
 
 
-def test_many_transactions_of_one_moment_are_told_apart_however_short_the_ring() -> None:
+def test_many_transactions_of_one_instant_are_told_apart() -> None:
     made, one = detector("shop"), transactions_of("shop", 1)[0]
     some = [replace(one, id=f"n{i}") for i in range(50)]
     store = MemoryStore()
@@ -213,10 +209,10 @@ def test_many_transactions_of_one_moment_are_told_apart_however_short_the_ring()
     assert len(read_record(store, one.customer).recent_ids) == 2
 
 
-# ------------------------------------------------------------------------------------------------ late
+# --- late
 
 
-def test_a_late_transaction_meets_the_belief_it_would_have_met_and_moves_nothing() -> None:
+def test_a_late_transaction_is_scored_with_the_belief_of_its_time_and_changes_nothing() -> None:
     made = detector("shop")
     some = [one for one in transactions_of("shop") if one.customer == "c2"][:12]
     scores, _ = score_by_hand(made, some)
@@ -243,7 +239,7 @@ def test_a_late_transaction_meets_the_belief_it_would_have_met_and_moves_nothing
             assert again == {**late, "duplicate": True}
 
 
-def test_a_late_transaction_meets_the_counterparty_as_it_was_too() -> None:
+def test_a_late_transaction_is_scored_with_the_counterparty_of_its_time() -> None:
     made = detector("handbook")
     some = transactions_of("handbook")
     busiest = max(
@@ -264,7 +260,7 @@ def test_a_late_transaction_meets_the_counterparty_as_it_was_too() -> None:
     assert late["belief"] == pytest.approx(list(expected[-1].belief), abs=1e-12)
 
 
-def test_many_late_ones_all_meet_the_same_belief() -> None:
+def test_many_late_transactions_of_one_time_get_the_same_belief() -> None:
     made = detector("shop")
     one = next(one for one in transactions_of("shop") if one.counterparty is None)
     first, last = changed(one, id="first", at=0.0), changed(one, id="last", at=1e6)
@@ -275,7 +271,7 @@ def test_many_late_ones_all_meet_the_same_belief() -> None:
     assert len({tuple(answer["belief"]) for answer in late}) == 1
 
 
-def test_a_late_transaction_does_not_meet_the_counterpartys_future() -> None:
+def test_a_late_transaction_does_not_see_the_counterpartys_future() -> None:
     made, some = detector("handbook"), transactions_of("handbook")
     form = TransactionDecoder(made)
 
@@ -341,12 +337,10 @@ def test_late_transactions_can_be_applied_or_refused() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ other models
+# --- other models
 
 
-def test_a_belief_of_another_model_is_rebuilt_from_the_log_or_restarted_and_never_mixed_in() -> (
-    None
-):
+def test_a_belief_of_another_model_is_rebuilt_or_restarted() -> None:
     old, new = detector("ieee"), detector("ieee", "point")
     some = transactions_of("ieee", 150)
     store = MemoryStore()
@@ -388,7 +382,7 @@ def test_a_counterparty_is_rebuilt_exactly() -> None:
     assert read_records(store)[key].state == read_records(fresh)[key].state
 
 
-def test_what_labels_taught_is_rebuilt_too() -> None:
+def test_a_rebuild_includes_labels() -> None:
     old, new = detector("shop"), detector("shop", "point")
     some = [
         one
@@ -416,7 +410,7 @@ def test_what_labels_taught_is_rebuilt_too() -> None:
     assert answer["belief"] != untaught["belief"]
 
 
-def test_a_label_that_comes_before_the_next_transaction_is_not_lost_on_a_new_model() -> None:
+def test_a_label_right_after_a_new_model_is_not_lost() -> None:
     old, new = detector("shop"), detector("shop", "point")
     some = [
         one
@@ -437,7 +431,7 @@ def test_a_label_that_comes_before_the_next_transaction_is_not_lost_on_a_new_mod
     assert read_records(store)[key].state == read_records(fresh)[key].state
 
 
-def test_a_late_one_after_a_new_model_meets_a_rebuilt_belief() -> None:
+def test_a_late_transaction_after_a_new_model_gets_a_rebuilt_belief() -> None:
     old, new = detector("ieee"), detector("ieee", "point")
     own = transactions_of("ieee", 300)
     busiest = max(
@@ -453,7 +447,7 @@ def test_a_late_one_after_a_new_model_meets_a_rebuilt_belief() -> None:
         assert late["belief"] == list(expected[-1].belief)
 
 
-def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
+def test_a_damaged_record_fails_only_its_customer() -> None:
     made, some = detector("shop"), transactions_of("shop", 30)
     for damage in (
         b"\xff\xfe",
@@ -477,7 +471,7 @@ def test_what_is_damaged_fails_alone_and_is_not_the_senders_fault() -> None:
             ), answer
 
 
-def test_the_first_answer_is_found_however_many_labels_came_since() -> None:
+def test_the_first_response_is_found_after_many_labels() -> None:
     made, own = (
         detector("shop"),
         [one for one in transactions_of("shop") if one.customer == "c1"][:20],
@@ -496,7 +490,7 @@ def test_the_first_answer_is_found_however_many_labels_came_since() -> None:
     assert decode_response(again) == decode_response(first) | {"duplicate": True}
 
 
-def test_late_ones_however_many_do_not_make_the_latest_count_twice() -> None:
+def test_the_latest_transaction_counts_once_after_thousands_of_late_ones() -> None:
     made, one = (
         detector("shop"),
         next(one for one in transactions_of("shop") if one.customer == "c1"),
@@ -509,7 +503,7 @@ def test_late_ones_however_many_do_not_make_the_latest_count_twice() -> None:
     assert again == first | {"duplicate": True}
 
 
-def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
+def test_a_log_of_another_schema_restarts_beliefs() -> None:
     made = detector("ieee")
     some = transactions_of("ieee", 30)
     store = MemoryStore()
@@ -529,11 +523,11 @@ def test_a_log_of_another_schema_is_no_reason_to_refuse_anybody() -> None:
     assert {one["belief_source"] for one in answers[1:]} <= {"new", "stored"}
 
 
-# ------------------------------------------------------------------------------------------------ refusals and rivals
+# --- refusals and rivals
 
 
 @pytest.mark.parametrize("problem", [DataError("column 'paid': too much"), ZeroDivisionError()])
-def test_a_refused_transaction_changes_nothing_and_the_others_are_answered(
+def test_a_transaction_that_cannot_be_scored_fails_alone(
     problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, some = detector("shop"), transactions_of("shop", 10)
@@ -578,7 +572,7 @@ class Contested(MemoryStore):
         return await super().write(groups)
 
 
-def test_whoever_is_beaten_to_it_tries_again_and_all_count_once() -> None:
+def test_conflicting_writes_are_retried_and_count_once() -> None:
     made, one = detector("shop"), transactions_of("shop", 1)[0]
 
     class Once(Contested):

@@ -76,7 +76,7 @@ def pack_record(record: Record) -> bytes:
 
 
 def unpack_record(key: str, data: bytes) -> Record:
-    """Return the record in these bytes; a CorruptRecordError if they were changed or are too new."""
+    """Return the record in these bytes; a CorruptRecordError if they changed or are too new."""
     try:
         record = _decode_record(_check_checksum(data))
     except (msgspec.DecodeError, ValueError, TypeError) as problem:
