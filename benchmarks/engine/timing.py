@@ -42,7 +42,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def settle() -> None:
-    """Wait until the spinning threads of the previous library sleep, so they cost the next nothing."""
+    """Wait until spinning threads of the previous library sleep, so the next pays nothing."""
     time.sleep(_SETTLE_SECONDS)
 
 

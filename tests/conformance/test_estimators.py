@@ -136,7 +136,7 @@ def test_round_trip_through_disk(tier: Any, panel: Panel, tmp_path: Any) -> None
 
 
 @every_tier
-def test_starting_from_fitted_parameters_goes_on_where_it_stopped(tier: Any, panel: Panel) -> None:
+def test_a_fit_from_fitted_parameters_continues(tier: Any, panel: Panel) -> None:
     first = tier(3, **QUICK, precision="float64", tol=0.0).fit(panel)
     onward = tier(3, init=first.params_, max_iter=5, precision="float64").fit(panel)
     assert onward.fit_report_.history[0] == pytest.approx(first.lower_bound_, rel=1e-12)
@@ -338,7 +338,7 @@ def test_a_category_never_seen_in_the_fit(tier: Any) -> None:
 
 
 @every_tier
-def test_asking_before_fitting(tier: Any, panel: Panel) -> None:
+def test_use_before_fit_is_refused(tier: Any, panel: Panel) -> None:
     for question in (
         lambda m: m.filter(panel),
         lambda m: m.smooth(panel),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from turncoat import BaumWelchHMM, DataError, HMMParams, Panel
-from turncoat.models.fitting import FitOptions, fit
+from turncoat.models.fitting import fit
 from turncoat.numerics.layout import LogModel, Statistics
 
 PARAMS = HMMParams([1.0], [[1.0]], [[0.0]], [[1.0]])
@@ -54,13 +54,14 @@ def run(
 ) -> Any:
     algorithm = Scripted(bounds)
     seen: list[tuple[int, int, float]] = []
-    options = FitOptions(max_iter, tol, False, precision)
+    options = {"max_iter": max_iter, "tol": tol, "precision": precision}
     _, report = fit(
         algorithm,
         [(0, lambda: PARAMS)],
         algorithm.collect,
-        options,
         lambda *event: seen.append(event),
+        restart_halving=False,
+        **options,
     )
     assert [bound for _, _, bound in seen] == list(report.history)
     return report

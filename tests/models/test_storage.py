@@ -225,7 +225,7 @@ def test_other_json_is_refused(saved: Path, content: str) -> None:
         load_model(saved)
 
 
-def test_missing_pieces_are_named(saved: Path, tmp_path: Path) -> None:
+def test_missing_parts_are_named(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="not a saved model"):
         load_model(tmp_path / "nowhere")
     params_file(saved).unlink()

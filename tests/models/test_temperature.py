@@ -112,7 +112,7 @@ def test_tempered_inference_is_the_recursion_on_divided_emissions(
 
 @kinds
 @shapes
-def test_the_live_step_has_the_temperature_too(shape: str, kind: str) -> None:
+def test_the_live_step_uses_the_temperature(shape: str, kind: str) -> None:
     problem = problem_of(shape)
     model = model_of(problem, kind, temperature=5.0)
     panel = panel_of(problem)
@@ -125,7 +125,7 @@ def test_the_live_step_has_the_temperature_too(shape: str, kind: str) -> None:
 
 
 @kinds
-def test_changing_the_temperature_of_a_used_model_counts_at_once(kind: str) -> None:
+def test_a_changed_temperature_takes_effect_at_once(kind: str) -> None:
     problem = problem_of("mixed with missing cells")
     model, panel = model_of(problem, kind), panel_of(problem)
     before = [
@@ -231,7 +231,7 @@ def test_without_its_chain_a_state_of_no_weight_is_never_believed() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @kinds
 @shapes
-def test_pieces_add_up_to_the_emission_of_the_kernels(
+def test_row_terms_add_up_to_the_emission_of_the_kernels(
     shape: str, kind: str, temperature: float
 ) -> None:
     """A sequence of one row under a single state has the emission as its likelihood."""
@@ -274,7 +274,7 @@ def test_the_predicted_belief_is_the_chain_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), float("inf"), "hot", True, None])
-def test_no_other_temperature_is_taken(wrong: Any) -> None:
+def test_bad_temperatures_are_refused(wrong: Any) -> None:
     panel = panel_of(problem_of("gaussian"))
     with pytest.raises(ConfigError, match="temperature"):
         BaumWelchHMM(2, temperature=wrong).fit(panel)

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, clone
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.models.anchors import Anchors
-from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitOptions, FitReport, P, fit
+from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
 from turncoat.models.initialisation import ColumnMoments, kmeans_statistics, measure_columns
 from turncoat.models.live import LiveRecursion, LogOddsContributions
 from turncoat.models.parameters import sample_panel
@@ -87,11 +87,6 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def _build_log_model(self, params: P) -> LogModel:
         """Return the model used for scoring, at temperature 1."""
 
-    @property
-    def _emission_kind(self) -> str:
-        """Which scoring model is in use, where a tier has a choice."""
-        return "point"
-
     @classmethod
     def from_params(cls, params: P, **settings: Any) -> Self:
         """Return a model with given parameters, ready to score."""
@@ -107,7 +102,6 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         self.check_settings()
         check_is_panel(panel)
         layout = ColumnLayout.create(panel.n_categories, panel.missing_cells, panel.missing_codes)
-        options = FitOptions(self.max_iter, self.tol, self.restart_halving, self.precision)
         title = f"{type(self).__name__} with {self.n_states} states"
         with announce_compilation():
             observations, anchor_table = self._pack(layout, panel, anchors, self.n_states)
@@ -129,7 +123,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
                     name = f"{title}, restart {restart + 1} of {len(starts)}"
                     show(name, iteration, self.max_iter, f"bound {bound:,.1f}")
 
-                params, report = fit(algorithm, starts, collect, options, report_iteration)
+                names = ("max_iter", "tol", "restart_halving", "precision")
+                options = {name: getattr(self, name) for name in names}
+                params, report = fit(algorithm, starts, collect, report_iteration, **options)
         self._set_params(params)
         self.fit_report_: FitReport = report
         self.lower_bound_: float = report.history[-1]
@@ -337,12 +333,14 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         _check_possible(log_likelihoods)
         return Posteriors(probs, log_likelihoods)
 
+    def _cache_key(self) -> tuple[Any, ...]:
+        return id(self._get_params()), self.temperature, getattr(self, "emission", None)
+
     def _scoring_model(self) -> LogModel:
         """The log model used for scoring, at the model's temperature; built once."""
-        params = self._get_params()
-        key = (id(params), self._emission_kind, self.temperature)
+        key = self._cache_key()
         if self._cached_model is None or self._cached_model[0] != key:
-            model = self._build_log_model(params)
+            model = self._build_log_model(self._get_params())
             if self.temperature != 1:
                 model = model.apply_temperature(self.temperature)
             self._cached_model = key, model
@@ -350,8 +348,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def _recursion(self) -> LiveRecursion:
         """The live recursion of the scoring model; built once."""
-        params = self._get_params()
-        key = (id(params), self._emission_kind, self.temperature)
+        key = self._cache_key()
         if self._cached_recursion is None or self._cached_recursion[0] != key:
             self.check_settings(for_fit=False)
             self._cached_recursion = key, LiveRecursion(self._scoring_model())

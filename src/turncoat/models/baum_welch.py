@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -44,13 +44,17 @@ class MaximumLikelihood:
         weight = np.where(has_rows, statistics.observed, 1.0)
         step = statistics.first / weight
         variances = np.maximum(statistics.second / weight - step**2, self.min_variances)
-        before: Any = previous or _Defaults(statistics.reference, self.column_variances)
+        old_initial, old_transition = None, None
+        old_means, old_variances = statistics.reference, self.column_variances
+        if previous is not None:
+            old_initial, old_transition = previous.initial_probs, previous.transition_matrix
+            old_means, old_variances = previous.means, previous.variances
         categories = self._category_probs(statistics, previous)
         return HMMParams(
-            initial_probs=_normalise_counts(statistics.initial, before.initial_probs),
-            transition_matrix=_normalise_counts(statistics.transitions, before.transition_matrix),
-            means=np.where(has_rows, statistics.reference + step, before.means),
-            variances=np.where(has_rows, variances, before.variances),
+            initial_probs=_normalise_counts(statistics.initial, old_initial),
+            transition_matrix=_normalise_counts(statistics.transitions, old_transition),
+            means=np.where(has_rows, statistics.reference + step, old_means),
+            variances=np.where(has_rows, variances, old_variances),
             category_probs=split_columns(categories, statistics.n_categories),
         )
 
@@ -77,16 +81,6 @@ class MaximumLikelihood:
         else:
             fallback = join_columns(previous.category_probs, previous.n_states)
         return np.where(has_rows, smoothed / np.where(has_rows, total, 1.0), fallback)
-
-
-@dataclass(frozen=True)
-class _Defaults:
-    """Stands in for the previous parameters at the first update."""
-
-    means: Array
-    variances: Array
-    initial_probs: None = None
-    transition_matrix: None = None
 
 
 def _normalise_counts(counts: Array, previous: Array | None) -> Array:
@@ -118,7 +112,7 @@ def build_point_model(params: HMMParams) -> LogModel:
     )
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
     """HMM by maximum likelihood, with diagonal-Gaussian and categorical emissions.
 
@@ -166,8 +160,8 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
     }
     params_type = HMMParams
 
-    variance_floor: float = field(default=1e-3, kw_only=True)
-    category_smoothing: float = field(default=0.1, kw_only=True)
+    variance_floor: float = 1e-3
+    category_smoothing: float = 0.1
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:

@@ -66,16 +66,6 @@ class FitReport:
     seconds: float  # all restarts together
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    """How long and how often to try."""
-
-    max_iter: int
-    tol: float
-    restart_halving: bool
-    precision: str
-
-
 @dataclass
 class _Run(Generic[P]):
     """One restart. `params` are the parameters at which the last bound was computed."""
@@ -97,8 +87,12 @@ def fit(
     algorithm: EMAlgorithm[P],
     starts: list[tuple[int, Callable[[], P]]],
     collect: Callable[[LogModel], Statistics],
-    options: FitOptions,
     report_iteration: Callable[[int, int, float], None],
+    *,
+    max_iter: int,
+    tol: float,
+    restart_halving: bool,
+    precision: str,
 ) -> tuple[P, FitReport]:
     """Run the restarts and return the parameters with the highest bound, and the report.
 
@@ -109,13 +103,13 @@ def fit(
     runs = [_Run(seed, params, params) for seed, start in starts for params in (start(),)]
     active = list(range(len(runs)))
 
-    def advance(max_iter: int) -> None:
+    def advance(n_iter: int) -> None:
         for i in active:
             report = partial(report_iteration, i)
-            _iterate(algorithm, runs[i], collect, options.tol, max_iter, report)
+            _iterate(algorithm, runs[i], collect, tol, n_iter, report)
 
     halving = _FIRST_HALVING
-    while options.restart_halving and len(active) > 1 and halving < options.max_iter:
+    while restart_halving and len(active) > 1 and halving < max_iter:
         advance(halving)
         ranked = sorted(active, key=lambda i: -runs[i].bound)
         survivors = ranked[: -(-len(active) // 2) if len(active) > 3 else 1]
@@ -123,10 +117,10 @@ def fit(
             runs[i].stopped_early = not runs[i].converged
         active = sorted(survivors)
         halving *= 2
-    advance(options.max_iter)
+    advance(max_iter)
     best = max((runs[i] for i in active), key=lambda run: run.bound)
-    report = _build_report(algorithm, best, runs, options, time.perf_counter() - started)
-    return best.params, report
+    seconds = time.perf_counter() - started
+    return best.params, _build_report(algorithm, best, runs, precision, seconds)
 
 
 def _iterate(
@@ -158,14 +152,10 @@ def _iterate(
 
 
 def _build_report(
-    algorithm: EMAlgorithm[P],
-    best: _Run[P],
-    runs: list[_Run[P]],
-    options: FitOptions,
-    seconds: float,
+    algorithm: EMAlgorithm[P], best: _Run[P], runs: list[_Run[P]], precision: str, seconds: float
 ) -> FitReport:
     history = np.array(best.history)
-    fell = np.diff(history) < -_ROUNDING[options.precision] * np.abs(history[1:])
+    fell = np.diff(history) < -_ROUNDING[precision] * np.abs(history[1:])
     restarts = (
         RestartReport(run.seed, run.bound, len(run.history), run.converged, run.stopped_early)
         for run in runs

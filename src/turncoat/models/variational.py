@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -120,7 +120,7 @@ def build_predictive_model(params: VariationalParams) -> LogModel:
     )
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     """HMM by variational Bayes: a posterior over every parameter, and a bound on the evidence.
 
@@ -152,8 +152,8 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     }
     params_type = VariationalParams
 
-    prior: Prior | None = field(default=None, kw_only=True)
-    emission: str = field(default="expected-log", kw_only=True)
+    prior: Prior | None = None
+    emission: str = "expected-log"
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
@@ -166,10 +166,6 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
 
     def _build_algorithm(self, columns: ColumnMoments) -> VariationalBayes:
         return VariationalBayes(self.prior or Prior.weak(), len(columns.means))
-
-    @property
-    def _emission_kind(self) -> str:
-        return self.emission
 
     def _build_log_model(self, params: VariationalParams) -> LogModel:
         is_predictive = self.emission == "predictive"

@@ -54,7 +54,7 @@ SHAPES = pytest.mark.parametrize(
 
 @SHAPES
 @pytest.mark.parametrize("activation", ["gelu", "none"])
-def test_all_together_are_the_log_emission(
+def test_contributions_add_up_to_the_log_emission(
     n_continuous: int, n_categories: tuple[int, ...], activation: str
 ) -> None:
     encoder, _ = encoder_of(n_continuous, n_categories, activation)
@@ -64,13 +64,13 @@ def test_all_together_are_the_log_emission(
         codes = np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
         if n_continuous > 2:
             cells[2] = np.nan
-        of_cells, of_codes, rest = attribute_emission(encoder, emission, cells, codes)
-        assert of_cells.shape == (3, n_continuous)
-        assert of_codes.shape == (3, len(n_categories))
+        from_cells, from_codes, rest = attribute_emission(encoder, emission, cells, codes)
+        assert from_cells.shape == (3, n_continuous)
+        assert from_codes.shape == (3, len(n_categories))
         latents = encoder.encode(cells[None], codes[None]).astype(float)
         expected = emission(latents)[0].sum(axis=1)
         np.testing.assert_allclose(
-            of_cells.sum(axis=1) + of_codes.sum(axis=1) + rest, expected, atol=1e-5
+            from_cells.sum(axis=1) + from_codes.sum(axis=1) + rest, expected, atol=1e-5
         )
         average = encoder.encode(
             np.zeros((1, n_continuous)), np.full((1, len(n_categories)), -1)
@@ -79,11 +79,11 @@ def test_all_together_are_the_log_emission(
             rest, emission(average)[0].sum(axis=1), rtol=1e-3, atol=1e-3
         )  # complete to a thousandth
         if n_continuous > 2:
-            assert not of_cells[:, 2].any()
-        assert not of_codes[:, codes < 0].any()
+            assert not from_cells[:, 2].any()
+        assert not from_codes[:, codes < 0].any()
 
 
-def test_slopes_are_those_of_torch() -> None:
+def test_gradients_equal_torch() -> None:
     encoder, module = encoder_of(6, (3, 4))
     rng = np.random.default_rng(2)
     cells, codes = rng.normal(0, 2, 6), np.array([1, 3])
@@ -129,7 +129,7 @@ def test_shares_are_integrals_of_torchs_gradients() -> None:
     latents = module.encode(
         along * norm.weight + norm.bias, torch.zeros((n_steps, 0), dtype=torch.int64)
     )
-    of_cells, _, _ = attribute_emission(encoder, emission, cells, np.empty(0, np.int64))
+    from_cells, _, _ = attribute_emission(encoder, emission, cells, np.empty(0, np.int64))
     for k, weight in enumerate((1.0, 2.0, 0.5)):
         (slopes,) = torch.autograd.grad(
             (-0.5 * (latents - torch.tensor(MEANS[k])) ** 2 * weight).sum(),
@@ -137,11 +137,11 @@ def test_shares_are_integrals_of_torchs_gradients() -> None:
             retain_graph=True,
         )
         np.testing.assert_allclose(
-            of_cells[k], (slopes.mean(dim=0) * normalised).numpy(), rtol=1e-3, atol=1e-4
+            from_cells[k], (slopes.mean(dim=0) * normalised).numpy(), rtol=1e-3, atol=1e-4
         )
 
 
-def test_like_cells_are_not_given_huge_shares_of_opposite_signs() -> None:
+def test_similar_cells_do_not_get_huge_opposite_contributions() -> None:
     encoder, _ = encoder_of(2, ())
     alike, apart = (
         attribute_emission(encoder, emission, np.array([4.149, other]), np.empty(0, np.int64))[0]
@@ -154,32 +154,32 @@ def test_like_cells_are_not_given_huge_shares_of_opposite_signs() -> None:
 
 def test_a_missing_cell_gives_its_share_to_the_others() -> None:
     encoder, _ = encoder_of(3, ())
-    of_cells, _, rest = attribute_emission(
+    from_cells, _, rest = attribute_emission(
         encoder, emission, np.array([2.0, np.nan, -0.5]), np.empty(0, np.int64)
     )
     whole, _, _ = attribute_emission(
         encoder, emission, np.array([2.0, 0.0, -0.5]), np.empty(0, np.int64)
     )
-    assert not of_cells[:, 1].any()
+    assert not from_cells[:, 1].any()
     assert np.abs(whole[:, 1]).min() > 0
-    np.testing.assert_allclose(of_cells.sum(axis=1), whole.sum(axis=1))
-    moved = of_cells - whole
+    np.testing.assert_allclose(from_cells.sum(axis=1), whole.sum(axis=1))
+    moved = from_cells - whole
     np.testing.assert_allclose(
         moved[:, 0] * -0.5, moved[:, 2] * 2.0
     )  # in proportion to the cells, which set the row's mean
     assert np.isfinite(rest).all()
 
 
-def test_an_input_that_does_nothing_is_given_nothing() -> None:
+def test_an_irrelevant_input_contributes_nothing() -> None:
     encoder, _ = encoder_of(0, (3, 4))
     tables = encoder.tables.copy()
     tables[4:] = 0.0  # of the second column
-    of_cells, of_codes, _ = attribute_emission(
+    from_cells, from_codes, _ = attribute_emission(
         replace(encoder, tables=tables), emission, np.empty(0), np.array([1, 2])
     )
-    assert of_cells.size == 0
-    assert not of_codes[:, 1].any()
-    assert of_codes[:, 0].any()
+    assert from_cells.size == 0
+    assert not from_codes[:, 1].any()
+    assert from_codes[:, 0].any()
 
 
 # ----------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_kernels_give_what_plain_numpy_gives(
 
 @SHAPES
 @pytest.mark.parametrize("activation", ["gelu", "none"])
-def test_odds_are_given_what_their_two_states_are_given(
+def test_log_odds_contributions_are_differences_of_two_states(
     n_continuous: int, n_categories: tuple[int, ...], activation: str
 ) -> None:
     encoder, _ = encoder_of(n_continuous, n_categories, activation)
@@ -290,7 +290,7 @@ def test_odds_are_given_what_their_two_states_are_given(
     assert len(rivals) > 3
 
 
-def test_steps_are_doubled_until_every_state_is_complete() -> None:
+def test_integration_steps_double_until_every_state_is_complete() -> None:
     encoder, _ = encoder_of(6, (3, 4))
     sharp = np.array([1.0, 1.0, 4e3])[
         :, None
@@ -344,7 +344,7 @@ def test_gelu_and_its_slope_to_the_last_digits() -> None:
     )
 
 
-def test_what_is_prepared_for_an_encoder_is_no_part_of_it() -> None:
+def test_packed_weights_are_not_part_of_the_encoder() -> None:
     encoder, _ = encoder_of(6, (3, 4))
     before = pickle.dumps(encoder), encoder.digest
     cells, codes = np.arange(6.0), np.array([1, 3])

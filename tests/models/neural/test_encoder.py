@@ -108,25 +108,25 @@ def test_number_of_weights() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_folded_equals_torch(layout: EncoderLayout) -> None:
+def test_frozen_encoder_equals_torch(layout: EncoderLayout) -> None:
     """To 1e-5 of float32: torch's own rounding; ours is far below."""
     encoder, trained = untrained(layout)
     cells, codes = rows_for(layout)
     with torch.no_grad():
         latents = encoder.encode(torch.from_numpy(cells), torch.from_numpy(codes)).numpy()
         log_odds = encoder(torch.from_numpy(cells), torch.from_numpy(codes)).numpy()
-    folded = FrozenEncoder.from_trained(trained)
-    found = folded.encode(cells, codes)
+    frozen = FrozenEncoder.from_trained(trained)
+    found = frozen.encode(cells, codes)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, latents, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(folded.score_head(cells, codes), log_odds, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(frozen.score_head(cells, codes), log_odds, rtol=1e-5, atol=1e-5)
     for place in (0, 7, 299):
         np.testing.assert_allclose(
-            folded.encode_row(cells[place], codes[place]), found[place], rtol=2e-7, atol=1e-7
+            frozen.encode_row(cells[place], codes[place]), found[place], rtol=2e-7, atol=1e-7
         )
 
 
-def test_in_float64_folding_is_exact() -> None:
+def test_freezing_is_exact_in_float64() -> None:
     encoder, trained = untrained(LAYOUTS[0])
     cells, codes = rows_for(LAYOUTS[0])
     with torch.no_grad():
@@ -140,28 +140,28 @@ def test_in_float64_folding_is_exact() -> None:
     )
 
 
-def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    folded = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
+def test_block_size_does_not_change_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
     cells, codes = rows_for(LAYOUTS[0])
-    whole = folded.encode(cells, codes)
+    whole = frozen.encode(cells, codes)
     monkeypatch.setattr("turncoat.models.neural.frozen._BLOCK_ROWS", 7)
-    np.testing.assert_allclose(folded.encode(cells, codes), whole, rtol=2e-7, atol=1e-7)
-    assert folded.encode(cells[:0], codes[:0]).shape == (0, 4)
+    np.testing.assert_allclose(frozen.encode(cells, codes), whole, rtol=2e-7, atol=1e-7)
+    assert frozen.encode(cells[:0], codes[:0]).shape == (0, 4)
 
 
-def test_embedding_keeps_all_but_the_columns() -> None:
+def test_embed_replaces_only_the_columns() -> None:
     panel = mixed_panel()
-    folded = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
-    latent = folded.embed(panel)
+    frozen = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
+    latent = frozen.embed(panel)
     assert latent.labels is panel.labels
     assert latent.offsets is panel.offsets
     assert (latent.n_continuous, latent.n_categorical) == (4, 0)
     np.testing.assert_array_equal(
-        latent.continuous, folded.encode(panel.continuous, panel.categorical)
+        latent.continuous, frozen.encode(panel.continuous, panel.categorical)
     )
 
 
-def test_a_panel_is_encoded_once_and_forgotten_with_it() -> None:
+def test_latents_are_cached_as_long_as_the_panel() -> None:
     encoder, panel = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1]), mixed_panel()
     first = encoder.embed(panel)
     assert encoder.embed(panel) is first
@@ -174,41 +174,41 @@ def test_a_panel_is_encoded_once_and_forgotten_with_it() -> None:
     assert watched() is None
 
 
-def test_a_missing_code_has_a_row_of_its_own() -> None:
-    folded = FrozenEncoder.from_trained(untrained(EncoderLayout(0, (2,), 3, 8))[1])
-    assert len(np.unique(folded.encode(categorical=[[-1], [0], [1]]), axis=0)) == 3
+def test_a_missing_code_has_its_own_embedding() -> None:
+    frozen = FrozenEncoder.from_trained(untrained(EncoderLayout(0, (2,), 3, 8))[1])
+    assert len(np.unique(frozen.encode(categorical=[[-1], [0], [1]]), axis=0)) == 3
 
 
 def test_refusals() -> None:
-    folded = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
+    frozen = FrozenEncoder.from_trained(untrained(LAYOUTS[0])[1])
     cells, codes = rows_for(LAYOUTS[0], 3)
     with pytest.raises(
         DataError, match="5 continuous and 3 categorical columns; the rows have 4 and 3"
     ):
-        folded.encode(cells[:, :4], codes)
+        frozen.encode(cells[:, :4], codes)
     with pytest.raises(DataError, match="the row has 5 and 0"):
-        folded.encode_row(cells[0])
+        frozen.encode_row(cells[0])
     with pytest.raises(DataError, match="row 0, column 1: code 9 is unknown"):
-        folded.encode_row(cells[0], [0, 9, 0])
+        frozen.encode_row(cells[0], [0, 9, 0])
     with pytest.raises(DataError, match="column 2: found inf"):
-        folded.encode_row([0.0, 0.0, np.inf, 0.0, 0.0], codes[0])
+        frozen.encode_row([0.0, 0.0, np.inf, 0.0, 0.0], codes[0])
     with pytest.raises(DataError, match="integer codes"):
-        folded.encode_row(cells[0], [0.0, 1.0, 0.0])
+        frozen.encode_row(cells[0], [0.0, 1.0, 0.0])
     with pytest.raises(DataError, match="must be numbers"):
-        folded.encode_row(["a"] * 5, codes[0])
+        frozen.encode_row(["a"] * 5, codes[0])
     with pytest.raises(DataError, match="2 dimensions"):
-        folded.encode(cells[0], codes[0])
+        frozen.encode(cells[0], codes[0])
     with pytest.raises(DataError, match="expected a Panel"):
-        folded.embed(cells)  # type: ignore[arg-type]
+        frozen.embed(cells)  # type: ignore[arg-type]
     wider = Panel.from_arrays(cells, np.array([[0, 0, 0], [0, 12, 0], [0, 0, 0]]))
     with pytest.raises(DataError, match="row 1, column 1: code 12"):
-        folded.embed(wider)
+        frozen.embed(wider)
     with pytest.raises(ConfigError, match="activation must be one of"):
         EncoderLayout(3, (), activation="relu")
 
 
-def test_ready_encoders_need_no_torch() -> None:
-    """In a process that cannot import torch, a folded encoder encodes.
+def test_frozen_encoders_need_no_torch() -> None:
+    """In a process that cannot import torch, a frozen encoder encodes.
 
     Only training one is refused, and says why.
     """
@@ -247,7 +247,7 @@ def test_importing_turncoat_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
-def test_trained_encoders_fold() -> None:
+def test_trained_encoders_freeze() -> None:
     panel = mixed_panel()
     trained = small_encoder().train(panel, n_threads=1)
     encoder = EncoderNetwork(trained.layout)

@@ -67,7 +67,7 @@ def seen() -> list[Snapshot]:
     return snapshots()
 
 
-def test_defaults_are_those_of_the_encoders_own_training() -> None:
+def test_defaults_equal_those_of_the_encoder() -> None:
     ours, theirs = JointSettings(4), Encoder()
     for name in ("dropout", "learning_rate", "batch_size", "max_gradient_norm", "device"):
         assert getattr(ours, name) == getattr(theirs, name)
@@ -136,7 +136,7 @@ def test_a_cycle_updates_the_states_once(seen: list[Snapshot]) -> None:
         )
 
 
-def test_every_cycle_is_seen_and_moves(seen: list[Snapshot]) -> None:
+def test_every_cycle_is_observed(seen: list[Snapshot]) -> None:
     assert [one.cycle for one in seen] == [0, 1, 2]
     assert seen[0].latents.shape == (PANEL.n_rows, 4)
     assert seen[0].posteriors.shape == (PANEL.n_rows, 3)

@@ -77,7 +77,7 @@ def test_step_equals_filter(model: NeuralVariationalHMM, settings: dict[str, Any
             np.testing.assert_allclose(belief, probs[row], atol=1e-5)
 
 
-def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
+def test_emission_terms_add_up(model: NeuralVariationalHMM) -> None:
     cells, codes, rest = model.explain_emission(PANEL.continuous[:6], PANEL.categorical[:6])
     assert cells.shape == (6, 3, PANEL.n_continuous)
     assert codes.shape == (6, 3, PANEL.n_categorical)
@@ -95,7 +95,7 @@ def test_pieces_add_up(model: NeuralVariationalHMM) -> None:
     )
 
 
-def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
+def test_explain_emission_refuses_unknown_rows(model: NeuralVariationalHMM) -> None:
     cells, codes = PANEL.continuous[:2].astype(float), PANEL.categorical[:2].astype(np.int64)
     assert [part.shape for part in model.explain_emission(cells[:0], codes[:0])] == [
         (0, 3, 5),
@@ -113,7 +113,7 @@ def test_pieces_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHM
 @pytest.mark.parametrize(
     "settings", [{}, {"emission": "predictive"}, {"temperature": 4.0}, {"dropout_draws": 4}]
 )
-def test_contrasts_are_differences_of_pieces(
+def test_log_odds_are_differences_of_emission_terms(
     model: NeuralVariationalHMM, settings: dict[str, Any]
 ) -> None:
     other = NeuralVariationalHMM.from_params(model.params_, encoder=model.encoder_, **settings)
@@ -139,7 +139,7 @@ def test_contrasts_are_differences_of_pieces(
         )
 
 
-def test_contrasts_refuse_what_the_encoder_does_not_know(model: NeuralVariationalHMM) -> None:
+def test_explain_log_odds_refuses_unknown_rows(model: NeuralVariationalHMM) -> None:
     before, cells, codes = (
         model.predict_log_belief(None)[None],
         PANEL.continuous[:1],
@@ -165,7 +165,7 @@ def test_head(model: NeuralVariationalHMM) -> None:
     assert float(one) == pytest.approx(log_odds[3], abs=1e-6)
 
 
-def test_what_a_fit_leaves(model: NeuralVariationalHMM) -> None:
+def test_fitted_attributes(model: NeuralVariationalHMM) -> None:
     assert isinstance(model.encoder_, FrozenEncoder)
     assert model.training_ is not None
     assert len(model.training_.train_losses) == 3

@@ -48,7 +48,7 @@ def test_round_trip(model: NeuralVariationalHMM, tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_a_given_encoder_is_given_again(model: NeuralVariationalHMM, tmp_path: Path) -> None:
+def test_a_trained_encoder_is_loaded_as_given(model: NeuralVariationalHMM, tmp_path: Path) -> None:
     NeuralVariationalHMM.from_params(model.params_, encoder=model.encoder_).save(tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert isinstance(loaded, NeuralVariationalHMM)

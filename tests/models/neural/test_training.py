@@ -58,14 +58,14 @@ def test_the_seed_decides_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("finished", [1, 2, 4])
-def test_taken_up_training_equals_an_uninterrupted_one(finished: int, tmp_path: Path) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one(finished: int, tmp_path: Path) -> None:
     whole = train(max_epochs=4)
     train(max_epochs=finished, checkpoint_dir=tmp_path / "training")
     assert_same(train(max_epochs=4, checkpoint_dir=tmp_path / "training"), whole)
     assert {path.suffix for path in (tmp_path / "training").iterdir()} == {".json", ".safetensors"}
 
 
-def test_a_killed_training_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch, calls = training_module._Training._run_epoch, []
 
     def killed(*arguments: Any) -> float:
@@ -82,7 +82,7 @@ def test_a_killed_training_is_taken_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert_same(train(max_epochs=4, checkpoint_dir=tmp_path), train(max_epochs=4))
 
 
-def test_another_training_is_not_taken_up(tmp_path: Path) -> None:
+def test_another_training_does_not_resume(tmp_path: Path) -> None:
     train(max_epochs=1, checkpoint_dir=tmp_path / "training")
     with pytest.raises(BundleError, match="holds another training: its settings"):
         train(max_epochs=1, random_state=5, checkpoint_dir=tmp_path / "training")
@@ -98,7 +98,7 @@ def test_another_training_is_not_taken_up(tmp_path: Path) -> None:
         train(max_epochs=1, checkpoint_dir=tmp_path / "notes")
 
 
-def test_a_training_of_more_epochs_is_not_passed_off_as_one_of_fewer(tmp_path: Path) -> None:
+def test_a_longer_training_does_not_resume_as_a_shorter_one(tmp_path: Path) -> None:
     train(checkpoint_dir=tmp_path / "longer", max_epochs=3)
     with pytest.raises(BundleError, match="holds a training of 3 epochs, and max_epochs is 2"):
         train(checkpoint_dir=tmp_path / "longer", max_epochs=2)
@@ -122,7 +122,7 @@ def test_the_best_epoch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(array, three.weights[name])
 
 
-def test_when_the_rate_is_halved_and_patience_runs_out() -> None:
+def test_learning_rate_halving_and_early_stopping() -> None:
     settings = small_encoder(
         lr_patience_epochs=2,
         patience_epochs=6,
@@ -230,7 +230,7 @@ def test_progress_is_shown_when_wanted(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == ""
 
 
-def test_what_another_library_made_of_the_threads_does_not_matter() -> None:
+def test_torch_threads_of_other_libraries_do_not_matter() -> None:
     first = train()
     before = torch.get_num_threads()
     try:

@@ -94,7 +94,7 @@ def test_variances_add(plain: NeuralVariationalHMM, temperature: float) -> None:
 
 @pytest.mark.parametrize("make", [build_expected_log_model, build_predictive_model])
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_without_variance_nothing_is_wider(
+def test_zero_variance_does_not_widen(
     plain: NeuralVariationalHMM, make: Any, temperature: float
 ) -> None:
     terms = make(plain.params_).apply_temperature(temperature)
@@ -128,7 +128,7 @@ def test_filter_is_the_recursion_on_wider_emissions(
     )
 
 
-def test_chain_and_embedding_say_the_same(plain: NeuralVariationalHMM) -> None:
+def test_latent_hmm_equals_the_model(plain: NeuralVariationalHMM) -> None:
     model = drawn(plain)
     anchors = Anchors(np.where(np.arange(PANEL.n_rows) % 5, -1, 0), [[False, True, True]])
     chain, latent = model.to_latent_hmm(), model.embed(PANEL)

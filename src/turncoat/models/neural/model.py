@@ -39,7 +39,7 @@ def latent_prior() -> Prior:
     return Prior(mean_strength=5.0, dof=20.0, dof_per_column=1.0, scale=20.0, scale_per_column=1.0)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class NeuralVariationalHMM(VariationalHMM):
     """Variational HMM on the latents of an encoder that was trained to tell fraud from the rest.
 
@@ -88,11 +88,11 @@ class NeuralVariationalHMM(VariationalHMM):
         ),
     }
 
-    encoder: Encoder | TrainedEncoder | FrozenEncoder = field(default_factory=Encoder, kw_only=True)
-    shared_encoder: bool = field(default=True, kw_only=True)
-    dropout_draws: int = field(default=0, kw_only=True)
-    n_restarts: int = field(default=3, kw_only=True)
-    max_iter: int = field(default=500, kw_only=True)
+    encoder: Encoder | TrainedEncoder | FrozenEncoder = field(default_factory=Encoder)
+    shared_encoder: bool = True
+    dropout_draws: int = 0
+    n_restarts: int = 3
+    max_iter: int = 500
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
