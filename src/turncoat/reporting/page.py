@@ -173,7 +173,7 @@ def _data_facts(results: Results) -> dict[str, str]:
         return {}
     data = results.data
     return {
-        "Source": "/".join(Path(data.source).parts[-2:]),  # the manifest has the whole path
+        "Source": Path(data.source).name,  # the manifest has the whole path
         "Schema": data.schema,
         "Transactions": show.count(data.n_transactions),
         "Customers": show.count(data.n_customers),
