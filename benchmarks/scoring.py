@@ -1,4 +1,4 @@
-"""How fast a detector scores: rows per second from a panel in batch, and one transaction live, on the IEEE-CIS feature set.
+"""Scoring speed: rows per second in batch and microseconds per live transaction, IEEE-CIS columns.
 
 Run with `python -m benchmarks.scoring`; results go to benchmarks/results/.
 """
@@ -59,7 +59,7 @@ def _live_us(
     call: Callable[[DetectorState, dict[str, Any]], object],
     rows: list[dict[str, Any]],
 ) -> float:
-    """Microseconds of a call for one transaction of a customer seen before; the best of the rounds."""
+    """Microseconds per transaction of a known customer; the best of the rounds."""
     states = [detector.score_one(None, row)[0] for row in rows]
     best = float("inf")
     for _ in range(LIVE_ROUNDS):
@@ -78,13 +78,17 @@ def report(machine: dict[str, Any], numbers: dict[str, float], command: str) -> 
         [
             "# Scoring",
             "",
-            f"{machine['cpu']}, {machine['cores']} cores; load before the run {machine['load_before']}. Made by `{command}`.",
-            f"{numbers['rows']:,.0f} rows, {numbers['continuous']:.0f} + {numbers['categorical']:.0f} columns, K = {STATES}.",
+            f"{machine['cpu']}, {machine['cores']} cores; load before the run "
+            f"{machine['load_before']}. Made by `{command}`.",
+            f"{numbers['rows']:,.0f} rows, {numbers['continuous']:.0f} + "
+            f"{numbers['categorical']:.0f} columns, K = {STATES}.",
             "",
-            f"- filtered scores from a panel: {rate:,.0f} rows/s (must {MUST_ROWS_PER_SECOND:,}): {verdict}",
+            f"- filtered scores from a panel: {rate:,.0f} rows/s "
+            f"(must {MUST_ROWS_PER_SECOND:,}): {verdict}",
             f"- smoothed scores from a panel: {numbers['smoothed_rows_per_second']:,.0f} rows/s",
             f"- scores as a table with intervals: {numbers['table_rows_per_second']:,.0f} rows/s",
-            f"- live: one transaction with interval and four reasons: {numbers['explained_path_us']:.0f} µs; "
+            "- live: one transaction with interval and four reasons: "
+            f"{numbers['explained_path_us']:.0f} µs; "
             f"without reasons: {numbers['live_step_us']:.0f} µs",
             "",
         ]

@@ -37,9 +37,32 @@ from turncoat.scoring.rankers import build_ranker_matrix
 
 QUICK: dict[str, Any] = {"n_restarts": 1, "max_iter": 8, "n_threads": 1}
 EVERY = 10**9  # reasons
-FEW = ("paid", "age", "since_last", "count_day", "sum_week", "amount_z", "amount_to_mean", "hour_habit", "hour_cos", "hour_sin",
-       "n_missing", "counterparty_since_last", "counterparty_amount_z", "counterparty_risk_week", "counterparty_risk_month", "counterparty_known_month", "kind",
-       "device", "no_age", "new_device", "changed_town", "weekday", "is_first", "counterparty_new_device")  # fmt: skip
+FEW = (
+    "paid",
+    "age",
+    "since_last",
+    "count_day",
+    "sum_week",
+    "amount_z",
+    "amount_to_mean",
+    "hour_habit",
+    "hour_cos",
+    "hour_sin",
+    "n_missing",
+    "counterparty_since_last",
+    "counterparty_amount_z",
+    "counterparty_risk_week",
+    "counterparty_risk_month",
+    "counterparty_known_month",
+    "kind",
+    "device",
+    "no_age",
+    "new_device",
+    "changed_town",
+    "weekday",
+    "is_first",
+    "counterparty_new_device",
+)
 
 
 def model_of(kind: str, n_states: int = 3, **settings: Any) -> BaumWelchHMM | VariationalHMM:
@@ -50,7 +73,7 @@ def model_of(kind: str, n_states: int = 3, **settings: Any) -> BaumWelchHMM | Va
 
 
 def data_of(name: str) -> Data:
-    """The invented shop has everything in it; the handbook file a counterparty; the other hundreds of columns."""
+    """A shop with every kind of column, the handbook file, or hundreds of columns."""
     return {
         "shop": lambda: shop(700, 3),
         "handbook": lambda: handbook(2500, 4),
@@ -76,7 +99,7 @@ def time_split(transactions: Transactions) -> Split:
 def detector(
     data: str = "shop", kind: str = "expected-log", features: str = "engineered", **settings: Any
 ) -> Detector:
-    """A fitted detector, shared by tests, which must not change it. `precision` and `n_states` are the model's."""
+    """A fitted detector that tests share and must not change."""
     transactions = data_of(data).transactions
     of_model = {name: settings.pop(name) for name in ("precision", "n_states") if name in settings}
     few = (
@@ -90,7 +113,7 @@ def detector(
 
 @dataclass
 class Service:
-    """Keeps a record for every customer and counterparty, and hands each row the two that it needs."""
+    """Keeps a record for every customer and every counterparty, as a service does."""
 
     detector: Detector
     due: Due = at_once
@@ -131,7 +154,7 @@ class Service:
 def replay_scores(
     made: Detector, data: Data, n_reasons: int = 3, change: Callable[[Any], Any] = dict
 ) -> list[Score]:
-    """The score of every transaction as a live service finds it, customers interleaved; in the order of `transactions`."""
+    """Live scores of all transactions, in the order of `transactions`."""
     transactions, service = data.transactions, Service(made, n_reasons=n_reasons)
     found: list[Any] = [None] * transactions.n_rows
     for i in data.live_order:
@@ -144,7 +167,7 @@ def replay_scores(
 
 
 def log_terms(model: Any, continuous: Array, categorical: Any) -> tuple[Array, Array, Array]:
-    """Log initial [K], log transition [K, K] and log emission [N, K] at the model's temperature, each the long way."""
+    """Log initial [K], log transition [K, K] and log emission [N, K], written out."""
     cells, codes = np.asarray(continuous, np.float64), np.asarray(categorical, np.int64)
     if isinstance(model, BaumWelchHMM):
         p = model.params_

@@ -81,7 +81,7 @@ LENGTH = 20
 def world(
     n_customers: int, concentration: float | None, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Filtered beliefs, labels and true states; a customer's fraud rates are the states' or, if clustered, drawn around them."""
+    """Filtered beliefs, labels and true states; clustered customers have their own fraud rates."""
     panel, states = CHAIN.sample([LENGTH] * n_customers, random_state=seed)
     rng = np.random.default_rng(seed)
     rates = (
@@ -95,6 +95,6 @@ def world(
 
 @cache
 def true_rates() -> np.ndarray:
-    """The share of fraud among all that is believed to be in each regime, from a sample so large that it hardly varies."""
+    """The fraud rate of each regime, from a very large sample."""
     beliefs, _, states = world(20_000, None, seed=12345)
     return (beliefs * ETA[states][:, None]).sum(axis=0) / beliefs.sum(axis=0)

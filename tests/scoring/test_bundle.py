@@ -96,7 +96,9 @@ from turncoat.scoring import DetectorState
 made = load(sys.argv[1])
 frame = pl.read_parquet(sys.argv[2])
 scores = made.score(read(frame, made.features_.plan.schema))
-digest = hashlib.sha256(scores.belief.tobytes() + scores.probability.tobytes() + scores.variance.tobytes())
+digest = hashlib.sha256()
+for column in (scores.belief, scores.probability, scores.variance):
+    digest.update(column.tobytes())
 state = DetectorState()
 for row in frame.to_dicts()[:20]:
     state, score = made.score_one(DetectorState(state.customer, None), row)

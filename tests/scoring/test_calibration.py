@@ -1,4 +1,4 @@
-"""Labels that come later: closed forms, what was known and what is new in their right shares, and calibrations on disk."""
+"""Recalibration with later labels: closed forms, weights of old and new, calibrations on disk."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_independent_rows_update_a_beta_posterior_in_closed_form(keep: float) ->
 
 
 def test_sources_are_weighed_by_their_evidence_not_by_their_rows() -> None:
-    """Ten thousand rows of twenty customers who each have one label throughout say as much as twenty rows."""
+    """20 customers with one label each throughout count as 20 rows, not 10,000."""
     labels = np.repeat(np.arange(20) < 10, 500)
     alike = measure_regimes(np.ones((10_000, 1)), labels, np.full(20, 500))
     sure = measure_regimes(np.ones((200, 1)), np.arange(200) < 2)
@@ -314,8 +314,14 @@ def test_a_recalibrated_detector_scores_with_the_updated_regimes() -> None:
     given = newly_labelled(made)
     for keep in (1.0, 0.5, 0.0):
         other = recalibrated(keep)
-        new = Regimes.measure(given["beliefs"], given["labels"], given["offsets"], made.regimes.stickiness,
-                              part="labels", mode="filtered")  # fmt: skip
+        new = Regimes.measure(
+            given["beliefs"],
+            given["labels"],
+            given["offsets"],
+            made.regimes.stickiness,
+            part="labels",
+            mode="filtered",
+        )
         expected = made.regimes.update(new, keep)
         np.testing.assert_allclose(other.regimes.mean_rates, expected.mean_rates)
         scores = other.score(transactions)

@@ -1,4 +1,4 @@
-"""Detectors: nothing looks ahead, live equals batch, nothing fitted sees what judges it, and bad use is named."""
+"""Detectors: no look-ahead, live equals batch, no leaks between parts, clear errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def differing(one: Detector, other: Detector) -> set[str]:
     return {name for name, value in first.items() if not np.array_equal(value, second[name])}
 
 
-# ------------------------------------------------------------------------------------------------ time
+# ---------- time
 
 
 def with_another_future(frame: pl.DataFrame, after: float) -> pl.DataFrame:
@@ -96,8 +96,8 @@ def test_no_filtered_score_knows_what_comes_after_it(kind: str, day: int) -> Non
     assert not np.array_equal(altered.belief[early], smoothed.belief[early])
 
 
-# Batch beliefs come from emissions summed in the working precision, live ones always from float64. In float32 the log density of
-# hundreds of cells is off by a part in a million, which the belief shows where two regimes are about as likely.
+# Batch emissions are summed in the working precision, live ones in float64. In float32 the log
+# density of hundreds of cells is off by a millionth, visible where two regimes are equally likely.
 LIVE_TOLERANCE = {"float64": 1e-9, "float32": 2e-4}
 
 
@@ -224,7 +224,7 @@ def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> 
 
 @pytest.mark.parametrize("features", ["processed", "engineered"])
 def test_a_file_without_labels_is_scored(features: str) -> None:
-    """A column of labels need not be there; scores are the same, but for what labels would say of the counterparty."""
+    """Without labels scores are the same, except for what they say about the counterparty."""
     made, frame = detector("shop", "expected-log", features), shop_frame(700, 3)
     scores = made.score(read(frame.drop("fraud"), SHOP, labels="none"))
     assert scores.labels is None
@@ -237,11 +237,11 @@ def test_a_file_without_labels_is_scored(features: str) -> None:
     assert np.array_equal(scores.probability, labelled.probability) == (features == "processed")
 
 
-# -------------------------------------------------------------------------------------------- what is seen
+# ---------- what is seen
 
 
 def poisoned(data: Data, rows: np.ndarray, labels_only: bool = False) -> Any:
-    """The file with some transactions otherwise: amounts, names, counterparties and labels, but not customers and times."""
+    """The file with other amounts, names, counterparties and labels on some rows."""
     places = data.transactions.file_rows[rows]
     frame = shop_frame(700, 3)
     hit = pl.Series(np.isin(np.arange(frame.height), places))
@@ -354,7 +354,7 @@ def test_rows_left_out_before_a_part_are_history_to_it() -> None:
     assert any(name.startswith("model") for name in differing(made, blank))
 
 
-# ---------------------------------------------------------------------------------------------- supervision
+# ---------- supervision
 
 
 def test_anchored_states_hold_the_fraud() -> None:
@@ -556,7 +556,7 @@ def test_the_same_settings_give_the_same_bits_whatever_the_threads() -> None:
     assert differing(one, other) == set()
 
 
-# -------------------------------------------------------------------------------------------------- states
+# ---------- states
 
 
 def test_states_of_another_detector_are_refused() -> None:
@@ -634,7 +634,7 @@ def test_states_are_bytes_of_one_size_and_are_not_changed() -> None:
     assert len(sizes) == 1
 
 
-# --------------------------------------------------------------------------------------------- explanation
+# ---------- explanation
 
 
 def test_the_path_of_a_customer_is_that_of_the_scores() -> None:
@@ -664,7 +664,7 @@ def test_a_file_of_another_schema_is_refused() -> None:
 
 
 def test_the_temporal_share_tells_a_chain_from_none() -> None:
-    """Rows that say little beside a sticky chain: the beliefs are far from those of rows taken one by one."""
+    """Weak rows and a sticky chain: beliefs are far from those of single rows."""
     rng = np.random.default_rng(0)
     regimes = np.repeat(rng.random(400) < 0.3, 10)
 

@@ -1,4 +1,4 @@
-"""A ranker's score inside each regime: its two limits, a convex optimum, honest variances, and the same score live."""
+"""Rankers: both limits, a convex optimum, honest variances, the same score live."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_variances_are_positive_and_shrink_with_data() -> None:
 
 @pytest.mark.parametrize("shrinkage", [0.0, 10.0, 1e6])
 def test_variances_are_those_of_repeated_fits(shrinkage: float) -> None:
-    """Never below half of what 150 samples show, nor far above it, whether the regimes' lines are apart or one."""
+    """The variance is at least half of what 150 samples show, and not far above."""
     at, belief = np.linspace(0, 10, 6), np.array([[0.4, 0.3, 0.3]] * 6)
     fits = [
         fit_lines(*draw_rows(600, 1000 + r, softness=0.1), shrinkage).predict(at, belief)
@@ -206,7 +206,7 @@ def test_scores_or_labels_that_will_not_do() -> None:
             fit_lines(scores, belief, np.full(100, one, np.int8))
 
 
-# --------------------------------------------------------------------------------------------- in a detector
+# ---------- in a detector
 
 
 RANKERS = pytest.mark.parametrize("ranker", ["column", "xgboost", "booster", "early"])
@@ -352,8 +352,13 @@ def test_the_ranker_does_not_see_the_test_part() -> None:
     split = time_split(data.transactions)
     frame = pl.DataFrame(data.rows)
     hit = pl.Series(np.isin(np.arange(700), data.transactions.file_rows[split.test]))
-    other = of_frame(frame.with_columns(mine=pl.when(hit).then(99.0).otherwise(pl.col("mine")),
-                                        fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud"))), SCORED)  # fmt: skip
+    other = of_frame(
+        frame.with_columns(
+            mine=pl.when(hit).then(99.0).otherwise(pl.col("mine")),
+            fraud=pl.when(hit).then(1 - pl.col("fraud")).otherwise(pl.col("fraud")),
+        ),
+        SCORED,
+    )
     one, two = (
         plain_detector().add_ranker("mine", d.transactions, split).calibration_.regime_rankers
         for d in (data, other)

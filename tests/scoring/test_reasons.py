@@ -1,4 +1,4 @@
-"""Reasons: they add up to the log odds of a forward step written out, nothing is lost in grouping, and they can be read."""
+"""Reasons: they add up to the log odds of a forward step, none is lost, all have text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def total(score: Score) -> float:
 
 
 def expected_log_odds(made: Detector, data: str) -> tuple[np.ndarray, list[float], np.ndarray]:
-    """Rows of some customers, and each row's log odds of the fraud regime against its strongest rival, from the whole past."""
+    """Rows of some customers, with the log odds of the fraud regime against its rival."""
     transactions = data_of(data).transactions
     panel = made.features_.transform(transactions)
     star = made.regimes.fraud_state
@@ -74,7 +74,7 @@ CASES = [
 def test_reasons_add_up_to_the_log_odds(
     data: str, kind: str, features: str, temperature: float
 ) -> None:
-    """First and later transactions, with and without missing cells; all reasons, or the strongest and the rest as one."""
+    """First and later transactions, missing cells, all reasons or the strongest."""
     made = detector(data, kind, features, temperature=temperature)
     rows, odds, missing = expected_log_odds(made, data)
     live = replay_scores(made, data_of(data), n_reasons=EVERY)
@@ -205,14 +205,31 @@ def test_features_go_where_a_person_would_look_for_them() -> None:
     of_continuous = dict(zip(plan.continuous, sources.continuous, strict=True))
     of_categorical = dict(zip(plan.categorical, sources.categorical, strict=True))
     expected = {
-        "paid": "amount", "amount_to_mean": "amount", "age": "age", "count_day": "pace", "sum_week": "pace", "since_last": "pace",
-        "hour_cos": "hour", "hour_habit": "hour", "weekday_habit": "weekday", "n_missing": "missing fields", "counterparty_risk_month": "shop",
-    }  # fmt: skip
+        "paid": "amount",
+        "amount_to_mean": "amount",
+        "age": "age",
+        "count_day": "pace",
+        "sum_week": "pace",
+        "since_last": "pace",
+        "hour_cos": "hour",
+        "hour_habit": "hour",
+        "weekday_habit": "weekday",
+        "n_missing": "missing fields",
+        "counterparty_risk_month": "shop",
+    }
     assert {name: of_continuous[name] for name in expected} == expected
     expected = {
-        "kind": "kind", "device": "device", "no_device": "device", "no_paid": "amount", "no_age": "age", "new_device": "device",
-        "changed_town": "town", "new_town": "town", "is_first": "first transaction", "weekday": "weekday",
-    }  # fmt: skip
+        "kind": "kind",
+        "device": "device",
+        "no_device": "device",
+        "no_paid": "amount",
+        "no_age": "age",
+        "new_device": "device",
+        "changed_town": "town",
+        "new_town": "town",
+        "is_first": "first transaction",
+        "weekday": "weekday",
+    }
     assert {name: of_categorical[name] for name in expected} == expected
 
 
@@ -308,7 +325,7 @@ def test_rows_do_not_mix() -> None:
         ) == [of_row]
 
 
-# ---------------------------------------------------------------------------------------------------- words
+# ---------- words
 
 
 def story_file() -> Any:
@@ -484,7 +501,7 @@ names = st.one_of(
 def test_no_live_row_is_too_strange_for_words(
     story: tuple[Detector, DetectorState], rows: list[dict[str, Any]]
 ) -> None:
-    """Whatever the values: a score with reasons that add up, each with words; or a refusal of the row itself."""
+    """Any values give a score with reasons that add up, or a refusal of the row."""
     made, state = story
     for row in rows:
         try:
@@ -527,14 +544,21 @@ def test_no_feature_row_is_too_strange_for_words(name: str, data: st.DataObject)
 
 
 def test_columns_named_like_facts_keep_their_terms() -> None:
-    """A file may call its own columns what the engineered facts are called; nothing crashes and nothing is lost."""
+    """A file may use the names of engineered features for its own columns."""
     frame = story_file().rename(
         {"age": "hour", "kind": "pace", "town": "history", "device": "amount"}
     )
     schema = Schema(
-        customer="who", time="at", continuous=("paid", "hour"), categorical=("pace", "amount"), amount="paid", label="fraud",
-        id="id", counterparty="shop", tracked=("amount", "history"),
-    )  # fmt: skip
+        customer="who",
+        time="at",
+        continuous=("paid", "hour"),
+        categorical=("pace", "amount"),
+        amount="paid",
+        label="fraud",
+        id="id",
+        counterparty="shop",
+        tracked=("amount", "history"),
+    )
     data = of_frame(frame, schema)
     made = Detector(Features(), model_of("point"), temperature=20.0).fit(
         data.transactions, time_split(data.transactions)

@@ -1,4 +1,4 @@
-"""What drift is measured from: figures as defined, score bins that bear rounding, saved with the detector."""
+"""The reference for drift: figures as defined, score bins safe against rounding, saving."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_smooth_scores_have_twenty_bins_finer_where_fraud_is() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_rounding_takes_no_score_into_another_bin(seed: int) -> None:
-    """Scores of beliefs that are nearly sure are a few values and their last digits; other last digits are the same scores."""
+    """Scores of nearly certain beliefs are a few values; rounding does not split them."""
     rng = np.random.default_rng(seed)
     values = np.sort(rng.random(4)) * np.array([0.001, 0.01, 0.1, 1.0])
     exact = rng.choice(values, 3000, p=[0.7, 0.2, 0.08, 0.02])

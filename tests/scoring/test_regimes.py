@@ -99,7 +99,7 @@ def test_the_posterior_is_a_beta_of_the_evidence() -> None:
 
 
 def test_customers_that_are_all_alike_count_once_each() -> None:
-    """Every customer has either all fraud or none: a regime's rows are worth as many transactions as it has customers."""
+    """Customers with all fraud or none: the evidence is the number of customers."""
     labels = np.repeat(np.random.default_rng(0).random(300) < 0.2, 10)
     regimes = measure_regimes(np.ones((3000, 1)), labels, np.full(300, 10))
     assert regimes.evidence[0] == pytest.approx(300, rel=0.02)
@@ -163,7 +163,7 @@ def test_intervals_shrink_with_evidence() -> None:
 
 
 def test_shuffled_labels_are_not_enriched_beyond_chance() -> None:
-    """The overall rate lies in nine of ten intervals or more, as a large regime cannot be far from it."""
+    """At least nine of ten intervals contain the overall rate."""
     n_customers, repetitions = 150, 100
     beliefs, labels, _ = world(n_customers, None, seed=8)
     rng = np.random.default_rng(0)
@@ -217,7 +217,7 @@ def test_an_empty_regime_knows_nothing() -> None:
 
 
 def test_a_trace_of_one_fraud_does_not_make_a_fraud_regime() -> None:
-    """A regime that holds a thousandth of one transaction, a fraud, has a share of 1 and no evidence for it."""
+    """A regime with a thousandth of one fraud has rate 1 and no evidence for it."""
     probs = np.repeat(np.eye(3)[:2], [300, 100], axis=0)
     labels = np.r_[np.zeros(300), np.ones(20), np.zeros(80)]
     probs[300] = [0.0, 0.999, 0.001]
@@ -227,7 +227,7 @@ def test_a_trace_of_one_fraud_does_not_make_a_fraud_regime() -> None:
 
 
 def test_a_regime_without_fraud_is_not_without_risk() -> None:
-    """Of 300 genuine transactions the share of fraud may still be 0.5 %: three over the number of rows is the old rule."""
+    """After 300 genuine transactions the rate may still be 0.5 %, by the rule of three."""
     probs = np.repeat(np.eye(2), [300, 100], axis=0)
     labels = np.r_[np.zeros(300), np.ones(20), np.zeros(80)]
     regimes = measure_regimes(probs, labels)

@@ -33,7 +33,7 @@ TINY = Schema(
 
 
 def tiny_frame(n_customers: int = 60, seed: int = 0) -> pl.DataFrame:
-    """Customers with at most six transactions each, so that every path of states can be written down."""
+    """Customers with at most six transactions, so that all paths can be enumerated."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(5, 7, n_customers)
     n = int(lengths.sum())
@@ -76,7 +76,7 @@ def tiny_detector(
 
 
 def label_chances(made: Detector) -> np.ndarray:
-    """P(label | state) [2, 3], as the method has it: by side when anchored, by the measured share otherwise."""
+    """P(label | state) [2, 3]: by allowed states if anchored, else by the fraud rates."""
     if made.supervision == "anchored":
         wrong = max(made.label_noise, 1e-6)
         fraud = np.array([wrong, wrong, 1 - wrong])
@@ -88,7 +88,7 @@ def label_chances(made: Detector) -> np.ndarray:
 def beliefs_over_all_paths(
     made: Detector, rows: slice, known: np.ndarray, smoothed: bool
 ) -> np.ndarray:
-    """Each row's state given the emissions and labels of the rows it may know, its own label never among them."""
+    """Each row's state given emissions and other rows' labels, never its own."""
     panel = made.features_.transform(tiny())
     initial, transition, emission = log_terms(
         made.model_, panel.continuous[rows], panel.categorical[rows]
@@ -115,7 +115,7 @@ KNOWN = np.random.default_rng(7).integers(-1, 2, 400)
 
 
 def arrived(transactions: Transactions) -> np.ndarray:
-    """Two thirds of the labels, of which half are not the true ones: what is conditioned on is what is given."""
+    """Two thirds of the labels, half of these wrong: beliefs follow what is given."""
     return KNOWN[: transactions.n_rows]
 
 
@@ -157,7 +157,7 @@ def test_live_conditioning_is_the_sum_over_all_paths_too(supervision: str, kind:
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("mode", ["filtered", "smoothed"])
 def test_no_score_depends_on_its_own_label(supervision: str, precision: str, mode: str) -> None:
-    """Every third label of each customer flipped at once, in a detector that is all but certain of labels."""
+    """Flips every third label of each customer, with nearly certain labels."""
     made, transactions = tiny_detector(supervision, "point", precision, 0.0), tiny()
     known = arrived(transactions).copy()
     place = np.arange(transactions.n_rows) - np.repeat(
@@ -234,7 +234,7 @@ def test_wrong_labels_are_named() -> None:
         made.live.condition(DetectorState(), 1)
 
 
-# ----------------------------------------------------------------------------------------- in fitting
+# ---------- in fitting
 
 
 LIKELIHOODS = {
@@ -369,7 +369,7 @@ def test_likelihoods_that_are_none_are_refused() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_an_anchored_detector_is_fitted_on_held_rows(noise: float) -> None:
-    """The same model as one fitted by hand with the last state for fraud, on the customers of the fit part."""
+    """Equals a model fitted by hand with the last state for fraud."""
     made, split = tiny_detector("anchored", "point", label_noise=noise), customers_split(tiny())
     panel = made.features_.transform(tiny(), rows=split.fit)
     allowed = np.array([[True, True, False], [False, False, True]])

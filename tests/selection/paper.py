@@ -1,7 +1,8 @@
 """The published tables, typed in: appendix C of the paper, batch posteriors, IEEE-CIS.
 
-Tables "Baum-Welch HMM", "VBEM HMM" and "Neural VBEM HMM" (d_z = 32, 64, 128) of fraud-state occupancy, fraud rate and enrichment, and the
-curves of BIC and ELBO in its figures. Which orders of the first two tiers passed the proxy criterion is not published.
+Tables "Baum-Welch HMM", "VBEM HMM" and "Neural VBEM HMM" (d_z = 32, 64, 128) of fraud-state
+occupancy, fraud rate and enrichment, and the curves of BIC and ELBO in its figures. The paper does
+not say which orders of the first two tiers passed the proxy criterion.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ ORDERS = (2, 3, 4)
 
 
 def frame(n_customers: int = 60, per_customer: int = 18, seed: int = 0) -> pl.DataFrame:
-    """Payments of 90 days; every fourth customer has a burst of six large ones by somebody else, at a few bad shops."""
+    """Payments of 90 days; every fourth customer has six large frauds at a few bad shops."""
     rng = np.random.default_rng(seed)
     burst = np.arange(n_customers) % 4 == 0
     who = np.concatenate(

@@ -39,7 +39,7 @@ def test_the_neural_tables_give_the_published_orders(width, published):
     assert choose(paper.orders(f"neural {width}", "engineered")).by_eligibility == published
 
 
-# The paper's table of processed features names 8, 10 and 10, the orders of the largest enrichment and not those of its rule.
+# For processed features the paper names 8, 10 and 10: the largest enrichment, not its rule.
 @pytest.mark.parametrize(("width", "by_rule", "published"), [(32, 6, 8), (64, 9, 10), (128, 4, 10)])
 def test_the_neural_processed_tables_give_others_than_published(width, by_rule, published):
     known = paper.orders(f"neural {width}", "processed")
@@ -107,7 +107,8 @@ def test_every_reason_is_in_the_trail():
         5: (
             False,
             False,
-            "the proxy is highest in a state other than the fraud state; occupancy 0.10% below the minimum of 0.50%; "
+            "the proxy is highest in a state other than the fraud state; "
+            "occupancy 0.10% below the minimum of 0.50%; "
             "fraud rate 2.00% not above the overall 4.00%",
         ),
         6: (True, True, "the first eligible order"),

@@ -1,4 +1,4 @@
-"""A sweep that was stopped: going on gives what an uninterrupted one gives, and never mixes two sweeps."""
+"""Stopped sweeps resume to the same result, and two sweeps never mix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from turncoat.storage import BundleFormat
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The orders that are fitted from now on; a sweep is stopped at an order that stands here with a minus."""
+    """The orders fitted from now on; a negative one interrupts the sweep there."""
     reference()  # made before, so that its fits are not among them
     seen: list[int] = []
     for kind in (BaumWelchHMM, VariationalHMM):

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from sklearn.base import clone
 
@@ -29,7 +28,7 @@ from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.parameters import Prior
-from turncoat.models.validation import check_settings, whole_number
+from turncoat.models.validation import check_settings, instance_of, or_none, whole_number
 from turncoat.models.variational import VariationalHMM
 from turncoat.progress import progress_console
 from turncoat.scoring.supervision import Anchoring
@@ -47,6 +46,12 @@ from turncoat.storage import replace_file
 
 ORDERS = range(2, 11)
 WIDTHS = (32, 64, 128)
+_RULES = {
+    "model": instance_of("a BaumWelchHMM or a VariationalHMM", BaumWelchHMM, VariationalHMM),
+    "orders": instance_of("several numbers of states, such as range(2, 11)", Iterable),
+    "anchoring": or_none(instance_of("an Anchoring", Anchoring)),
+}
+_STABILITY_RULES = {"n_resamples": whole_number(1), "seed": whole_number(0)}
 _IDENTITY, _ENCODER = "sweep.json", "encoder"
 _IGNORED_SETTINGS = {"n_states", "init", "progress", "n_threads", "checkpoint_dir", "device"}
 
@@ -96,11 +101,7 @@ class Sweep:
         customers, but not with local optima. Otherwise every order is fitted from scratch.
         `limits` are the options of `choose`.
         """
-        check_settings(
-            self,
-            {"n_resamples": n_resamples, "seed": seed},
-            {"n_resamples": whole_number(1), "seed": whole_number(0)},
-        )
+        check_settings(self, {"n_resamples": n_resamples, "seed": seed}, _STABILITY_RULES)
         _check_split(transactions, split)
         panels = SelectionPanels.build(transactions, split, self.features)
         if changed := _describe_changes(self.identity, {**self.identity, **panels.digests}):
@@ -259,23 +260,17 @@ def _check_split(transactions: Transactions, split: Split) -> None:
 
 def _check_arguments(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -> list[int]:
     """The orders, ascending."""
-    if not isinstance(model, BaumWelchHMM | VariationalHMM):
-        raise ConfigError(
-            f"model must be a BaumWelchHMM or a VariationalHMM; found {type(model).__name__}"
-        )
+    given = {"model": model, "orders": orders, "anchoring": anchoring}
+    for name, rule in _RULES.items():
+        if not rule.holds(given[name]):
+            raise ConfigError(f"{name} must be {rule.description}; found {given[name]!r}")
     if model.init is not None:
         raise ConfigError(
             "model has an `init` with one number of states, and a sweep fits many. Set init=None"
         )
-    if not isinstance(orders, Iterable):
-        raise ConfigError(
-            f"orders must be several numbers of states, such as range(2, 11); found {orders!r}"
-        )
-    if anchoring is not None and not isinstance(anchoring, Anchoring):
-        raise ConfigError(f"anchoring must be an Anchoring, or None; found {anchoring!r}")
     counts = list(orders)
     for k in counts:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        if not whole_number(1).holds(k):
             raise ConfigError(f"orders must be whole numbers of at least 1; found {k!r}")
     if not counts or len(set(counts)) < len(counts):
         raise ConfigError(
@@ -407,22 +402,13 @@ def _describe(fit: FittedOrder) -> str:
 
 
 def _make_row(fit: FittedOrder) -> dict[str, Any]:
-    order, report, inside = fit.summary, fit.model.fit_report_, fit.in_sample
-    k = inside.fraud_state
-    return {
-        "n_states": order.n_states,
-        **order.criteria,
-        "fraud_state": fit.held_out.fraud_state,
-        "occupancy": order.occupancy,
-        "rate": order.rate,
-        "base_rate": order.base_rate,
-        "enrichment": order.enrichment,
-        "proxy_state": fit.proxy_state,
-        "proxy_agrees": order.proxy_agrees,
-        "in_sample_fraud_state": k,
-        "in_sample_occupancy": float(inside.occupancy[k]),
-        "in_sample_rate": float(inside.rates[k]),
-        "in_sample_enrichment": float(inside.enrichment[k]),
-        "n_iter": report.n_iter,
-        "converged": report.converged,
-    }
+    order, report = fit.summary, fit.model.fit_report_
+    row: dict[str, Any] = {"n_states": order.n_states, **order.criteria}
+    row["fraud_state"] = fit.held_out.fraud_state
+    row |= {name: getattr(order, name) for name in ("occupancy", "rate", "base_rate", "enrichment")}
+    row |= {"proxy_state": fit.proxy_state, "proxy_agrees": order.proxy_agrees}
+    k = row["in_sample_fraud_state"] = fit.in_sample.fraud_state
+    for name in ("occupancy", "rates", "enrichment"):
+        key = f"in_sample_{name.replace('rates', 'rate')}"
+        row[key] = float(getattr(fit.in_sample, name)[k])
+    return {**row, "n_iter": report.n_iter, "converged": report.converged}
