@@ -1,4 +1,4 @@
-"""A client that keeps a number of connections busy with prepared requests, each sent once, and ends by itself."""
+"""A load client: keeps connections busy with prepared requests, each sent once, then ends."""
 
 from __future__ import annotations
 
