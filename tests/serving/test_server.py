@@ -26,6 +26,9 @@ import pytest
 from tests.serving.helpers import bundle, rows_of
 from tests.serving.process import Server, running
 from tests.serving.redis_server import RedisServer
+from turncoat import ConfigError
+from turncoat.serving.server import serve
+from turncoat.serving.settings import ServiceSettings
 
 GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
@@ -466,12 +469,9 @@ def test_it_is_not_ready_while_writes_fail(model: Path, tmp_path: Path) -> None:
     with running(model, url, preexec_fn=_ignore_file_size_signal) as server:
         assert server.process is not None
         (worker,) = children(server.process.pid)
-        largest = max(file.stat().st_size for file in tmp_path.glob("beliefs.sqlite*"))
         unlimited = resource.RLIM_INFINITY
-        resource.prlimit(worker, resource.RLIMIT_FSIZE, (largest, unlimited))
-        rows = iter(rows_of("shop"))
-        while server.ask("POST", "/v1/score", next(rows))[0] == 200:
-            pass
+        resource.prlimit(worker, resource.RLIMIT_FSIZE, (1024, unlimited))
+        assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 503
         time.sleep(1.1)  # the outcome of a probe is kept for a second
         status, response, headers = server.ask("GET", "/readyz")
         assert (status, response["error"]["kind"]) == (503, "store")
@@ -494,15 +494,23 @@ def refuse(*options: str, **more: Any) -> str:
     return found.stderr
 
 
+def test_settings_that_could_not_work_are_refused(model: Path) -> None:
+    def check(message: str, **changes: Any) -> None:
+        settings = ServiceSettings(model_path=str(model), store_url="memory://", **changes)
+        with pytest.raises(ConfigError, match=message):
+            serve(settings)
+
+    check("--keys", host="0.0.0.0")
+    check("memory", workers=2)
+    check("late_policy is 'drop'", late_policy="drop")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        check("--port", port=taken.getsockname()[1])
+
+
 def test_the_command_refuses_what_could_not_work(tmp_path: Path, model: Path) -> None:
-    assert "--keys" in refuse(str(model), "--host", "0.0.0.0")
     assert "not a saved detector" in refuse(str(tmp_path / "nothing"))
-    assert "memory" in refuse(str(model), "--store", "memory://", "--workers", "2")
     missing = f"sqlite:///{tmp_path}/missing.sqlite"
     assert "--create-store" in refuse(str(model), "--store", missing)
-    assert "TURNCOAT_REDIS_PASSWORD" in refuse(str(model), "--store", "redis://:secret@127.0.0.1/0")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "--port" in refuse(str(model), "--port", str(taken.getsockname()[1]))
     (model / "manifest.json").write_text("{}")
     assert "manifest" in refuse(str(model), "--workers", "2")
 

@@ -1,10 +1,12 @@
-"""`turncoat serve`, `replay`, `recalibrate`, `erase` and `new-key`: a fitted detector at work."""
+"""`turncoat serve`, `replay`, `recalibrate`, `erase` and `new-key`: a detector in production."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from importlib.util import find_spec
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
     from turncoat import Detector
     from turncoat.data.transactions import Transactions
     from turncoat.serving.decoding import Pseudonymiser
+    from turncoat.serving.stores import Store
 
+DAY = 86400.0
 _STORE_HELP = (
     "`sqlite:///FILE` or `redis://HOST:PORT/DB`; by default the SQLite file MODEL-beliefs.sqlite."
 )
+_PSEUDONYM_HELP = "Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY."
 
 
 class LatePolicy(StrEnum):
@@ -75,12 +80,7 @@ def serve(
     labels_update_belief: Annotated[
         bool, Option(help="Condition the belief on the label of a customer's latest transaction.")
     ] = True,
-    pseudonymise: Annotated[
-        bool,
-        Option(
-            "--pseudonymise", help="Store customers by a hash keyed with TURNCOAT_PSEUDONYM_KEY."
-        ),
-    ] = False,
+    pseudonymise: Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)] = False,
     reasons: Annotated[
         int, Option(min=0, help="Number of reasons in a response; the rest are summed.")
     ] = 4,
@@ -157,22 +157,16 @@ def serve(
 
 
 def replay(
-    model: Annotated[Path, Argument(help="A folder written by `turncoat fit`.")],
-    data: Annotated[
-        Path,
-        Argument(help="The history: a file or folder of the same schema; labels may be missing."),
-    ],
+    model: Annotated[Path, Argument(help="Folder written by `turncoat fit`.")],
+    data: Annotated[Path, Argument(help="History of the same schema; labels may be missing.")],
     store: Annotated[str, Option(help=_STORE_HELP)] = "",
     log: Annotated[
-        bool,
-        Option(
-            help="Keep the transactions in the log too: for late arrivals, and for rebuilding beliefs."
-        ),
+        bool, Option(help="Log the transactions, for late arrivals and for rebuilding beliefs.")
     ] = True,
-    pseudonymise: Annotated[bool, Option("--pseudonymise", help="As in `turncoat serve`.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print what was done as JSON.")] = False,
+    pseudonymise: Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Warm a store with history. Every transaction counts in the order it happened; a stopped replay goes on where it was.
+    """Fill a store with history. Transactions count in time order; a second run resumes a first.
 
     Examples:
 
@@ -182,31 +176,29 @@ def replay(
     """
     from turncoat import load
     from turncoat.data import read_for_scoring
-    from turncoat.serving.decoding import Pseudonymiser
     from turncoat.serving.settings import default_store_url
 
-    pseudonyms = Pseudonymiser.from_environment() if pseudonymise else None
+    pseudonyms = _load_pseudonyms(pseudonymise)
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.plan.schema)
     url = store or default_store_url(model)
     if url.startswith("memory:"):
-        raise ConfigError(
-            "a store in memory is gone when the replay ends. Name a SQLite file or a Redis"
-        )
+        raise ConfigError("a store in memory ends with the replay. Use a SQLite file or Redis")
     try:
-        done = asyncio.run(_replay(detector, transactions, url, log, pseudonyms))
+        counts = asyncio.run(_replay(detector, transactions, url, log, pseudonyms))
     except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from here", err=True)
+        typer.echo("stopped; run the same command again to resume", err=True)
         raise
     if as_json:
-        typer.echo(json.dumps(done))
+        typer.echo(json.dumps(counts))
         return
     typer.echo(
-        f"{done['scored']:,} transactions replayed ({done['done_before']:,} had been before), {done['duplicates']:,} known already, "
-        f"{done['late']:,} late, which move no belief, {done['refused']:,} refused"
+        f"{counts['scored']:,} transactions replayed ({counts['done_before']:,} before), "
+        f"{counts['duplicates']:,} duplicates, {counts['late']:,} late (beliefs unchanged), "
+        f"{counts['refused']:,} refused"
     )
-    if done["refused"]:
-        typer.echo(f"the first refused: {done['first_refusal']}")
+    if counts["refused"]:
+        typer.echo(f"first refusal: {counts['first_refusal']}")
 
 
 async def _replay(
@@ -216,81 +208,60 @@ async def _replay(
     log: bool,
     pseudonyms: Pseudonymiser | None,
 ) -> dict[str, Any]:
+    """Return how many transactions were scored, duplicate, late and refused."""
     from turncoat.serving.maintenance import count_replayed
     from turncoat.serving.maintenance import replay as run
     from turncoat.serving.responses import ScoredResponse
-    from turncoat.serving.stores import open_store
     from turncoat.serving.updater import BeliefUpdater, UpdatePolicy
 
-    opened = open_store(url, create=True)
-    try:
-        updater = BeliefUpdater(opened, UpdatePolicy(logs=log, n_reasons=0))
+    async with _open_store(url, create=True) as store:
+        updater = BeliefUpdater(store, UpdatePolicy(logs=log, n_reasons=0))
         before = await count_replayed(updater, detector, transactions, pseudonyms)
-        done: dict[str, Any] = {
-            "scored": 0,
-            "duplicates": 0,
-            "late": 0,
-            "refused": 0,
-            "done_before": before,
-            "first_refusal": None,
-        }
+        counts: dict[str, Any] = dict.fromkeys(("scored", "duplicates", "late", "refused"), 0)
+        counts |= {"done_before": before, "first_refusal": None}
         with Progress(console=Console(stderr=True), transient=True) as progress:
             bar = progress.add_task("replaying", total=transactions.n_rows, completed=before)
-            async for rows, given in run(updater, detector, transactions, pseudonyms):
-                for one in given:
+            async for rows, responses in run(updater, detector, transactions, pseudonyms):
+                for one in responses:
                     if not isinstance(one, ScoredResponse):
-                        done["refused"] += 1
-                        done["first_refusal"] = done["first_refusal"] or str(one)
-                    else:
-                        done[
-                            "duplicates" if one.duplicate else "late" if one.late else "scored"
-                        ] += 1
+                        counts["refused"] += 1
+                        counts["first_refusal"] = counts["first_refusal"] or str(one)
+                        continue
+                    kind = "duplicates" if one.duplicate else "late" if one.late else "scored"
+                    counts[kind] += 1
                 progress.advance(bar, len(rows))
-        return done
-    finally:
-        await opened.close()
+        return counts
 
 
 def recalibrate(
-    model: Annotated[Path, Argument(help="The folder of the model that serves.")],
+    model: Annotated[Path, Argument(help="Folder of the model in service.")],
     store: Annotated[str, Option(help=_STORE_HELP)] = "",
     keep: Annotated[
-        float,
-        Option(
-            min=0.0,
-            max=1.0,
-            help="Weight of the calibration that the model was fitted with; 0 forgets it.",
-        ),
+        float, Option(min=0.0, max=1.0, help="Weight of the calibration at fit; 0 forgets it.")
     ] = 1.0,
     delay_days: Annotated[
         float | None,
         Option(
             min=0.0,
-            help="After so long what was not reported counts as genuine, and what is younger is left out; by default the label delay.",
+            help="Age at which unreported transactions count as genuine; younger ones are left "
+            "out. Default: the label delay.",
         ),
     ] = None,
     reported_only: Annotated[
-        bool,
-        Option(
-            "--reported-only",
-            help="Use only what was reported, if that is all transactions of some kind, not just frauds.",
-        ),
+        bool, Option("--reported-only", help="Use reported labels only, genuine ones included.")
     ] = False,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Show the new fraud shares, and change nothing.")
+        bool, Option("--dry-run", help="Show the new fraud shares and change nothing.")
     ] = False,
     use: Annotated[
-        int | None,
-        Option(
-            min=0, help="Switch to an earlier calibration; 0 is the one the model was fitted with."
-        ),
+        int | None, Option(min=0, help="Switch to an earlier calibration; 0 is the one at fit.")
     ] = None,
-    show: Annotated[bool, Option("--list", help="Show the calibrations there are.")] = False,
+    show: Annotated[bool, Option("--list", help="List the calibrations.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Update the regimes' fraud shares with reported outcomes. Nothing is refitted.
+    """Update the regimes' fraud shares with reported labels. Nothing is refitted.
 
-    The new calibration is switched on in one instant; a running service takes it up by itself. Earlier ones are kept.
+    A running service loads the new calibration by itself. Earlier ones are kept.
 
     Examples:
 
@@ -313,88 +284,70 @@ def recalibrate(
     from turncoat.serving.settings import default_store_url
 
     if use is not None and dry_run:
-        raise ConfigError(
-            "--dry-run shows what would be learnt, which --use does not do. Use one of them"
-        )
+        raise ConfigError("--dry-run and --use exclude each other. Use one of them")
     if use is not None:
         use_calibration(model, use)
     elif not show:
         detector = load(model, calibration=0)
-        delay = (
-            detector.features_.plan.label_delay_s if delay_days is None else delay_days * 86400.0
-        )
-        known = asyncio.run(
-            _known(detector, store or default_store_url(model), delay, not reported_only)
-        )
+        delay_s = detector.features_.plan.label_delay_s if delay_days is None else delay_days * DAY
+        url = store or default_store_url(model)
+        known = asyncio.run(_collect_labels(detector, url, delay_s, not reported_only))
         updated = detector.recalibrate(
             known.beliefs, known.labels, known.offsets, known.external, keep=keep
         )
         n_frauds = int(known.labels.sum())
-        if min(n_frauds, known.n_rows - n_frauds) < MIN_OUTCOMES:
-            typer.echo(
-                f"note: {n_frauds:,} frauds and {known.n_rows - n_frauds:,} genuine transactions say little of the shares of either",
-                err=True,
-            )
+        n_genuine = known.n_rows - n_frauds
+        if min(n_frauds, n_genuine) < MIN_OUTCOMES:
+            found = f"{n_frauds:,} frauds and {n_genuine:,} genuine transactions"
+            typer.echo(f"note: {found} are too few for exact shares", err=True)
         if dry_run and as_json:
             shares = dict(enumerate(updated.regimes.mean_rates.tolist()))
-            typer.echo(
-                json.dumps({"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_shares": shares})
-            )
+            counts = {"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_shares": shares}
+            typer.echo(json.dumps(counts))
             return
         if dry_run:
-            typer.echo(
-                f"{known.n_rows:,} outcomes, {n_frauds:,} frauds; not saved\n{updated.regimes.describe()}"
-            )
+            typer.echo(f"{known.n_rows:,} labels, {n_frauds:,} frauds; not saved")
+            typer.echo(updated.regimes.describe())
             return
         metadata = CalibrationMetadata(time.time(), known.n_rows, n_frauds, keep)
         save_calibration(model, updated.calibration_, updated.digest_, metadata)
-    found = list_calibrations(model)
+    calibrations = list_calibrations(model)
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found]))
+        typer.echo(json.dumps([asdict(one) for one in calibrations]))
         return
-    for one in found:
-        when = (
-            "as fitted"
-            if one.created is None
-            else time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created))
-        )
-        of_another = "" if one.is_usable else "  (of another model)"
+    for one in calibrations:
+        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created or 0.0))
         typer.echo(
-            f"{'*' if one.is_current else ' '} {one.number:>4}  {when}  {one.n_rows:,} outcomes, {one.n_frauds:,} frauds{of_another}"
+            f"{'*' if one.is_current else ' '} {one.number:>4}  "
+            f"{'as fitted' if one.created is None else created}  "
+            f"{one.n_rows:,} labels, {one.n_frauds:,} frauds"
+            f"{'' if one.is_usable else '  (of another model)'}"
         )
     if not show:
         typer.echo(load(model).regimes.describe())
 
 
-async def _known(detector: Detector, url: str, delay: float, unreported: bool) -> Any:
+async def _collect_labels(detector: Detector, url: str, delay_s: float, unreported: bool) -> Any:
     from turncoat.serving.maintenance import collect_labeled_scores
-    from turncoat.serving.stores import open_store
 
-    opened = open_store(url)
-    try:
-        return await collect_labeled_scores(opened, detector, time.time(), delay, unreported)
-    finally:
-        await opened.close()
+    async with _open_store(url) as store:
+        return await collect_labeled_scores(store, detector, time.time(), delay_s, unreported)
 
 
 def erase(
-    names: Annotated[list[str], Argument(metavar="NAME", help="Customers, as answers show them.")],
-    store: Annotated[
-        str,
-        Option(help="Where the service keeps them: `sqlite:///FILE` or `redis://HOST:PORT/DB`."),
+    names: Annotated[
+        list[str], Argument(metavar="NAME", help="Customers, as responses show them.")
     ],
-    pseudonymise: Annotated[
-        bool,
-        Option(
-            "--pseudonymise",
-            help="As in `turncoat serve`: they are stored by a hash keyed with TURNCOAT_PSEUDONYM_KEY.",
-        ),
-    ] = False,
+    store: Annotated[
+        str, Option(help="Store of the service: `sqlite:///FILE` or `redis://HOST:PORT/DB`.")
+    ],
+    pseudonymise: Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)] = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove customers from a store. Their records and every log entry that they are in go; that cannot be undone.
+    """Remove customers from a store: their records and every log entry they are in, for ever.
 
-    A service may go on with the store meanwhile; these customers are new to it then. An erasure that was stopped is finished by a second.
+    The service may keep running; it treats these customers as new. Run an interrupted erasure
+    again to finish it.
 
     Examples:
 
@@ -402,56 +355,62 @@ def erase(
 
     `turncoat erase c17 c18 --store redis://127.0.0.1:6379/0 --pseudonymise --yes`
     """
-    from turncoat.serving.decoding import Pseudonymiser
-
-    pseudonyms = Pseudonymiser.from_environment() if pseudonymise else None
-    stored_as = {
+    pseudonyms = _load_pseudonyms(pseudonymise)
+    stored_names = {
         name: name if pseudonyms is None else pseudonyms.pseudonymise(name) for name in names
     }
+    listed = ", ".join(stored_names)
     if not yes:
-        typer.confirm(f"Erase {', '.join(stored_as)} from {store} for ever?", abort=True, err=True)
-    if not asyncio.run(_erase(stored_as, store)):
-        hint = (
-            "Give names as answers show them"
-            if pseudonymise
-            else "Give names as answers show them, or --pseudonymise if the service has it"
-        )
-        typer.echo(
-            f"turncoat: the store {store} has nothing of {', '.join(stored_as)}. {hint}", err=True
-        )
+        typer.confirm(f"Erase {listed} from {store} for ever?", abort=True, err=True)
+    if not asyncio.run(_erase(stored_names, store)):
+        hint = "" if pseudonymise else ", or use --pseudonymise if the service does"
+        message = f"the store {store} has nothing of {listed}. Give names as responses show them"
+        typer.echo(f"turncoat: {message}{hint}", err=True)
         raise typer.Exit(1)
 
 
-async def _erase(stored_as: dict[str, str], url: str) -> int:
-    """How many customers something was stored of."""
+async def _erase(stored_names: dict[str, str], url: str) -> int:
+    """Return the number of customers of whom something was stored."""
     from turncoat.serving.maintenance import erase_customer
-    from turncoat.serving.stores import open_store
 
     n_found = 0
-    opened = open_store(url)
-    try:
-        for name, stored in stored_as.items():
-            had_record, n_entries = await erase_customer(opened, stored)
+    async with _open_store(url) as store:
+        for name, stored_name in stored_names.items():
+            had_record, n_entries = await erase_customer(store, stored_name)
             if had_record or n_entries:
                 n_found += 1
-                typer.echo(
-                    f"{name}: {'the record' if had_record else 'no record'} and {n_entries:,} log entries erased"
-                )
+                record = "the record" if had_record else "no record"
+                typer.echo(f"{name}: {record} and {n_entries:,} log entries erased")
             else:
                 typer.echo(f"{name}: nothing was stored")
-        return n_found
+    return n_found
+
+
+@asynccontextmanager
+async def _open_store(url: str, create: bool = False) -> AsyncIterator[Store]:
+    from turncoat.serving.stores import open_store
+
+    store = open_store(url, create=create)
+    try:
+        yield store
     finally:
-        await opened.close()
+        await store.close()
+
+
+def _load_pseudonyms(pseudonymise: bool) -> Pseudonymiser | None:
+    from turncoat.serving.decoding import Pseudonymiser
+
+    return Pseudonymiser.from_environment() if pseudonymise else None
 
 
 def new_key(
-    name: Annotated[str, Argument(help="Whose key it is.")],
-    scopes: Annotated[str, Option(help="What it may do: of score, read, label.")] = "score",
+    name: Annotated[str, Argument(help="Name of the key's owner.")],
+    scopes: Annotated[str, Option(help="Any of score, read, label.")] = "score",
     keys: Annotated[
-        Path | None, Option(help="File to add its hash to; otherwise the line is printed.")
+        Path | None, Option(help="File to add the hash to; otherwise the line is printed.")
     ] = None,
 ) -> None:
-    """Make an API key. It is shown once; only its hash is kept.
+    """Create an API key. It is shown once; only its hash is kept.
 
     Examples:
 
@@ -460,28 +419,20 @@ def new_key(
     `turncoat new-key console --scopes read,label --keys keys.txt`
     """
     from turncoat.serving.auth import create_key, parse_keys
-
-    secret, key = create_key(name, scopes.split(","))
-    if (
-        keys is not None
-        and keys.exists()
-        and name in {one.name for one in parse_keys(keys.read_text(), str(keys))}
-    ):
-        raise ConfigError(
-            f"{keys} has a key {name!r} already. Choose another name, or remove its line"
-        )
-    if keys is None:
-        typer.echo(
-            f"the key, to be kept by its owner:  {secret}\nthe line for the keys file:         {key}"
-        )
-        return
-    text = keys.read_text() if keys.exists() else ""
-    text = f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{key}\n"
-    parse_keys(text, str(keys))
     from turncoat.storage import replace_file
 
+    secret, key = create_key(name, scopes.split(","))
+    if keys is None:
+        typer.echo(f"key, for its owner:      {secret}\nline for the keys file:  {key}")
+        return
+    text = keys.read_text() if keys.exists() else ""
+    if name in {one.name for one in parse_keys(text, str(keys))}:
+        raise ConfigError(
+            f"{keys} has a key {name!r} already. Use another name, or remove its line"
+        )
+    separator = "" if not text or text.endswith("\n") else "\n"
     try:
-        replace_file(keys.resolve(), text.encode(), mode=0o600)
+        replace_file(keys.resolve(), f"{text}{separator}{key}\n".encode(), mode=0o600)
     except OSError as problem:
         raise ConfigError(f"{keys} cannot be written: {problem.strerror}") from problem
-    typer.echo(f"the key, to be kept by its owner:  {secret}\nits hash was added to {keys}")
+    typer.echo(f"key, for its owner:  {secret}\nits hash was added to {keys}")

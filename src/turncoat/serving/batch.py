@@ -1,8 +1,8 @@
 """The batch endpoint: NDJSON in, NDJSON out, scored and answered in order while lines arrive.
 
-Each batch runs three tasks: one reads and submits lines, one collects their responses in order,
-one sends them. Responses that a client has not read yet are buffered, so that a client may send
-its whole batch before it reads; all batches of a process share `_MAX_BUFFER_BYTES`.
+Each batch runs two tasks: one reads and submits lines, one sends their responses. The first may run
+ahead, so that a client may send its whole batch before it reads; all batches of a process together
+hold `_MAX_BUFFERED_LINES`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from turncoat.errors import StoreError, TurncoatError
+from turncoat.errors import TurncoatError
 from turncoat.serving.auth import RateLimiter
-from turncoat.serving.batcher import OutOfOrderError, OverloadedError, ShuttingDownError
+from turncoat.serving.batcher import RETRYABLE_ERRORS, OutOfOrderError, ShuttingDownError
 from turncoat.serving.middleware import (
     DeadlineError,
     RequestError,
@@ -31,10 +31,9 @@ from turncoat.serving.responses import ErrorResponse, ScoredResponse, encode_jso
 from turncoat.serving.service import Service
 
 MEDIA_TYPE = "application/x-ndjson"
-_MAX_PENDING = 64  # lines of a batch that are scored at the same time
+_MAX_IN_FLIGHT = 64  # lines of a batch that are scored at the same time
+_MAX_BUFFERED_LINES = 100_000  # about 128 MB of responses that clients have not read
 _MAX_CHUNK_BYTES = 65_536
-_MAX_BUFFER_BYTES = 128 * 1024 * 1024  # about 100,000 responses
-_RETRYABLE = (StoreError, OverloadedError)  # errors after which the same line may be sent again
 _log = logging.getLogger("turncoat")
 
 
@@ -44,13 +43,14 @@ class BatchEndpoint:
     def __init__(
         self, service: Service, rate_limiter: RateLimiter, is_stopping: Callable[[], bool]
     ) -> None:
-        """Share the service, the rate limits and the response buffer between all batches."""
+        """Share the service, the rate limits and the buffer between all batches."""
         self.service, self.rate_limiter, self.is_stopping = service, rate_limiter, is_stopping
-        self.n_buffered_bytes = 0
+        self.n_buffered_lines = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one batch."""
-        headers = [(b"content-type", MEDIA_TYPE.encode())]
+        # The client may still be sending when the response ends: do not reuse the connection.
+        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _Batch(self, scope["caller"], receive, send).run()
 
@@ -72,8 +72,8 @@ class _Batch:
         self._service, self._settings = endpoint.service, endpoint.service.settings
         self._loop, self._n_lines = asyncio.get_running_loop(), 0
         self._last_received, self._stop_at = self._loop.time(), math.inf
-        self._pending: asyncio.Queue[_PendingLine | None] = asyncio.Queue(_MAX_PENDING)
-        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        self._pending: asyncio.Queue[_PendingLine | None] = asyncio.Queue()
         self._latest: dict[str, asyncio.Future[ScoredResponse]] = {}  # unanswered, by customer
         self._to_resend: set[str] = set()  # customers with a line that was not written
 
@@ -81,25 +81,23 @@ class _Batch:
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read_lines())
-                sender = tasks.create_task(self._send_chunks())
-                await self._collect_responses()
-                await sender
+                await self._send_responses()
                 reader.cancel()
         except* ClientDisconnect:
             pass
         finally:
-            for future in self._latest.values():
-                future.cancel()
-            while not self._outbox.empty():
-                self._endpoint.n_buffered_bytes -= len(self._outbox.get_nowait())
+            while not self._pending.empty():  # nobody waits for these
+                line = await self._take()
+                if line is not None and isinstance(line.result, asyncio.Future):
+                    line.result.cancel() or line.result.cancelled() or line.result.exception()
 
     async def _read_lines(self) -> None:
         """Submit every line. Then wait for the client to leave, to stop work nobody waits for."""
         try:
             await self._submit_lines()
         except TurncoatError as error:  # ends the batch
-            await self._pending.put(_PendingLine(self._n_lines, error))
-        await self._pending.put(None)
+            self._put(_PendingLine(self._n_lines, error))
+        self._put(None)
         while (await self._receive())["type"] != "http.disconnect":
             pass
         raise ClientDisconnect
@@ -122,7 +120,7 @@ class _Batch:
                 self._n_lines += 1
                 if line.strip():
                     await self._wait_for_turn()
-                    await self._pending.put(self._submit(line))
+                    self._put(self._submit(line))
             if has_more:
                 self._check_shutdown()
             if len(rest) > self._settings.max_body_bytes:
@@ -130,13 +128,16 @@ class _Batch:
                 check_size(len(rest), self._settings, "a line")
 
     async def _wait_for_turn(self) -> None:
-        """Check the number of lines and wait for the caller's rate limit."""
+        """Check the number of lines; wait for the rate limit and for room in the buffer."""
         max_lines = self._settings.max_batch_lines
         if self._n_lines > max_lines:
             raise RequestError(413, "too_large", f"the batch has more than {max_lines:,} lines")
         while wait_s := self._endpoint.rate_limiter.acquire(self._caller):
             self._check_shutdown()
             await asyncio.sleep(min(wait_s, 0.5))
+        while self._endpoint.n_buffered_lines >= _MAX_BUFFERED_LINES and self._pending.qsize():
+            await asyncio.sleep(0.01)
+        await self._in_flight.acquire()
 
     def _check_shutdown(self) -> None:
         """Raise a ShuttingDownError `request_timeout_s` after the server was told to stop."""
@@ -157,27 +158,38 @@ class _Batch:
                 raise OutOfOrderError
             future = self._service.submit(transaction, self._latest.get(customer))
         except TurncoatError as error:
-            if customer is not None and isinstance(error, _RETRYABLE):
+            self._in_flight.release()
+            if customer is not None and isinstance(error, RETRYABLE_ERRORS):
                 self._to_resend.add(customer)
             return _PendingLine(self._n_lines, error, customer)
+        future.add_done_callback(lambda _: self._in_flight.release())
         self._latest[customer] = future
         deadline = self._loop.time() + self._settings.request_timeout_s
         return _PendingLine(self._n_lines, future, customer, deadline)
 
-    async def _collect_responses(self) -> None:
-        """Put the responses into the outbox in the order of the lines, several in a chunk."""
+    def _put(self, line: _PendingLine | None) -> None:
+        self._pending.put_nowait(line)
+        self._endpoint.n_buffered_lines += 1
+
+    async def _take(self) -> _PendingLine | None:
+        line = await self._pending.get()
+        self._endpoint.n_buffered_lines -= 1
+        return line
+
+    async def _send_responses(self) -> None:
+        """Send the responses in the order of the lines, several in a chunk."""
         chunk: list[bytes] = []
         n_bytes = 0
-        while (line := await self._pending.get()) is not None:
+        while (line := await self._take()) is not None:
             response = await self._wait_for_response(line)
             chunk.append(response)
             n_bytes += len(response)
             if self._pending.empty() or n_bytes > _MAX_CHUNK_BYTES:
-                await self._buffer(b"\n".join([*chunk, b""]))
+                await self._send_chunk(b"\n".join([*chunk, b""]))
                 chunk, n_bytes = [], 0
         if chunk:
-            await self._buffer(b"\n".join([*chunk, b""]))
-        self._outbox.put_nowait(b"")
+            await self._send_chunk(b"\n".join([*chunk, b""]))
+        await self._send({"type": "http.response.body", "body": b""})
 
     async def _wait_for_response(self, line: _PendingLine) -> bytes:
         """Return the response of a line, or its error."""
@@ -193,29 +205,12 @@ class _Batch:
         finally:
             if line.customer is not None and self._latest.get(line.customer) is line.result:
                 del self._latest[line.customer]
-        if line.customer is not None and isinstance(error, _RETRYABLE):
+        if line.customer is not None and isinstance(error, RETRYABLE_ERRORS):
             self._to_resend.add(line.customer)
         log_error(error)
         detail = describe_error(error)[1]
         self._service.metrics.count_error(detail.kind)
         return encode_json(ErrorResponse(detail, line=line.number))
-
-    async def _buffer(self, chunk: bytes) -> None:
-        """Add a chunk to the outbox; wait until it is sent if all buffers together are full."""
-        self._endpoint.n_buffered_bytes += len(chunk)
-        self._outbox.put_nowait(chunk)
-        if self._endpoint.n_buffered_bytes > _MAX_BUFFER_BYTES:
-            await self._outbox.join()
-
-    async def _send_chunks(self) -> None:
-        """Send chunks until an empty one, the end."""
-        while chunk := await self._outbox.get():
-            try:
-                await self._send_chunk(chunk)
-            finally:
-                self._endpoint.n_buffered_bytes -= len(chunk)
-                self._outbox.task_done()
-        await self._send({"type": "http.response.body", "body": b""})
 
     async def _send_chunk(self, chunk: bytes) -> None:
         """Send a chunk. Give up on a client that neither reads nor sends for `client_timeout_s`."""

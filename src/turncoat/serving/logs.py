@@ -11,46 +11,36 @@ from typing import Any
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 
-class TextFormatter(logging.Formatter):
-    """Formats a record as one line of text."""
+class LogFormatter(logging.Formatter):
+    """Formats a record as a line of text or, if `as_json` is set, as a JSON object on one line."""
+
+    def __init__(self, as_json: bool) -> None:
+        """Choose the format."""
+        super().__init__()
+        self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the time, the request id if there is one, the message, and any traceback."""
-        request_id = REQUEST_ID.get()
-        prefix = f"[{request_id}] " if request_id else ""
-        text = f"{self.formatTime(record)} turncoat: {prefix}{record.getMessage()}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
-
-
-class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object on one line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return `time` (UTC), `level`, `message`, and `request_id` and `traceback` if any."""
+        """Return time (UTC), level, message, and request id and traceback if there are any."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = {
-            "time": f"{seconds}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-        }
+        line = {"time": f"{seconds}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
+        line["message"] = record.getMessage()
         if request_id := REQUEST_ID.get():
             line["request_id"] = request_id
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return json.dumps(line) if self._as_json else " ".join(line.values())
 
 
 def build_log_config(log_format: str) -> dict[str, Any]:
     """Return the `logging` configuration of the service and its HTTP server: all to stderr."""
-    formatter = JsonFormatter if log_format == "json" else TextFormatter
-    handlers = ["stderr"]
+    logger = {"handlers": ["stderr"], "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"line": {"()": formatter}},
+        "formatters": {"line": {"()": LogFormatter, "as_json": log_format == "json"}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "loggers": {
-            "turncoat": {"handlers": handlers, "level": "INFO", "propagate": False},
-            "_granian": {"handlers": handlers, "level": "WARNING", "propagate": False},
+            "turncoat": {**logger, "level": "INFO"},
+            "_granian": {**logger, "level": "WARNING"},
         },
     }

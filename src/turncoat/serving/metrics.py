@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-    multiprocess,
-)
+import prometheus_client as prometheus
+from prometheus_client import CollectorRegistry, multiprocess
 
 from turncoat.serving.responses import ScoredResponse
 
@@ -21,68 +15,41 @@ _DAY = 86400.0
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _AGES_S = (60.0, 600.0, 3600.0, _DAY / 4, _DAY, 3 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
 _PROBABILITIES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class ServiceMetrics:
-    """Counters, histograms and gauges of one process."""
+    """Counters, histograms and gauges of one process. docs/operations/run.md explains them."""
 
     def __init__(self) -> None:
         """Create the metrics in a registry of their own."""
         self._registry = CollectorRegistry()
-        counter = partial(Counter, registry=self._registry)
-        histogram = partial(Histogram, registry=self._registry)
-        gauge = partial(Gauge, registry=self._registry, multiprocess_mode="mostrecent")
-        self.scores = counter("turncoat_scores", "Transactions scored, without duplicates.")
-        self.duplicates = counter(
-            "turncoat_duplicate_transactions", "Transactions whose id was scored before."
-        )
-        self.late = counter(
-            "turncoat_late_transactions", "Transactions older than their customer's belief."
-        )
-        self.errors = counter(
-            "turncoat_request_errors", "Error responses and batch lines in error.", ["kind"]
-        )
-        self.labels = counter("turncoat_labels", "Labels that changed something.", ["label"])
-        self.store_errors = counter(
-            "turncoat_store_errors", "Failed reads and writes of the store."
-        )
-        self.reload_errors = counter(
-            "turncoat_reload_errors", "New models or calibrations that could not be loaded."
-        )
+        counter = partial(prometheus.Counter, registry=self._registry)
+        histogram = partial(prometheus.Histogram, registry=self._registry)
+        gauge = partial(prometheus.Gauge, registry=self._registry, multiprocess_mode="mostrecent")
+        self.scores = counter("turncoat_scores", "Transactions scored.")
+        self.duplicates = counter("turncoat_duplicate_transactions", "Ids scored before.")
+        self.late = counter("turncoat_late_transactions", "Transactions older than the belief.")
+        self.errors = counter("turncoat_request_errors", "Error responses and lines.", ["kind"])
+        self.labels = counter("turncoat_labels", "Labels that were new.", ["label"])
+        self.store_errors = counter("turncoat_store_errors", "Failed reads and writes.")
+        self.reload_errors = counter("turncoat_reload_errors", "Models that failed to load.")
         self.starts = counter("turncoat_worker_starts", "Worker processes that started.")
         self.duration = histogram(
-            "turncoat_score_duration_seconds",
-            "Time from a complete request to its score.",
-            buckets=_LATENCIES_S,
+            "turncoat_score_duration_seconds", "Request to score.", buckets=_LATENCIES_S
         )
-        self.batch = histogram(
-            "turncoat_batch_size",
-            "Transactions scored and written together.",
-            buckets=(1, 2, 4, 8, 16, 32, 64),
-        )
+        self.batch = histogram("turncoat_batch_size", "Scored together.", buckets=_SIZES)
         self.ages = histogram(
-            "turncoat_belief_age_seconds",
-            "Time between a customer's last transaction and this one.",
-            buckets=_AGES_S,
+            "turncoat_belief_age_seconds", "Since the last transaction.", buckets=_AGES_S
         )
         self.probability = histogram(
             "turncoat_score_probability", "Probabilities of fraud.", buckets=_PROBABILITIES
         )
-        self.score_drift = gauge(
-            "turncoat_score_drift_psi",
-            "Population stability index of the scores, less its expectation by chance.",
-        )
-        self.regime_drift = gauge(
-            "turncoat_regime_drift_shift",
-            "Largest standardised shift of a feature's mean in a regime.",
-            ["regime"],
-        )
-        self.drift = gauge(
-            "turncoat_drift_level", "0 too few, 1 stable, 2 watch, 3 drifted; of the worst part."
-        )
-        self.model = gauge(
-            "turncoat_model_info", "1 for the model in service.", ["model", "calibration"]
-        )
+        self.score_drift = gauge("turncoat_score_drift_psi", "PSI of scores, less chance.")
+        self.regime_drift = gauge("turncoat_regime_drift_shift", "Largest shift.", ["regime"])
+        self.drift = gauge("turncoat_drift_level", "0 too few, 1 stable, 2 watch, 3 drifted.")
+        labels = ["model", "calibration"]
+        self.model = gauge("turncoat_model_info", "1 for the model in service.", labels)
 
     def count_error(self, kind: str) -> None:
         """Count an error response or a batch line in error."""
@@ -94,8 +61,7 @@ class ServiceMetrics:
         answered = [one for one in responses if isinstance(one, ScoredResponse)]
         scored = [one for one in answered if not one.duplicate]
         self.scores.inc(len(scored))
-        if len(scored) < len(answered):
-            self.duplicates.inc(len(answered) - len(scored))
+        self.duplicates.inc(len(answered) - len(scored))
         for one in scored:
             self.probability.observe(one.probability)
             if one.late:
@@ -109,4 +75,4 @@ class ServiceMetrics:
         if metrics_dir:
             registry = CollectorRegistry()
             multiprocess.MultiProcessCollector(registry, path=metrics_dir)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return prometheus.generate_latest(registry)

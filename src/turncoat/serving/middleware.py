@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -56,6 +57,18 @@ class DeadlineError(OverloadedError):
         )
 
 
+_ERRORS: tuple[tuple[Any, int, str, float | None], ...] = (
+    (InvalidJsonError, 400, "malformed", None),
+    (LateTransactionError, 409, "late", None),
+    (FieldError, 422, "invalid", None),
+    (UnknownTransactionError, 404, "not_found", None),
+    (DeadlineError, 503, "timeout", 1.0),
+    (OverloadedError, 503, "overloaded", 1.0),
+    ((StoreError, StateError), 503, "store", 1.0),  # stored data is never the sender's fault
+    (TurncoatError, 422, "invalid", None),
+)
+
+
 def describe_error(error: Exception) -> tuple[int, ErrorDetail, float | None]:
     """Return the status, the detail to send, and the seconds after which to try again."""
     if isinstance(error, RequestError):
@@ -63,22 +76,10 @@ def describe_error(error: Exception) -> tuple[int, ErrorDetail, float | None]:
     if isinstance(error, HTTPException):
         kind = _HTTP_KINDS.get(error.status_code, "http")
         return error.status_code, ErrorDetail(kind, str(error.detail)), None
-    if isinstance(error, InvalidJsonError):
-        return 400, ErrorDetail("malformed", str(error)), None
-    if isinstance(error, LateTransactionError):
-        return 409, ErrorDetail("late", str(error)), None
-    if isinstance(error, FieldError):
-        return 422, ErrorDetail("invalid", str(error), error.field), None
-    if isinstance(error, UnknownTransactionError):
-        return 404, ErrorDetail("not_found", str(error)), None
-    if isinstance(error, DeadlineError):
-        return 503, ErrorDetail("timeout", str(error)), 1.0
-    if isinstance(error, OverloadedError):
-        return 503, ErrorDetail("overloaded", str(error)), 1.0
-    if isinstance(error, StoreError | StateError):  # stored data is never the sender's fault
-        return 503, ErrorDetail("store", str(error)), 1.0
-    if isinstance(error, TurncoatError):
-        return 422, ErrorDetail("invalid", str(error)), None
+    for types, status, kind, retry_after_s in _ERRORS:
+        if isinstance(error, types):
+            detail = ErrorDetail(kind, str(error), getattr(error, "field", None))
+            return status, detail, retry_after_s
     return 500, ErrorDetail("internal", "internal error; details are in the server's log"), None
 
 

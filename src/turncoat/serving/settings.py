@@ -14,17 +14,9 @@ from turncoat.serving.updater import LATE_POLICIES
 
 LOG_FORMATS = ("text", "json")
 _MIN_VALUES = {
-    "workers": 1,
-    "n_recent_ids": 1,
-    "n_reasons": 0,
-    "retention_days": 0,
-    "max_future_s": 0,
-    "max_body_bytes": 1024,
-    "max_batch_lines": 1,
-    "max_queue_size": 1,
-    "max_connections": 1,
-    "rate_limit_per_s": 0,
-    "reload_interval_s": 0,
+    1024: ("max_body_bytes",),
+    1: ("workers", "n_recent_ids", "max_batch_lines", "max_queue_size", "max_connections"),
+    0: ("n_reasons", "retention_days", "max_future_s", "rate_limit_per_s", "reload_interval_s"),
 }
 _ABOVE_ZERO = ("request_timeout_s", "client_timeout_s", "idle_timeout_s")
 
@@ -62,25 +54,23 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Validate the settings. Raises a ConfigError that names the first wrong one."""
         for name, choices in (("late_policy", LATE_POLICIES), ("log_format", LOG_FORMATS)):
-            if getattr(self, name) not in choices:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}"
-                )
-        for name, least in _MIN_VALUES.items():
-            if not least <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}; it must be a number of at least {least}"
-                )
+            self._check(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
+        for least, names in _MIN_VALUES.items():
+            for name in names:
+                is_valid = least <= getattr(self, name) < math.inf
+                self._check(name, is_valid, f"a number of at least {least}")
         for name in _ABOVE_ZERO:
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a number above 0")
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port is {self.port!r}; it must be between 0 and 65535")
+            self._check(name, 0 < getattr(self, name) < math.inf, "a number above 0")
+        self._check("port", 0 <= self.port <= 65535, "between 0 and 65535")
         if self.workers > 1 and self.store_url.startswith("memory:"):
             raise ConfigError(
                 "a store in memory cannot be shared by workers. "
                 "Use one worker, or sqlite:///... or redis://..."
             )
+
+    def _check(self, name: str, is_valid: bool, rule: str) -> None:
+        if not is_valid:
+            raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
 
     @property
     def is_loopback(self) -> bool:
