@@ -84,7 +84,7 @@ def measure(
 ) -> tuple[float, float]:
     """Seconds of the first epoch, and the best of some later ones."""
     encoder = build_network(EncoderLayout(COLUMNS, sizes), 0.1, 0).to(device).train()
-    if way.compiled:  # a generator of its own cannot be compiled
+    if way.compiled:  # torch cannot compile a seeded generator
         encoder.cell_layers[2] = nn.Dropout(0.1)
     optimiser = torch.optim.Adam(encoder.parameters(), 1e-3, fused=way.fused)
     run = torch.compile(encoder) if way.compiled else encoder

@@ -48,11 +48,11 @@ def measure(n_rows: int, device: str) -> dict[str, float]:
     }
     trained, found["epoch_seconds"] = trained_and_timed(panel, device)
     found["parameters"] = float(sum(array.size for array in trained.weights.values()))
-    folded = FrozenEncoder.from_trained(trained)
-    found["folded_rows_per_second"] = panel.n_rows / timing.best_of(
-        REPEATS, lambda: folded.encode(panel.continuous, panel.categorical)
+    frozen = FrozenEncoder.from_trained(trained)
+    found["frozen_rows_per_second"] = panel.n_rows / timing.best_of(
+        REPEATS, lambda: frozen.encode(panel.continuous, panel.categorical)
     )
-    found |= live(trained, folded, panel) | on_latents(folded.embed(panel))
+    found |= live(trained, frozen, panel) | on_latents(frozen.embed(panel))
     found["peak_bytes"] = float(timing.peak_bytes())
     return found
 
@@ -74,10 +74,10 @@ def trained_and_timed(panel: Panel, device: str) -> tuple[TrainedEncoder, float]
     return trained, (time.perf_counter() - began - one) / EPOCHS
 
 
-def live(trained: TrainedEncoder, folded: FrozenEncoder, panel: Panel) -> dict[str, float]:
+def live(trained: TrainedEncoder, frozen: FrozenEncoder, panel: Panel) -> dict[str, float]:
     """One transaction at a time.
 
-    Torch as it comes, the folded encoder, the whole live step, and reasons; best means over
+    Eager torch, the frozen encoder, the whole live step, and reasons; best means over
     some rows.
     """
     encoder = EncoderNetwork(trained.layout).eval()
@@ -88,7 +88,7 @@ def live(trained: TrainedEncoder, folded: FrozenEncoder, panel: Panel) -> dict[s
         panel.categorical[rows].astype(np.int64),
     )
     model = NeuralVariationalHMM(
-        STATES, encoder=folded, n_restarts=1, max_iter=5, progress=False
+        STATES, encoder=frozen, n_restarts=1, max_iter=5, progress=False
     ).fit(panel)
     belief = np.full(STATES, 1 / STATES)
     before = model.predict_log_belief(belief)[None]
@@ -103,13 +103,13 @@ def live(trained: TrainedEncoder, folded: FrozenEncoder, panel: Panel) -> dict[s
     latents = np.vstack([eager(i) for i in range(LIVE_ROWS)])
     calls = {
         "eager_us": eager,
-        "folded_us": lambda i: folded.encode_row(cells[i], codes[i]),
+        "frozen_us": lambda i: frozen.encode_row(cells[i], codes[i]),
         "step_us": lambda i: model.step(belief, cells[i], codes[i]),
         "reasons_us": lambda i: model.explain_log_odds(
             0, before, cells[i : i + 1], codes[i : i + 1]
         ),
     }
-    found = {"largest_difference": float(np.abs(latents - folded.encode(cells, codes)).max())}
+    found = {"largest_difference": float(np.abs(latents - frozen.encode(cells, codes)).max())}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # which is faster for one row
     for name, call in calls.items():
@@ -163,7 +163,7 @@ def on_latents(latents: Panel) -> dict[str, float]:
 
 def report(machine: dict[str, Any], found: dict[str, float], command: str, device: str) -> str:
     columns = f"{found['continuous']:.0f} + {found['categorical']:.0f}"
-    ratio, row = found["ratio"], found["folded_us"] / 1000
+    ratio, row = found["ratio"], found["frozen_us"] / 1000
     return "\n".join(
         [
             "# The neural tier",
@@ -175,10 +175,10 @@ def report(machine: dict[str, Any], found: dict[str, float], command: str, devic
             f"{found['parameters']:,.0f} weights.",
             "",
             f"- an epoch of training ({device}): {found['epoch_seconds']:.2f} s",
-            f"- encoding a panel, folded: {found['folded_rows_per_second']:,.0f} rows/s",
-            f"- encoding one row, folded: {found['folded_us']:.0f} µs; torch eager "
+            f"- encoding a panel, frozen: {found['frozen_rows_per_second']:,.0f} rows/s",
+            f"- encoding one row, frozen: {found['frozen_us']:.0f} µs; torch eager "
             f"{found['eager_us']:.0f} µs, "
-            f"{found['eager_us'] / found['folded_us']:.1f} times as long (aim {AIM_ROW_MS} ms: "
+            f"{found['eager_us'] / found['frozen_us']:.1f} times as long (aim {AIM_ROW_MS} ms: "
             f"{'met' if row <= AIM_ROW_MS else 'missed'}); largest difference "
             f"{found['largest_difference']:.1e}",
             f"- one live step, encoder and belief: {found['step_us']:.0f} µs",
@@ -197,9 +197,7 @@ def report(machine: dict[str, Any], found: dict[str, float], command: str, devic
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.neural", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer rows; written beside the full results"
-    )
+    parser.add_argument("--quick", action="store_true", help="fewer rows; written to its own file")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     options = parser.parse_args()
     machine = timing.describe_machine()

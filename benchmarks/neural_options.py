@@ -64,7 +64,7 @@ class Data:
     features: Features
 
     def part(self, name: str) -> tuple[Panel, Array, Array]:
-        """A part's panel, the places of its own rows, and their labels."""
+        """Return a part's panel, the places of its rows in it, and their labels."""
         panel, places = build_split_panel(self.features, self.transactions, self.split, name)
         return panel, places, np.asarray(panel.labels)[places]
 
@@ -177,7 +177,7 @@ def main() -> None:
         "--rows",
         type=int,
         default=100_000,
-        help="simulated rows; of the Handbook's months the earliest so many",
+        help="number of simulated rows, or of the earliest rows of the Handbook's months",
     )
     parser.add_argument("--states", type=int, default=6)
     parser.add_argument("--fraud-states", type=int, default=2, help="of the anchored detectors")
@@ -192,26 +192,26 @@ def main() -> None:
         help="places among the four encoders",
     )
     parser.add_argument("--seed", type=int, default=0)
-    told = parser.parse_args()
-    if told.handbook:
+    args = parser.parse_args()
+    if args.handbook:
         whole = read(MONTHS, "handbook")
-        transactions = whole.take(np.sort(np.argsort(whole.times, kind="stable")[: told.rows]))
+        transactions = whole.take(np.sort(np.argsort(whole.times, kind="stable")[: args.rows]))
     else:
-        made = simulate_tables("ieee-cis", told.rows, told.seed)
+        made = simulate_tables("ieee-cis", args.rows, args.seed)
         transactions = read(made["train_transaction"], "ieee-cis", joined=made["train_identity"])
     split = split_by_customer(
-        transactions.customer_codes, transactions.times, transactions.labels, seed=told.seed
+        transactions.customer_codes, transactions.times, transactions.labels, seed=args.seed
     )
     data = Data(transactions, split, Features().fit(transactions.take(split.fit)))
     console = Console(stderr=True)
-    shape = {"latent_dim": told.latent_dim, "hidden_dim": told.hidden_dim}
-    training = {**shape, "max_epochs": told.epochs, "patience_epochs": 6}
-    model = {"max_iter": 100, "random_state": told.seed}
+    shape = {"latent_dim": args.latent_dim, "hidden_dim": args.hidden_dim}
+    training = {**shape, "max_epochs": args.epochs, "patience_epochs": 6}
+    model = {"max_iter": 100, "random_state": args.seed}
     found: list[Found] = []
-    for place in map(int, told.encoders.split(",")):
+    for place in map(int, args.encoders.split(",")):
         name = list(ENCODERS)[place]
         for one in options(
-            data, name, {**training, **ENCODERS[name]}, model, told.states, told.fraud_states
+            data, name, {**training, **ENCODERS[name]}, model, args.states, args.fraud_states
         ):
             found.append(one)
             console.print(
@@ -219,22 +219,22 @@ def main() -> None:
                 f"{one.log_loss:.5f}",
                 highlight=False,
             )
-    kind = "Handbook months" if told.handbook else "simulated IEEE-shaped data"
+    kind = "Handbook months" if args.handbook else "simulated IEEE-shaped data"
     frauds = int(np.asarray(transactions.labels)[split.test].sum())
     about = {
         "data": kind,
-        "command": "python -m benchmarks.neural_options" + (" --handbook" if told.handbook else ""),
+        "command": "python -m benchmarks.neural_options" + (" --handbook" if args.handbook else ""),
         "words": (
             f"{transactions.n_rows:,} transactions, customers apart, all engineered features; "
             f"{len(split.test):,} test rows with "
-            f"{frauds:,} frauds. {told.latent_dim} latents, {told.hidden_dim} hidden units, at "
-            f"most {told.epochs} epochs with a patience "
-            f"of 6; {told.states} states, of which anchored detectors keep {told.fraud_states} "
-            f"for fraud. One seed ({told.seed}): "
+            f"{frauds:,} frauds. {args.latent_dim} latents, {args.hidden_dim} hidden units, at "
+            f"most {args.epochs} epochs with a patience "
+            f"of 6; {args.states} states, of which anchored detectors keep {args.fraud_states} "
+            f"for fraud. One seed ({args.seed}): "
             "differences of a few thousandths are within what another seed gives."
         ),
     }
-    stem = "neural_options_handbook" if told.handbook else "neural_options"
+    stem = "neural_options_handbook" if args.handbook else "neural_options"
     (RESULTS / f"{stem}.json").write_text(
         json.dumps([asdict(one) for one in found], indent=1) + "\n"
     )

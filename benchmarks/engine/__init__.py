@@ -1,4 +1,1 @@
-"""Measures the engine beside its peers in one seeded run.
-
-`python -m benchmarks.engine [--quick] [--sweep]`.
-"""
+"""Measure the engine and its peers in one seeded run: `python -m benchmarks.engine`."""

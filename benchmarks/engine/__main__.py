@@ -1,4 +1,4 @@
-"""Runs every measurement in a process of its own, then writes and prints the report."""
+"""Run every measurement in its own process, then write and print the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 TITLES = {
     "first_use": "compilation, import and first calls",
-    "arithmetic": "our iterations beside sgemm",
+    "arithmetic": "our iterations compared with sgemm",
     "hmmlearn": "hmmlearn log and scaling",
     "pomegranate": "pomegranate",
     "dynamax": "dynamax",
@@ -124,12 +124,12 @@ def run_section(name: str, quick: bool, output: Path) -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.engine", description="Measure the engine beside its peers."
+        prog="python -m benchmarks.engine", description="Measure the engine and its peers."
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="small workloads, under two minutes; written beside the full results",
+        help="small workloads, under two minutes; written to its own file",
     )
     parser.add_argument(
         "--sweep",

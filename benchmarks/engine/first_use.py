@@ -1,7 +1,4 @@
-"""What a new process pays before its first result.
-
-Run as a module of its own so that nothing is imported beforehand.
-"""
+"""Start-up cost of a new process. Runs as its own module, so that nothing is imported before."""
 
 from __future__ import annotations
 

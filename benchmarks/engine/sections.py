@@ -1,4 +1,4 @@
-"""The measurements. Each runs in a process of its own and returns plain numbers."""
+"""The measurements. Each runs in its own process and returns plain numbers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ QUICK = Scale(
     short=Effort(few=2, many=12, rounds=3),
     long=Effort(few=1, many=4, rounds=2),
 )
-FULL_EFFORT = Effort(few=1, many=4, rounds=2)  # beside hmmlearn at full size, which takes its time
+FULL_EFFORT = Effort(few=1, many=4, rounds=2)  # compared with hmmlearn at full size, which is slow
 
 
 def arithmetic(scale: Scale) -> Result:
@@ -125,7 +125,7 @@ def dynamax(scale: Scale) -> Result:
 
 
 def variational(scale: Scale) -> Result:
-    """VariationalGaussianHMM beside VariationalHMM, from the same prior and start."""
+    """VariationalGaussianHMM and VariationalHMM, from the same prior and start."""
     if find_spec("hmmlearn") is None:
         return {"missing": "hmmlearn"}
     workload = workloads.gaussian(

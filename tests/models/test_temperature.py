@@ -1,7 +1,4 @@
-"""The emission temperature, the model without its chain, and emissions taken apart.
-
-Against plain NumPy.
-"""
+"""Emission temperature, inference without the chain, and emission terms, against NumPy."""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ def mixed_panel(
 
 
 def hidden_rule_panel(n_sequences: int = 150, length: int = 20, seed: int = 0) -> tuple[Panel, Any]:
-    """Fraud comes in episodes and shows only in the sign of a product of three columns.
+    """Return a panel and its labels. Fraud shows only in the sign of a product of three columns.
 
-    Any two of them look the same. And its labels.
+    It comes in episodes. Any two of the columns look the same for fraud and the rest.
     """
     rng = np.random.default_rng(seed)
     n = n_sequences * length

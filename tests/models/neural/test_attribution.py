@@ -1,7 +1,4 @@
-"""What inputs are given adds up, is what torch's gradients give.
-
-And is nothing for an input that does nothing.
-"""
+"""Contributions add up, equal torch's gradients, and are zero for an irrelevant input."""
 
 from __future__ import annotations
 
@@ -122,7 +119,7 @@ def test_shares_are_integrals_of_torchs_gradients() -> None:
     norm, module.cell_norm = (
         module.cell_norm,
         torch.nn.Identity(),
-    )  # the path is straight in what it leaves
+    )  # the path is straight after this norm
     n_steps = 400
     along = ((torch.arange(n_steps, dtype=torch.float64) + 0.5) / n_steps)[:, None] * normalised
     along.requires_grad_(True)
@@ -185,13 +182,10 @@ def test_an_irrelevant_input_contributes_nothing() -> None:
 # ----------------------------------------------------------------------------------------------
 
 
-def plain_given(
+def numpy_contributions(
     encoder: FrozenEncoder, of: Callable, cells: np.ndarray, codes: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What cells and codes are given in so many steps.
-
-    Written out in NumPy with slopes by small changes in every layer's input.
-    """
+    """Contributions of cells and codes with a number of steps, in plain NumPy."""
     missing = np.isnan(cells)
     filled = np.where(missing, 0.0, cells)
     spread = np.sqrt(filled.var() + 1e-5) if encoder.layout.normalises_cells else 1.0
@@ -260,7 +254,7 @@ def test_kernels_give_what_plain_numpy_gives(
     codes = np.array([rng.integers(-1, size) for size in n_categories], dtype=np.int64)
     given = attribute_emission(encoder, emission, cells, codes)[:2]
     for ours, wanted in zip(
-        given, plain_given(encoder, emission, cells, codes, steps=16), strict=True
+        given, numpy_contributions(encoder, emission, cells, codes, steps=16), strict=True
     ):
         np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-10)
 

@@ -1,4 +1,4 @@
-"""The encoder is the published one, and folding it changes nothing."""
+"""The encoder is the published one, and freezing it changes nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Joint training.
-
-Its objective, its one VBEM iteration per cycle, its starts, and that neither labels nor anything
-global enter.
-"""
+"""Joint training: objective, one VBEM iteration per cycle, starts, and no use of labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tier 3 as an estimator: tier 2 on latents, with the same interface on the rows themselves."""
+"""Tier 3 as an estimator: tier 2 on latents, with the same interface on rows."""
 
 from __future__ import annotations
 

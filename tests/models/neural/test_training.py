@@ -1,7 +1,4 @@
-"""Training the encoder.
-
-Who validates, when it stops, what it keeps, and that it can be taken up again.
-"""
+"""Training the encoder: validation customers, stopping, the kept epoch, and checkpoints."""
 
 from __future__ import annotations
 
@@ -105,10 +102,7 @@ def test_a_longer_training_does_not_resume_as_a_shorter_one(tmp_path: Path) -> N
 
 
 def test_the_best_epoch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With losses that fall and rise again, the weights are those of the lowest.
-
-    And training stops after the patience.
-    """
+    """With losses that fall and rise again, training stops and keeps the lowest."""
     losses = iter([0.9, 0.5, 0.3, 0.4, 0.41, 0.42, 0.1])
     monkeypatch.setattr(training_module._Training, "_validate", lambda self, network: next(losses))
     stopped = train(max_epochs=50, patience_epochs=3)

@@ -1,7 +1,4 @@
-"""Monte-Carlo dropout.
-
-Variances as torch's own dropout gives them, and emissions that are wider by them everywhere alike.
-"""
+"""Monte-Carlo dropout: variances equal torch's, and emissions are widened by them everywhere."""
 
 from __future__ import annotations
 

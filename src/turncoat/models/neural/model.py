@@ -248,7 +248,7 @@ class NeuralVariationalHMM(VariationalHMM):
     def _emission_terms(self, cells: Array, codes: Array) -> EmissionTerms:
         """Return a function of latents [M, latent_dim]: their terms of the log emission.
 
-        The variances are those of the given row throughout.
+        The row's variances are used for all of them.
         """
         model = self._scoring_model()
         if self.dropout_draws:
