@@ -10,14 +10,13 @@ from polars.testing import assert_frame_equal
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from turncoat.data.presets import IeeeColumn, load_ieee_columns
-from turncoat.data.simulators.ieee import simulate_ieee_cis
+from turncoat.data.simulators.ieee import levels_of, simulate_ieee_cis
 from turncoat.data.simulators.ieee_customers import (
     N_HABITS,
     draw_customers,
     draw_episodes,
     simulate_activity,
 )
-from turncoat.data.simulators.ieee_levels import list_levels
 from turncoat.errors import ConfigError
 
 N_ROWS = 36_000
@@ -278,8 +277,8 @@ def test_categories_are_genuine(tables, file):
         if column.kind != "categorical" or column.name == "card1":
             continue
         found = set(tables[f"train_{file}"][column.name].drop_nulls())
-        assert found <= set(list_levels(column.name))
-        assert len(list_levels(column.name)) == column.n_categories
+        assert found <= set(levels_of(column.name))
+        assert len(levels_of(column.name)) == column.n_categories
         assert len(found) >= min(column.n_categories, 4) * 0.5, column.name
     many = (
         {"addr1": 300, "P_emaildomain": 55}

@@ -228,18 +228,14 @@ class _TableReader:
         values = self.columns[column]
         try:
             encoded = CategoryColumn.encode(values)
-        except (TypeError, ValueError, NotImplementedError, pl.exceptions.PolarsError) as problem:
-            raise self._column_error(
-                column, f"{values.dtype} values cannot be categories. Leave the column out"
-            ) from problem
+        except (TypeError, ValueError, NotImplementedError, pl.exceptions.PolarsError) as cause:
+            problem = f"{values.dtype} values cannot be categories. Leave the column out"
+            raise self._column_error(column, problem) from cause
         for code, value in enumerate(encoded.values):
             if "\0" in value or len(value) > _MAX_TEXT_CHARS:
                 oddity = "a NUL character" if "\0" in value else f"{len(value):,} characters"
-                raise self._cell_error(
-                    column,
-                    _first(encoded.codes == code),
-                    f"{value[:40]!r} has {oddity}. The file may be damaged; write it again",
-                )
+                problem = f"{value[:40]!r} has {oddity}. The file may be damaged; write it again"
+                raise self._cell_error(column, _first(encoded.codes == code), problem)
         return encoded
 
     def read_numbers(self) -> dict[str, Array]:
@@ -251,11 +247,9 @@ class _TableReader:
         values = self.columns.pop(column)  # frees its memory
         if not (values.dtype.is_numeric() or values.dtype in (pl.Boolean, pl.Null)):
             examples = values.drop_nulls().head(1).to_list()
-            raise self._column_error(
-                column,
-                f"values are {values.dtype}, such as {examples}; a continuous column must be "
-                "numeric. Correct the type, or make it categorical",
-            )
+            problem = f"values are {values.dtype}, such as {examples}; a continuous column must be"
+            remedy = "Correct the type, or make it categorical"
+            raise self._column_error(column, f"{problem} numeric. {remedy}")
         numbers = values.cast(pl.Float64).to_numpy()
         is_infinite = np.isinf(numbers)
         if is_infinite.any():
@@ -270,39 +264,26 @@ class _TableReader:
         values = _plain(self.columns[column])
         seconds = to_seconds(values, schema)
         if seconds is None:
-            raise self._column_error(
-                column, f"{values.dtype} values are not times. Name another column as `time`"
-            )
+            problem = f"{values.dtype} values are not times. Name another column as `time`"
+            raise self._column_error(column, problem)
         is_wrong = ~seconds.is_finite().fill_null(False)
         if is_wrong.any():
             row = _first(is_wrong)
             if values[row] is None:
-                raise self._cell_error(
-                    column,
-                    row,
-                    "the time is missing, but every transaction needs one. Correct or remove the "
-                    "row",
-                )
+                problem = "the time is missing, but it is required. Correct or remove the row"
+                raise self._cell_error(column, row, problem)
             rule = ": neither a finite number nor a date that begins with its year"
             if schema.time_format:
                 rule = f" in the format {schema.time_format!r}"
-            raise self._cell_error(
-                column,
-                row,
-                f"{values[row]!r} is not a time{rule}. Correct it, or set `time_format` in the "
-                "schema",
-            )
+            problem = f"{values[row]!r} is not a time{rule}. Correct it, or set `time_format`"
+            raise self._cell_error(column, row, problem)
         times = seconds.to_numpy()
         is_far = np.abs(times) > MAX_TIME_S
         if is_far.any():
             row = _first(is_far)
-            raise self._cell_error(
-                column,
-                row,
-                f"{values[row]!r}, in units of {schema.time_unit!r}, is "
-                f"{times[row] / _YEAR_S:,.0f} years from zero. Set `time_unit` in the schema: one "
-                f"of {', '.join(TIME_UNITS)}",
-            )
+            problem = f"{values[row]!r}, in units of {schema.time_unit!r}, is "
+            problem += f"{times[row] / _YEAR_S:,.0f} years from zero. Set `time_unit` in the schema"
+            raise self._cell_error(column, row, f"{problem}: one of {', '.join(TIME_UNITS)}")
         return times
 
     def read_labels(self, which: str) -> Array | None:
@@ -319,21 +300,16 @@ class _TableReader:
             valid = pl.when(numbers.is_in([0.0, 1.0])).then(numbers)
             labels = pl.select(valid).to_series().cast(pl.Int8)
         else:
-            raise self._column_error(
-                column,
-                f"{values.dtype} values are not labels. Labels are 0 and 1; name another column",
-            )
+            problem = "values are not labels. Labels are 0 and 1; name another column"
+            raise self._column_error(column, f"{values.dtype} {problem}")
         is_wrong = labels.is_null()
         if which != "all":
             is_wrong = is_wrong & values.is_not_null() & (values.cast(pl.String) != "")
         if is_wrong.any():
             row = _first(is_wrong)
             found = "missing" if values[row] is None else repr(values[row])
-            raise self._cell_error(
-                column,
-                row,
-                f"the label is {found}; it must be 0 or 1. Correct it, or remove the row",
-            )
+            problem = f"the label is {found}; it must be 0 or 1. Correct it, or remove the row"
+            raise self._cell_error(column, row, problem)
         return labels.fill_null(-1).to_numpy()
 
     def read_ids(self) -> tuple[Array, Array]:
@@ -360,18 +336,13 @@ class _TableReader:
             ids = values.to_numpy()
             return ids, ids
         if values.dtype != pl.String:
-            raise self._column_error(
-                column,
-                f"{values.dtype} values are not ids. Make them whole numbers or text, or leave the "
-                "column out",
-            )
+            problem = "values are not ids. Make them whole numbers or text, or leave them out"
+            raise self._column_error(column, f"{values.dtype} {problem}")
         is_long = values.str.len_chars() > _MAX_TEXT_CHARS
         if is_long.any():
             row = _first(is_long)
-            problem = f"the id has {len(values[row]):,} characters"
-            raise self._cell_error(
-                column, row, f"{problem}. The file may be damaged; write it again"
-            )
+            problem = f"the id has {len(values[row]):,} characters. The file may be damaged"
+            raise self._cell_error(column, row, f"{problem}; write it again")
         return values.to_numpy().astype(str), values.rank("ordinal").to_numpy()
 
     def read_customers(

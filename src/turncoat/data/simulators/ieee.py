@@ -7,10 +7,12 @@ of fraud.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from importlib.resources import files
 from itertools import groupby
 
 import numpy as np
@@ -35,42 +37,26 @@ from turncoat.data.simulators.ieee_customers import (
     draw_episodes,
     simulate_activity,
 )
-from turncoat.data.simulators.ieee_levels import (
-    WORLD_SEED,
-    cover_levels,
-    draw_levels,
-    list_levels,
-    split_list,
-)
 from turncoat.errors import ConfigError
 
 FIRST_ID = 2_987_000
+_WORLD_SEED = 20171201  # of the recipes of the V columns, which all samples share
+_MAX_COVERED = 0.05  # share of rows that may be spent on values nobody happened to draw
 
 # Products for which a block of columns tends to be missing, by the block's first column.
-_MISSING_FOR = dict(
-    pair.split(":")
-    for pair in split_list("""
-        addr1:C dist1:CRHS dist2:W P_emaildomain:RH R_emaildomain:W D4:CRHS D6:W D7:W D8:W D10:C
-        D11:CRHS D12:W D13:W D14:W D15:C M1:CRHS M4:RHS M5:CRHS M6:CRHS M7:CRHS M8:CRHS V12:C
-        V35:CRHS V53:C V75:C V138:WC V143:WC V167:W V169:W V217:W V220:W V322:WC id_30:C id_32:C
-        id_33:C id_34:C
-    """)
-)
+_MISSING_FOR = """
+    addr1:C dist1:CRHS dist2:W P_emaildomain:RH R_emaildomain:W D4:CRHS D6:W D7:W D8:W D10:C
+    D11:CRHS D12:W D13:W D14:W D15:C M1:CRHS M4:RHS M5:CRHS M6:CRHS M7:CRHS M8:CRHS V12:C
+    V35:CRHS V53:C V75:C V138:WC V143:WC V167:W V169:W V217:W V220:W V322:WC id_30:C id_32:C
+    id_33:C id_34:C
+"""
 _FORM, _DEVICE = 0, 1  # columns of `Customers.omission`
 _CERTAIN = 100.0
 
 _CARD_STEEPNESS = {"card2": 0.9, "card3": 3.2, "card5": 1.3}
 _CARD_SHARES = {"card4": (0.653, 0.321, 0.014, 0.012), "card6": (0.747, 0.2528, 0.0001, 0.0001)}
-_DAYS_SINCE_FIRST = (
-    "D4",
-    "D6",
-    "D10",
-    "D11",
-    "D12",
-    "D13",
-    "D14",
-    "D15",
-)  # of address, e-mail, ...
+# Days since something else was first seen: the address, the e-mail, ...
+_DAYS_SINCE_FIRST = ("D4", "D6", "D10", "D11", "D12", "D13", "D14", "D15")
 _MATCHES = {  # logit of the chance that details match, and how much novelty takes from it
     "M1": (6.0, 0.5), "M2": (2.3, 0.5), "M3": (1.4, 0.4), "M5": (-0.2, -0.3),
     "M6": (-0.2, 0.3), "M7": (-1.8, 0.2), "M8": (-0.5, 0.3), "M9": (1.8, 0.4),
@@ -180,10 +166,11 @@ def _draw_missing(
     propensity = propensity + 0.9 * customers.omission[customer, _DEVICE] + rng.standard_normal(n)
     no_identity = _mask_highest(propensity, _no_identity_rate())
     facts = reversed(load_ieee_columns())
+    missing_for = dict(pair.split(":") for pair in _MISSING_FOR.split())
     first_columns = {fact.missing_rate: fact for fact in facts if fact.missing_rate > 0}
     masks = {}
     for rate, fact in first_columns.items():
-        name, products = fact.name, _MISSING_FOR.get(fact.name, "")
+        name, products = fact.name, missing_for.get(fact.name, "")
         kind = _DEVICE if fact.file == "identity" or products.startswith("W") else _FORM
         propensity = 0.9 * customers.omission[customer, kind] + rng.standard_normal(n)
         propensity += 5.0 * np.array([letter in products for letter in PRODUCTS])[product]
@@ -216,6 +203,35 @@ def _mask_highest(propensity: Array, rate: float) -> Array:
     return mask
 
 
+@cache
+def _load_levels() -> dict[str, tuple[str | float, ...]]:
+    """Values of the categorical columns, most frequent first; invented where unknown."""
+    known = {fact.name: fact.levels for fact in load_ieee_columns() if fact.levels}
+    invented = json.loads((files(__package__) / "ieee_levels.json").read_text(encoding="utf-8"))
+    return known | {name: tuple(levels) for name, levels in invented.items()}
+
+
+def levels_of(name: str) -> tuple[str | float, ...]:
+    """All values of a categorical column, as many as the genuine column has."""
+    return _load_levels()[name]
+
+
+def _draw_levels(n: int, n_levels: int, steepness: float, rng: np.random.Generator) -> Array:
+    """Level numbers [n] with heavy-tailed frequencies, lower numbers more often."""
+    weights = np.arange(1, n_levels + 1) ** -steepness
+    return rng.choice(n_levels, n, p=weights / weights.sum())
+
+
+def _cover_levels(codes: Array, n_levels: int, rng: np.random.Generator) -> Array:
+    """The codes [n], with levels nobody drew placed once on a few rows; -1 stays missing."""
+    counts = np.bincount(codes[codes >= 0], minlength=n_levels)
+    absent = np.flatnonzero(counts == 0)[: int(_MAX_COVERED * counts.sum())]
+    rows = rng.permutation(np.flatnonzero(codes == counts.argmax()))[: len(absent)]
+    covered = codes.copy()
+    covered[rows] = absent[: len(rows)]
+    return covered
+
+
 @dataclass(frozen=True)
 class VRecipe:
     """How one V column follows from the behaviour."""
@@ -238,7 +254,7 @@ class VRecipe:
 @cache
 def _draw_v_recipes() -> dict[str, VRecipe]:
     """The recipes of all V columns, equal for every sample."""
-    rng = np.random.default_rng(WORLD_SEED)
+    rng = np.random.default_rng(_WORLD_SEED)
     recipes: dict[str, VRecipe] = {}
     group = 0
     v_columns = (fact for fact in load_ieee_columns() if fact.name.startswith("V"))
@@ -310,10 +326,10 @@ class _Columns:
 
     def _categories(self, name: str, codes: Array, cover: bool = False) -> pl.Series:
         """A column of levels by number; with `cover`, levels nobody drew appear once."""
-        levels = list_levels(name)
+        levels = levels_of(name)
         codes = np.where(self.masks[name], -1, codes)
         if cover:
-            codes = cover_levels(codes, len(levels), self.rng)
+            codes = _cover_levels(codes, len(levels), self.rng)
         kind = pl.String if isinstance(levels[0], str) else pl.Float64
         table = pl.Series(name, [*levels, None], dtype=kind)
         return table.gather(np.where(codes < 0, len(levels), codes).astype(np.uint32))
@@ -335,27 +351,27 @@ class _Columns:
         card, numbers = self.customers.card[self.activity.customer], self.customers.card_numbers
         yield pl.Series("card1", numbers[card].astype(np.int64))
         for name in ("card2", "card3", "card4", "card5", "card6"):
-            n_levels = len(list_levels(name))
+            n_levels = len(levels_of(name))
             seen = np.bincount(card[~self.masks[name]], minlength=len(numbers)) > 0
             if name in _CARD_SHARES:
                 drawn = self.rng.choice(n_levels, len(numbers), p=_CARD_SHARES[name])
             else:
-                drawn = draw_levels(len(numbers), n_levels, _CARD_STEEPNESS[name], self.rng)
-            by_card = cover_levels(np.where(seen, drawn, -1), n_levels, self.rng)
+                drawn = _draw_levels(len(numbers), n_levels, _CARD_STEEPNESS[name], self.rng)
+            by_card = _cover_levels(np.where(seen, drawn, -1), n_levels, self.rng)
             yield self._categories(name, by_card[card])
 
     def _addresses(self) -> Iterator[pl.Series]:
         """Billing region and country, and distances, which grow away from home."""
         activity, customer, rng = self.activity, self.activity.customer, self.rng
         n_customers = len(self.customers)
-        n_regions, n_countries = len(list_levels("addr1")), len(list_levels("addr2"))
-        homes = draw_levels(2 * n_customers, n_regions, 0.9, rng).reshape(2, -1)
+        n_regions, n_countries = len(levels_of("addr1")), len(levels_of("addr2"))
+        homes = _draw_levels(2 * n_customers, n_regions, 0.9, rng).reshape(2, -1)
         home = np.where(activity.moved, homes[1][customer], homes[0][customer])
-        countries = draw_levels(n_customers, n_countries, 4.0, rng)
+        countries = _draw_levels(n_customers, n_countries, 4.0, rng)
         abroad = activity.away & (rng.random(self.n) < 0.15)
-        other = draw_levels(self.n, n_countries, 1.0, rng)
+        other = _draw_levels(self.n, n_countries, 1.0, rng)
         country = np.where(abroad, other, countries[customer])
-        region = np.where(activity.away, draw_levels(self.n, n_regions, 0.6, rng), home)
+        region = np.where(activity.away, _draw_levels(self.n, n_regions, 0.6, rng), home)
         yield self._categories("addr1", region, cover=True)
         yield self._categories("addr2", country, cover=True)
         for name, size in (("dist1", 1.6), ("dist2", 3.2)):
@@ -366,14 +382,14 @@ class _Columns:
     def _emails(self) -> Iterator[pl.Series]:
         """The purchaser's domain, which an intruder may change, and the recipient's."""
         activity, rng = self.activity, self.rng
-        n_levels = len(list_levels("P_emaildomain"))
-        other = draw_levels(self.n, n_levels, 1.0, rng)
-        usual = draw_levels(len(self.customers), n_levels, 1.35, rng)[activity.customer]
+        n_levels = len(levels_of("P_emaildomain"))
+        other = _draw_levels(self.n, n_levels, 1.0, rng)
+        usual = _draw_levels(len(self.customers), n_levels, 1.35, rng)[activity.customer]
         changed = rng.random(self.n) < np.where(activity.episode == TAKEOVER, 0.3, 0.03)
         purchaser = np.where(changed, other, usual)
         is_gift = rng.random(self.n) < 0.15
         yield self._categories("P_emaildomain", purchaser, cover=True)
-        recipient = np.where(is_gift, draw_levels(self.n, n_levels, 1.2, rng), purchaser)
+        recipient = np.where(is_gift, _draw_levels(self.n, n_levels, 1.2, rng), purchaser)
         yield self._categories("R_emaildomain", recipient, cover=True)
 
     def _counts(self) -> Iterator[pl.Series]:
@@ -493,9 +509,9 @@ class _Columns:
         rng = self.rng
         elsewhere = self.activity.away | (rng.random(self.n) < 0.15)
         for name, steepness in _NETWORK_STEEPNESS.items():
-            n_levels = len(list_levels(name))
-            usual = draw_levels(len(self.customers), n_levels, steepness, rng)
-            other = draw_levels(self.n, n_levels, steepness, rng)
+            n_levels = len(levels_of(name))
+            usual = _draw_levels(len(self.customers), n_levels, steepness, rng)
+            other = _draw_levels(self.n, n_levels, steepness, rng)
             codes = np.where(elsewhere, other, usual[self.activity.customer])
             yield self._categories(name, codes, cover=True)
 
@@ -510,11 +526,11 @@ class _Columns:
         for name, patterns in _DEVICE_LEVELS.items():
             codes = np.empty(n_devices, np.int64)
             for number, pattern in enumerate(patterns):
-                texts = map(str, list_levels(name))
+                texts = map(str, levels_of(name))
                 able = np.array([i for i, text in enumerate(texts) if re.match(pattern, text)])
                 own = np.flatnonzero(kind == number)
                 steepness = _DEVICE_STEEPNESS[name][number]
-                codes[own] = able[draw_levels(len(own), len(able), steepness, rng)]
+                codes[own] = able[_draw_levels(len(own), len(able), steepness, rng)]
             yield self._categories(name, codes[device], cover=True)
-        screens = draw_levels(n_devices, len(list_levels("id_33")), 1.1, rng)
+        screens = _draw_levels(n_devices, len(levels_of("id_33")), 1.1, rng)
         yield self._categories("id_33", screens[device], cover=True)
