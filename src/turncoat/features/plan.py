@@ -18,25 +18,25 @@ from turncoat.features.vocabulary import Vocabulary
 MAX_DELAY_DAYS = 3650
 
 
-class ColumnLayout(NamedTuple):
+class ScaledColumns(NamedTuple):
     """Scales and destinations of neighbouring continuous columns, for `fill_columns`."""
 
     scale: tuple[Array, Array, Array]
     columns: Array  # index among the panel's continuous columns; -1 if dropped
     flags: Array  # index of the missing flag among the categorical columns; -1 if none
 
-    def slice(self, some: slice) -> ColumnLayout:
+    def slice(self, some: slice) -> ScaledColumns:
         """Some of the columns."""
         units, centres, spreads = self.scale
         scale = units[some], centres[some], spreads[some]
-        return ColumnLayout(scale, self.columns[some], self.flags[some])
+        return ScaledColumns(scale, self.columns[some], self.flags[some])
 
 
 class LiveLayout(NamedTuple):
     """A plan as compiled code reads it for live rows."""
 
-    raw: ColumnLayout
-    engineered: ColumnLayout
+    raw: ScaledColumns
+    engineered: ScaledColumns
     n_engineered: int  # continuous features; 0 if none
     n_engineered_codes: int
     first_engineered: int  # index of the first categorical one
@@ -187,21 +187,21 @@ class FeaturePlan:
         return np.dtype(np.int8 if size <= 128 else np.int16 if size <= 32768 else np.int32)
 
     @cached_property
-    def raw_layout(self) -> ColumnLayout:
+    def raw_layout(self) -> ScaledColumns:
         """Scales and destinations of the schema's continuous columns."""
         flags = [self._flag_columns.get(name, -1) for name in self.schema.continuous]
         return self._layout(0, self.n_raw, np.array(flags, dtype=np.int64))
 
     @cached_property
-    def engineered_layout(self) -> ColumnLayout:
+    def engineered_layout(self) -> ScaledColumns:
         """Scales and destinations of the engineered continuous features."""
         n = len(self.engineered_continuous)
         return self._layout(self.n_raw, self.n_raw + n, np.full(n, -1, np.int64))
 
-    def _layout(self, start: int, stop: int, flags: Array) -> ColumnLayout:
+    def _layout(self, start: int, stop: int, flags: Array) -> ScaledColumns:
         kept = self.scales.kept
         columns = np.where(kept, np.cumsum(kept) - 1, -1)[start:stop]
-        return ColumnLayout(self.scales.slice(start, stop), columns, flags)
+        return ScaledColumns(self.scales.slice(start, stop), columns, flags)
 
     @cached_property
     def _flag_columns(self) -> dict[str, int]:
