@@ -98,7 +98,7 @@ def test_empty_columns():
     "column",
     [pl.Series([[1], [2]]), pl.Series([{"a": 1}]), pl.Series([b"a"]), pl.Series([object()])],
 )
-def test_what_has_no_spelling_is_refused(column):
+def test_types_that_cannot_be_categories_are_refused(column):
     with pytest.raises(TypeError, match="cannot be categories"):
         CategoryColumn.encode(column)
 
@@ -109,7 +109,7 @@ parts = st.lists(
 
 
 @given(parts, parts)
-def test_different_names_give_different_keys(left, right):
+def test_different_values_give_different_keys(left, right):
     assert (join_key(left) == join_key(right)) == (left == right)
 
 

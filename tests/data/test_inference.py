@@ -207,7 +207,7 @@ def test_rising_ids_are_not_times():
     )
 
 
-def test_long_numbers_are_told_apart(tmp_path):
+def test_long_numbers_stay_distinct(tmp_path):
     path = saved(
         payments(
             customer_id=None,
@@ -219,7 +219,7 @@ def test_long_numbers_are_told_apart(tmp_path):
     check(infer_schema(path), path, customer=("cc_num",), id="tx_id")
 
 
-def test_columns_that_are_neither_numbers_nor_names_do_no_harm():
+def test_columns_of_unusable_types_are_ignored():
     frame = payments(
         is_fraud=None,
         parts=[[1]] * N,
@@ -279,7 +279,7 @@ def test_payments_simulated_by_steps():
     assert any("time_unit" in warning for warning in found.warnings)
 
 
-def test_columns_that_tell_the_label_are_left_out():
+def test_columns_that_reveal_the_label_are_ignored():
     told = fraud().astype(bool)
     refund = np.where(told, rng().uniform(1, 9, N), 0.0)
     frame = payments(
@@ -296,14 +296,14 @@ def test_columns_that_tell_the_label_are_left_out():
         assert any(repr(column) in warning for warning in found.warnings)
 
 
-def test_a_good_feature_is_not_taken_for_a_leak():
+def test_a_good_feature_is_not_a_leak():
     hint = np.where(
         fraud() * (np.arange(N) % 40 == 3), "odd", "usual"
     )  # on fraud only, but on half of them
     assert infer_schema(payments(hint=hint)).schema.categorical == ("hint",)
 
 
-def test_useless_columns_are_left_out():
+def test_useless_columns_are_ignored():
     draw = rng()
     frame = payments(
         nothing=pl.Series([None] * N, dtype=pl.String),
@@ -368,7 +368,7 @@ def test_no_label(tmp_path):
     assert any("no label" in warning for warning in found.warnings)
 
 
-def test_an_unnamed_label_is_taken_only_alone_and_with_a_warning():
+def test_an_unnamed_label_is_used_only_if_unique_and_with_a_warning():
     found = infer_schema(payments(is_fraud=None, outcome=fraud()))
     assert found.schema.label == "outcome"
     assert any("'outcome' was taken as the label" in warning for warning in found.warnings)
@@ -448,7 +448,7 @@ def test_without_customer_or_time_the_refusal_tells_how_to_go_on(tmp_path, missi
     assert "turncoat.toml" in message
 
 
-def test_a_date_and_a_clock_apart():
+def test_date_and_time_of_day_in_two_columns():
     frame = payments(timestamp=None, clock=[f"{moment:%H:%M}" for moment in moments()])
     with pytest.raises(DataError, match="'clock' holds times of day; join it with the date"):
         infer_schema(frame)
@@ -609,7 +609,7 @@ def test_a_second_file_about_customers(tmp_path):
     assert read(payments(), in_memory.schema, joined=people).n_rows == N
 
 
-def test_parts_and_strangers(tmp_path):
+def test_files_with_equal_or_unrelated_columns(tmp_path):
     first, second = saved(payments(), tmp_path, "a.csv"), saved(payments(), tmp_path, "b.csv")
     found = infer_schema([first, second])
     assert found.schema == infer_schema(first).schema
@@ -623,7 +623,7 @@ def test_parts_and_strangers(tmp_path):
 # turncoat.toml
 
 
-def test_written_guesses_are_readable_and_come_back(tmp_path):
+def test_written_schemas_are_readable_and_load_again(tmp_path):
     frame = payments(
         tx_id=range(N),
         city=names("Oslo", "Bergen"),
@@ -650,7 +650,7 @@ def test_presets_come_back(tmp_path, name):
     assert max(map(len, (tmp_path / "a.toml").read_text().splitlines())) <= 110
 
 
-def test_nothing_is_overwritten_unasked(tmp_path):
+def test_existing_files_are_not_overwritten_by_default(tmp_path):
     path = tmp_path / "turncoat.toml"
     path.write_text("precious")
     with pytest.raises(ConfigError, match=r"turncoat\.toml: already exists"):
@@ -667,7 +667,7 @@ odd_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @given(st.lists(odd_names, min_size=5, max_size=9, unique=True), odd_names, odd_names)
 @settings(deadline=None, max_examples=150)
-def test_any_names_come_back(tmp_path_factory, columns, reason, form):
+def test_any_column_names_load_again(tmp_path_factory, columns, reason, form):
     time, customer, key, *others = columns
     schema = Schema(
         customer=(customer,),
@@ -692,7 +692,7 @@ def test_any_names_come_back(tmp_path_factory, columns, reason, form):
     assert load_schema(path) != replace(schema, time_format=form + "x")
 
 
-def test_a_word_inside_another_known_word_says_nothing() -> None:
+def test_a_word_inside_another_known_word_does_not_match() -> None:
     payments = pl.DataFrame(
         {
             "AccountHolder": [f"acc-{i % 60}" for i in range(600)],

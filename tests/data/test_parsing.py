@@ -104,7 +104,7 @@ def test_what_is_no_number_is_refused(value: Any, others: tuple[str, ...]) -> No
         parse_numbers(("paid", *others), {"paid": value, "other": 3.0})
 
 
-def test_numbers_are_taken_and_absent_ones_are_missing() -> None:
+def test_numbers_are_parsed_and_absent_ones_are_missing() -> None:
     found = parse_numbers(
         ("a", "b", "c", "d"), {"a": 1, "b": None, "c": np.float32(2.5), "e": "unused"}
     )

@@ -240,7 +240,7 @@ def test_only_columns_in_use_are_read(tmp_path):
     assert read(twice, CSV_SCHEMA).n_rows == 2
 
 
-def test_pandas_columns_of_mixed_types_are_names():
+def test_pandas_columns_of_mixed_types_are_categories():
     mixed = pd.DataFrame({"card": [1, "a", 2**70], "when": [1, 2, 3], "kind": ["x", 5.0, None]})
     transactions = read(mixed, Schema(customer=("card",), time="when", categorical=("kind",)))
     assert transactions.keys.tolist() == ["1", str(2**70), "a"]
@@ -276,7 +276,7 @@ def test_columns_without_any_value(tmp_path):
         assert transactions.column("kind").tolist() == [None, None]
 
 
-def test_schemas_without_numbers_or_without_names():
+def test_schemas_without_numbers_or_without_categories():
     assert read(FRAME, replace(SCHEMA, continuous=(), amount=None)).numbers == {}
     assert set(
         read(FRAME, replace(SCHEMA, categorical=(), tracked=(), counterparty=None)).categories
@@ -722,7 +722,7 @@ def test_labels_of_one_kind_are_refused_where_both_are_needed():
     assert read(FRAME, SCHEMA).require_labels("calibration").tolist() == EXPECTED["labels"]
 
 
-def test_a_line_for_people(tmp_path):
+def test_repr(tmp_path):
     shown = repr(read(stored(tmp_path, text(FRAME)), SCHEMA))
     assert "6 of 3 customers over 5.0 days, 33.33% fraud" in shown
     assert "payments.csv" in shown
@@ -795,7 +795,7 @@ def test_refusals_in_the_joined_file_name_its_own_rows_and_spelling(tmp_path: Pa
         read(trans, schema)
 
 
-def test_a_column_is_not_taken_for_its_twin_with_a_dash(tmp_path: Path) -> None:
+def test_a_column_is_not_confused_with_its_twin_with_a_dash(tmp_path: Path) -> None:
     path = tmp_path / "h.csv"
     path.write_text("who,at,a-b\n1,1,2\n1,2,3\n")
     with pytest.raises(DataError, match="lacks 'a_b'"):

@@ -56,7 +56,7 @@ def fraud_of(joined: pl.DataFrame, episode: str) -> pl.DataFrame:
     return joined.filter(pl.col("episode") == episode)
 
 
-def test_facts_are_complete():
+def test_ieee_columns_are_complete():
     assert len(facts_of("transaction")) == 394
     assert len(facts_of("identity")) == 41
     assert load_ieee_columns() is load_ieee_columns()
@@ -368,7 +368,7 @@ def test_one_off_fraud_is_alone_in_a_life(joined):
     )
 
 
-def test_regimes_last_and_change_what_people_do(joined):
+def test_regimes_last_and_change_behaviour(joined):
     ordinary = joined.filter(pl.col("episode") == "none")
     usual = ordinary.filter(pl.col("regime") == "ordinary")
     by_regime = {

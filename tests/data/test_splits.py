@@ -262,7 +262,7 @@ def test_a_last_window_of_whole_days_is_used_though_the_data_end_before_midnight
         split_prequential(np.arange(times.size)[short] % 9, times[short], **windows)
 
 
-def test_long_enough_counts_within_the_part():
+def test_short_sequences_are_counted_within_the_part():
     customers = np.array([1, 1, 1, 2, 2, 2, 1])
     assert drop_short_sequences(customers, [0, 1, 3, 4, 5], min_rows=3).tolist() == [3, 4, 5]
     assert drop_short_sequences(customers, [0, 1, 6], min_rows=3).tolist() == [0, 1, 6]
@@ -271,7 +271,7 @@ def test_long_enough_counts_within_the_part():
         drop_short_sequences(customers, [0], min_rows=0)
 
 
-def test_describe_tells_who_is_where():
+def test_describe_lists_the_parts():
     customers, times, labels = payments(5)
     split = split_by_time(customers, times, labels, gap_s=2 * DAY)
     lines = str(split).splitlines()

@@ -235,7 +235,7 @@ def test_some_rows_of_the_whole_are_the_rows_of_the_whole(
         )
 
 
-def test_rows_in_any_form_that_names_them() -> None:
+def test_rows_as_numbers_or_as_a_mask() -> None:
     transactions = shop().transactions
     features = Features().fit(transactions)
     expected = features.transform(transactions, rows=[3, 5, 200])
@@ -308,7 +308,7 @@ def test_fitting_sees_the_fit_rows_and_no_others(data: Callable[[], Data], split
     assert "poison" not in clean
 
 
-def test_earlier_rows_of_the_judged_parts_do_not_change_when_later_ones_do() -> None:
+def test_later_test_rows_do_not_change_earlier_ones() -> None:
     """A test row of a split by time has the fit rows as its history, and never a later test row."""
     transactions = shop().transactions
     parts = splits.split_by_time(transactions.customer_codes, transactions.times)
@@ -324,7 +324,7 @@ def test_earlier_rows_of_the_judged_parts_do_not_change_when_later_ones_do() -> 
     np.testing.assert_array_equal(before.categorical, after.categorical)
 
 
-def test_customers_apart_from_each_other_do_not_meet_without_a_counterparty() -> None:
+def test_customers_are_independent_without_a_counterparty() -> None:
     data = of_frame(shop_frame(), SHOP)
     transactions = ieee().transactions
     features = Features().fit(transactions)
@@ -346,7 +346,7 @@ def test_customers_apart_from_each_other_do_not_meet_without_a_counterparty() ->
     assert differs.any()
 
 
-def test_a_row_whose_label_is_not_known_says_nothing_about_risk() -> None:
+def test_an_unlabelled_row_does_not_affect_risk() -> None:
     data = handbook()
     features, labels = (
         Features(label_delay_days=1.0).fit(data.transactions),

@@ -92,7 +92,7 @@ def test_times_that_can_only_be_a_wrong_unit_are_refused(features: Features) -> 
     assert np.isfinite(found.continuous[features.feature_names[0].index("counterparty_risk_month")])
 
 
-def test_after_a_lifetime_habits_are_forgotten_and_the_count_is_not(features: Features) -> None:
+def test_after_decades_windows_decay_but_the_count_stays(features: Features) -> None:
     _, found = stepped(features, {"at": 0.0}, {"at": 1.0}, {"at": 80 * 365 * DAY})
     assert np.isnan(
         [of_name(features, found, "hour_habit"), of_name(features, found, "weekday_habit")]
@@ -120,7 +120,7 @@ def test_one_enormous_amount_does_not_spoil_a_record(features: Features, amount:
     assert len(state.customer) == len(clean.customer)
 
 
-def test_negative_amounts_are_nothing_paid(features: Features) -> None:
+def test_negative_amounts_count_as_zero(features: Features) -> None:
     negative, found = stepped(features, {"paid": -7.0}, {"paid": -1e300, "at": 2000.0})
     nothing, expected = stepped(features, {"paid": 0.0}, {"paid": 0.0, "at": 2000.0})
     assert negative == nothing
@@ -159,7 +159,7 @@ def test_a_fraud_reported_over_and_over_keeps_the_risk_a_number(features: Featur
 
 
 @pytest.mark.parametrize("labels", [0, 1])
-def test_files_of_nothing_but_genuine_and_nothing_but_fraud(labels: int) -> None:
+def test_files_with_only_genuine_or_only_fraud(labels: int) -> None:
     data = of_frame(shop_frame(150).with_columns(fraud=pl.lit(labels)))
     features = Features().fit(data.transactions)
     risk = unscaled_features(features, data.transactions)["counterparty_risk_month"]
@@ -178,7 +178,7 @@ def test_the_size_of_a_record() -> None:
         )
 
 
-def test_names_in_any_script_and_of_any_length() -> None:
+def test_categories_in_any_script_and_of_any_length() -> None:
     names = [
         "東京",
         "Zürich",

@@ -83,7 +83,7 @@ def test_any_label_delay(delay: float, late: bool) -> None:
     assert_same_bits(replayed(features, data, due), features.transform(data.transactions))
 
 
-def test_numbers_as_names_however_they_are_spelled_live() -> None:
+def test_numeric_categories_in_any_live_spelling() -> None:
     data = shop()
     features = Features(min_count=2).fit(data.transactions)
     spellings = [
@@ -296,7 +296,7 @@ def test_processed_features_keep_no_record() -> None:
     )
 
 
-def test_a_row_without_a_counterparty_leaves_that_record_alone() -> None:
+def test_a_row_without_a_counterparty_keeps_that_record() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     row = next(row for row in data.rows if row["shop"] is not None)

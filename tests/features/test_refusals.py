@@ -143,7 +143,7 @@ def test_a_row_without_a_time_is_refused(features: Features) -> None:
         features.step(None, {column: value for column, value in GOOD.items() if column != "at"})
 
 
-def test_a_row_of_nothing_but_a_time_is_all_missing(features: Features) -> None:
+def test_a_row_with_only_a_time_is_all_missing(features: Features) -> None:
     _, found = features.step(None, {"at": 5})
     named = dict(zip(features.feature_names[0], found.continuous, strict=True))
     assert np.isnan(
@@ -165,7 +165,7 @@ def test_columns_of_no_use_are_ignored(features: Features) -> None:
 
 
 @pytest.mark.parametrize("value", [["phone"], {"a": 1}, ("phone",), {1, 2}], ids=str)
-def test_a_thing_that_is_no_name_is_a_name_never_seen(features: Features, value: Any) -> None:
+def test_an_object_as_category_is_unseen(features: Features, value: Any) -> None:
     place = features.feature_names[1].index("device")
     _, found = features.step(None, GOOD | {"device": value})
     assert found.categorical[place] == features.plan_.vocabularies[1].size - 1
@@ -195,7 +195,7 @@ def test_fraud_is_reported_of_transactions_that_were(features: Features, time: f
         features.report_fraud(state, time)
 
 
-def test_fraud_cannot_be_reported_to_nobody(features: Features) -> None:
+def test_fraud_cannot_be_reported_without_a_counterparty(features: Features) -> None:
     with pytest.raises(DataError, match="fraud cannot be reported"):
         features.report_fraud(FeatureState(), 0.0)
     for others in (
@@ -231,7 +231,7 @@ def test_fitting_again_forgets(features: Features) -> None:
     np.testing.assert_array_equal(found.continuous, expected.continuous)
 
 
-def test_what_is_given_is_left_as_it_was() -> None:
+def test_inputs_are_not_modified() -> None:
     data = of_frame(shop_frame())
     transactions = data.transactions
     arrays = [
@@ -258,7 +258,7 @@ def test_what_is_given_is_left_as_it_was() -> None:
     assert list(row) == list(before)
 
 
-def test_a_panel_shares_nothing_with_the_file() -> None:
+def test_a_panel_shares_no_memory_with_the_file() -> None:
     data = of_frame(shop_frame())
     features = Features().fit(data.transactions)
     panel = features.transform(data.transactions)
@@ -275,7 +275,7 @@ def test_rows_are_not_shared_between_steps(features: Features) -> None:
     np.testing.assert_array_equal(first.categorical, kept[1])
 
 
-def test_a_file_in_which_nothing_varies_has_no_features() -> None:
+def test_a_constant_file_has_no_features() -> None:
     frame = pl.DataFrame({"who": [1, 2], "at": [0, 0], "paid": [5.0, 5.0]})
     from turncoat.data.schema import Schema
 
@@ -288,7 +288,7 @@ def test_a_file_in_which_nothing_varies_has_no_features() -> None:
         features.transform(transactions)
 
 
-def test_names_without_a_row_are_no_names() -> None:
+def test_categories_without_rows_are_not_in_the_vocabulary() -> None:
     """Names of a file that none of these transactions has."""
     transactions = shop().transactions
     named = transactions.categories["device"]

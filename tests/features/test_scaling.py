@@ -107,7 +107,7 @@ def test_fitted_columns_have_mean_0_and_spread_1() -> None:
     np.testing.assert_allclose(np.nanstd(cells, axis=0), 1, atol=1e-5)
 
 
-def test_columns_that_say_nothing_are_left_out() -> None:
+def test_constant_columns_are_dropped() -> None:
     rng = np.random.default_rng(1)
     n = 300
     lone = np.full(n, np.nan)
@@ -128,7 +128,7 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     assert features.transform(transactions).n_continuous == 1
 
 
-def test_a_column_left_out_stays_out_when_it_varies_later() -> None:
+def test_a_dropped_column_stays_dropped_when_it_varies_later() -> None:
     features = Features("processed").fit(file_of(steady=np.full(50, 7.0), varied=np.arange(50.0)))
     later = features.transform(file_of(steady=np.arange(20.0), varied=np.arange(20.0)))
     assert later.n_continuous == 1

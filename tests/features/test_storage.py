@@ -283,7 +283,7 @@ def test_a_manifest_that_makes_no_sense_is_refused(saved: Path, changes: dict[st
     "left_out",
     ["settings", "schema", "engineered", "label_delay_s", "base_rate", "flagged", "vocabularies"],
 )
-def test_a_manifest_with_something_left_out_is_refused(saved: Path, left_out: str) -> None:
+def test_an_incomplete_manifest_is_refused(saved: Path, left_out: str) -> None:
     manifest = json.loads((saved / "manifest.json").read_text())
     del manifest[left_out], manifest["manifest_sha256"]
     manifest["manifest_sha256"] = storage.digest(manifest)

@@ -45,7 +45,7 @@ def test_frequent_rare_unseen_and_missing() -> None:
     assert encode_rows([vocabulary] * len(codes), [list(codes)])[0] == list(codes.values())
 
 
-def test_the_least_rows_and_the_most_names() -> None:
+def test_min_count_and_max_categories() -> None:
     values = ["a"] * 3 + ["b"] * 2 + ["c"] * 2 + ["d"]
     assert fitted(values, min_count=2).frequent == ("a", "b", "c")
     assert fitted(values, min_count=3).frequent == ("a",)
@@ -141,7 +141,7 @@ ODD_NAMES = [
 ]
 
 
-def test_names_that_almost_are_numbers() -> None:
+def test_categories_that_look_like_numbers() -> None:
     vocabulary = fitted(ODD_NAMES)
     assert len(vocabulary.frequent) == len(ODD_NAMES)
     for name in ODD_NAMES:
@@ -218,7 +218,7 @@ def test_the_panel_knows_the_number_of_codes(max_categories: int) -> None:
     assert later.n_categories == panel.n_categories
 
 
-def test_very_many_names() -> None:
+def test_very_many_categories() -> None:
     n = 40_000
     frame = file_of([f"näme {k}" for k in range(n)])
     transactions = read(frame, SCHEMA)

@@ -165,13 +165,13 @@ def _draw_missing(
     propensity = np.array([8.0, 1.5, -4.0, -4.0, -2.0])[product]
     propensity = propensity + 0.9 * customers.omission[customer, _DEVICE] + rng.standard_normal(n)
     no_identity = _mask_highest(propensity, _no_identity_rate())
-    facts = reversed(load_ieee_columns())
+    columns = reversed(load_ieee_columns())
     missing_for = dict(pair.split(":") for pair in _MISSING_FOR.split())
-    first_columns = {fact.missing_rate: fact for fact in facts if fact.missing_rate > 0}
+    first_columns = {column.missing_rate: column for column in columns if column.missing_rate > 0}
     masks = {}
-    for rate, fact in first_columns.items():
-        name, products = fact.name, missing_for.get(fact.name, "")
-        kind = _DEVICE if fact.file == "identity" or products.startswith("W") else _FORM
+    for rate, column in first_columns.items():
+        name, products = column.name, missing_for.get(column.name, "")
+        kind = _DEVICE if column.file == "identity" or products.startswith("W") else _FORM
         propensity = 0.9 * customers.omission[customer, kind] + rng.standard_normal(n)
         propensity += 5.0 * np.array([letter in products for letter in PRODUCTS])[product]
         if name.startswith("card"):
@@ -190,7 +190,7 @@ def _draw_missing(
 
 def _no_identity_rate() -> float:
     """Share of transactions without a row in the identity file."""
-    return next(fact.missing_rate for fact in load_ieee_columns() if fact.name == "id_01")
+    return next(column.missing_rate for column in load_ieee_columns() if column.name == "id_01")
 
 
 def _mask_highest(propensity: Array, rate: float) -> Array:
@@ -206,7 +206,7 @@ def _mask_highest(propensity: Array, rate: float) -> Array:
 @cache
 def _load_levels() -> dict[str, tuple[str | float, ...]]:
     """Values of the categorical columns, most frequent first; invented where unknown."""
-    known = {fact.name: fact.levels for fact in load_ieee_columns() if fact.levels}
+    known = {column.name: column.levels for column in load_ieee_columns() if column.levels}
     invented = json.loads((files(__package__) / "ieee_levels.json").read_text(encoding="utf-8"))
     return known | {name: tuple(levels) for name, levels in invented.items()}
 
@@ -257,18 +257,18 @@ def _draw_v_recipes() -> dict[str, VRecipe]:
     rng = np.random.default_rng(_WORLD_SEED)
     recipes: dict[str, VRecipe] = {}
     group = 0
-    v_columns = (fact for fact in load_ieee_columns() if fact.name.startswith("V"))
-    for _, block in groupby(v_columns, key=lambda fact: fact.missing_rate):
-        for index, fact in enumerate(block):
+    v_columns = (column for column in load_ieee_columns() if column.name.startswith("V"))
+    for _, block in groupby(v_columns, key=lambda column: column.missing_rate):
+        for index, column in enumerate(block):
             if index % _GROUP_SIZE == 0:
                 group += 1
                 first, second = map(int, rng.choice(N_BEHAVIOURS, 2, replace=False))
                 main, side, level = (
                     float(rng.uniform(*ends)) for ends in ((0.4, 0.8), (-0.5, 0.5), (-0.8, 0.6))
                 )
-            number = int(fact.name[1:])
+            number = int(column.name[1:])
             is_flag = number <= _N_FLAGS
-            recipes[fact.name] = VRecipe(
+            recipes[column.name] = VRecipe(
                 group=group,
                 sources=(first, second),
                 weights=(main + float(rng.normal(0, 0.1)), side),
@@ -297,9 +297,9 @@ class _Columns:
         self.novelty = self.activity.behaviour[:, NOVELTY]
         masks = {rate: mask[rows] for rate, mask in missing.items()}
         self.masks = {
-            fact.name: masks[fact.missing_rate]
-            for fact in load_ieee_columns()
-            if fact.missing_rate > 0
+            column.name: masks[column.missing_rate]
+            for column in load_ieee_columns()
+            if column.missing_rate > 0
         }
 
     def build(self, file: str) -> pl.DataFrame:
@@ -314,7 +314,7 @@ class _Columns:
         columns = {"TransactionID": pl.Series("TransactionID", self.ids.astype(np.int64))}
         for family in families:
             columns |= {column.name: column for column in family()}
-        names = [fact.name for fact in load_ieee_columns() if fact.file == file]
+        names = [column.name for column in load_ieee_columns() if column.file == file]
         return pl.DataFrame([columns[name] for name in names])
 
     def _numbers(self, name: str, values: Array) -> pl.Series:

@@ -34,7 +34,7 @@ WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
 NOTHING = float("nan")
 
 
-class Told:
+class ExpectedRow:
     """What the oracle knows of a transaction."""
 
     def __init__(self, row: dict[str, Any], schema: Schema, time: float, label: int) -> None:
@@ -56,17 +56,17 @@ class Told:
         return self.cells.count(None) + self.names.count(None)
 
 
-def told(data: Data) -> list[Told]:
+def told(data: Data) -> list[ExpectedRow]:
     """In the order of the transactions."""
     t = data.transactions
     labels = np.zeros(t.n_rows) if t.labels is None else t.labels
     return [
-        Told(data.rows[place], t.schema, time, int(label))
+        ExpectedRow(data.rows[place], t.schema, time, int(label))
         for place, time, label in zip(t.file_rows, t.times, labels, strict=True)
     ]
 
 
-def agreement(now: Told, earlier: list[Told], period: float) -> float:
+def agreement(now: ExpectedRow, earlier: list[ExpectedRow], period: float) -> float:
     weights = [math.exp(-(now.time - one.time) / MONTH) for one in earlier]
     if not weights or sum(weights) == 0:
         return NOTHING
@@ -77,7 +77,7 @@ def agreement(now: Told, earlier: list[Told], period: float) -> float:
     return near / sum(weights)
 
 
-def amount_z(now: Told, sizes: list[float]) -> float:
+def amount_z(now: ExpectedRow, sizes: list[float]) -> float:
     if now.size is None or len(sizes) < 2:
         return NOTHING
     mean = math.fsum(sizes) / len(sizes)
@@ -85,7 +85,7 @@ def amount_z(now: Told, sizes: list[float]) -> float:
     return (now.size - mean) / (spread + 0.1)
 
 
-def own_facts(now: Told) -> dict[str, float]:
+def own_facts(now: ExpectedRow) -> dict[str, float]:
     return {
         "n_missing": now.n_missing,
         "hour_cos": math.cos(2 * math.pi * now.time / DAY),
@@ -93,7 +93,7 @@ def own_facts(now: Told) -> dict[str, float]:
     }
 
 
-def party_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
+def party_facts(now: ExpectedRow, earlier: list[ExpectedRow]) -> dict[str, float]:
     facts = {
         "since_last": math.log1p(now.time - earlier[-1].time) if earlier else NOTHING,
         "since_first": math.log1p(now.time - earlier[0].time) if earlier else NOTHING,
@@ -119,7 +119,7 @@ def party_facts(now: Told, earlier: list[Told]) -> dict[str, float]:
 
 
 def counterparty_facts(
-    now: Told, earlier: list[Told], delay: float, base_rate: float
+    now: ExpectedRow, earlier: list[ExpectedRow], delay: float, base_rate: float
 ) -> dict[str, float]:
     if now.counterparty is None:
         return dict.fromkeys(counterparties.CONTINUOUS, NOTHING)
@@ -146,7 +146,7 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
     order = data.live_order
     plan = features.plan_
     columns: dict[str, list[float]] = {}
-    past: dict[Any, list[Told]] = {}
+    past: dict[Any, list[ExpectedRow]] = {}
     found: dict[int, dict[str, float]] = {}
     for i in order:
         whose = [
@@ -176,7 +176,7 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
     ],
     ids=["shop", "at once", "two days and a half", "handbook", "ten hours"],
 )
-def test_every_continuous_fact(data: Data, delay: float) -> None:
+def test_every_continuous_feature(data: Data, delay: float) -> None:
     features = Features(label_delay_days=delay).fit(data.transactions)
     found, expected = unscaled_features(features, data.transactions), oracle(data, features)
     assert (
@@ -189,7 +189,7 @@ def test_every_continuous_fact(data: Data, delay: float) -> None:
         np.testing.assert_allclose(found[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-def test_the_panel_holds_the_facts_on_their_scale() -> None:
+def test_the_panel_holds_the_scaled_features() -> None:
     data = shop()
     features = Features().fit(data.transactions)
     panel, scales = features.transform(data.transactions), features.plan_.scales
@@ -210,7 +210,7 @@ def test_the_panel_holds_the_facts_on_their_scale() -> None:
     assert checked >= 41
 
 
-def test_without_amounts_counterparty_habits_or_labels() -> None:
+def test_without_amount_counterparty_tracked_columns_or_labels() -> None:
     schema = Schema(customer="who", time="at", continuous=("age",), id="id")
     data = of_frame(shop_frame(150), schema)
     features = Features().fit(data.transactions)
@@ -233,7 +233,9 @@ def test_without_labels_there_is_no_risk() -> None:
     assert "counterparty_count_day" in features.feature_names[0]
 
 
-def expected_codes(now: Told, earlier: list[Told], habits: tuple[str, ...]) -> dict[str, int]:
+def expected_codes(
+    now: ExpectedRow, earlier: list[ExpectedRow], habits: tuple[str, ...]
+) -> dict[str, int]:
     expected = {"is_first": int(not earlier)}
     for h, column in enumerate(habits):
         before = [one.habits[h] for one in earlier if one.habits[h] is not None]
@@ -250,7 +252,7 @@ def test_first_weekday_new_and_changed() -> None:
     rows, codes = told(data), data.transactions.customer_codes
     habits = data.transactions.schema.tracked
     checked: dict[str, set[int]] = {}
-    past: dict[Any, list[Told]] = {}
+    past: dict[Any, list[ExpectedRow]] = {}
     for i in data.live_order:
         now = rows[i]
         mine, theirs = (
@@ -278,7 +280,7 @@ def test_first_weekday_new_and_changed() -> None:
             )
 
 
-def test_the_counterparty_has_every_fact_of_the_customer_but_its_own_name() -> None:
+def test_the_counterparty_has_every_feature_of_the_customer_except_its_own_column() -> None:
     data = of_frame(shop_frame(150), replace(SHOP, tracked=("device", "shop", "town")))
     plan = Features().fit(data.transactions).plan_
     own = {*history.CONTINUOUS, *history.list_categorical(("device", "shop", "town"))}
@@ -297,7 +299,7 @@ HABIT = Schema(customer="who", time="at", categorical=("town",), tracked=("town"
     ("n_names", "lowest", "highest"),
     [(1, 0.0, 0.001), (5, 0.0, 0.004), (30, 1 / 27, 1 / 19), (80, 1 / 5.5, 1 / 4)],
 )
-def test_how_often_a_new_name_is_taken_for_an_old_one(
+def test_false_positive_rate_of_the_bloom_filter(
     n_names: int, lowest: float, highest: float
 ) -> None:
     frame = pl.DataFrame({"who": [1, 1], "at": [0, 1], "town": ["a", "b"]})
@@ -355,7 +357,7 @@ def test_a_row_that_arrives_late_counts_as_now() -> None:
 
 
 @pytest.mark.parametrize("days", [(0, 5, 10, 12), (0, 2, 2.1), (0.9, 3, 4), (0, 1, 2, 3)], ids=str)
-def test_a_fraud_reported_after_it_was_due_counts_from_then_on_as_much_as_it_would(
+def test_a_fraud_reported_late_counts_from_then_on_with_its_decayed_weight(
     days: tuple[float, ...],
 ) -> None:
     data = shop()
@@ -390,7 +392,7 @@ FEW = (
     [FEW, ("device",), ("paid",), FEW[::-1]],
     ids=["mixed", "a name", "a number", "in another order"],
 )
-def test_only_some_features(include: tuple[str, ...], tmp_path: Path) -> None:
+def test_include_keeps_some_features(include: tuple[str, ...], tmp_path: Path) -> None:
     data = shop()
     every, some = (
         Features(min_count=3, include=names).fit(data.transactions) for names in (None, include)
@@ -426,6 +428,6 @@ def test_only_some_features(include: tuple[str, ...], tmp_path: Path) -> None:
         ((3,), "must be a list"),
     ],
 )
-def test_features_that_are_not_there_are_refused(include: object, message: str) -> None:
+def test_unknown_features_are_refused(include: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Features(include=include).fit(shop().transactions)
