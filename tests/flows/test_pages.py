@@ -106,7 +106,7 @@ def test_the_demo_writes_a_report_and_a_detector(tmp_path: Path) -> None:
     results = load_results(report.parent / "results.json")
     names = {candidate.name for candidate in results.candidates}
     assert {"XGBoost", "hybrid", "variational, corrected, filtered"} <= names
-    saved = re.search(r"a saved detector: ([^;]+);", "\n".join(shown))[1]
+    saved = re.search(r"saved detector: ([^;]+);", "\n".join(shown))[1]
     assert load(tmp_path / saved).supervision == "anchored"
     before = report.read_bytes()
     assert run_turncoat(f"report {report.parent}", tmp_path) == [str(report)]
