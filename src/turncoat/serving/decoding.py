@@ -146,10 +146,9 @@ class FutureCheck:
     """Refuses transactions from the far future: their customer's next ones would all be late.
 
     Calendar times may be `max_future_s` ahead of the server's clock. The zero of other times is
-    unknown: there, three of the last 100 transactions together show the present, and a gap in the
-    traffic looks like a wrong clock. So a time may be ahead of them by `max_future_s` or by the
-    length of the calibration period, whichever is longer. Refused transactions are among the 100,
-    so the check follows if the clock really moved.
+    unknown: there the third-latest of the last 100 transactions, refused ones included, shows the
+    present. As a gap in the traffic looks like a wrong clock, a time may be ahead of it by
+    `max_future_s` or by the length of the calibration period, whichever is longer.
     """
 
     def __init__(self, is_calendar: bool, max_future_s: float, calibration_s: float = 0.0) -> None:

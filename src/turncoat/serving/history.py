@@ -12,17 +12,10 @@ import numpy as np
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.errors import DataError
 from turncoat.scoring import Detector, DetectorState
+from turncoat.serving import responses
 from turncoat.serving.decoding import Transaction
 from turncoat.serving.records import customer_key, unpack_log_content
-from turncoat.serving.responses import (
-    CURRENT,
-    LOGGED,
-    NEW,
-    REBUILT,
-    RESTARTED,
-    ScoredResponse,
-    mark_duplicate,
-)
+from turncoat.serving.responses import ScoredResponse, mark_duplicate
 from turncoat.serving.rounds import RecordUpdate
 from turncoat.serving.stores import SCORE, LogEntry, Store
 
@@ -85,12 +78,12 @@ class ScoreHistory:
             if content.state_times[place] > time:
                 continue
             if content.model == self._detector.digest_:
-                return content.states[place], LOGGED
+                return content.states[place], responses.LOGGED
             return await self.rebuild(key, time)
         is_new = update.expected_counter == 0
         if not entries and (is_new or await self._has_first_entry(key)):
-            return None, NEW  # older than all others
-        return update.state, CURRENT
+            return None, responses.NEW  # older than all others
+        return update.state, responses.CURRENT
 
     async def _has_first_entry(self, key: str) -> bool:
         entries = await self._read(key, belief_updated=True, limit=_MAX_REBUILD_ENTRIES)
@@ -104,7 +97,7 @@ class ScoreHistory:
             )
         except DataError:  # the log has transactions of another schema
             state = None
-        return state, RESTARTED if state is None else REBUILT
+        return state, responses.RESTARTED if state is None else responses.REBUILT
 
     def _replay(self, key: str, entries: Sequence[LogEntry]) -> bytes | None:
         """Return a party's state after these transactions and labels, given newest first.

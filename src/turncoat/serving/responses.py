@@ -21,46 +21,39 @@ RESTARTED = "restarted"  # another model's record without a log: starts like a n
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
 
 
+def _doc(text: str) -> Meta:
+    """Describe a field on the OpenAPI page."""
+    return Meta(description=text)
+
+
 class ReasonModel(msgspec.Struct, frozen=True, gc=False):
     """One term of the fraud regime's log odds."""
 
-    source: Annotated[str, Meta(description="column or feature")]
-    text: Annotated[str, Meta(description="the same in words")]
-    log_odds: Annotated[float, Meta(description="above 0 for the fraud regime, below 0 against it")]
+    source: Annotated[str, _doc("column or feature")]
+    text: Annotated[str, _doc("the same in words")]
+    log_odds: Annotated[float, _doc("above 0 for the fraud regime, below 0 against it")]
 
 
 class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
     """The score of a transaction."""
 
     id: str
-    customer: Annotated[str, Meta(description="name under which labels are reported")]
-    time: Annotated[float, Meta(description="in seconds")]
-    probability: Annotated[float, Meta(description="of fraud")]
-    interval: Annotated[tuple[float, float], Meta(description="90 % interval of the probability")]
-    raw_membership: Annotated[
-        float, Meta(description="belief in the fraud regime; not a probability of fraud")
-    ]
-    belief: Annotated[tuple[float, ...], Meta(description="per regime, after this transaction")]
-    entropy: Annotated[float, Meta(description="of the belief, in nats")]
-    n_seen: Annotated[int, Meta(description="transactions of this customer, with this one")]
-    regime: Annotated[int, Meta(description="most likely regime")]
-    late: Annotated[bool, Meta(description="older than the customer's latest transaction")]
-    duplicate: Annotated[bool, Meta(description="scored before; this is the first response")]
-    belief_source: Annotated[
-        str,
-        Meta(
-            description="of the belief before it: "
-            "new, stored, logged, current, rebuilt or restarted"
-        ),
-    ]
-    counterparty_source: Annotated[
-        str | None, Meta(description="the same for the counterparty; null without one")
-    ]
-    model: Annotated[str, Meta(description="digest of the model")]
-    calibration: Annotated[int, Meta(description="number of the calibration; 0 is the fit's")]
-    reasons: Annotated[
-        tuple[ReasonModel, ...], Meta(description="the strongest, then all others as one")
-    ]
+    customer: Annotated[str, _doc("name under which labels are reported")]
+    time: Annotated[float, _doc("in seconds")]
+    probability: Annotated[float, _doc("of fraud")]
+    interval: Annotated[tuple[float, float], _doc("90 % interval of the probability")]
+    raw_membership: Annotated[float, _doc("belief in the fraud regime, not a probability of fraud")]
+    belief: Annotated[tuple[float, ...], _doc("per regime, after this transaction")]
+    entropy: Annotated[float, _doc("of the belief, in nats")]
+    n_seen: Annotated[int, _doc("transactions of this customer, with this one")]
+    regime: Annotated[int, _doc("most likely regime")]
+    late: Annotated[bool, _doc("older than the customer's latest transaction")]
+    duplicate: Annotated[bool, _doc("scored before; this is the first response")]
+    belief_source: Annotated[str, _doc("new, stored, logged, current, rebuilt or restarted")]
+    counterparty_source: Annotated[str | None, _doc("same for the counterparty; null without one")]
+    model: Annotated[str, _doc("digest of the model")]
+    calibration: Annotated[int, _doc("number of the calibration; 0 is the fit's")]
+    reasons: Annotated[tuple[ReasonModel, ...], _doc("the strongest, then all others as one")]
 
 
 class ScoredResponse(NamedTuple):
@@ -71,9 +64,7 @@ class ScoredResponse(NamedTuple):
     late: bool = False
     duplicate: bool = False
     belief_age_s: float | None = None  # since the customer's latest transaction
-    steps: FilterSteps | None = (
-        None  # arrays of the round in which it was scored; None if duplicate
-    )
+    steps: FilterSteps | None = None  # arrays of its scoring round; None for duplicates
     row: int = 0  # in those arrays
 
 
@@ -92,11 +83,9 @@ class LabelResponse(msgspec.Struct, frozen=True):
     id: str
     customer: str
     label: int
-    changed: Annotated[bool, Meta(description="whether the label is new")]
-    belief: Annotated[str, Meta(description="of the customer: conditioned or unchanged")]
-    counterparty: Annotated[
-        str | None, Meta(description="its record: fraud reported or unchanged; null without one")
-    ]
+    changed: Annotated[bool, _doc("whether the label is new")]
+    belief: Annotated[str, _doc("of the customer: conditioned or unchanged")]
+    counterparty: Annotated[str | None, _doc("fraud reported or unchanged; null without one")]
 
 
 class RecentTransaction(msgspec.Struct, frozen=True):
@@ -110,38 +99,28 @@ class CustomerResponse(msgspec.Struct, frozen=True):
     """The stored record of a customer."""
 
     customer: str
-    n_seen: Annotated[int | None, Meta(description="so far; null if another model made the belief")]
-    last_time: Annotated[float, Meta(description="of the latest transaction, in seconds")]
-    belief: Annotated[
-        tuple[float, ...] | None,
-        Meta(description="per regime; null if another model made the belief"),
-    ]
-    regime: Annotated[
-        int | None, Meta(description="most likely; null if another model made the belief")
-    ]
-    model: Annotated[str, Meta(description="digest of the model that made the belief")]
-    is_current: Annotated[
-        bool,
-        Meta(description="that model serves now; if not, the next transaction rebuilds the belief"),
-    ]
-    recent: Annotated[
-        tuple[RecentTransaction, ...], Meta(description="latest transactions, newest first")
-    ]
+    n_seen: Annotated[int | None, _doc("null if another model made the belief")]
+    last_time: Annotated[float, _doc("of the latest transaction, in seconds")]
+    belief: Annotated[tuple[float, ...] | None, _doc("per regime; null if another model's")]
+    regime: Annotated[int | None, _doc("most likely; null if another model's")]
+    model: Annotated[str, _doc("digest of the model that made the belief")]
+    is_current: Annotated[bool, _doc("if not, the next transaction rebuilds the belief")]
+    recent: Annotated[tuple[RecentTransaction, ...], _doc("latest transactions, newest first")]
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a request failed."""
 
-    kind: Annotated[str, Meta(description="for programs; see docs/operations/run.md")]
-    message: Annotated[str, Meta(description="for people")]
-    field: Annotated[str | None, Meta(description="name of the invalid field")] = None
+    kind: Annotated[str, _doc("for programs; see docs/operations/run.md")]
+    message: Annotated[str, _doc("for people")]
+    field: Annotated[str | None, _doc("name of the invalid field")] = None
 
 
 class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error."""
 
     error: ErrorDetail
-    line: Annotated[int | None, Meta(description="line number in a batch")] = None
+    line: Annotated[int | None, _doc("line number in a batch")] = None
 
 
 _encode = msgspec.json.Encoder().encode

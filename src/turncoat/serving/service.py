@@ -15,18 +15,14 @@ import numpy as np
 
 from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import DetectorState
+from turncoat.serving import responses
 from turncoat.serving.batcher import MicroBatcher
 from turncoat.serving.decoding import Label, Transaction
 from turncoat.serving.drift import VERDICTS
 from turncoat.serving.metrics import ServiceMetrics
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.registry import ModelRegistry, ServedModel
-from turncoat.serving.responses import (
-    CustomerResponse,
-    LabelResponse,
-    RecentTransaction,
-    ScoredResponse,
-)
+from turncoat.serving.responses import CustomerResponse, LabelResponse, ScoredResponse
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import open_store
 from turncoat.serving.updater import BeliefUpdater, Response, UpdatePolicy
@@ -103,25 +99,19 @@ class Service:
     ) -> Sequence[Response | Exception]:
         model = self.registry.current
         with self._count_store_errors():
-            responses = await self.updater.process_batch(
+            found = await self.updater.process_batch(
                 model.detector, [_decode_again(request, model) for request in batch]
             )
-        self.metrics.count(
-            [response for response in responses if not isinstance(response, LabelResponse)]
-        )
-        self.metrics.store_errors.inc(any(isinstance(each, StoreError) for each in responses))
-        scored = [
-            response
-            for response in responses
-            if isinstance(response, ScoredResponse) and response.steps is not None
-        ]
+        self.metrics.store_errors.inc(any(isinstance(each, StoreError) for each in found))
+        self.metrics.count([each for each in found if not isinstance(each, LabelResponse)])
+        scored = [each for each in found if isinstance(each, ScoredResponse) and each.steps]
         for steps, group in itertools.groupby(scored, attrgetter("steps")):
             rows, probabilities = zip(
                 *((each.row, each.probability) for each in group), strict=True
             )
-            index = list(rows)
-            model.drift.add(steps.beliefs[index], steps.continuous[index], np.array(probabilities))
-        return responses
+            beliefs, cells = steps.beliefs[list(rows)], steps.continuous[list(rows)]
+            model.drift.add(beliefs, cells, np.array(probabilities))
+        return found
 
     @contextlib.contextmanager
     def _count_store_errors(self) -> Iterator[None]:
@@ -144,24 +134,21 @@ class Service:
             stored = (await self.store.read_records([key])).get(key)
         if stored is None:
             return None
-        record = unpack_record(key, stored.data)
+        record, belief, n_seen = unpack_record(key, stored.data), None, None
         is_current = record.model == detector.digest_
-        state = None
         if is_current and record.state:
             state = detector.live.unpack(DetectorState(record.state))
-        belief = None if state is None or state.belief is None else state.belief
+            belief, n_seen = state.belief, state.n_seen
+        recent = [(score.id, score.probability) for score in reversed(record.recent_ids)]
         return CustomerResponse(
             customer=name,
-            n_seen=None if belief is None or state is None else state.n_seen,
+            n_seen=None if belief is None else n_seen,
             last_time=record.last_time,
             belief=None if belief is None else tuple(belief.tolist()),
             regime=None if belief is None else int(np.argmax(belief)),
             model=record.model,
             is_current=is_current,
-            recent=tuple(
-                RecentTransaction(recent.id, recent.probability)
-                for recent in reversed(record.recent_ids)
-            ),
+            recent=tuple(itertools.starmap(responses.RecentTransaction, recent)),
         )
 
     async def is_ready(self) -> bool:
