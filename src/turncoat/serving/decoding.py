@@ -268,7 +268,7 @@ class TransactionDecoder:
             customer,
             counterparty if self.plan.has_counterparty else None,
             row,
-            msgspec.json.format(body, indent=-1),  # white space is not worth storing
+            _strip_white_space(bytes(body)),
             schema,
             self.label_follows,
         )
@@ -320,6 +320,12 @@ class TransactionDecoder:
         if schema.counterparty is not None:
             example.setdefault(schema.counterparty, "example")
         return example
+
+
+def _strip_white_space(body: bytes) -> bytes:
+    """Return JSON without the padding that is not worth storing; single spaces may stay."""
+    is_padded = any(space in body for space in (b"  ", b"\n", b"\t", b"\r"))
+    return msgspec.json.format(body, indent=-1) if is_padded else body
 
 
 def _make_getter(indexes: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
