@@ -1,7 +1,8 @@
-"""Compares our simulation of the Handbook's process with four months of its published output, statistic by statistic.
+"""Compares our simulation of the Handbook's process with four months of its published output.
 
-The published file is one draw of the process. How far one draw may lie from another is measured by simulating several seeds:
-z is the published figure's distance from their mean, in standard deviations of such a distance.
+The published file is one draw of the process. Simulating several seeds shows how far two draws may
+differ: z is the published value's distance from their mean, in standard deviations of such a
+distance.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PUBLISHED = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 SEEDS = 100  # with 20 the standard deviations themselves are too uncertain to speak of 4 of them
-FURTHEST = 4.0
+MAX_Z = 4.0
 WORLD = HandbookSize()
 SCENARIOS = {1: "large amount", 2: "terminal compromised", 3: "customer compromised"}
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
@@ -38,14 +39,14 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 
 @dataclass(frozen=True)
 class Run:
-    """The figures of one draw of the process, and the counts from which distances between distributions are taken."""
+    """Statistics of one draw of the process, and counts to compare distributions with."""
 
     figures: dict[str, float]
     counts: dict[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Line:
+class StatisticRow:
     """One statistic: published, and over the simulated seeds."""
 
     statistic: str
@@ -55,7 +56,7 @@ class Line:
 
     @property
     def z(self) -> float:
-        """Distance of the published draw from the simulated ones; a new draw would have a variance of about one."""
+        """Distance of the published draw from the simulated ones; a new draw has variance 1."""
         spread = self.sd * np.sqrt(1 + 1 / SEEDS)
         return (
             float((self.published - self.mean) / spread)
@@ -65,7 +66,7 @@ class Line:
 
     @property
     def matches(self) -> bool:
-        return abs(self.z) <= FURTHEST
+        return abs(self.z) <= MAX_Z
 
 
 def measure(rows: pl.DataFrame) -> Run:
@@ -125,7 +126,7 @@ def measure(rows: pl.DataFrame) -> Run:
 
 
 def _fraud(day: NDArray[Any], scenario: NDArray[Any]) -> dict[str, float]:
-    """Fraud rates overall, while the compromised are still growing in number, and once they no longer do."""
+    """Fraud rates of all days, of the first ones, and once the compromised are stationary."""
     figures: dict[str, float] = {}
     periods = {
         "all days": day >= 0,
@@ -152,19 +153,19 @@ def _within_customers(rows: pl.DataFrame) -> dict[str, float]:
     }
 
 
-def compare(published: Run, simulated: Sequence[Run]) -> list[Line]:
-    """A line for each figure, and for the distance of each distribution from that of the simulated runs together."""
+def compare(published: Run, simulated: Sequence[Run]) -> list[StatisticRow]:
+    """A row for each statistic, and for each distribution its distance from the simulated ones."""
     lines = []
     for name, value in published.figures.items():
         values = np.array([run.figures[name] for run in simulated])
-        lines.append(Line(name, value, values.mean(), values.std(ddof=1)))
+        lines.append(StatisticRow(name, value, values.mean(), values.std(ddof=1)))
     for name, counts in published.counts.items():
         together = np.sum([run.counts[name] for run in simulated], axis=0)
         distances = np.array(
             [_distance(run.counts[name], together - run.counts[name]) for run in simulated]
         )
         lines.append(
-            Line(
+            StatisticRow(
                 f"{name}, Kolmogorov-Smirnov distance",
                 _distance(counts, together),
                 distances.mean(),
@@ -187,7 +188,7 @@ def simulate(seed: int, n_days: int) -> Run:
     return measure(rows.filter(pl.col("TX_TIME_DAYS") < n_days))
 
 
-def report(lines: Sequence[Line], n_days: int) -> str:
+def report(lines: Sequence[StatisticRow], n_days: int) -> str:
     """The comparison as Markdown."""
     worst = max(lines, key=lambda line: abs(line.z))
     outside = sum(not line.matches for line in lines)
@@ -197,18 +198,22 @@ def report(lines: Sequence[Line], n_days: int) -> str:
         else f"{outside} of {len(lines)} statistics do not match"
     )
     table = [
-        f"| {line.statistic} | {line.published:.6g} | {line.mean:.6g} | {line.sd:.3g} | {line.z:+.2f} | {'yes' if line.matches else 'NO'} |"
+        f"| {line.statistic} | {line.published:.6g} | {line.mean:.6g} | {line.sd:.3g} "
+        f"| {line.z:+.2f} | {'yes' if line.matches else 'NO'} |"
         for line in lines
     ]
     return "\n".join(
         [
-            "# Handbook simulator beside the published data",
+            "# Handbook simulator and the published data",
             "",
-            f"{verdict}: |z| is at most {abs(worst.z):.2f} ({worst.statistic}); beyond {FURTHEST:g} is a mismatch.",
+            f"{verdict}: |z| is at most {abs(worst.z):.2f} ({worst.statistic}); "
+            f"beyond {MAX_Z:g} is a mismatch.",
             "",
-            f"The first {n_days} days of the published run of {WORLD.n_customers:,} customers at {WORLD.n_terminals:,} terminals, beside "
-            f"{SEEDS} simulated runs of that size. z is the published figure less the simulated mean, in standard deviations "
-            "of the difference between one draw and that mean. A Kolmogorov-Smirnov distance is to all (other) simulated runs together. "
+            f"The first {n_days} days of the published run of {WORLD.n_customers:,} customers at "
+            f"{WORLD.n_terminals:,} terminals, next to {SEEDS} simulated runs of that size. z is "
+            "the published value minus the simulated mean, in standard deviations of the "
+            "difference between one draw and that mean. A Kolmogorov-Smirnov distance is to all "
+            "(other) simulated runs together. "
             "Made by `python -m benchmarks.handbook`.",
             "",
             "| statistic | published | simulated mean | simulated sd | z | match |",
@@ -220,7 +225,7 @@ def report(lines: Sequence[Line], n_days: int) -> str:
 
 
 def main() -> int:
-    """Compare, print, write the results; 1 if a statistic does not match, 2 if there is nothing to compare with."""
+    """Compare, print and write; 1 if a statistic does not match, 2 without published data."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--data",
@@ -231,7 +236,8 @@ def main() -> int:
     data = parser.parse_args().data
     if not data.is_file():
         print(
-            f"{data} is absent: it holds the published transactions to compare with. Name it with --data; nothing was compared."
+            f"{data} is missing: it holds the published transactions. "
+            "Name it with --data; nothing was compared."
         )
         return 2
     rows = pl.read_parquet(data)
@@ -246,7 +252,7 @@ def main() -> int:
         "data": data.name,
         "days": n_days,
         "seeds": SEEDS,
-        "largest_z_allowed": FURTHEST,
+        "largest_z_allowed": MAX_Z,
         "statistics": numbers,
     }
     (RESULTS / "handbook_simulator.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -1,8 +1,8 @@
 """The three tiers, XGBoost, the hybrid and an LSTM on 100,000 simulated IEEE-shaped transactions.
 
 Customers are split at random; scores are filtered and out of sample. Latent widths and numbers of
-regimes are chosen on the selection part. Run with `python -m benchmarks.neural_study`; a stopped run
-is resumed. It writes a report beside its fits, and the main tables to
+regimes are chosen on the selection part. Run with `python -m benchmarks.neural_study`; a stopped
+run is resumed. It writes a report beside its fits, and the main tables to
 benchmarks/results/neural_study.md, which docs/neural.md discusses.
 """
 
@@ -71,7 +71,7 @@ def build_page(results: Results) -> str:
         "",
         "## Tiers",
         "",
-        "| | K | latents | occupancy | fraud share | frauds captured | enrichment | average precision |",
+        "| | K | latents | occupancy | fraud rate | frauds captured | enrichment | AP |",
         "|---|---|---|---|---|---|---|---|",
     ]
     named = {one.name: one for one in results.candidates}
@@ -84,7 +84,8 @@ def build_page(results: Results) -> str:
         enrichment = _format_number(row.enrichment, row.enrichment_interval, 2)
         precision = _format_estimate(named[row.candidate].metrics.get("average_precision"))
         lines.append(
-            f"| {row.name} | {row.n_states} | {row.latent_dim or ''} | {' | '.join(shares)} | {enrichment} | {precision} |"
+            f"| {row.name} | {row.n_states} | {row.latent_dim or ''} | {' | '.join(shares)} "
+            f"| {enrichment} | {precision} |"
         )
     lines += [
         "",
@@ -129,7 +130,8 @@ def build_page(results: Results) -> str:
                 order.criteria["held_out"],
                 "" if order.enrichment is None else f"{order.enrichment:.2f}",
             )
-            state = f"{order.occupancy:.2%} | {order.fraud_rate:.2%} | {enrichment} | {'yes' if order.eligible else 'no'}"
+            eligible = "yes" if order.eligible else "no"
+            state = f"{order.occupancy:.2%} | {order.fraud_rate:.2%} | {enrichment} | {eligible}"
             lines.append(f"| {selection.tier} | {order.n_states} | {held_out:.3f} | {state} |")
     lines += ["", "## Cold start", ""]
     by_history = [table for table in results.slices if table.title == "by length of history"]
@@ -157,10 +159,12 @@ def build_page(results: Results) -> str:
             "",
             "## The encoder's training",
             "",
-            f"Best epoch {training.best_epoch} of {len(training.train_losses)}: validation loss {best:.4f}, ",
+            f"Best epoch {training.best_epoch} of {len(training.train_losses)}: "
+            f"validation loss {best:.4f}, ",
         ]
         lines[-1] += (
-            f"training loss then {training.train_losses[training.best_epoch - 1]:.4f}; a fraud weighs {training.class_weight:.1f}."
+            f"training loss then {training.train_losses[training.best_epoch - 1]:.4f}; "
+            f"a fraud weighs {training.class_weight:.1f}."
         )
     for latents in results.latent_maps:
         lines += ["", "## One manifold?", "", *(f"- {line}" for line in describe_manifold(latents))]

@@ -1,10 +1,11 @@
 """Quality of detectors on four months of the Fraud Detection Handbook's data, against targets.
 
-Prequential folds (five weeks of training, one week of label delay, four test weeks), filtered scores,
-out of sample. The features and numbers of regimes of the hidden Markov models did best on our own
-simulation of the process with other seeds. These months are not untouched: several settings had been
-tried on them before, and the counterparty's risk got its windows of a day and a week after XGBoost
-did worse here than published. The file is not part of the repository: put it in `../shared/data`.
+Prequential folds (five weeks of training, one week of label delay, four test weeks), filtered
+scores, out of sample. The features and numbers of regimes of the hidden Markov models did best on
+our own simulation of the process with other seeds. These months are not untouched: several settings
+had been tried on them before, and the counterparty's risk got its windows of a day and a week after
+XGBoost did worse here than published. The file is not part of the repository: put it in
+`../shared/data`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Baselines learn what is there and nothing else, refuse what they cannot learn from, and score the same once saved or resumed."""
+"""Baselines learn what is there, refuse bad rows, and score the same once saved or resumed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Columns = dict[str, list[ScoredLabels]]
 
 
 def columns_of(sizes: tuple[int, ...], n_levels: int | None, seed: int = 0) -> Columns:
-    """Three columns on the same folds: a good one, a noisy one with ties, and one that is no probability."""
+    """Columns on the same folds: a good one, a noisy one with ties, one without probabilities."""
     rng = np.random.default_rng(seed)
     good = [
         make_scored(seed + f, n_rows, rate=0.15, n_levels=n_levels, n_customers=25)
@@ -191,7 +191,7 @@ def test_customers_that_are_all_alike_make_wider_intervals() -> None:
 def test_about_nine_in_ten_intervals_by_customer_hold_the_truth(
     unit: str, low: float, high: float
 ) -> None:
-    """Of the Brier score and AUROC in a world of like customers, where intervals by transaction are far too narrow."""
+    """Rows of one customer are alike here, so intervals by transaction are far too narrow."""
     truth = measure(clustered(12345, n_customers=200_000, n_rows=1), ("brier", "auroc"))
     inside = []
     for seed in range(120):
@@ -205,7 +205,7 @@ def test_about_nine_in_ten_intervals_by_customer_hold_the_truth(
 
 
 def test_a_customer_of_several_folds_is_drawn_for_all_of_them() -> None:
-    """Two folds that are copies of each other are no more evidence than one, by customer; by transaction they seem to be."""
+    """Two copies of a fold are no more evidence than one, though they seem so by transaction."""
     scored = clustered(1)
     one, two = (
         bootstrap({"a": folds}, "customer", n_resamples=50)

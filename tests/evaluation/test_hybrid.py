@@ -1,4 +1,4 @@
-"""The columns a hidden Markov model gives a ranker, against enumeration and the model's own likelihoods."""
+"""Hybrid columns against enumeration and the model's own likelihoods."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def before(values: Any, offsets: Any) -> Any:
 
 
 def panel_of(rule: str = "cell", n_sequences: int = 60, seed: int = 0) -> Panel:
-    """A row is fraud if the row before it was: high in the first cell, without the second, of one category, or without a category."""
+    """Fraud depends on the row before: a high or missing number, one category, or a missing one."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 25, n_sequences)
     n = int(lengths.sum())
@@ -113,7 +113,7 @@ def test_other_sequences_change_no_score(fitted: FittedLSTM) -> None:
 def test_scores_are_those_of_each_sequence_read_row_by_row(
     fitted: FittedLSTM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many sequences and rows are read at once, none of a sequence's history is forgotten."""
+    """The history of a sequence counts, however many sequences and rows are read at once."""
     network = fitted.network
     expected = []
     with torch.no_grad():
@@ -308,7 +308,8 @@ def test_it_refuses_what_it_cannot_learn_from() -> None:
         (
             PANEL,
             legitimate,
-            rf"{len(legitimate)} rows of \d+ customers with label 0 and 0 rows of 0 customers with label 1",
+            rf"{len(legitimate)} rows of \d+ customers with label 0 "
+            "and 0 rows of 0 customers with label 1",
         ),
         (replace(PANEL, labels=of_one), every_row, "1 rows of 1 customers with label 1"),
     ):

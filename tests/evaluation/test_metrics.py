@@ -182,7 +182,7 @@ def test_recall_at_a_budget_counts_the_frauds_among_the_highest_scores() -> None
 
 
 def handbook_card_precision(frame: pd.DataFrame, k: int) -> float:
-    """Written along the Handbook's own: best score and label of each customer and day, those found left out afterwards."""
+    """The Handbook's definition: best score and label by customer and day, without found ones."""
     found: list[int] = []
     shares = []
     for day in sorted(frame["day"].unique()):

@@ -1,4 +1,4 @@
-"""The study: its figures against others' arithmetic, stopped and resumed, and honest where there is nothing to find."""
+"""The study: metrics against scikit-learn's, stopped and resumed, on data without a signal."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ LEAK = replace(QUICK, seeds=(1,), n_resamples=200)
 
 
 def test_with_shuffled_labels_nobody_finds_anything(tmp_path: Path) -> None:
-    """Average precision is at the base rate, within its interval, for every candidate; chance alone lifts it a little."""
+    """Every candidate's average precision is at the base rate, give or take chance."""
     transactions = shuffled(5)
     found = run_study(transactions, LEAK, tmp_path / "run", QUIET)
     rate = found.folds[0].labels(TEST).mean()
@@ -454,7 +454,8 @@ def test_too_short_a_file_for_the_folds_is_refused() -> None:
     transactions = read(make_portfolio(), SCHEMA)
     with pytest.raises(
         DataError,
-        match=r"12 test weeks after 35 days of training need 126 days of data, and there are \d+\. Use fewer",
+        match=r"12 test weeks after 35 days of training need 126 days of data, "
+        r"and there are \d+\. Use fewer",
     ):
         SplitProtocol("handbook", n_folds=12).splits(transactions)
 

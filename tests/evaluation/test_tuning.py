@@ -1,4 +1,4 @@
-"""A search never shares customers between folds, covers what it should, and resumes as if nothing had happened."""
+"""A search shares no customer between folds, covers its space and resumes where it stopped."""
 
 from __future__ import annotations
 

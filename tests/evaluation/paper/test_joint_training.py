@@ -1,4 +1,4 @@
-"""Joint training: measures of hand-made latents, the rule of collapse, and runs on a small panel."""
+"""Joint training: measures of hand-made latents, the rule of collapse, runs on a small panel."""
 
 from __future__ import annotations
 

@@ -232,9 +232,10 @@ def _describe_run(run: JointRun) -> str:
     return (
         f"{show.capitalise(run.start)}: {outcome}. Effective states {first.effective_states:.2f} "
         f"to {last.effective_states:.2f} of {len(first.counts)}; largest state "
-        f"{' to '.join(shares)} of rows; highest enrichment of a state {' to '.join(enrichments)}. Distance between the "
-        f"centroids of fraud and the rest {course('separation')}; relative to the spread within "
-        f"both {course('relative_separation')}; spread of all latents {course('spread')}."
+        f"{' to '.join(shares)} of rows; highest enrichment of a state "
+        f"{' to '.join(enrichments)}. Distance between the centroids of fraud and the rest "
+        f"{course('separation')}; relative to the spread within both "
+        f"{course('relative_separation')}; spread of all latents {course('spread')}."
     )
 
 
