@@ -1,9 +1,9 @@
 """Throughput, latency and memory of the live service.
 
-Each row of the table is a server in its own process, loaded over loopback by a second process on the
-same cores. It runs in turn with two servers of the same stack that answer a constant, over several
-numbers of connections; the best round of each server counts. Run with `python -m benchmarks.service`,
-or a part of it with `--quick` or `--key-row`.
+Each row of the table is a server in its own process, loaded over loopback by a second process on
+the same cores. It runs in turn with two servers of the same stack that answer a constant, over
+several numbers of connections; the best round of each server counts. Run all of it with
+`python -m benchmarks.service`, or a part with `--quick` or `--key-row`.
 """
 
 from __future__ import annotations
@@ -323,8 +323,9 @@ def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
         f"K = {N_STATES}, bodies of {sizes['body_bytes']:,} bytes,",
         f"{results['requests']:,} requests, four reasons in every response, every response logged.",
         "",
-        "`constant` is the same server (granian) and framework (Starlette): it reads and decodes the",
-        "same bodies and answers as many bytes, without scoring or storing. `bare` does not decode.",
+        "`constant` is the same server (granian) and framework (Starlette): it reads and decodes",
+        "the same bodies and answers as many bytes, but neither scores nor stores. `bare` does not",
+        "decode.",
         f"Best of {N_ROUNDS} rounds of {numbers} connections, for each server at its best number.",
         "",
         "| tier | store | workers | scores / s | connections | p50 ms | p99 ms | constant / s "
@@ -361,7 +362,8 @@ def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
         "",
         "| connections | scores / s | p50 ms | p99 ms | constant / s | ratio |",
         "|---|---|---|---|---|---|",
-        f"| 1 | {single['per_second']:,.0f} | {single['p50_ms']:.2f} | {single['p99_ms']:.2f} | | |",
+        f"| 1 | {single['per_second']:,.0f} | {single['p50_ms']:.2f} | {single['p99_ms']:.2f} "
+        "| | |",
     ]
     for ours, theirs in zip(key["curve"], key["constant_curve"], strict=True):
         lines.append(

@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -19,11 +20,11 @@ from turncoat.errors import StateError, StoreError, TurncoatError
 from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, is_loopback_url, parse_host
 from turncoat.serving.batcher import OverloadedError
 from turncoat.serving.decoding import FieldError, InvalidJsonError
-from turncoat.serving.logs import REQUEST_ID
 from turncoat.serving.responses import ErrorDetail, ErrorResponse, encode_json
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.updater import LateTransactionError, UnknownTransactionError
 
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")  # for log lines
 ANY_SCOPE = "any"  # a route that every valid key may use
 _log = logging.getLogger("turncoat")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import logging.config
 import multiprocessing
@@ -18,6 +19,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -33,7 +35,7 @@ from granian.log import LogLevels
 
 from turncoat.errors import ConfigError
 from turncoat.serving.auth import load_keys
-from turncoat.serving.logs import build_log_config
+from turncoat.serving.middleware import REQUEST_ID
 from turncoat.serving.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -174,3 +176,38 @@ def _log_start(settings: ServiceSettings) -> None:
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
     url, store = f"http://{host}:{settings.port}", settings.store_url
     _log.info("%s at %s (see /docs), store %s%s", Path(settings.model_path), url, store, workers)
+
+
+class LogFormatter(logging.Formatter):
+    """Formats a record as a line of text or, if `as_json` is set, as a JSON object on one line."""
+
+    def __init__(self, as_json: bool) -> None:
+        """Choose the format."""
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return time (UTC), level, message, and request id and traceback if there are any."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {"time": f"{seconds}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
+        line["message"] = record.getMessage()
+        if request_id := REQUEST_ID.get():
+            line["request_id"] = request_id
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line) if self._as_json else " ".join(line.values())
+
+
+def build_log_config(log_format: str) -> dict[str, Any]:
+    """Return the `logging` configuration of the service and its HTTP server: all to stderr."""
+    logger = {"handlers": ["stderr"], "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": LogFormatter, "as_json": log_format == "json"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "loggers": {
+            "turncoat": {**logger, "level": "INFO"},
+            "_granian": {**logger, "level": "WARNING"},
+        },
+    }
