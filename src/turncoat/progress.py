@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -20,12 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-
-class ShowProgress(Protocol):
-    """Sets the bar called `name` to `completed` of `total`, with a text beside it."""
-
-    def __call__(self, name: str, completed: int, total: int, text: str = "") -> None:
-        """Update the bar; the first call for a name creates it."""
+ShowProgress = Callable[..., None]  # (name, completed, total, text=""): updates the bar of a name
 
 
 def progress_console(visible: bool | None = None) -> Console:
@@ -37,7 +31,7 @@ def progress_console(visible: bool | None = None) -> Console:
 
 @contextmanager
 def progress_bars(visible: bool | None = None) -> Iterator[ShowProgress]:
-    """Progress bars on standard error, one for each name."""
+    """Progress bars on standard error; the first call for a name creates its bar."""
     console = progress_console(visible)
     if console.quiet:
         yield lambda name, completed, total, text="": None

@@ -16,7 +16,7 @@ from tests.reference.logdomain import forward_backward, viterbi
 from tests.reference.problems import Problem, random_factors, random_problem
 from turncoat import BaumWelchHMM, ConfigError, HMMParams, Panel, VariationalHMM, load_model
 from turncoat.models.variational import build_predictive_model
-from turncoat.scoring.temperature import TEMPERATURES, choose_temperature
+from turncoat.scoring.calibration import TEMPERATURES, choose_temperature
 
 SHAPES: dict[str, dict[str, Any]] = {
     "gaussian": {"n_continuous": 3, "n_categories": ()},

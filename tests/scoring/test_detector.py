@@ -27,7 +27,7 @@ from turncoat.data.schema import Schema
 from turncoat.data.splits import Split, split_by_customer
 from turncoat.features import Features, FeatureState
 from turncoat.scoring import DetectorState
-from turncoat.scoring.temperature import TEMPERATURES
+from turncoat.scoring.calibration import TEMPERATURES
 
 
 def arrays_of(made: Detector) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from turncoat import ConfigError, Detector, load
 from turncoat.features import Features
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Anchoring, DetectorState
-from turncoat.scoring.temperature import TEMPERATURES
+from turncoat.scoring.calibration import TEMPERATURES
 from turncoat.selection import sweep
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.metrics import log_loss
 
 from turncoat.arrays import Array
 from turncoat.errors import DataError
+from turncoat.models.base import HiddenMarkovModel
+from turncoat.panel import Panel
 from turncoat.scoring.rankers import Ranker, RegimeRanker
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes, check_keep
@@ -21,6 +25,7 @@ from turncoat.scoring.scores import MODES, mix_rates
 
 FILTERED = "filtered"  # the mode of live scores
 UNSAVED = -1  # the number of a calibration that is not saved yet
+TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 _SUM_TOLERANCE = 1e-3  # beliefs may have been stored with few digits
 
 
@@ -135,6 +140,31 @@ class Calibration:
         first, last = self.time_range
         if not -np.inf < first <= last < np.inf:
             raise ValueError(f"a calibration cannot run from {first} to {last} seconds")
+
+
+def choose_temperature(
+    model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel, places: Array
+) -> float:
+    """The temperature of the emissions with the least log loss at `places` of the panel.
+
+    Many features, treated as independent, drown the chain (E9). The scores use fraud rates
+    measured on the fit panel.
+    """
+    if fit_panel.labels is None or panel.labels is None:
+        raise DataError(
+            "choosing a temperature needs labels, and the schema names none. "
+            "Set `label`, or a temperature"
+        )
+    chain, fit_rows, rows = model.to_latent_hmm(), model.embed(fit_panel), model.embed(panel)
+    stickiness = np.diag(chain.params_.transition_matrix)
+    losses = []
+    for temperature in TEMPERATURES:
+        tempered = chain.copy_at_temperature(temperature)
+        probs, labels = tempered.filter(fit_rows).probs, fit_panel.labels
+        regimes = Regimes.measure(probs, labels, fit_panel.offsets, stickiness, "fit")
+        scores = tempered.filter(rows).probs @ regimes.mean_rates
+        losses.append(log_loss(panel.labels[places], scores[places], labels=[0, 1]))
+    return TEMPERATURES[int(np.argmin(losses))]
 
 
 def _predict(

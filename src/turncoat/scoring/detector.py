@@ -25,7 +25,7 @@ from turncoat.models.validation import Rule, check_settings, one_of, positive_nu
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
-from turncoat.scoring.calibration import FILTERED, Calibration
+from turncoat.scoring.calibration import FILTERED, Calibration, choose_temperature
 from turncoat.scoring.descriptions import FeatureDescriber
 from turncoat.scoring.live import DetectorState, LiveScorer
 from turncoat.scoring.rankers import make_ranker
@@ -33,7 +33,6 @@ from turncoat.scoring.reasons import Explainer
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores, make_scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
-from turncoat.scoring.temperature import choose_temperature
 
 AUTO = "auto"
 _RULES = {
