@@ -344,7 +344,9 @@ def erase(
     pseudonymise: Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)] = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove customers from a store: their records and every log entry they are in, for ever.
+    """Remove customers from a store.
+
+    Their records and every log entry they are in are deleted for good.
 
     The service may keep running; it treats these customers as new. Run an interrupted erasure
     again to finish it.
