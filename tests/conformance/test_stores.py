@@ -1151,8 +1151,8 @@ def read_everything(path: Path) -> None:
 
 
 async def run_sql(store: Any, sql: str) -> list[Any]:
-    """Run a statement on the connection that writes."""
-    rows: list[Any] = await store._run(store._writer.execute, sql)
+    """Run a statement on the connection of a store."""
+    rows: list[Any] = await store._run(store._connection.execute, sql)
     return rows
 
 

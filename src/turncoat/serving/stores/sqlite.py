@@ -88,7 +88,6 @@ _DELETE_PARTY = f"""DELETE FROM log WHERE entry IN (
 _CHECK_WRITE = "INSERT OR REPLACE INTO write_check VALUES (1, zeroblob(65536))"
 
 _BUSY_TIMEOUT_S = 5.0  # for another process that holds the write lock
-_READ_TIMEOUT_S = 0.5  # for another process that recovers the file: the event loop waits
 _CHECKPOINT_TIMEOUT_S = 0.5  # for readers, while nobody else can write
 _PAGE_BYTES = 4096
 _SETTINGS = (
@@ -115,10 +114,7 @@ _REMEDIES = {
 
 
 class SQLiteStore:
-    """A connection for reads and one for writes, which a thread of its own uses.
-
-    In WAL mode reads never wait for a writer, and they take microseconds: the event loop does them.
-    """
+    """One connection, used by a thread of its own, so that the event loop never waits for a disk."""
 
     def __init__(
         self, path: str | os.PathLike[str], synchronous: str = "FULL", create: bool = False
@@ -129,18 +125,17 @@ class SQLiteStore:
                 f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}"
             )
         self._path, self._synchronous, self._closed = Path(path).absolute(), synchronous, False
-        self._writer = _Connection(self._path, synchronous, create, _BUSY_TIMEOUT_S)
-        self._reader = _Connection(self._path, synchronous, create, _READ_TIMEOUT_S)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+        self._connection = _Connection(self._path, synchronous, create)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """Return the records that exist, by key."""
-        return self._use(self._reader).read_records(keys)
+        return await self._run(self._connection.read_records, keys)
 
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write the groups whose records are at their expected counters."""
         check_write(groups)
-        return await self._run(self._writer.write, groups)
+        return await self._run(self._connection.write, groups)
 
     async def read_history(
         self,
@@ -153,14 +148,14 @@ class SQLiteStore:
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest first."""
         values = {"key": key, "until": until, "id": transaction_id, "updated": belief_updated}
-        return self._read_entries(_HISTORY, {**values, "limit": max(limit, 0)})
+        return await self._read_entries(_HISTORY, {**values, "limit": max(limit, 0)})
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
-        return self._read_entries(_LOG, (parse_numeric_cursor(after), max(limit, 0)))
+        return await self._read_entries(_LOG, (parse_numeric_cursor(after), max(limit, 0)))
 
-    def _read_entries(self, sql: str, values: Any) -> list[LogEntry]:
-        rows = self._use(self._reader).execute(sql, values)
+    async def _read_entries(self, sql: str, values: Any) -> list[LogEntry]:
+        rows = await self._run(self._connection.execute, sql, values)
         return [_parse_entry(self._path, row) for row in rows]
 
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
@@ -168,7 +163,7 @@ class SQLiteStore:
         n_deleted, n_last = 0, _DELETE_BATCH
         while n_last == _DELETE_BATCH:
             values = written_before, min(limit - n_deleted, _DELETE_BATCH)
-            n_last = await self._run(self._writer.delete_oldest, *values)
+            n_last = await self._run(self._connection.delete_oldest, *values)
             n_deleted += n_last
         return n_deleted
 
@@ -179,19 +174,20 @@ class SQLiteStore:
         """
         n_deleted, n_last = 0, _DELETE_BATCH
         while n_last == _DELETE_BATCH:
-            n_last = await self._run(self._writer.erase_batch, key)
+            n_last = await self._run(self._connection.erase_batch, key)
             n_deleted += n_last
-        await self._run(self._writer.truncate_wal)
+        await self._run(self._connection.truncate_wal)
         return n_deleted
 
     async def newest_entry_time(self) -> float | None:
         """Return the latest `written_at`."""
-        ((newest,),) = self._use(self._reader).execute("SELECT max(written_at) FROM log")
+        sql = "SELECT max(written_at) FROM log"
+        ((newest,),) = await self._run(self._connection.execute, sql)
         return newest if newest is None else float(newest)
 
     async def check_writable(self) -> None:
         """Write 64 KB, about a small batch: a full disk often has room for a few bytes."""
-        await self._run(self._writer.execute, _CHECK_WRITE)
+        await self._run(self._connection.execute, _CHECK_WRITE)
 
     async def log_durability(self) -> None:
         """Log what the `synchronous` setting guarantees."""
@@ -203,26 +199,21 @@ class SQLiteStore:
         """Finish running operations and close the file."""
         if not self._closed:
             self._closed = True
-            self._reader.close()
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.close)
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._connection.close)
             self._executor.shutdown()
 
-    def _use(self, connection: _Connection) -> _Connection:
+    async def _run(self, operation: Callable[..., T], *args: Any) -> T:
+        """Run an operation of the connection in its thread."""
         if self._closed:
             raise StoreError(f"the store {self._path} is closed; open it again")
-        connection.check_files()
-        return connection
-
-    async def _run(self, operation: Callable[..., T], *args: Any) -> T:
-        """Run an operation of the writing connection in its thread."""
-        self._use(self._writer)
+        self._connection.check_files()
         return await asyncio.get_running_loop().run_in_executor(self._executor, operation, *args)
 
 
 class _Connection:
     """A connection to the file, used by one thread at a time. Its errors are StoreErrors."""
 
-    def __init__(self, path: Path, synchronous: str, create: bool, timeout_s: float) -> None:
+    def __init__(self, path: Path, synchronous: str, create: bool) -> None:
         self._path = path
         with self._errors():
             if create:
@@ -235,7 +226,7 @@ class _Connection:
                 )
             uri = f"file:{quote(str(path))}?mode=rw"
             self._db = sqlite3.connect(
-                uri, timeout_s, isolation_level=None, check_same_thread=False, uri=True
+                uri, _BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
             )
             try:
                 self._db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a new file
