@@ -139,7 +139,7 @@ def test_scores_are_those_of_each_sequence_read_row_by_row(
 
 
 @pytest.mark.parametrize("window_rows", [1, 4, 100])
-def test_windows_judge_every_row_once_after_its_own_history(window_rows: int) -> None:
+def test_windows_cover_every_row_once_after_its_own_history(window_rows: int) -> None:
     scored = np.isin(np.arange(PANEL.n_rows), PLACES)
     windows = lstm._Windows.of(PANEL, scored, window_rows)
     starts = np.repeat(PANEL.offsets[:-1], PANEL.lengths)
@@ -154,7 +154,7 @@ def test_windows_judge_every_row_once_after_its_own_history(window_rows: int) ->
     assert times.max() == 1
 
 
-def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedLSTM) -> None:
+def test_the_loss_is_the_cross_entropy_of_target_rows_alone(fitted: FittedLSTM) -> None:
     scored = np.isin(np.arange(PANEL.n_rows), PLACES)
     windows = lstm._Windows.of(PANEL, scored, 100)
     batches = list(windows.batches(128, np.random.default_rng(0)))
@@ -175,7 +175,7 @@ def test_the_loss_is_the_cross_entropy_of_judged_rows_alone(fitted: FittedLSTM) 
     )
 
 
-def test_a_window_reads_what_came_before_it_but_is_not_judged_on_it(fitted: FittedLSTM) -> None:
+def test_a_window_reads_what_came_before_it_but_is_not_trained_on_it(fitted: FittedLSTM) -> None:
     """With windows of one row, each row is scored after reading one row before it."""
     sequence = PANEL[int(np.argmax(PANEL.lengths))]
     windows = lstm._Windows.of(sequence, np.ones(sequence.n_rows, bool), 1)

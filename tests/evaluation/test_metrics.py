@@ -347,7 +347,7 @@ def test_parts_are_put_together() -> None:
         ({"days": [0.5, 1.0, 2.0]}, "days must be whole numbers"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(changed: dict[str, list[object]], message: str) -> None:
+def test_bad_scores_and_labels_are_refused(changed: dict[str, list[object]], message: str) -> None:
     fields = {
         "scores": [0.1, 0.2, 0.3],
         "labels": [0, 1, 0],

@@ -224,16 +224,23 @@ def stop_after(n_fits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "_fit_candidate", stopping)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudySettings, Results]:
+    settings = replace(QUICK, seeds=(1,), baselines=("xgboost",), tiers=("variational",))
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return settings, evaluate(run_study(read(make_portfolio(), SCHEMA), settings, folder, QUIET))
+
+
 @pytest.mark.parametrize("n_fits", [1, 4])
 def test_a_stopped_study_goes_on_to_the_same_results(
     n_fits: int,
     studied: tuple[Study, Results, Path],
+    uninterrupted: tuple[StudySettings, Results],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = replace(QUICK, seeds=(1,), baselines=("xgboost",), tiers=("variational",))
+    settings, whole = uninterrupted
     transactions = read(make_portfolio(), SCHEMA)
-    whole = evaluate(run_study(transactions, settings, tmp_path / "whole", QUIET))
     with monkeypatch.context() as patch:
         stop_after(n_fits, patch)
         with pytest.raises(KeyboardInterrupt):

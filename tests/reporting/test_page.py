@@ -355,7 +355,7 @@ def test_hostile_names_are_only_names(name: str) -> None:
     assert not any(tag == "script" or "onload" in attributes for tag, attributes in read.tags)
 
 
-def test_every_judged_metric_has_a_heading() -> None:
+def test_every_metric_has_a_heading() -> None:
     assert set(show.METRIC_TEXTS) == set(METRICS)
     assert {name: metric.is_calibration for name, metric in show.METRIC_TEXTS.items()} == {
         name: metric.needs_probability for name, metric in METRICS.items()

@@ -309,7 +309,7 @@ def _steps(axes: Any) -> Iterator[StepPatch]:
     return (patch for patch in axes.patches if isinstance(patch, StepPatch))
 
 
-def test_the_manifold_test_is_told_in_figures_and_words() -> None:
+def test_the_manifold_test_is_shown_in_numbers_and_words() -> None:
     latents = results().latent_maps[0]
     expected = [
         [
