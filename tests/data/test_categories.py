@@ -1,4 +1,4 @@
-"""Names: one spelling for each, whatever type the column has."""
+"""Categories: one spelling for each value, whatever the column's type."""
 
 from __future__ import annotations
 

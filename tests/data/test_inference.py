@@ -1,4 +1,4 @@
-"""Guessing: a schema that reads for files nobody has described, a reason for every column, and a file that can be corrected."""
+"""Schema inference: roles, reasons and warnings for undescribed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A live row is read by the rules of a file."""
+"""A live row is parsed by the rules of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading: the same transactions from every kind of source, in one order, and a refusal that helps for all that is wrong."""
+"""Reading: equal transactions from every kind of source, and helpful errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas: they come back from tables and files as they were, and contradictions are refused."""
+"""Schemas survive tables and files, and contradictions are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated IEEE-CIS data have the genuine shape, hide the lives they say they hide, and are as hard as the genuine data."""
+"""The simulated IEEE-CIS data have the genuine shape, behaviour and difficulty."""
 
 from collections import defaultdict
 

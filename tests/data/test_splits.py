@@ -1,4 +1,4 @@
-"""Splits: no row in two parts, no customer or time on both sides of a cut, and nothing fitted sees what it is judged on."""
+"""Splits: no row in two parts, no customer or time on both sides of a cut."""
 
 from __future__ import annotations
 

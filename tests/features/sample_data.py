@@ -1,4 +1,4 @@
-"""Data for the feature tests, and a live service in a few lines."""
+"""Sample data for the feature tests, and a small live service."""
 
 from __future__ import annotations
 

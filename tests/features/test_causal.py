@@ -1,4 +1,4 @@
-"""Nothing looks ahead: not at later rows, not at labels before they are known, and in fitting not at rows outside the fit."""
+"""Features use no later rows, no labels before they are known, and no rows outside the fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fact against its definition over the list of all earlier transactions, in plain Python."""
+"""Every engineered feature against its definition over all earlier transactions."""
 
 from __future__ import annotations
 

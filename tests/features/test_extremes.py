@@ -1,4 +1,4 @@
-"""Times, amounts and records at the far ends of what a row may hold."""
+"""Extreme times, amounts and records."""
 
 from __future__ import annotations
 

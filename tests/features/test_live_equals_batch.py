@@ -1,4 +1,4 @@
-"""A file replayed row by row, customers and counterparties interleaved, gives the features of the whole file to the last bit."""
+"""A file replayed row by row gives the features of the whole file to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the features refuse, in words; and that they leave what they are given alone."""
+"""Errors of the features, and inputs that stay unmodified."""
 
 from __future__ import annotations
 

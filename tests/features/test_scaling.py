@@ -1,4 +1,4 @@
-"""Continuous columns on a common scale, and flags for what is absent."""
+"""Scaling of continuous columns, and missing flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved features: the same as before saving, or refused."""
+"""Saved features load unchanged or are refused; records of other features are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names into codes: frequent, rare, unseen, missing; one code for each name however it is spelled."""
+"""Categories into codes: frequent, rare, unseen, missing, in any spelling."""
 
 from __future__ import annotations
 
