@@ -213,9 +213,9 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(
         assert server.process is not None
         answered = [server.ask("POST", "/v1/score", row)[1] for row in rows[:50]]
         largest = max(file.stat().st_size for file in tmp_path.glob("beliefs.sqlite*"))
-        resource.prlimit(
-            server.process.pid, resource.RLIMIT_FSIZE, (largest + 20_000, resource.RLIM_INFINITY)
-        )
+        pid, unlimited = server.process.pid, resource.RLIM_INFINITY
+        worker = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        resource.prlimit(worker, resource.RLIMIT_FSIZE, (largest + 20_000, unlimited))
         full = 0
         for row in rows[50:400]:
             status, answer, headers = server.ask("POST", "/v1/score", row)
@@ -229,11 +229,7 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(
                 answered.append(answer)
         assert full == 5, "the disk was never full"
         assert server.ask("GET", "/livez")[0] == 200
-        resource.prlimit(
-            server.process.pid,
-            resource.RLIMIT_FSIZE,
-            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
-        )
+        resource.prlimit(worker, resource.RLIMIT_FSIZE, (unlimited, unlimited))
         status, answer, _ = server.ask("POST", "/v1/score", {**rows[0], "who": "late comer"})
         assert status == 200
         first = server.ask("POST", "/v1/score", rows[49])[1]
