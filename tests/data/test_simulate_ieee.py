@@ -30,7 +30,7 @@ def tables():
 
 @pytest.fixture(scope="module")
 def joined(tables):
-    """Transactions with their identity and the truth, person by person, oldest first; `day`, `rank` and `usual` added."""
+    """Transactions with identity and truth by customer, oldest first; some columns added."""
     frame = tables["train_transaction"].join(
         tables["train_identity"], on="TransactionID", how="left"
     )
@@ -391,7 +391,7 @@ def test_regimes_last_and_change_behaviour(joined):
 
 
 def test_habits_drift():
-    """Habits that no regime touches differ the more between two transactions of a person, the more time lies between them."""
+    """Habits differ more between two transactions the more time lies between them."""
     rng = np.random.default_rng(0)
     customers = draw_customers(20_000, rng)
     activity = simulate_activity(customers, draw_episodes(customers, rng), rng)

@@ -24,7 +24,7 @@ SEEDS = st.integers(0, 10_000)
 
 
 def payments(seed, n_customers=40, n_days=90, per_customer=12, whole_hours=False):
-    """Customers, times and labels of a small made-up portfolio; with whole hours many times are equal."""
+    """Customers, times and labels of a small portfolio; whole hours give many ties."""
     rng = np.random.default_rng(seed)
     customers = (
         np.concatenate(
@@ -354,7 +354,7 @@ def test_impossible_windows_are_refused(settings, message):
 def test_too_little_data_for_the_parts_is_refused():
     with pytest.raises(
         DataError,
-        match="customers: found 1, too few for selection, calibration, test and at least one to fit on",
+        match="found 1, too few for selection, calibration, test and at least one to fit on",
     ):
         split_by_customer(np.zeros(50, int), np.arange(50.0))
     with pytest.raises(DataError, match="found 3, too few"):

@@ -69,7 +69,7 @@ SHOP = Schema(
 def shop_frame(
     n_rows: int = 400, seed: int = 0, n_shops: int = 5, days: float = 60.0
 ) -> pl.DataFrame:
-    """An invented file with everything in it: missing cells, a counterparty that may be missing, ties in time, rows in no order."""
+    """A file with missing cells, missing counterparties, ties in time and unsorted rows."""
     rng = np.random.default_rng(seed)
 
     def some(values: Sequence[Any], missing: float) -> list[Any]:
@@ -124,7 +124,7 @@ def just_before_it_counts(delay_days: float) -> Due:
 
 @dataclass
 class Service:
-    """Keeps a record for every customer and counterparty, and hands each row the two that it needs."""
+    """Stores a record per customer and counterparty, and passes each row its two."""
 
     features: Features
     due: Due = at_once

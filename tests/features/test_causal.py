@@ -44,7 +44,7 @@ def by_id(panel: Panel) -> dict[int, tuple[bytes, bytes]]:
 
 
 def spoiled(frame: pl.DataFrame, which: np.ndarray, seed: int) -> pl.DataFrame:
-    """Everything but the times and ids of some rows replaced: values, names not seen before, parties, labels."""
+    """Replace everything but times and ids of some rows: values, categories, labels."""
     rng = np.random.default_rng(seed)
     n = frame.height
     changed = {
@@ -120,7 +120,7 @@ BEGIN = 40 * DAY  # a day of the calendar begins
 def test_a_label_counts_from_the_end_of_its_day_and_the_delay_on(
     delay: float, second: float
 ) -> None:
-    """Probes at one shop around the moment at which the label of one early transaction becomes known."""
+    """Probe one shop around the moment the label of an early transaction becomes known."""
     known = BEGIN + DAY + delay * DAY
     probes = [
         BEGIN + second,

@@ -168,7 +168,7 @@ names = {
 
 @st.composite
 def odd_files(draw: st.DrawFn) -> tuple[pl.DataFrame, Schema, dict[str, Any]]:
-    """A small file of an invented kind: any of its columns may be of any type, full of holes, or not there at all."""
+    """A small random file: columns of any type, with missing values, or absent."""
     n_rows = draw(st.integers(1, 14))
     n_continuous, n_categorical = draw(
         st.sampled_from([(0, 1), (1, 0), (1, 1), (2, 2), (17, 1), (0, 3)])
