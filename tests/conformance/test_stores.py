@@ -340,7 +340,7 @@ def test_log_keeps_the_order_of_groups(url: str) -> None:
             groups = [
                 WriteGroup(
                     [RecordWrite(f"k{i}", turn, b"")],
-                    [entry(f"{turn}-{i}-{j}", key=f"k{i}") for j in range(i % 3)],
+                    [entry(f"{turn}-{i}-{j}", 2 * turn + j + 1, f"k{i}") for j in range(i % 3)],
                 )
                 for i in range(150)
             ]

@@ -49,7 +49,7 @@ def history(folder: Path) -> Path:
     return folder / "history.parquet"
 
 
-# ------------------------------------------------------------------------------------------------ replay
+# ---- replay
 
 
 def test_replay_warms_the_store_and_a_second_one_does_nothing(model: Path, tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_replayed_history_that_comes_again_live_is_known(model: Path, tmp_path
         assert answer["duplicate"]
 
 
-# ------------------------------------------------------------------------------------------------ recalibration
+# ---- recalibration
 
 
 def served_with_outcomes(model: Path, store: str, flipped: bool) -> list[dict[str, Any]]:
-    """Score everything, and report the frauds; `flipped` reports every second of the genuine-looking ones as fraud."""
+    """Score everything and report the frauds; `flipped` reports half of the others as fraud."""
     data = data_of("shop").transactions
     labels = dict(
         zip(
@@ -331,7 +331,7 @@ def test_recalibration_needs_outcomes(model: Path, tmp_path: Path) -> None:
     assert load(model).calibration_.number == 0
 
 
-# ------------------------------------------------------------------------------------------------ erasing
+# ---- erasing
 
 
 def entries_of(file: Path) -> dict[str, list[LogEntry]]:
@@ -442,7 +442,7 @@ def test_a_running_service_meets_an_erased_customer_anew(model: Path, tmp_path: 
 def test_a_running_service_forgets_what_it_remembers_of_an_erased_customer(
     model: Path, tmp_path: Path
 ) -> None:
-    """Or it would write it again, where others have written the record exactly as many times since."""
+    """Otherwise it could overwrite a record that others created anew since."""
     store = f"sqlite:///{tmp_path}/beliefs.sqlite"
     row = rows_of("shop")[0]
     with client(model, store) as talking:
@@ -469,7 +469,7 @@ def test_an_erased_customer_can_be_replayed(model: Path, tmp_path: Path) -> None
     )
 
 
-# ------------------------------------------------------------------------------------------------ keys
+# ---- keys
 
 
 def test_a_new_key_is_added_to_its_file_by_its_hash(tmp_path: Path) -> None:

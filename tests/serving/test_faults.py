@@ -1,4 +1,4 @@
-"""Real faults against real processes: kills, a Redis that goes away, a full disk, slow clients, and many writers at once."""
+"""Real faults and processes: kills, a Redis outage, a full disk, slow clients, many writers."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def distance(one: bytes, other: bytes) -> float:
     return max(facts, float(np.abs(np.asarray(first.belief) - np.asarray(second.belief)).max()))
 
 
-# ------------------------------------------------------------------------------------------------ kills
+# ---- kills
 
 
 def send_all(
     server: Server, rows: list[dict[str, Any]], answers: dict[str, dict[str, Any]]
 ) -> None:
-    """Send rows in order until one is not answered; one that was not answered may have been counted or not."""
+    """Send rows in order until one gets no response; that one may have been counted or not."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
         for row in rows:
@@ -167,7 +167,7 @@ def test_the_example_of_a_client_loses_nothing_and_counts_nothing_twice(
     assert [answer["n_seen"] for answer in answers] == list(range(1, len(rows) + 1))
 
 
-# ------------------------------------------------------------------------------------------------ the store goes away
+# ---- the store goes away
 
 
 def test_a_redis_that_goes_away_means_503_and_then_all_is_well(
@@ -278,12 +278,12 @@ def test_a_clock_that_goes_backwards_changes_no_score(monkeypatch: pytest.Monkey
     assert {key: unpack_record(key, stored.data).state for key, stored in found.items()} == states
 
 
-# ------------------------------------------------------------------------------------------------ many at once
+# ---- many at once
 
 
 @dataclass
 class Traffic:
-    """Customers' transactions in order, sent by several writers; some twice at once, some too late."""
+    """Customers' transactions in order, by several writers; some twice at once, some late."""
 
     own: dict[str, list[dict[str, Any]]]
     rng: random.Random
@@ -292,7 +292,7 @@ class Traffic:
     late: int = 0
 
     def events(self, writer: int) -> Iterator[tuple[dict[str, Any], bool]]:
-        """What one writer sends: its customers interleaved, each in order; and whether it is an old one, sent late."""
+        """Yield what one writer sends, customers interleaved, and whether it is sent late."""
         customers = [name for i, name in enumerate(self.own) if i % self.n_writers == writer]
         turns = [name for name in customers for _ in self.own[name]]
         random.Random(writer).shuffle(turns)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from operator import attrgetter
@@ -53,7 +54,7 @@ class Service:
         self.updater = BeliefUpdater(self.store, policy)
         self.batcher = MicroBatcher(self._process, max_queue_size=settings.max_queue_size)
         self._shown_model: tuple[str, str] | None = None  # labels of the model metric
-        self._ready: tuple[float, bool] = (-1.0, False)  # time and result of the latest check
+        self._ready: tuple[float, bool] = (-math.inf, True)  # time and result of the latest check
         self._checking = asyncio.Lock()
         self._is_retention_off = False
 
@@ -119,6 +120,7 @@ class Service:
             yield
         except StoreError:
             self.metrics.store_errors.inc()
+            self._ready = (-math.inf, self._ready[1])  # check again at the next question
             raise
 
     def stored_name(self, customer: str) -> str:
@@ -161,7 +163,7 @@ class Service:
                 await asyncio.wait_for(self.store.check_writable(), _CHECK_TIMEOUT_S)
                 is_ready = True
             except (TurncoatError, TimeoutError) as problem:
-                if is_ready or checked_at < 0:
+                if is_ready:
                     _log.error("not ready: the store accepts no writes: %s", problem)
                 is_ready = False
             self._ready = time.monotonic(), is_ready

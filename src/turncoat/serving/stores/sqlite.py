@@ -114,7 +114,7 @@ _REMEDIES = {
 
 
 class SQLiteStore:
-    """One connection, used by a thread of its own, so that the event loop never waits for a disk."""
+    """One connection in a thread of its own, so that the event loop never waits for a disk."""
 
     def __init__(
         self, path: str | os.PathLike[str], synchronous: str = "FULL", create: bool = False
