@@ -379,13 +379,17 @@ def test_a_worker_that_dies_is_replaced(model: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/beliefs.sqlite"
     with running(model, url, "--workers", "2") as server:
         assert server.process is not None
-        first = children(server.process.pid)
-        os.kill(first[0], signal.SIGKILL)
-        deadline = time.monotonic() + 30
-        while "turncoat_worker_starts_total 3.0" not in _metrics(server):
-            assert time.monotonic() < deadline, "no worker was started again"
-            time.sleep(0.2)
+        _await_worker_starts(server, 2)  # or the killed one may not have counted its start
+        os.kill(children(server.process.pid)[0], signal.SIGKILL)
+        _await_worker_starts(server, 3)
         assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 200
+
+
+def _await_worker_starts(server: Server, n_starts: int) -> None:
+    deadline = time.monotonic() + 60
+    while f"turncoat_worker_starts_total {n_starts}.0" not in _metrics(server):
+        assert time.monotonic() < deadline, f"fewer than {n_starts} workers were started"
+        time.sleep(0.2)
 
 
 def _metrics(server: Server) -> str:
