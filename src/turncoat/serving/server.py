@@ -17,7 +17,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -46,7 +45,6 @@ _DRAIN_TIMEOUT_S = 30  # for requests in progress at shutdown; then workers are 
 _MAX_HEADER_BYTES = 65_536
 _METRICS_BYTES = 16 * 1024 * 1024  # of one worker
 _ALLOCATIONS_PER_COLLECTION = 20_000
-_SWITCH_INTERVAL_S = 0.0005  # the HTTP thread and the store's thread wait less for the interpreter
 _log = logging.getLogger("turncoat")
 
 
@@ -161,7 +159,6 @@ def _load_app(settings: ServiceSettings, is_stopping: Event) -> Starlette:
     gc.collect()
     gc.freeze()  # the model stays: do not scan it again
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 50, 100)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     _log.info("worker process %d started", os.getpid())
     return app
 
