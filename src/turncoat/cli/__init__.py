@@ -51,15 +51,13 @@ def _print_version(is_requested: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = typer.Option(
+    "--version", help="Print the version.", is_eager=True, callback=_print_version
+)
+
+
 @app.callback()
-def _turncoat(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", is_eager=True, callback=_print_version
-        ),
-    ] = False,
-) -> None:
+def _turncoat(version: Annotated[bool, _VERSION] = False) -> None:
     """Sequential fraud detection with hidden Markov models."""
 
 

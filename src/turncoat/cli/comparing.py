@@ -10,18 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option, echo
 
-from turncoat.cli.fitting import (
-    ACTIVATION_HELP,
-    AUTO,
-    DATA_HELP,
-    DROPOUT_HELP,
-    Activation,
-    Config,
-    Tier,
-    find_data,
-    parse_count,
-    parse_temperature,
-)
+from turncoat.cli import fitting
+from turncoat.cli.fitting import AUTO, parse_count
 from turncoat.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -30,7 +20,26 @@ if TYPE_CHECKING:
     from turncoat.evaluation.settings import StudySettings
 
 Preset = Literal["quick", "default", "paper"]
-ProtocolName = Literal["matched", "chronological", "paper", "handbook"]
+Protocol = Literal["matched", "chronological", "paper", "handbook"]
+
+_OUT_HELP = "Folder of the run: report, results, tables, figures, fits. It resumes if unfinished."
+_TIERS_HELP = "Models to compare, comma-separated: baum-welch, variational, neural."
+_PROTOCOL_HELP = "How data are split. Default: matched, or as the preset."
+_PRESET_HELP = "`paper`: the published settings and protocol, and 100 trials for XGBoost."
+_STATES_HELP = "Number of regimes. `auto` tries 2 to 10 and picks one by eligibility."
+_ANCHORED_HELP = "Regimes of the anchored detector; 0 for as many as the others."
+_INCLUDE_HELP = "Features of the hidden Markov models, comma-separated. Default: all."
+_LATENT_HELP = "Neural tier: latent width; of several, as 32,64,128, one is chosen."
+_EPOCHS_HELP = "Neural tier: maximum training epochs. Default: as in the preset."
+_WEIGHTING_HELP = "Neural tier: weigh frauds more in training. Default: as in the preset."
+_ABLATION_HELP = "`joint`: also train encoder and states together, to show the effect."
+_BASELINES_HELP = "Of logistic,isolation-forest,xgboost,lstm. Default: all; lstm only with neural."
+_CALIBRATIONS_HELP = "Post-hoc calibrations of every model: Platt, isotonic, Venn-Abers."
+_TRIALS_HELP = "Trials of XGBoost's search. Default: as in the preset."
+_SEEDS_HELP = "Comma-separated; the report shows the spread over several seeds."
+_CARDS_HELP = "Handbook protocol: keep cards known to be compromised."
+_SCENARIO_HELP = "A column with the kind of fraud, for a table; no model sees it."
+_MANIFEST_HELP = "The manifest.json of a run to repeat; overrides other options."
 
 _SHOWN = {
     "average_precision": ("AP", 3),
@@ -43,94 +52,42 @@ _SHOWN = {
 
 
 def compare(
-    out: Annotated[
-        Path,
-        Option(
-            help="Folder for the run: report.html, results.json, tables, figures, fits. "
-            "An unfinished run is resumed."
-        ),
-    ],
-    config: Config = "ieee-cis",
-    data: Annotated[Path | None, Option(help=DATA_HELP)] = None,
-    tiers: Annotated[
-        str, Option(help="Models to compare, comma-separated: baum-welch, variational, neural.")
-    ] = "baum-welch,variational",
-    protocol: Annotated[
-        ProtocolName | None, Option(help="How data are split. Default: matched, or as the preset.")
-    ] = None,
-    preset: Annotated[
-        Preset,
-        Option(help="`paper`: the published settings and protocol, and 100 trials for XGBoost."),
-    ] = "default",
-    states: Annotated[
-        str, Option(help="Number of regimes. `auto` tries 2 to 10 and picks one by eligibility.")
-    ] = AUTO,
-    anchored_states: Annotated[
-        int, Option(help="Regimes of the anchored detector; 0 for as many as the others.")
-    ] = 0,
+    out: Annotated[Path, Option(help=_OUT_HELP)],
+    config: fitting.Config = "ieee-cis",
+    data: Annotated[Path | None, Option(help=fitting.DATA_HELP)] = None,
+    tiers: Annotated[str, Option(help=_TIERS_HELP)] = "baum-welch,variational",
+    protocol: Annotated[Protocol | None, Option(help=_PROTOCOL_HELP)] = None,
+    preset: Annotated[Preset, Option(help=_PRESET_HELP)] = "default",
+    states: Annotated[str, Option(help=_STATES_HELP)] = AUTO,
+    anchored_states: Annotated[int, Option(help=_ANCHORED_HELP)] = 0,
     fraud_states: Annotated[int, Option(help="Number of fraud states among them.")] = 1,
-    include: Annotated[
-        str, Option(help="Features of the hidden Markov models, comma-separated. Default: all.")
-    ] = "",
-    temperature: Annotated[
-        str, Option(help="Divides the emissions' log densities (docs/scores.md), or `auto`.")
-    ] = "1",
-    latent_dim: Annotated[
-        str, Option(help="Neural tier: latent width; of several, as 32,64,128, one is chosen.")
-    ] = "",
-    max_epochs: Annotated[
-        int | None, Option(help="Neural tier: maximum training epochs. Default: as in the preset.")
-    ] = None,
-    class_weighting: Annotated[
-        bool | None, Option(help="Neural tier: weigh frauds more in training. Default: as preset.")
-    ] = None,
-    activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = "gelu",
-    dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = 0,
-    ablation: Annotated[
-        str, Option(help="`joint`: also train encoder and states together, to show the effect.")
-    ] = "",
-    baselines: Annotated[
-        str,
-        Option(
-            help="Comma-separated: logistic, isolation-forest, xgboost, lstm. "
-            "Default: all, lstm only with the neural tier."
-        ),
-    ] = "",
-    calibrations: Annotated[
-        str, Option(help="Post-hoc calibrations of every model: Platt, isotonic, Venn-Abers.")
-    ] = "isotonic",
-    trials: Annotated[
-        int | None, Option(help="Trials of XGBoost's search. Default: as the preset.")
-    ] = None,
-    seeds: Annotated[
-        str, Option(help="Comma-separated; the report shows the spread over several seeds.")
-    ] = "42",
+    include: Annotated[str, Option(help=_INCLUDE_HELP)] = "",
+    temperature: Annotated[str, Option(help=fitting.TEMPERATURE_HELP)] = "1",
+    latent_dim: Annotated[str, Option(help=_LATENT_HELP)] = "",
+    max_epochs: Annotated[int | None, Option(help=_EPOCHS_HELP)] = None,
+    class_weighting: Annotated[bool | None, Option(help=_WEIGHTING_HELP)] = None,
+    activation: Annotated[fitting.Activation, Option(help=fitting.ACTIVATION_HELP)] = "gelu",
+    dropout_draws: Annotated[int, Option(help=fitting.DROPOUT_HELP)] = 0,
+    ablation: Annotated[str, Option(help=_ABLATION_HELP)] = "",
+    baselines: Annotated[str, Option(help=_BASELINES_HELP)] = "",
+    calibrations: Annotated[str, Option(help=_CALIBRATIONS_HELP)] = "isotonic",
+    trials: Annotated[int | None, Option(help=_TRIALS_HELP)] = None,
+    seeds: Annotated[str, Option(help=_SEEDS_HELP)] = "42",
     resamples: Annotated[int, Option(help="Bootstrap resamples.")] = 1000,
     folds: Annotated[int, Option(help="Test weeks of the handbook protocol.")] = 4,
-    all_cards: Annotated[
-        bool, Option("--all-cards", help="Handbook protocol: keep cards known to be compromised.")
-    ] = False,
-    label_delay_days: Annotated[float, Option(help="Days until a label is known.")] = 7.0,
-    scenario: Annotated[
-        str, Option(help="A column with the kind of fraud, for a table; no model sees it.")
-    ] = "",
-    manifest: Annotated[
-        Path | None, Option(help="The manifest.json of a run to repeat; overrides other options.")
-    ] = None,
+    all_cards: Annotated[bool, Option("--all-cards", help=_CARDS_HELP)] = False,
+    label_delay_days: Annotated[float, Option(help=fitting.DELAY_HELP)] = 7.0,
+    scenario: Annotated[str, Option(help=_SCENARIO_HELP)] = "",
+    manifest: Annotated[Path | None, Option(help=_MANIFEST_HELP)] = None,
     as_json: Annotated[bool, Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Compare the tiers with baselines on held-out rows. Writes a report.
 
     Examples:
-
     `turncoat compare --config turncoat.toml --out run/`
-
     `turncoat compare --config handbook --data months.parquet --protocol handbook --out run/`
-
     `turncoat compare --config turncoat.toml --tiers variational,neural --ablation joint --out run/`
-
     `turncoat compare --preset paper --data ieee-fraud-detection/ --out paper/`
-
     `turncoat compare --manifest run/manifest.json --out again/`
     """
     from turncoat.data import read
@@ -143,7 +100,7 @@ def compare(
         config, scenario = content["schema"], content["scenario"]
         fingerprint = content["data_fingerprint"]
     else:
-        source = find_data(data, config)
+        source = fitting.find_data(data, config)
         widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
         optional = {
             "n_trials": trials,
@@ -166,7 +123,7 @@ def compare(
             activation=activation,
             dropout_draws=dropout_draws,
             ablations=_split(ablation),
-            temperature=parse_temperature(temperature),
+            temperature=fitting.parse_temperature(temperature),
             n_resamples=resamples,
             seeds=tuple(parse_count("--seeds", seed) for seed in _split(seeds)),
             **{name: value for name, value in optional.items() if value is not None},
@@ -174,9 +131,8 @@ def compare(
     with Console(stderr=True).status("reading"):
         transactions = read(source, config)
     if fingerprint is not None and fingerprint_data(transactions) != fingerprint:
-        raise DataError(
-            f"{source}: not the data of {manifest}. Give its data with --data, or start a new run"
-        )
+        remedy = "Give its data with --data, or start a new run"
+        raise DataError(f"{source}: not the data of {manifest}. {remedy}")
     results = _run_and_report(transactions, settings, out, str(source), config, scenario)
     _show_results(results, out, as_json)
 
@@ -185,7 +141,6 @@ def report(run: Annotated[Path, Argument(help="Folder of a finished `turncoat co
     """Write the report of a run again, from its results.json.
 
     Examples:
-
     `turncoat report run/`
     """
     from turncoat.evaluation.results import load_results
@@ -197,41 +152,31 @@ def report(run: Annotated[Path, Argument(help="Folder of a finished `turncoat co
 
 
 def demo(
-    out: Annotated[Path, Option(help="Folder for the data, the run and a saved detector.")] = Path(
-        "demo"
-    ),
+    out: Annotated[Path, Option(help="Folder of data, run and detector.")] = Path("demo"),
     rows: Annotated[int, Option(help="Simulated transactions.")] = 30_000,
     seed: Annotated[int, Option(help="Seed of the data and of all fits.")] = 42,
 ) -> None:
     """Simulate data, compare all tiers and write a report. Takes a few minutes.
 
     Examples:
-
     `turncoat demo`
-
     `turncoat demo --rows 100000 --out big/`
     """
-    from turncoat.data import read, simulators
+    from turncoat.data import read
+    from turncoat.data.simulators import simulate_files
     from turncoat.storage import replace_folder
 
     data = out / f"data-{rows}-{seed}"
     if not data.exists():
-        with (
-            replace_folder(data, overwrite=False) as new,
-            Console(stderr=True).status(f"simulating {rows:,} transactions"),
-        ):
-            options: dict[str, Any] = {"file_format": "parquet", "overwrite": True}
-            simulators.simulate_files("ieee-cis", rows, seed, out=new, **options)
+        status = Console(stderr=True).status(f"simulating {rows:,} transactions")
+        with replace_folder(data, overwrite=False) as new, status:
+            simulate_files("ieee-cis", rows, seed, out=new, file_format="parquet", overwrite=True)
     with Console(stderr=True).status("reading"):
         transactions = read(data, "ieee-cis")
-    tiers = get_args(Tier)
+    tiers = get_args(fitting.Tier)
+    models = {"tiers": tiers, "baselines": _default_baselines(tiers), "ablations": ("joint",)}
     settings = _preset_settings("quick").replace(
-        seed=seed,
-        seeds=(seed,),
-        temperature=AUTO,
-        tiers=tiers,
-        baselines=_default_baselines(tiers),
-        ablations=("joint",),
+        seed=seed, seeds=(seed,), temperature=AUTO, **models
     )
     run = out / f"run-{rows}-{seed}"
     results = _run_and_report(transactions, settings, run, str(data), "ieee-cis", "")
@@ -245,20 +190,10 @@ def _preset_settings(preset: Preset) -> StudySettings:
     from turncoat.selection.sweep import WIDTHS
 
     if preset == "quick":
-        return StudySettings(
-            preset="quick",
-            orders=tuple(range(2, 7)),
-            n_restarts=2,
-            max_iter=30,
-            n_trials=0,
-            search_rows=6_000,
-            n_stability=3,
-            latent_dims=(16,),
-            hidden_dim=64,
-            max_epochs=10,
-            max_lstm_epochs=5,
-            joint_cycles=15,
-        )
+        search = {"orders": (2, 3, 4, 5, 6), "n_trials": 0, "search_rows": 6_000, "n_stability": 3}
+        fits = {"n_restarts": 2, "max_iter": 30, "max_lstm_epochs": 5}
+        neural = {"latent_dims": (16,), "hidden_dim": 64, "max_epochs": 10, "joint_cycles": 15}
+        return StudySettings().replace(preset="quick", **search, **fits, **neural)
     if preset == "paper":
         return StudySettings(preset="paper", n_trials=100, latent_dims=WIDTHS, class_weighting=True)
     return StudySettings()
@@ -272,12 +207,7 @@ def _default_baselines(tiers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run_and_report(
-    transactions: Transactions,
-    settings: StudySettings,
-    out: Path,
-    source: str,
-    schema: str,
-    scenario: str,
+    data: Transactions, settings: StudySettings, out: Path, source: str, schema: str, scenario: str
 ) -> Results:
     """Run the study, evaluate it and write everything."""
     from turncoat.evaluation.tuning import require_extra
@@ -291,9 +221,9 @@ def _run_and_report(
     from turncoat.storage import replace_file
 
     console = Console(stderr=True)
-    scenarios = _read_scenarios(transactions, source, scenario) if scenario else None
+    scenarios = _read_scenarios(data, source, scenario) if scenario else None
     try:
-        study = run_study(transactions, settings, out, console)
+        study = run_study(data, settings, out, console)
     except KeyboardInterrupt:
         text = f"stopped; finished fits are kept in {out}, and the same command resumes the run"
         console.print(text, highlight=False, soft_wrap=True)
@@ -325,21 +255,23 @@ def _show_results(results: Results, out: Path, as_json: bool) -> None:
 
     report = out / "report.html"
     warnings = narrative.list_warnings(results)
+    metrics = {
+        one.name: {metric: estimate.value for metric, estimate in one.metrics.items()}
+        for one in results.candidates
+    }
     if as_json:
-        metrics = {
-            one.name: {metric: estimate.value for metric, estimate in one.metrics.items()}
-            for one in results.candidates
-        }
         echo(json.dumps({"report": str(report), "metrics": metrics, "warnings": warnings}))
         return
     folds = f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""
     title = f"{narrative.title_results(results)}: test part, out of sample{folds}"
     table = Table("", *(label for label, _ in _SHOWN.values()), title=title)
-    for one in filter(_is_main, results.candidates):
-        values = {metric: estimate.value for metric, estimate in one.metrics.items()}
-        table.add_row(one.name, *_format_row(values))
-    for row in results.published:
-        table.add_row(f"published: {row.name}", *_format_row(row.metrics), style="dim")
+    rows: list[tuple[str, Any, str]]
+    rows = [(one.name, metrics[one.name], "") for one in results.candidates if _is_main(one)]
+    rows += [(f"published: {one.name}", one.metrics, "dim") for one in results.published]
+    for name, values, style in rows:
+        found = ((values.get(metric), digits) for metric, (_, digits) in _SHOWN.items())
+        cells = ("" if value is None else f"{value:.{digits}f}" for value, digits in found)
+        table.add_row(name, *cells, style=style)
     console = Console()
     console.print(table)
     headlines = (narrative.describe_comparison(one) for one in results.comparisons if one.topic)
@@ -348,11 +280,6 @@ def _show_results(results: Results, out: Path, as_json: bool) -> None:
     for line in (*summary, *headlines, *alerts):
         console.print(line, markup=False, highlight=False)
     echo(report)
-
-
-def _format_row(values: Any) -> list[str]:
-    found = [(values.get(metric), digits) for metric, (_, digits) in _SHOWN.items()]
-    return ["" if value is None else f"{value:.{digits}f}" for value, digits in found]
 
 
 def _is_main(one: CandidateResult) -> bool:

@@ -20,21 +20,31 @@ if TYPE_CHECKING:
     from turncoat.data.splits import Split
     from turncoat.selection.eligibility import Choice
 
+    Model = BaumWelchHMM | VariationalHMM
+
 AUTO = "auto"
 ENCODER_HEAD = "encoder-head"
 NEURAL_OPTIONS = "latent_dim", "max_epochs", "class_weighting", "activation", "device"
 
 Tier = Literal["baum-welch", "variational", "neural"]
 Activation = Literal["gelu", "none"]
+Emission = Literal["expected-log", "predictive"]
+FeatureKind = Literal["engineered", "processed"]
 Config = Annotated[
     str, Option("--config", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")
 ]
 DATA_HELP = "A CSV (also .gz) or Parquet file, or a folder. Default: the path in the turncoat.toml."
 ACTIVATION_HELP = "Neural tier: activation before the encoder's last layer."
 DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/neural.md."
+FEATURES_HELP = "`processed` uses the columns only; `engineered` adds history."
+SUPERVISION_HELP = "`anchored` ties labelled fit rows to fraud or genuine states."
+EMISSION_HELP = "Variational and neural tiers: densities to score with."
+DEVICE_HELP = "Neural tier: where to train the encoder."
+SPLIT_HELP = "Hold out random customers, or the latest transactions."
 STATES_HELP = "Number of regimes. `auto` tries 2 to 10; finished fits are kept in OUT-sweep."
 TEMPERATURE_HELP = "Divisor of the features' log densities, or `auto`; see docs/scores.md."
 RANKER_HELP = f"Second score inside each regime: a continuous column, or `{ENCODER_HEAD}`."
+DELAY_HELP = "Days until a label is known."
 INCLUDE_HELP = "Use only these features, for example `amount_to_mean,counterparty_risk_day`."
 
 
@@ -45,34 +55,20 @@ def fit(
     data: Annotated[Path | None, Argument(help=DATA_HELP)] = None,
     states: Annotated[str, Option(help=STATES_HELP)] = "4",
     tier: Annotated[Tier, Option(help="Model to fit.")] = "variational",
-    features: Annotated[
-        Literal["engineered", "processed"],
-        Option(help="`processed` uses the columns only; `engineered` adds history."),
-    ] = "engineered",
-    supervision: Annotated[
-        Literal["none", "anchored"],
-        Option(help="`anchored` ties labelled fit rows to fraud or genuine states."),
-    ] = "none",
+    features: Annotated[FeatureKind, Option(help=FEATURES_HELP)] = "engineered",
+    supervision: Annotated[Literal["none", "anchored"], Option(help=SUPERVISION_HELP)] = "none",
     fraud_states: Annotated[int, Option(help="Fraud states of an anchored model.")] = 1,
-    emission: Annotated[
-        Literal["expected-log", "predictive"],
-        Option(help="Variational and neural tiers: densities to score with."),
-    ] = "expected-log",
+    emission: Annotated[Emission, Option(help=EMISSION_HELP)] = "expected-log",
     latent_dim: Annotated[int, Option(help="Neural tier: latent dimensions.")] = 64,
     max_epochs: Annotated[int, Option(help="Neural tier: maximum training epochs.")] = 200,
     class_weighting: Annotated[bool, Option(help="Neural tier: give frauds more weight.")] = False,
     activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = "gelu",
     dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = 0,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], Option(help="Neural tier: where to train the encoder.")
-    ] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], Option(help=DEVICE_HELP)] = "auto",
     ranker: Annotated[str, Option(help=RANKER_HELP)] = "",
     temperature: Annotated[str, Option(help=TEMPERATURE_HELP)] = "1",
-    split: Annotated[
-        Literal["customer", "time"],
-        Option(help="Hold out random customers, or the latest transactions."),
-    ] = "customer",
-    label_delay_days: Annotated[float, Option(help="Days until a label is known.")] = 7.0,
+    split: Annotated[Literal["customer", "time"], Option(help=SPLIT_HELP)] = "customer",
+    label_delay_days: Annotated[float, Option(help=DELAY_HELP)] = 7.0,
     restarts: Annotated[int, Option(help="Random starts; the best fit is kept.")] = 5,
     max_iterations: Annotated[int, Option(help="Maximum iterations per start.")] = 100,
     include: Annotated[str, Option(help=INCLUDE_HELP)] = "",
@@ -82,13 +78,9 @@ def fit(
     """Fit a detector to a file of transactions. Fraud rates are measured on held-out customers.
 
     Examples:
-
     `turncoat fit data/ --config ieee-cis --states auto --out detector/`
-
     `turncoat fit --config turncoat.toml --supervision anchored --temperature auto --out detector/`
-
     `turncoat fit --config turncoat.toml --tier variational --states 7 --out detector/ --json`
-
     `turncoat fit --config turncoat.toml --tier neural --supervision anchored --out detector/`
     """
     from turncoat import Detector
@@ -117,16 +109,13 @@ def fit(
     with Console(stderr=True).status(escape(f"reading {source}")):
         transactions = read(source, config)
     if ranker and ranker != ENCODER_HEAD and ranker not in transactions.schema.continuous:
-        raise ConfigError(
-            f"--ranker is {ranker!r}; it must be a continuous column of the schema, "
-            f"or {ENCODER_HEAD}"
-        )
+        rule = f"it must be a continuous column of the schema, or {ENCODER_HEAD}"
+        raise ConfigError(f"--ranker is {ranker!r}; {rule}")
     rows = (transactions.customer_codes, transactions.times, transactions.labels)
-    parts = (
-        splits.split_by_customer(*rows, seed=seed)
-        if split == "customer"
-        else splits.split_by_time(*rows, gap_s=label_delay_days * splits.DAY)
-    )
+    if split == "customer":
+        parts = splits.split_by_customer(*rows, seed=seed)
+    else:
+        parts = splits.split_by_time(*rows, gap_s=label_delay_days * splits.DAY)
     if not as_json:
         echo(f"{transactions}\n{parts}")
     choice = None
@@ -144,7 +133,7 @@ def fit(
         echo(f"Saved to {out}. Next: turncoat score {out} {source} --out scores.parquet")
 
 
-def _build_model(context: Context, n_states: int) -> BaumWelchHMM | VariationalHMM:
+def _build_model(context: Context, n_states: int) -> Model:
     """Return an unfitted model. Refuse options that the tier does not have."""
     from turncoat import BaumWelchHMM, Encoder, NeuralVariationalHMM, VariationalHMM
     from turncoat.models.neural.encoder import import_training
@@ -154,10 +143,8 @@ def _build_model(context: Context, n_states: int) -> BaumWelchHMM | VariationalH
     if tier == "neural":
         import_training().select_device(options["device"])
         encoder = Encoder(**{name: options[name] for name in NEURAL_OPTIONS})
-        draws = options["dropout_draws"]
-        return NeuralVariationalHMM(
-            n_states, encoder=encoder, emission=emission, dropout_draws=draws
-        )
+        own = {"encoder": encoder, "dropout_draws": options["dropout_draws"]}
+        return NeuralVariationalHMM(n_states, emission=emission, **own)
     given = [
         f"--{name.replace('_', '-')}"
         for name in (*NEURAL_OPTIONS, "dropout_draws")
@@ -175,13 +162,7 @@ def _build_model(context: Context, n_states: int) -> BaumWelchHMM | VariationalH
 
 
 def _choose_states(
-    detector: Detector,
-    model: BaumWelchHMM | VariationalHMM,
-    transactions: Transactions,
-    parts: Split,
-    out: Path,
-    *,
-    quiet: bool,
+    detector: Detector, model: Model, data: Transactions, parts: Split, out: Path, *, quiet: bool
 ) -> Choice:
     """Sweep the number of regimes and set the detector's model to the chosen one."""
     from turncoat.features import Features
@@ -191,7 +172,7 @@ def _choose_states(
     min_states = 1 if detector.anchoring is None else detector.anchoring.n_fraud_states
     folder = out.resolve().with_name(f"{out.resolve().name}-sweep")  # a stopped sweep resumes here
     result = sweep(
-        transactions,
+        data,
         parts,
         model=model,
         features=detector.features or Features(),
@@ -203,9 +184,8 @@ def _choose_states(
     if not quiet:
         echo(choice)
     if choice.by_eligibility is None:
-        raise DataError(
-            f"no number of regimes is eligible (the fits are in {folder}). Give one with --states"
-        )
+        where = f"(the fits are in {folder})"
+        raise DataError(f"no number of regimes is eligible {where}. Give one with --states")
     chosen = result.models[choice.by_eligibility].copy_unfitted()  # keeps a trained encoder
     detector.set_params(model=chosen)
     return choice
@@ -217,10 +197,8 @@ def _print_fit(detector: Detector, ranker: str) -> None:
     training = getattr(detector.model_, "training_", None)
     if training is not None:
         loss = training.validation_losses[training.best_epoch - 1]
-        echo(
-            f"Encoder: kept epoch {training.best_epoch} of {len(training.validation_losses)}, "
-            f"validation loss {loss:.4f} on held-out customers"
-        )
+        epochs = f"epoch {training.best_epoch} of {len(training.validation_losses)}"
+        echo(f"Encoder: kept {epochs}, validation loss {loss:.4f} on held-out customers")
     echo(detector.describe())
     if ranker:
         echo(f"Ranker: {ranker}, fitted inside each regime on the calibration part")
@@ -232,17 +210,11 @@ def _summarize(
     """Return the fit as JSON values. Regime figures: calibration part, filtered beliefs."""
     report, regimes = detector.model_.fit_report_, detector.regimes
     low, high = regimes.interval()
-    columns = {
-        "share": regimes.occupancy,
-        "fraud_rate": regimes.mean_rates,
-        "lower": low,
-        "upper": high,
-        "enrichment": regimes.enrichment,
-        "stickiness": regimes.stickiness,
-    }
-    chosen = None
-    if choice is not None:
-        chosen = {"by_eligibility": choice.by_eligibility, "by_criterion": choice.by_criterion}
+    rates = {"fraud_rate": regimes.mean_rates, "lower": low, "upper": high}
+    others = {"enrichment": regimes.enrichment, "stickiness": regimes.stickiness}
+    columns = {"share": regimes.occupancy, **rates, **others}
+    criteria = ("by_eligibility", "by_criterion")
+    chosen = None if choice is None else {name: getattr(choice, name) for name in criteria}
     return {
         "out": str(out),
         "split": {part: asdict(summary) for part, summary in parts.summaries.items()},
@@ -275,10 +247,8 @@ def find_data(data: Path | None, config: str) -> Path:
 
     path = load_data_path(config) if data is None and config.endswith(".toml") else data
     if path is None:
-        raise ConfigError(
-            f"no data: give a file or folder before --config {config}, "
-            "or name it in a turncoat.toml under [data]"
-        )
+        remedy = f"give a file or folder before --config {config}, or name it in a turncoat.toml"
+        raise ConfigError(f"no data: {remedy} under [data]")
     return path
 
 

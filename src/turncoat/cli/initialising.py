@@ -5,28 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Argument, Option
+
+_FILES_HELP = "A CSV or Parquet file, or a folder of Parquet; a second file may be joined to it."
 
 
 def init(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A CSV or Parquet file, or a folder of Parquet; a second file may be joined to it."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("turncoat.toml"),
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing schema.")] = False,
+    files: Annotated[list[Path], Argument(help=_FILES_HELP)],
+    out: Annotated[Path, Option(help="Where to write the schema.")] = Path("turncoat.toml"),
+    overwrite: Annotated[bool, Option(help="Replace an existing schema.")] = False,
 ) -> None:
     """Infer what the columns of a file mean. The schema is written down for you to check.
 
     Examples:
-
     `turncoat init payments.csv`
-
     `turncoat init train_transaction.csv train_identity.csv --out ieee.toml`
     """
     from turncoat.data.inference import infer_schema

@@ -13,38 +13,25 @@ from typer import Argument, Option, echo
 from turncoat.errors import ConfigError
 
 _MAX_REASONS = 6
+_DATA_HELP = "A file or folder of the same schema, with earlier transactions too; labels optional."
+_MODE_HELP = "`filtered` uses the past only; `smoothed` looks ahead, for analysis."
+_KIND_HELP = "`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
 
 Model = Annotated[Path, Argument(help="A folder written by `turncoat fit`.")]
 
 
 def score(
     model: Model,
-    data: Annotated[
-        Path,
-        Argument(
-            help="A file or folder with the same schema. It must hold the customers' earlier "
-            "transactions too; labels are optional."
-        ),
-    ],
+    data: Annotated[Path, Argument(help=_DATA_HELP)],
     out: Annotated[Path, Option(help="Output file: .parquet or .csv.")],
-    mode: Annotated[
-        Literal["filtered", "smoothed"],
-        Option(help="`filtered` uses the past only; `smoothed` looks ahead, for analysis."),
-    ] = "filtered",
-    kind: Annotated[
-        Literal["corrected", "raw"],
-        Option(
-            help="`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
-        ),
-    ] = "corrected",
+    mode: Annotated[Literal["filtered", "smoothed"], Option(help=_MODE_HELP)] = "filtered",
+    kind: Annotated[Literal["corrected", "raw"], Option(help=_KIND_HELP)] = "corrected",
     as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Score every transaction of a file. A score uses the customer's earlier rows in the file.
 
     Examples:
-
     `turncoat score detector/ payments.csv --out scores.parquet`
-
     `turncoat score detector/ payments.csv --out hindsight.csv --mode smoothed --json`
     """
     from turncoat import load
@@ -70,20 +57,14 @@ def explain(
     model: Model,
     data: Annotated[Path, Argument(help="A file or folder with the same schema.")],
     customer: Annotated[str, Option(help="Key of the customer.")],
-    transaction: Annotated[
-        str | None, Option(help="Id of one transaction; shows all its reasons.")
-    ] = None,
-    last: Annotated[
-        int, Option(min=0, help="Number of latest transactions to show; 0 shows all.")
-    ] = 20,
+    transaction: Annotated[str | None, Option(help="Id of one, to show all its reasons.")] = None,
+    last: Annotated[int, Option(min=0, help="How many of the latest to show; 0 shows all.")] = 20,
     as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show the path of a customer through the regimes. Each score comes with its reasons.
 
     Examples:
-
     `turncoat explain detector/ payments.csv --customer 10042`
-
     `turncoat explain detector/ payments.csv --customer 10042 --transaction P000017 --json`
     """
     from turncoat import load
@@ -98,18 +79,14 @@ def explain(
         return
     console = Console(soft_wrap=True, highlight=False)
     up_to = "up to transaction" if transaction else "transactions:"
-    console.print(
-        f"Customer {customer}, {up_to} {path[-1][1].n_seen}. Filtered scores.", markup=False
-    )
+    title = f"Customer {customer}, {up_to} {path[-1][1].n_seen}. Filtered scores."
+    console.print(title, markup=False)
     console.print("Reasons add to the log odds of the fraud regime against the next best regime.")
     for name, item in path:
         low, high = item.interval
         is_fraud = " (fraud)" if item.regime == detector.regimes.fraud_state else ""
-        console.print(
-            f"\n{name}  P(fraud) {item.probability:.1%} ({low:.1%} to {high:.1%})  "
-            f"regime {item.regime}{is_fraud}, belief {max(item.belief):.0%}",
-            style="bold",
-            markup=False,
-        )
+        probability = f"P(fraud) {item.probability:.1%} ({low:.1%} to {high:.1%})"
+        regime = f"regime {item.regime}{is_fraud}, belief {max(item.belief):.0%}"
+        console.print(f"\n{name}  {probability}  {regime}", style="bold", markup=False)
         for reason in item.reasons if transaction is not None else item.reasons[:_MAX_REASONS]:
             console.print(f"  {reason.log_odds:>+8.1f}  {reason.text}", markup=False)

@@ -20,9 +20,7 @@ def simulate(
     """Write simulated transactions. No model reads the ground truth beside them.
 
     Examples:
-
     `turncoat simulate ieee-cis --rows 50000 --out data/`
-
     `turncoat simulate handbook --rows 200000 --seed 7 --format parquet --out data/`
     """
     from turncoat.data.simulators import simulate_files
