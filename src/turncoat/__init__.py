@@ -32,27 +32,8 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'turncoat' has no attribute {name!r}")
 
 
-__all__ = [
-    "Anchors",
-    "BaumWelchHMM",
-    "BundleError",
-    "ConfigError",
-    "DataError",
-    "Detector",
-    "DetectorState",
-    "Encoder",
-    "FitReport",
-    "HMMParams",
-    "NeuralVariationalHMM",
-    "NotFittedError",
-    "Panel",
-    "Posteriors",
-    "Prior",
-    "RestartReport",
-    "TurncoatError",
-    "VariationalHMM",
-    "VariationalParams",
-    "align_states",
-    "load",
-    "load_model",
-]
+__all__ = ["BundleError", "ConfigError", "DataError", "NotFittedError", "TurncoatError"]
+__all__ += ["Detector", "DetectorState", "Panel", "load", "load_model"]
+__all__ += ["BaumWelchHMM", "Encoder", "NeuralVariationalHMM", "VariationalHMM"]
+__all__ += ["Anchors", "HMMParams", "Prior", "VariationalParams", "align_states"]
+__all__ += ["FitReport", "Posteriors", "RestartReport"]

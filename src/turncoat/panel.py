@@ -20,10 +20,7 @@ _ONE_TYPE = "must be of one type: all numbers, all dates or all text"
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """N rows in U sequences, one per customer. Make one with `Panel.from_arrays`.
-
-    The arrays must not be changed.
-    """
+    """N rows in U sequences, one per customer, made by `from_arrays`. Do not change the arrays."""
 
     continuous: Array  # [N, D] float32 or float64; NaN is a missing cell
     categorical: Array  # [N, J] smallest signed integer type; -1 is a missing code
@@ -55,26 +52,19 @@ class Panel:
         neither, all rows are one sequence. `n_categories` gives the number of values of each
         categorical column; by default it is the largest code plus one.
         """
-        cells = _check_continuous(continuous)
-        codes, given_sizes = _check_categorical(categorical, n_categories)
+        cells = None if continuous is None else _check_continuous(continuous)
+        codes = None if categorical is None else _check_categorical(categorical)
         n_rows = _count_rows(cells, codes)
         cells = np.empty((n_rows, 0), np.float32) if cells is None else cells
-        missing_cells = _find_missing_cells(cells)
         codes = np.empty((n_rows, 0), np.int8) if codes is None else codes
-        codes, sizes, missing_codes = _check_codes(codes, given_sizes)
+        missing_cells = _find_missing_cells(cells)
+        codes, sizes, missing_codes = _check_codes(codes, n_categories)
         offsets, keys = _find_sequences(n_rows, lengths, customers)
-        return cls(
-            continuous=cells,
-            categorical=codes,
-            offsets=offsets,
-            n_categories=sizes,
-            missing_cells=missing_cells,
-            missing_codes=missing_codes,
-            labels=None if labels is None else _check_labels(labels, n_rows),
-            customers=keys,
-            times=None if times is None else _check_times(times, offsets),
-            ids=None if ids is None else _check_ids(ids, n_rows),
-        )
+        labels = None if labels is None else _check_labels(labels, n_rows)
+        times = None if times is None else _check_times(times, offsets)
+        ids = None if ids is None else _check_unique(_check_per_row(ids, n_rows, "ids"), "ids")
+        missing = (missing_cells, missing_codes)
+        return cls(cells, codes, offsets, sizes, *missing, labels, keys, times, ids)
 
     @property
     def n_rows(self) -> int:
@@ -107,20 +97,15 @@ class Panel:
         return int(self.continuous.nbytes + self.categorical.nbytes)
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return self.n_sequences
 
     def __iter__(self) -> Iterator[Panel]:
-        """Iterate over the sequences, each a panel."""
         return (self[u] for u in range(self.n_sequences))
 
     def __repr__(self) -> str:
-        """Describe the panel in one line."""
-        plural = "s" if self.n_sequences > 1 else ""
-        return (
-            f"Panel({self.n_rows:,} rows in {self.n_sequences:,} sequence{plural}, "
-            f"{self.n_continuous} continuous and {self.n_categorical} categorical columns)"
-        )
+        rows = f"{self.n_rows:,} rows in {self.n_sequences:,} sequence"
+        columns = f"{self.n_continuous} continuous and {self.n_categorical} categorical columns"
+        return f"Panel({rows}{'s' if self.n_sequences > 1 else ''}, {columns})"
 
     def __getitem__(self, which: int | slice | ArrayLike) -> Panel:
         """Return some sequences as a panel.
@@ -156,10 +141,8 @@ class Panel:
     def _take_many(self, sequences: Array) -> Panel:
         if sequences.dtype == bool:
             if sequences.shape != (self.n_sequences,):
-                raise DataError(
-                    f"a mask of sequences needs {self.n_sequences} entries; "
-                    f"found shape {sequences.shape}"
-                )
+                found = f"found shape {sequences.shape}"
+                raise DataError(f"a mask of sequences needs {self.n_sequences} entries; {found}")
             sequences = np.flatnonzero(sequences)
         _check_not_empty(sequences.size)
         if sequences.ndim != 1 or sequences.dtype.kind not in "ui":
@@ -190,24 +173,18 @@ def check_is_panel(panel: Any) -> None:
         raise DataError(f"expected a Panel, found {kind}; make one with Panel.from_arrays")
 
 
-def check_widths(
-    expected: tuple[int, int], found: tuple[int, int], owner: str, subject: str
-) -> None:
-    """Raise a DataError unless there are as many columns of each kind as expected."""
-    if found != expected:
-        raise DataError(
-            f"the {owner} knows {expected[0]} continuous and {expected[1]} categorical columns; "
-            f"{subject} {found[0]} and {found[1]}"
-        )
+def check_widths(known: tuple[int, int], found: tuple[int, int], owner: str, subject: str) -> None:
+    """Raise a DataError unless there are as many columns of each kind as the owner knows."""
+    if found != known:
+        columns = f"{known[0]} continuous and {known[1]} categorical columns"
+        raise DataError(f"the {owner} knows {columns}; {subject} {found[0]} and {found[1]}")
 
 
 def check_known_codes(
     codes: Array, sizes: Sequence[int], owner: str, first_column: int = 0
 ) -> None:
     """Raise a DataError for codes [N, columns] outside of -1 to size - 1."""
-    bad = (codes < -1) | (codes >= np.asarray(sizes))
-    if bad.any():
-        row, column = (int(place) for place in np.argwhere(bad)[0])
+    for row, column in np.argwhere((codes < -1) | (codes >= np.asarray(sizes))):
         raise DataError(
             f"categorical row {row}, column {first_column + column}: code {codes[row, column]} is "
             f"unknown to the {owner}, whose codes run from 0 to {sizes[column] - 1}. "
@@ -234,65 +211,53 @@ def _as_table(values: ArrayLike, name: str, missing: float) -> Array:
     return array
 
 
-def _check_continuous(values: ArrayLike | None) -> Array | None:
-    if values is None:
-        return None
+def _check_continuous(values: ArrayLike) -> Array:
     array = _as_table(values, "continuous", np.nan)
     if array.dtype.kind in "bui":
         array = array.astype(np.float64)
     elif array.dtype == np.float16:
         array = array.astype(np.float32)
     elif array.dtype not in (np.float32, np.float64):
-        raise DataError(
-            f"continuous must hold numbers; found type {array.dtype}. "
-            "Convert it to float32 or float64"
-        )
+        found = f"found type {array.dtype}"
+        raise DataError(f"continuous must hold numbers; {found}. Convert it to float32 or float64")
     return np.ascontiguousarray(array)
 
 
-def _check_categorical(
-    values: ArrayLike | None, sizes: Sequence[int] | None
-) -> tuple[Array | None, Array | None]:
-    if values is None:
-        if sizes is not None and len(sizes):
-            raise DataError("n_categories is given but categorical is not")
-        return None, None
+def _check_categorical(values: ArrayLike) -> Array:
     codes = _as_table(values, "categorical", -1)
     if codes.dtype.kind not in "bui":
         raise DataError(
             f"categorical must hold integer codes; found type {codes.dtype}. Number the values of "
             "each column from 0, write -1 for missing, and convert with .astype(int)"
         )
-    if sizes is None:
-        return codes, None
+    return codes
+
+
+def _check_sizes(sizes: Sequence[int], n_columns: int) -> Array:
     given = np.asarray(sizes)
-    if given.shape != (codes.shape[1],):
-        n_columns = codes.shape[1]
-        raise DataError(
-            f"n_categories has {given.size} entries for {n_columns} categorical columns"
-        )
+    if given.shape != (n_columns,):
+        remedy = "" if n_columns else ": n_categories is given but categorical is not"
+        found = f"{given.size} entries for {n_columns} categorical columns"
+        raise DataError(f"n_categories has {found}{remedy}")
     is_whole = given.dtype.kind in "ui"
     if given.size and not (is_whole and given.min() >= 1 and given.max() <= MAX_CATEGORIES):
-        raise DataError(
-            "n_categories must be whole numbers of at least 1 and at most "
-            f"{MAX_CATEGORIES:,}; found {sizes!r}"
-        )
-    return codes, given.astype(np.int64)
+        rule = f"whole numbers of at least 1 and at most {MAX_CATEGORIES:,}"
+        raise DataError(f"n_categories must be {rule}; found {sizes!r}")
+    return given.astype(np.int64)
 
 
 def _count_rows(cells: Array | None, codes: Array | None) -> int:
     tables = [table for table in (cells, codes) if table is not None]
     if not tables:
         raise DataError("a panel needs continuous or categorical columns; neither was given")
-    if len(tables[0]) != len(tables[-1]):
-        raise DataError(
-            f"continuous has {len(tables[0])} rows but categorical has {len(tables[-1])}"
-        )
-    if len(tables[0]) == 0:
+    n_rows, n_codes = len(tables[0]), len(tables[-1])
+    if n_rows != n_codes:
+        raise DataError(f"continuous has {n_rows} rows but categorical has {n_codes}")
+    if n_rows == 0:
         raise DataError("the panel has no rows")
     if sum(table.shape[1] for table in tables) == 0:
         raise DataError("the panel has no columns")
-    return len(tables[0])
+    return n_rows
 
 
 def _find_missing_cells(cells: Array) -> Array:
@@ -300,9 +265,7 @@ def _find_missing_cells(cells: Array) -> Array:
     missing = np.zeros(cells.shape[1], bool)
     for start in range(0, len(cells), _BLOCK_ROWS):
         block = cells[start : start + _BLOCK_ROWS]
-        bad = np.abs(block) > MAX_VALUE
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
+        for row, column in np.argwhere(np.abs(block) > MAX_VALUE):
             raise DataError(
                 f"continuous row {start + row}, column {column}: found {block[row, column]}; "
                 f"values must be finite and within {MAX_VALUE:g}. "
@@ -312,28 +275,22 @@ def _find_missing_cells(cells: Array) -> Array:
     return missing
 
 
-def _check_codes(codes: Array, sizes: Array | None) -> tuple[Array, tuple[int, ...], Array]:
-    """Return codes in the smallest type, sizes [J] and which columns have missing codes [J].
-
-    Raises a DataError for codes out of range.
-    """
-    highest, lowest = codes.max(axis=0), codes.min(axis=0).astype(np.int64)
-    for column in np.flatnonzero(highest >= MAX_CATEGORIES):
-        row = int(codes[:, column].argmax())
-        raise DataError(
-            f"categorical row {row}, column {column}: found code {codes[row, column]}; "
-            f"codes must lie below {MAX_CATEGORIES:,}. Number the values of a column from 0"
-        )
-    highest = highest.astype(np.int64)
+def _check_codes(
+    codes: Array, n_categories: Sequence[int] | None
+) -> tuple[Array, tuple[int, ...], Array]:
+    """Return codes in the smallest type, sizes [J] and which columns have missing codes [J]."""
+    n_columns, highest, lowest = codes.shape[1], codes.max(axis=0), codes.min(axis=0)
+    sizes = None if n_categories is None else _check_sizes(n_categories, n_columns)
+    limits = [MAX_CATEGORIES] * n_columns if sizes is None else sizes.tolist()
+    for column, limit in enumerate(limits):
+        if lowest[column] < -1 or highest[column] >= limit:
+            row = np.flatnonzero((codes[:, column] < -1) | (codes[:, column] >= limit))[0]
+            raise DataError(
+                f"categorical row {row}, column {column}: found code {codes[row, column]}; codes "
+                f"run from 0 to {limit - 1:,}, and -1 is missing. Number the values from 0"
+            )
     if sizes is None:
-        sizes = np.maximum(highest + 1, 1)
-    for column in np.flatnonzero((lowest < -1) | (highest >= sizes)):
-        wrong = (codes[:, column] < -1) | (codes[:, column] >= sizes[column])
-        row = int(np.flatnonzero(wrong)[0])
-        raise DataError(
-            f"categorical row {row}, column {column}: found code {codes[row, column]}; "
-            f"codes run from 0 to {sizes[column] - 1}, and -1 is missing"
-        )
+        sizes = np.maximum(highest.astype(np.int64) + 1, 1)
     smallest_type = np.min_scalar_type(-max(int(sizes.max(initial=1)), 1))
     return np.ascontiguousarray(codes, smallest_type), tuple(sizes.tolist()), lowest < 0
 
@@ -350,18 +307,15 @@ def _find_sequences(
         raise DataError("lengths must be a list of whole numbers, one per sequence")
     if sizes.min() < 1:
         place = int(np.flatnonzero(sizes < 1)[0])
-        raise DataError(
-            f"sequence {place} has length {sizes[place]}; every sequence needs at least one row"
-        )
+        rule = "every sequence needs at least one row"
+        raise DataError(f"sequence {place} has length {sizes[place]}; {rule}")
     total = sum(sizes.tolist())  # Python integers do not overflow
     if total != n_rows:
         raise DataError(f"lengths add up to {total} rows but the panel has {n_rows}")
     if keys is not None:
         if keys.shape != sizes.shape:
-            raise DataError(
-                "with lengths, customers has one key per sequence: "
-                f"expected {sizes.size}, found {keys.size}"
-            )
+            found = f"expected {sizes.size}, found {keys.size}"
+            raise DataError(f"with lengths, customers has one key per sequence: {found}")
         _check_unique(keys, "customers", "sequence")
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), keys
 
@@ -371,9 +325,8 @@ def _find_runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
     if keys is None:
         return np.array([0, n_rows], np.int64), None
     if keys.shape != (n_rows,):
-        raise DataError(
-            f"without lengths, customers has one key per row: expected {n_rows}, found {keys.size}"
-        )
+        found = f"expected {n_rows}, found {keys.size}"
+        raise DataError(f"without lengths, customers has one key per row: {found}")
     starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1]).astype(np.int64)
     firsts = keys[starts]
     try:
@@ -389,17 +342,16 @@ def _find_runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
     return np.append(starts, n_rows), firsts
 
 
-def _check_unique(keys: Array, name: str, unit: str) -> None:
+def _check_unique(keys: Array, name: str, unit: str = "row") -> Array:
     try:
         order = np.argsort(keys, kind="stable")
     except TypeError as problem:
         raise DataError(f"{name} {_ONE_TYPE}") from problem
     equal = np.flatnonzero(keys[order][1:] == keys[order][:-1])
-    if equal.size:
-        first, second = int(order[equal[0]]), int(order[equal[0] + 1])
-        raise DataError(
-            f"{name}: {keys[first]!r} stands at {unit} {first} and again at {unit} {second}"
-        )
+    for first, second in zip(order[equal], order[equal + 1], strict=True):
+        places = f"{unit} {first} and again at {unit} {second}"
+        raise DataError(f"{name}: {keys[first]!r} stands at {places}")
+    return keys
 
 
 def _check_per_row(values: ArrayLike, n_rows: int, name: str) -> Array:
@@ -415,9 +367,8 @@ def _check_labels(values: ArrayLike, n_rows: int) -> Array:
     if labels.dtype.kind not in "buif":
         raise DataError(f"labels must be 0, 1, or -1 for unknown; found type {labels.dtype}")
     for row in np.flatnonzero(~np.isin(labels, (-1, 0, 1))):
-        raise DataError(
-            f"labels row {row}: found {labels[row]}; labels are 0, 1, or -1 for unknown"
-        )
+        found = f"labels row {row}: found {labels[row]}"
+        raise DataError(f"{found}; labels are 0, 1, or -1 for unknown")
     return labels.astype(np.int8)
 
 
@@ -436,9 +387,3 @@ def _check_times(values: ArrayLike, offsets: Array) -> Array:
             "sort the rows by customer and time"
         )
     return times
-
-
-def _check_ids(values: ArrayLike, n_rows: int) -> Array:
-    ids = _check_per_row(values, n_rows, "ids")
-    _check_unique(ids, "ids", "row")
-    return ids

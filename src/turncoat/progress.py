@@ -8,16 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 ShowProgress = Callable[..., None]  # (name, completed, total, text=""): updates the bar of a name
 
@@ -36,16 +28,11 @@ def progress_bars(visible: bool | None = None) -> Iterator[ShowProgress]:
     if console.quiet:
         yield lambda name, completed, total, text="": None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    bars: dict[str, TaskID] = {}
-    with Progress(*columns, console=console) as progress:
+    done = ("{task.description}", rich_progress.BarColumn(), rich_progress.MofNCompleteColumn())
+    times = (rich_progress.TimeElapsedColumn(), rich_progress.TimeRemainingColumn())
+    bars: dict[str, rich_progress.TaskID] = {}
+    columns = (*done, "{task.fields[text]}", *times)
+    with rich_progress.Progress(*columns, console=console) as progress:
 
         def show(name: str, completed: int, total: int, text: str = "") -> None:
             if name not in bars:

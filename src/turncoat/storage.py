@@ -28,11 +28,13 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from turncoat.arrays import Array
-from turncoat.errors import BundleError
+from turncoat.errors import BundleError, ConfigError
 
 _MANIFEST = "manifest.json"
 _ARRAYS_FILE = re.compile(r"params-[0-9a-f]{16}\.safetensors")
 _LEFTOVER = re.compile(rf"{_ARRAYS_FILE.pattern}|\.saving-.*")  # from a first save that was killed
+_WRONG_VALUES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, ConfigError)
+_UNREADABLE = (SafetensorError, *_WRONG_VALUES)
 _LOAD_ATTEMPTS = 10  # a save may replace the arrays between reading the manifest and the arrays
 
 Folder = str | os.PathLike[str]
@@ -91,16 +93,10 @@ class BundleFormat:
         source = Path(folder)
         manifest, raw = self._read(source)
         if hashlib.sha256(raw).hexdigest() != manifest["params_sha256"]:
-            raise BundleError(
-                f"{source}: {manifest['params_file']} is truncated or was changed after saving. "
-                f"Save the {self.what} again"
-            )
-        try:
+            reason = f"{manifest['params_file']} is truncated or was changed after saving"
+            raise BundleError(f"{source}: {reason}. Save the {self.what} again")
+        with refuse_unreadable(source, f"a {self.what}"):
             return manifest, load_tensors(raw)
-        except (SafetensorError, KeyError, TypeError, ValueError) as problem:
-            raise BundleError(
-                f"{source}: not a {self.what} this version understands ({problem!r})"
-            ) from problem
 
     def _read(self, source: Path) -> tuple[dict[str, Any], bytes]:
         """Return the manifest and the bytes of the arrays that it names."""
@@ -115,10 +111,7 @@ class BundleFormat:
         raise BundleError(f"{source}: {reason}. Save the {self.what} again") from error
 
     def _find_arrays(self, target: Path) -> str | None:
-        """Return the name of the arrays' file, None for a new or empty folder.
-
-        Raises a BundleError if the folder holds something else.
-        """
+        """Return the name of the arrays' file; None for a folder that is new or empty."""
         if not target.exists():
             return None
         if target.is_dir() and all(_LEFTOVER.fullmatch(path.name) for path in target.iterdir()):
@@ -127,31 +120,25 @@ class BundleFormat:
             manifest = json.loads((target / _MANIFEST).read_bytes())
             if manifest["format"] == self.name and _ARRAYS_FILE.fullmatch(manifest["params_file"]):
                 return str(manifest["params_file"])
-        raise BundleError(
-            f"{target} exists and is not a saved {self.what}. "
-            "Choose another folder, or move this one away"
-        )
+        remedy = "Choose another folder, or move this one away"
+        raise BundleError(f"{target} exists and is not a saved {self.what}. {remedy}")
 
     def _read_manifest(self, source: Path) -> dict[str, Any]:
         again = f"Save the {self.what} again"
         try:
             manifest = json.loads((source / _MANIFEST).read_bytes())
         except OSError as problem:
-            raise BundleError(
-                f"{source} is not a saved {self.what}: cannot read {_MANIFEST}: {problem.strerror}"
-            ) from problem
+            reason = f"cannot read {_MANIFEST}: {problem.strerror}"
+            raise BundleError(f"{source} is not a saved {self.what}: {reason}") from problem
         except (ValueError, RecursionError) as problem:
-            raise BundleError(
-                f"{source}: {_MANIFEST} is truncated or is not JSON. {again}"
-            ) from problem
+            reason = f"{_MANIFEST} is truncated or is not JSON"
+            raise BundleError(f"{source}: {reason}. {again}") from problem
         if not isinstance(manifest, dict) or manifest.get("format") != self.name:
             raise BundleError(f"{source}: {_MANIFEST} does not describe a Turncoat {self.what}")
         version = manifest.get("format_version")
         if version != self.version:
-            raise BundleError(
-                f"{source}: format version {version!r}; this Turncoat reads version "
-                f"{self.version}. Upgrade Turncoat"
-            )
+            reads = f"this Turncoat reads version {self.version}. Upgrade Turncoat"
+            raise BundleError(f"{source}: format version {version!r}; {reads}")
         if manifest.pop("manifest_sha256", None) != digest(manifest):
             raise BundleError(f"{source}: {_MANIFEST} was changed after saving. {again}")
         has_file = _ARRAYS_FILE.fullmatch(str(manifest.get("params_file")))
@@ -167,15 +154,18 @@ def check_writable(target: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as problem:
-        raise BundleError(
-            f"cannot write to {target}: {problem.strerror}. Choose another folder"
-        ) from problem
+        reason = f"{problem.strerror}. Choose another folder"
+        raise BundleError(f"cannot write to {target}: {reason}") from problem
 
 
 @contextlib.contextmanager
 def replace_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a folder to write to; it replaces the target at the end, unless there is an error."""
-    check_replaceable(target, overwrite)
+    if target.exists() and not target.is_dir():
+        raise BundleError(f"{target} is a file; choose a folder")
+    if target.exists() and any(target.iterdir()) and not overwrite:
+        remedy = "Choose another folder, or replace it (--overwrite)"
+        raise BundleError(f"{target} is not empty. {remedy}")
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     new, old = aside / "new", aside / "old"
@@ -191,14 +181,14 @@ def replace_folder(target: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def check_replaceable(target: Path, overwrite: bool) -> None:
-    """Raise a BundleError for a target that is a file, or is not empty without `overwrite`."""
-    if target.exists() and not target.is_dir():
-        raise BundleError(f"{target} is a file; choose a folder")
-    if target.exists() and any(target.iterdir()) and not overwrite:
-        raise BundleError(
-            f"{target} is not empty. Choose another folder, or replace it (--overwrite)"
-        )
+@contextlib.contextmanager
+def refuse_unreadable(folder: Folder, what: str) -> Iterator[None]:
+    """Turn an error while unpacking a manifest and its arrays into a BundleError."""
+    try:
+        yield
+    except _UNREADABLE as problem:
+        reason = f"not {what} this version understands ({problem!r})"
+        raise BundleError(f"{folder}: {reason}") from problem
 
 
 def digest(content: Any, arrays: Mapping[str, Array] | None = None) -> str:
