@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+from typing import Any
+
 
 class TurncoatError(Exception):
     """Base of all errors raised on purpose."""
@@ -37,3 +40,9 @@ class CorruptRecordError(StoreError):
 
 class ContentionError(StoreError):
     """Other writers keep changing the same records."""
+
+
+def check_count(name: str, value: Any, minimum: int) -> None:
+    """Raise `ConfigError` for anything but a whole number of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < minimum:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {minimum}")

@@ -141,7 +141,7 @@ def test_wrong_requests_are_refused_before_anything_is_made(filled):
         simulate_files("handbook", 10, out=filled, file_format="xlsx")
     with pytest.raises(ConfigError, match=r"out must be a folder; found the file .*truth\.csv"):
         simulate_files("handbook", 10, out=filled / "truth.csv")
-    with pytest.raises(ConfigError, match="n_rows must be"):
+    with pytest.raises(ConfigError, match="n_rows is 0; it must be"):
         simulate_files("handbook", 0, out=filled, overwrite=True)
     assert contents(filled) == EARLIER
 

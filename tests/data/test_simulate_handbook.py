@@ -201,16 +201,14 @@ def test_sizes_can_be_chosen_and_few_terminals_are_still_in_reach():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"n_rows": 0},
-            "n_rows must be a whole number of at least 1; found 0. Give n_rows=1 or more",
-        ),
-        ({"n_rows": -5}, "n_rows must be"),
-        ({"n_rows": 1.5}, "n_rows must be a whole number of at least 1; found 1.5"),
-        ({"n_rows": 10, "n_days": 0}, "n_days must be"),
-        ({"n_rows": 10, "n_terminals": 0}, "n_terminals must be"),
-        ({"n_rows": 10, "n_customers": -1}, "n_customers must be"),
-        ({"n_rows": 10, "seed": -1}, "seed must be a whole number of at least 0"),
+        ({"n_rows": 0}, "n_rows is 0; it must be a whole number of at least 1"),
+        ({"n_rows": -5}, "n_rows is -5; it must be"),
+        ({"n_rows": 1.5}, "n_rows is 1.5; it must be a whole number of at least 1"),
+        ({"n_rows": True}, "n_rows is True; it must be"),
+        ({"n_rows": 10, "n_days": 0}, "n_days is 0; it must be"),
+        ({"n_rows": 10, "n_terminals": 0}, "n_terminals is 0; it must be"),
+        ({"n_rows": 10, "n_customers": -1}, "n_customers is -1; it must be"),
+        ({"n_rows": 10, "seed": -1}, "seed is -1; it must be a whole number of at least 0"),
     ],
 )
 def test_impossible_sizes_are_refused(settings, message):

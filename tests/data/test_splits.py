@@ -267,7 +267,7 @@ def test_short_sequences_are_counted_within_the_part():
     assert drop_short_sequences(customers, [0, 1, 3, 4, 5], min_rows=3).tolist() == [3, 4, 5]
     assert drop_short_sequences(customers, [0, 1, 6], min_rows=3).tolist() == [0, 1, 6]
     assert drop_short_sequences(customers, np.arange(7)).size == 0
-    with pytest.raises(ConfigError, match="min_rows must be a whole number of at least 1; found 0"):
+    with pytest.raises(ConfigError, match="min_rows is 0; it must be a whole number of at least 1"):
         drop_short_sequences(customers, [0], min_rows=0)
 
 
@@ -370,7 +370,7 @@ def test_too_little_data_for_the_parts_is_refused():
             np.where((TIMES >= 14 * DAY) & (TIMES < 21 * DAY), 0.0, TIMES),
             test_s=20 * DAY,
         )
-    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0; found -1"):
+    with pytest.raises(ConfigError, match="seed is -1; it must be a whole number of at least 0"):
         split_by_customer(CUSTOMERS, TIMES, seed=-1)
 
 

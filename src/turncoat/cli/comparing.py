@@ -13,6 +13,7 @@ from typer import Argument, Option, echo
 from turncoat.cli import fitting
 from turncoat.cli.fitting import AUTO, parse_count
 from turncoat.errors import ConfigError, DataError
+from turncoat.panel import LABEL_DELAY_DAYS
 
 if TYPE_CHECKING:
     from turncoat.data import Transactions
@@ -76,7 +77,7 @@ def compare(
     resamples: Annotated[int, Option(help="Bootstrap resamples.")] = 1000,
     folds: Annotated[int, Option(help="Test weeks of the handbook protocol.")] = 4,
     all_cards: Annotated[bool, Option("--all-cards", help=_CARDS_HELP)] = False,
-    label_delay_days: Annotated[float, Option(help=fitting.DELAY_HELP)] = 7.0,
+    label_delay_days: Annotated[float, Option(help=fitting.DELAY_HELP)] = LABEL_DELAY_DAYS,
     scenario: Annotated[str, Option(help=_SCENARIO_HELP)] = "",
     manifest: Annotated[Path | None, Option(help=_MANIFEST_HELP)] = None,
     as_json: Annotated[bool, Option("--json", help="Print the metrics as JSON.")] = False,

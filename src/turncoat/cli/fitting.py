@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer import Argument, Context, Option, echo
 
 from turncoat.errors import ConfigError, DataError
+from turncoat.panel import LABEL_DELAY_DAYS
 
 if TYPE_CHECKING:
     from turncoat import BaumWelchHMM, Detector, VariationalHMM
@@ -68,7 +69,7 @@ def fit(
     ranker: Annotated[str, Option(help=RANKER_HELP)] = "",
     temperature: Annotated[str, Option(help=TEMPERATURE_HELP)] = "1",
     split: Annotated[Literal["customer", "time"], Option(help=SPLIT_HELP)] = "customer",
-    label_delay_days: Annotated[float, Option(help=DELAY_HELP)] = 7.0,
+    label_delay_days: Annotated[float, Option(help=DELAY_HELP)] = LABEL_DELAY_DAYS,
     restarts: Annotated[int, Option(help="Random starts; the best fit is kept.")] = 5,
     max_iterations: Annotated[int, Option(help="Maximum iterations per start.")] = 100,
     include: Annotated[str, Option(help=INCLUDE_HELP)] = "",

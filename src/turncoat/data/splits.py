@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError, DataError
+from turncoat.errors import ConfigError, DataError, check_count
 
 DAY = 86_400.0  # seconds
 PARTS = ("fit", "selection", "calibration", "test")
@@ -96,8 +96,7 @@ def split_by_customer(
     """
     rows = _SplitRows.validate(customers, times, labels)
     shares = _check_shares(selection, calibration, test)
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"seed must be a whole number of at least 0; found {seed!r}")
+    check_count("seed", seed, 0)
     n_customers = rows.n_customers
     sizes = {part: max(1, round(share * n_customers)) for part, share in shares.items() if share}
     if sum(sizes.values()) >= n_customers:
@@ -223,8 +222,7 @@ def split_prequential(
 
 def drop_short_sequences(customers: ArrayLike, rows: ArrayLike, min_rows: int = 5) -> Array:
     """Those `rows` of a part whose customer has at least `min_rows` of them. For fitting only."""
-    if isinstance(min_rows, bool) or not isinstance(min_rows, int | np.integer) or min_rows < 1:
-        raise ConfigError(f"min_rows must be a whole number of at least 1; found {min_rows!r}")
+    check_count("min_rows", min_rows, 1)
     part = np.asarray(rows, np.int64)
     keys = np.asarray(customers)[part]
     _, codes, lengths = np.unique(keys, return_inverse=True, return_counts=True)

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
-from turncoat.errors import BundleError, ConfigError, DataError
+from turncoat.errors import BundleError, ConfigError, DataError, check_count
 from turncoat.evaluation import tuning
-from turncoat.evaluation.protocols import assign_customer_folds, check_count, sample_customers
+from turncoat.evaluation.protocols import assign_customer_folds, sample_customers
 from turncoat.evaluation.tuning import DEFAULT_PARAMS, Announce, Trial, XGBoostParams
 from turncoat.numerics.engine import available_threads
 from turncoat.storage import replace_file

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split, split_by_customer, split_by_time, split_prequential
 from turncoat.data.transactions import Transactions
-from turncoat.errors import ConfigError, DataError
+from turncoat.errors import ConfigError, DataError, check_count
 from turncoat.features import Features
 from turncoat.features.split_panels import build_split_panel
-from turncoat.panel import Panel
+from turncoat.panel import LABEL_DELAY_DAYS, Panel
 from turncoat.scoring.rankers import build_ranker_matrix
 
 PROTOCOLS = ("matched", "chronological", "paper", "handbook")
@@ -31,7 +30,7 @@ class SplitProtocol:
 
     name: str = "matched"
     seed: int = 42
-    label_delay_days: float = 7.0
+    label_delay_days: float = LABEL_DELAY_DAYS
     train_days: float = 35.0  # handbook: the last two weeks are for selection and calibration
     n_folds: int = 4  # handbook: test weeks, the latest of the data
     drop_compromised: bool = True  # handbook: leave out cards with known fraud
@@ -161,10 +160,3 @@ def sample_customers(labels: Array, customers: Array, n_rows: int, seed: int) ->
     for group in (np.flatnonzero(with_fraud), np.flatnonzero(~with_fraud)):
         drawn[rng.permutation(group)[: math.ceil(len(group) * n_rows / len(labels))]] = True
     return np.flatnonzero(drawn[codes])
-
-
-def check_count(name: str, value: Any, minimum: int) -> None:
-    """Refuse anything but a whole number of at least `minimum`."""
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or value < minimum:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {minimum}")

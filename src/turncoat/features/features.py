@@ -17,7 +17,7 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
-from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError
+from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import counterparties, history
 from turncoat.features.batch import (
     count_missing,
@@ -39,7 +39,7 @@ from turncoat.features.live import (
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
-from turncoat.panel import Panel
+from turncoat.panel import LABEL_DELAY_DAYS, Panel
 from turncoat.storage import BundleFormat
 
 FEATURE_KINDS = ("processed", "engineered")
@@ -70,7 +70,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         missing_flags: str = "distinct",
         min_count: int = 20,
         max_categories: int = 100,
-        label_delay_days: float = 7.0,
+        label_delay_days: float = LABEL_DELAY_DAYS,
         include: Sequence[str] | None = None,
     ) -> None:
         """`missing_flags`: a flag per set of columns missing together, per column, or none.
@@ -131,9 +131,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             if choice not in allowed:
                 raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(allowed)}")
         for name in ("min_count", "max_categories"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
+            check_count(name, getattr(self, name), 1)
         days = self.label_delay_days
         is_number = isinstance(days, int | float | np.integer | np.floating)
         if not is_number or isinstance(days, bool) or not 0 <= days <= MAX_DELAY_DAYS:

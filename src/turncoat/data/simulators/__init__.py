@@ -61,11 +61,11 @@ def simulate_files(
     temporary = Path(tempfile.mkdtemp(prefix=".simulate-", dir=folder))
     try:
         for name, table in tables.items():
+            path = temporary / paths[name].name
             if file_format == "csv":
-                path = temporary / paths[name].name
                 table.write_csv(path, datetime_format="%Y-%m-%d %H:%M:%S")
             else:
-                table.write_parquet(temporary / paths[name].name)
+                table.write_parquet(path)
         _move_files(temporary, paths)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

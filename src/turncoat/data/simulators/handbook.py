@@ -13,19 +13,18 @@ from statistics import NormalDist
 
 import numpy as np
 import polars as pl
+from numpy.random import Generator
 from scipy.spatial import cKDTree
 from scipy.special import ndtri
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError
+from turncoat.errors import check_count
 
 START = np.datetime64("2018-04-01", "ms")
 DAY_SECONDS = 86_400
 
-PUBLISHED_ROWS = 1_754_155
-PUBLISHED_CUSTOMERS = 5_000
-PUBLISHED_TERMINALS = 10_000
-PUBLISHED_DAYS = 183
+PUBLISHED_ROWS, PUBLISHED_DAYS = 1_754_155, 183
+PUBLISHED_CUSTOMERS, PUBLISHED_TERMINALS = 5_000, 10_000
 
 MAP_SIDE = 100.0
 REACH = 5.0
@@ -51,8 +50,8 @@ class HandbookSize:
 
     def __post_init__(self) -> None:
         """Require at least one of each."""
-        for name in ("n_customers", "n_terminals", "n_days"):
-            _check_at_least(name, getattr(self, name), 1)
+        for name, value in vars(self).items():
+            check_count(name, value, 1)
 
 
 def simulate_handbook(
@@ -79,12 +78,11 @@ def simulate_handbook(
     scenario (0 is genuine) and the first and last day of the compromise of the row's terminal and
     customer, null where there is none.
     """
-    _check_at_least("n_rows", n_rows, 1)
-    _check_at_least("n_days", n_days, 1)
+    check_count("n_rows", n_rows, 1)
+    check_count("n_days", n_days, 1)
     if n_customers is None:
-        n_customers = max(
-            1, round(n_rows / n_days * PUBLISHED_CUSTOMERS * PUBLISHED_DAYS / PUBLISHED_ROWS)
-        )
+        per_day = n_rows / n_days * PUBLISHED_CUSTOMERS
+        n_customers = max(1, round(per_day * PUBLISHED_DAYS / PUBLISHED_ROWS))
     if n_terminals is None:
         n_terminals = max(1, round(n_customers * PUBLISHED_TERMINALS / PUBLISHED_CUSTOMERS))
     return _simulate(HandbookSize(n_customers, n_terminals, n_days), n_rows, seed)
@@ -98,7 +96,7 @@ def simulate_published_process(
 
 
 def _simulate(size: HandbookSize, n_rows: int | None, seed: int) -> dict[str, pl.DataFrame]:
-    _check_at_least("seed", seed, 0)
+    check_count("seed", seed, 0)
     rng, n_days = np.random.default_rng(seed), size.n_days
     rates = rng.uniform(0, MAX_PAYMENTS_PER_DAY, size.n_customers)
     if n_rows is None:
@@ -150,13 +148,13 @@ def _simulate(size: HandbookSize, n_rows: int | None, seed: int) -> dict[str, pl
     return {"transactions": transactions, "truth": truth}
 
 
-def _draw_times_of_day(rng: np.random.Generator, n: int) -> Array:
+def _draw_times_of_day(rng: Generator, n: int) -> Array:
     """Seconds of the day [n], normal around noon and truncated to the day."""
     draws: Array = TIME_OF_DAY.mean + TIME_OF_DAY.stdev * ndtri(rng.uniform(EARLIEST, LATEST, n))
     return np.clip(draws.astype(np.int64), 1, DAY_SECONDS - 1)  # quantiles may round over the ends
 
 
-def _draw_terminals(rng: np.random.Generator, size: HandbookSize, customer: Array) -> Array:
+def _draw_terminals(rng: Generator, size: HandbookSize, customer: Array) -> Array:
     """A terminal for each payment, uniform among those within reach of the customer's home."""
     side = MAP_SIDE * np.sqrt(size.n_customers / PUBLISHED_CUSTOMERS)
     homes = rng.uniform(0, side, (size.n_customers, 2))
@@ -171,7 +169,7 @@ def _draw_terminals(rng: np.random.Generator, size: HandbookSize, customer: Arra
     return chosen
 
 
-def _draw_amounts(rng: np.random.Generator, size: HandbookSize, customer: Array) -> Array:
+def _draw_amounts(rng: Generator, size: HandbookSize, customer: Array) -> Array:
     """Amounts in cents, normal around the customer's mean; negative ones are redrawn uniformly."""
     means = rng.uniform(MIN_MEAN_AMOUNT, MAX_MEAN_AMOUNT, size.n_customers)[customer]
     amounts = rng.normal(means, means / 2)
@@ -180,7 +178,7 @@ def _draw_amounts(rng: np.random.Generator, size: HandbookSize, customer: Array)
     return np.round(amounts, 2)
 
 
-def _draw_compromised(rng: np.random.Generator, n: int, n_days: int, share: float) -> list[Array]:
+def _draw_compromised(rng: Generator, n: int, n_days: int, share: float) -> list[Array]:
     """Those of n compromised on each day but the last, when the published process draws none."""
     # A random phase keeps the expected number per day at any size, and whole numbers exact.
     counts = np.diff(np.floor(rng.uniform() + n * share * np.arange(n_days))).astype(int)
@@ -196,7 +194,7 @@ def _mark_windows(draws: list[Array], n: int, n_days: int, length: int) -> Array
 
 
 def _draw_stolen_rows(
-    rng: np.random.Generator, draws: list[Array], customer: Array, day: Array, n_days: int
+    rng: Generator, draws: list[Array], customer: Array, day: Array, n_days: int
 ) -> list[Array]:
     """Rows turned to fraud by each day's draw: a third of its customers' payments in the window."""
     rows = np.argsort(customer, kind="stable")
@@ -224,11 +222,3 @@ def _list_episodes(name: str, windows: Array, owner: Array, day: Array) -> list[
         pl.Series(f"{name}_EPISODE_{end}", table[owner, day]).set(in_none, None)
         for end, table in (("START", first), ("END", last))
     ]
-
-
-def _check_at_least(name: str, value: int, min_value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < min_value:
-        raise ConfigError(
-            f"{name} must be a whole number of at least {min_value}; found {value!r}. "
-            f"Give {name}={min_value} or more"
-        )

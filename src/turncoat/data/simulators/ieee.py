@@ -1,8 +1,8 @@
 """Simulated data in the shape of the IEEE-CIS fraud detection set.
 
 Nothing here is the genuine data. Only the columns, types, missing rates and numbers of categories
-are those of the genuine files. Behind the columns are customers with ordinary regimes and episodes
-of fraud.
+are those of the genuine files. Behind the columns is a world of customers with ordinary regimes and
+episodes of fraud.
 """
 
 from __future__ import annotations
@@ -10,103 +10,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.random import Generator
 
 from turncoat.arrays import Array
 from turncoat.data.presets import load_ieee_columns
-from turncoat.data.simulators.ieee_customers import (
-    DAY,
-    EPISODES,
-    N_BEHAVIOURS,
-    NONE,
-    NOVELTY,
-    PACE,
-    PRODUCTS,
-    REGIMES,
-    SPENDING,
-    TAKEOVER,
-    Activity,
-    Customers,
-    draw_customers,
-    draw_episodes,
-    simulate_activity,
-)
-from turncoat.errors import ConfigError
+from turncoat.data.simulators import ieee_customers as world
+from turncoat.errors import check_count
 
 FIRST_ID = 2_987_000
 _WORLD_SEED = 20171201  # of the recipes of the V columns, which all samples share
 _MAX_COVERED = 0.05  # share of rows that may be spent on values nobody happened to draw
-
-# Products for which a block of columns tends to be missing, by the block's first column.
-_MISSING_FOR = """
-    addr1:C dist1:CRHS dist2:W P_emaildomain:RH R_emaildomain:W D4:CRHS D6:W D7:W D8:W D10:C
-    D11:CRHS D12:W D13:W D14:W D15:C M1:CRHS M4:RHS M5:CRHS M6:CRHS M7:CRHS M8:CRHS V12:C
-    V35:CRHS V53:C V75:C V138:WC V143:WC V167:W V169:W V217:W V220:W V322:WC id_30:C id_32:C
-    id_33:C id_34:C
-"""
 _FORM, _DEVICE = 0, 1  # columns of `Customers.omission`
 _CERTAIN = 100.0
-
-_CARD_STEEPNESS = {"card2": 0.9, "card3": 3.2, "card5": 1.3}
-_CARD_SHARES = {"card4": (0.653, 0.321, 0.014, 0.012), "card6": (0.747, 0.2528, 0.0001, 0.0001)}
 # Days since something else was first seen: the address, the e-mail, ...
 _DAYS_SINCE_FIRST = ("D4", "D6", "D10", "D11", "D12", "D13", "D14", "D15")
-_MATCHES = {  # logit of the chance that details match, and how much novelty takes from it
-    "M1": (6.0, 0.5), "M2": (2.3, 0.5), "M3": (1.4, 0.4), "M5": (-0.2, -0.3),
-    "M6": (-0.2, 0.3), "M7": (-1.8, 0.2), "M8": (-0.5, 0.3), "M9": (1.8, 0.4),
-}  # fmt: skip
-
-# What each C column counts, the behaviour that inflates it, its size, products with mostly zeros.
-_COUNTS = {
-    "C1": ("last_month", PACE, 0.8, ""),
-    "C2": ("last_month", NOVELTY, 0.8, ""),
-    "C3": ("one", NOVELTY, 0.03, "W"),
-    "C4": ("last_day", PACE, 0.7, "W"),
-    "C5": ("last_month", SPENDING, 0.5, "CRHS"),
-    "C6": ("last_month", SPENDING, 0.7, ""),
-    "C7": ("one", NOVELTY, 0.15, "W"),
-    "C8": ("last_month", PACE, 0.5, "W"),
-    "C9": ("last_month", PACE, 0.6, "CRHS"),
-    "C10": ("last_day", NOVELTY, 0.6, "W"),
-    "C11": ("last_day", PACE, 1.1, ""),
-    "C12": ("one", PACE, 0.12, "W"),
-    "C13": ("total", SPENDING, 1.3, ""),
-    "C14": ("last_month", PACE, 0.75, ""),
-}
 _GROUP_SIZE = 4  # neighbouring V columns are variations of one quantity
 _SHARED_NOISE, _OWN_NOISE = 0.6, 0.4
-_MONEY = ((126, 137), (143, 145), (150, 152), (159, 166), (202, 216), (263, 278), (306, 321),
-          (331, 339))  # fmt: skip  # V columns in dollars
 _N_FLAGS = 94  # V1 to V94 hold 0, 1 and few larger numbers
-
 _DEVICE_SHARES = (0.46, 0.11, 0.2, 0.23)  # Windows, Mac, iOS, Android
 _IS_MOBILE = np.array([False, False, True, True])
-_DEVICE_LEVELS = {  # values that each class of device can show, as regular expressions
-    "DeviceInfo": ("Windows$|Trident|rv:|Linux", "MacOS$", "iOS Device$", ".*Build/"),
-    "id_30": ("Windows|(Linux|other|func|Chrome OS)$", "Mac", "iOS", "Android"),
-    "id_31": (
-        "(?!.*for (android|ios|tablet)$)(chrome|ie|edge|firefox|opera|aol|other)",
-        r"safari|firefox|chrome 6[2-5]\.0$",
-        "mobile safari|.*for ios$",
-        ".*for android$|samsung|android|google|silk",
-    ),
-}
-_DEVICE_STEEPNESS = {
-    "DeviceInfo": (2.0, 1.0, 1.0, 0.7),
-    "id_30": (1.5, 0.8, 0.8, 0.8),
-    "id_31": (1.1, 1.3, 1.5, 1.1),
-}
-_NETWORK_STEEPNESS = {
-    "id_13": 1.2, "id_14": 1.5, "id_17": 2.2, "id_18": 2.0, "id_19": 0.8, "id_20": 0.8,
-    "id_21": 0.8, "id_22": 2.0, "id_23": 1.0, "id_24": 1.5, "id_25": 0.8, "id_26": 0.8,
-    "id_32": 2.5, "id_34": 2.0,
-}  # fmt: skip
 
 
 def simulate_ieee_cis(n_rows: int, seed: int) -> dict[str, pl.DataFrame]:
@@ -116,31 +45,29 @@ def simulate_ieee_cis(n_rows: int, seed: int) -> dict[str, pl.DataFrame]:
     columns mean the same and fraud works the same way. `truth`, for evaluation only, holds the
     customer, the regime, the kind of fraud episode and its number (-1 outside episodes).
     """
-    if n_rows < 1:
-        raise ConfigError(f"n_rows must be at least 1; found {n_rows}. Give 1 or more")
-    if seed < 0:
-        raise ConfigError(f"seed must be at least 0; found {seed}. Give 0 or more")
+    check_count("n_rows", n_rows, 1)
+    check_count("seed", seed, 0)
     generators = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(6))
     customer_rng, episode_rng, activity_rng, missing_rng, *file_rngs = generators
-    customers = draw_customers(n_rows, customer_rng)
-    activity = simulate_activity(customers, draw_episodes(customers, episode_rng), activity_rng)
+    customers = world.draw_customers(n_rows, customer_rng)
+    episodes = world.draw_episodes(customers, episode_rng)
+    activity = world.simulate_activity(customers, episodes, activity_rng)
     missing = _draw_missing(customers, activity, missing_rng)
     has_identity = np.flatnonzero(~missing[_no_identity_rate()])
-    every_row = np.arange(len(activity))
-    transactions = _Columns(customers, activity, every_row, missing, file_rngs[0])
+    transactions = _Columns(customers, activity, np.arange(n_rows), missing, file_rngs[0])
     identity = _Columns(customers, activity, has_identity, missing, file_rngs[1])
     return {
         "train_transaction": transactions.build("transaction"),
         "train_identity": identity.build("identity"),
-        "truth": _truth(activity),
+        "truth": _build_truth(activity),
     }
 
 
-def _truth(activity: Activity) -> pl.DataFrame:
-    in_episode = activity.episode != NONE
+def _build_truth(activity: world.Activity) -> pl.DataFrame:
+    in_episode = activity.episode != world.NONE
     episode_id = np.full(len(activity), -1, np.int64)
     episode_id[in_episode] = np.unique(activity.customer[in_episode], return_inverse=True)[1]
-    regimes, episodes = (pl.Series(names, dtype=pl.String) for names in (REGIMES, EPISODES))
+    regimes, episodes = pl.Series(world.REGIMES), pl.Series(world.EPISODES)
     return pl.DataFrame(
         {
             "TransactionID": FIRST_ID + np.arange(len(activity), dtype=np.int64),
@@ -153,7 +80,7 @@ def _truth(activity: Activity) -> pl.DataFrame:
 
 
 def _draw_missing(
-    customers: Customers, activity: Activity, rng: np.random.Generator
+    customers: world.Customers, activity: world.Activity, rng: Generator
 ) -> dict[float, Array]:
     """For each missing rate of the genuine data, a mask [N] of the rows with missing cells.
 
@@ -166,14 +93,13 @@ def _draw_missing(
     propensity = propensity + 0.9 * customers.omission[customer, _DEVICE] + rng.standard_normal(n)
     no_identity = _mask_highest(propensity, _no_identity_rate())
     columns = reversed(load_ieee_columns())
-    missing_for = dict(pair.split(":") for pair in _MISSING_FOR.split())
     first_columns = {column.missing_rate: column for column in columns if column.missing_rate > 0}
     masks = {}
     for rate, column in first_columns.items():
-        name, products = column.name, missing_for.get(column.name, "")
+        name, products = column.name, _load_tables()["missing_for"].get(column.name, "")
         kind = _DEVICE if column.file == "identity" or products.startswith("W") else _FORM
         propensity = 0.9 * customers.omission[customer, kind] + rng.standard_normal(n)
-        propensity += 5.0 * np.array([letter in products for letter in PRODUCTS])[product]
+        propensity += 5.0 * _is_among(product, products)
         if name.startswith("card"):
             by_card = rng.standard_normal(len(customers.card_numbers))
             propensity += 5.0 * by_card[customers.card[customer]]
@@ -184,8 +110,7 @@ def _draw_missing(
         if rate >= _no_identity_rate():
             propensity += _CERTAIN * no_identity
         masks[rate] = _mask_highest(propensity, rate)
-    masks[_no_identity_rate()] = no_identity
-    return masks
+    return masks | {_no_identity_rate(): no_identity}
 
 
 def _no_identity_rate() -> float:
@@ -203,26 +128,31 @@ def _mask_highest(propensity: Array, rate: float) -> Array:
     return mask
 
 
+def _is_among(product: Array, letters: str) -> Array:
+    """Whether each row's product [N] is one of these letters."""
+    return np.array([letter in letters for letter in world.PRODUCTS])[product]
+
+
 @cache
-def _load_levels() -> dict[str, tuple[str | float, ...]]:
-    """Values of the categorical columns, most frequent first; invented where unknown."""
+def _load_tables() -> dict[str, Any]:
+    """Parameters of the columns; the file's entry `about` says what each table holds."""
+    tables = json.loads((files(__package__) / "ieee_tables.json").read_text(encoding="utf-8"))
     known = {column.name: column.levels for column in load_ieee_columns() if column.levels}
-    invented = json.loads((files(__package__) / "ieee_levels.json").read_text(encoding="utf-8"))
-    return known | {name: tuple(levels) for name, levels in invented.items()}
+    return {**tables, "levels": known | tables["levels"]}
 
 
 def levels_of(name: str) -> tuple[str | float, ...]:
-    """All values of a categorical column, as many as the genuine column has."""
-    return _load_levels()[name]
+    """All values of a categorical column, as many as the genuine column has; frequent first."""
+    return tuple(_load_tables()["levels"][name])
 
 
-def _draw_levels(n: int, n_levels: int, steepness: float, rng: np.random.Generator) -> Array:
+def _draw_levels(n: int, n_levels: int, steepness: float, rng: Generator) -> Array:
     """Level numbers [n] with heavy-tailed frequencies, lower numbers more often."""
     weights = np.arange(1, n_levels + 1) ** -steepness
     return rng.choice(n_levels, n, p=weights / weights.sum())
 
 
-def _cover_levels(codes: Array, n_levels: int, rng: np.random.Generator) -> Array:
+def _cover_levels(codes: Array, n_levels: int, rng: Generator) -> Array:
     """The codes [n], with levels nobody drew placed once on a few rows; -1 stays missing."""
     counts = np.bincount(codes[codes >= 0], minlength=n_levels)
     absent = np.flatnonzero(counts == 0)[: int(_MAX_COVERED * counts.sum())]
@@ -232,8 +162,7 @@ def _cover_levels(codes: Array, n_levels: int, rng: np.random.Generator) -> Arra
     return covered
 
 
-@dataclass(frozen=True)
-class VRecipe:
+class VRecipe(NamedTuple):
     """How one V column follows from the behaviour."""
 
     group: int
@@ -262,20 +191,16 @@ def _draw_v_recipes() -> dict[str, VRecipe]:
         for index, column in enumerate(block):
             if index % _GROUP_SIZE == 0:
                 group += 1
-                first, second = map(int, rng.choice(N_BEHAVIOURS, 2, replace=False))
-                main, side, level = (
-                    float(rng.uniform(*ends)) for ends in ((0.4, 0.8), (-0.5, 0.5), (-0.8, 0.6))
-                )
+                first, second = map(int, rng.choice(world.N_BEHAVIOURS, 2, replace=False))
+                main, side, base = map(float, rng.uniform((0.4, -0.5, -0.8), (0.8, 0.5, 0.6)))
             number = int(column.name[1:])
             is_flag = number <= _N_FLAGS
-            recipes[column.name] = VRecipe(
-                group=group,
-                sources=(first, second),
-                weights=(main + float(rng.normal(0, 0.1)), side),
-                level=0.2 if is_flag else level + float(rng.normal(0, 0.2)),
-                slope=float(rng.uniform(*((0.3, 0.5) if is_flag else (0.7, 1.3)))),
-                is_money=any(low <= number <= high for low, high in _MONEY),
-            )
+            weights = main + float(rng.normal(0, 0.1)), side
+            level = 0.2 if is_flag else base + float(rng.normal(0, 0.2))
+            slope = float(rng.uniform(*((0.3, 0.5) if is_flag else (0.7, 1.3))))
+            is_money = any(low <= number <= high for low, high in _load_tables()["money"])
+            recipe = VRecipe(group, (first, second), weights, level, slope, is_money)
+            recipes[column.name] = recipe
     return recipes
 
 
@@ -284,33 +209,26 @@ class _Columns:
 
     def __init__(
         self,
-        customers: Customers,
-        activity: Activity,
+        customers: world.Customers,
+        activity: world.Activity,
         rows: Array,
         missing: Mapping[float, Array],
-        rng: np.random.Generator,
+        rng: Generator,
     ) -> None:
         """`missing` has a mask of all transactions for each missing rate."""
         self.customers, self.rng = customers, rng
-        values = {field.name: getattr(activity, field.name)[rows] for field in fields(Activity)}
-        self.activity, self.ids, self.n = Activity(**values), FIRST_ID + rows, len(rows)
-        self.novelty = self.activity.behaviour[:, NOVELTY]
+        self.activity, self.ids, self.n = activity.take(rows), FIRST_ID + rows, len(rows)
+        self.novelty = self.activity.behaviour[:, world.NOVELTY]
         masks = {rate: mask[rows] for rate, mask in missing.items()}
-        self.masks = {
-            column.name: masks[column.missing_rate]
-            for column in load_ieee_columns()
-            if column.missing_rate > 0
-        }
+        with_missing = (column for column in load_ieee_columns() if column.missing_rate > 0)
+        self.masks = {column.name: masks[column.missing_rate] for column in with_missing}
 
     def build(self, file: str) -> pl.DataFrame:
         """All columns of the transaction or the identity file, in genuine order."""
+        families = [self._scores, self._familiarity, self._networks, self._devices]
         if file == "transaction":
-            families = (
-                self._basics, self._cards, self._addresses, self._emails, self._counts,
-                self._days, self._matches, self._v_columns,
-            )  # fmt: skip
-        else:
-            families = (self._scores, self._familiarity, self._networks, self._devices)  # type: ignore[assignment]
+            families = [self._basics, self._cards, self._addresses, self._emails]
+            families += [self._counts, self._days, self._matches, self._v_columns]
         columns = {"TransactionID": pl.Series("TransactionID", self.ids.astype(np.int64))}
         for family in families:
             columns |= {column.name: column for column in family()}
@@ -330,33 +248,32 @@ class _Columns:
         codes = np.where(self.masks[name], -1, codes)
         if cover:
             codes = _cover_levels(codes, len(levels), self.rng)
-        kind = pl.String if isinstance(levels[0], str) else pl.Float64
-        table = pl.Series(name, [*levels, None], dtype=kind)
+        table = pl.Series(name, [*levels, None])
         return table.gather(np.where(codes < 0, len(levels), codes).astype(np.uint32))
 
-    def _flags(self, name: str, flags: Array) -> pl.Series:
-        """A column of two levels, such as F and T."""
-        return self._categories(name, flags.astype(np.int64))
+    def _draw(self, name: str, n: int, steepness: float) -> Array:
+        """Random level numbers [n] of a categorical column."""
+        return _draw_levels(n, len(levels_of(name)), steepness, self.rng)
 
     def _basics(self) -> Iterator[pl.Series]:
         activity = self.activity
-        yield pl.Series("isFraud", (activity.episode != NONE).astype(np.int64))
+        yield pl.Series("isFraud", (activity.episode != world.NONE).astype(np.int64))
         yield pl.Series("TransactionDT", activity.seconds.astype(np.int64))
         yield self._numbers("TransactionAmt", activity.amount)
-        products = pl.Series("ProductCD", PRODUCTS, dtype=pl.String)
-        yield products.gather(activity.product.astype(np.uint32))
+        yield pl.Series("ProductCD", world.PRODUCTS).gather(activity.product.astype(np.uint32))
 
     def _cards(self) -> Iterator[pl.Series]:
         """The card number and the columns that follow from it."""
         card, numbers = self.customers.card[self.activity.customer], self.customers.card_numbers
+        steepness, shares = _load_tables()["card_steepness"], _load_tables()["card_shares"]
         yield pl.Series("card1", numbers[card].astype(np.int64))
         for name in ("card2", "card3", "card4", "card5", "card6"):
             n_levels = len(levels_of(name))
             seen = np.bincount(card[~self.masks[name]], minlength=len(numbers)) > 0
-            if name in _CARD_SHARES:
-                drawn = self.rng.choice(n_levels, len(numbers), p=_CARD_SHARES[name])
+            if name in shares:
+                drawn = self.rng.choice(n_levels, len(numbers), p=shares[name])
             else:
-                drawn = _draw_levels(len(numbers), n_levels, _CARD_STEEPNESS[name], self.rng)
+                drawn = self._draw(name, len(numbers), steepness[name])
             by_card = _cover_levels(np.where(seen, drawn, -1), n_levels, self.rng)
             yield self._categories(name, by_card[card])
 
@@ -364,14 +281,12 @@ class _Columns:
         """Billing region and country, and distances, which grow away from home."""
         activity, customer, rng = self.activity, self.activity.customer, self.rng
         n_customers = len(self.customers)
-        n_regions, n_countries = len(levels_of("addr1")), len(levels_of("addr2"))
-        homes = _draw_levels(2 * n_customers, n_regions, 0.9, rng).reshape(2, -1)
+        homes = self._draw("addr1", 2 * n_customers, 0.9).reshape(2, -1)
         home = np.where(activity.moved, homes[1][customer], homes[0][customer])
-        countries = _draw_levels(n_customers, n_countries, 4.0, rng)
+        countries = self._draw("addr2", n_customers, 4.0)
         abroad = activity.away & (rng.random(self.n) < 0.15)
-        other = _draw_levels(self.n, n_countries, 1.0, rng)
-        country = np.where(abroad, other, countries[customer])
-        region = np.where(activity.away, _draw_levels(self.n, n_regions, 0.6, rng), home)
+        country = np.where(abroad, self._draw("addr2", self.n, 1.0), countries[customer])
+        region = np.where(activity.away, self._draw("addr1", self.n, 0.6), home)
         yield self._categories("addr1", region, cover=True)
         yield self._categories("addr2", country, cover=True)
         for name, size in (("dist1", 1.6), ("dist2", 3.2)):
@@ -382,30 +297,24 @@ class _Columns:
     def _emails(self) -> Iterator[pl.Series]:
         """The purchaser's domain, which an intruder may change, and the recipient's."""
         activity, rng = self.activity, self.rng
-        n_levels = len(levels_of("P_emaildomain"))
-        other = _draw_levels(self.n, n_levels, 1.0, rng)
-        usual = _draw_levels(len(self.customers), n_levels, 1.35, rng)[activity.customer]
-        changed = rng.random(self.n) < np.where(activity.episode == TAKEOVER, 0.3, 0.03)
+        other = self._draw("P_emaildomain", self.n, 1.0)
+        usual = self._draw("P_emaildomain", len(self.customers), 1.35)[activity.customer]
+        changed = rng.random(self.n) < np.where(activity.episode == world.TAKEOVER, 0.3, 0.03)
         purchaser = np.where(changed, other, usual)
         is_gift = rng.random(self.n) < 0.15
         yield self._categories("P_emaildomain", purchaser, cover=True)
-        recipient = np.where(is_gift, _draw_levels(self.n, n_levels, 1.2, rng), purchaser)
+        recipient = np.where(is_gift, self._draw("P_emaildomain", self.n, 1.2), purchaser)
         yield self._categories("R_emaildomain", recipient, cover=True)
 
     def _counts(self) -> Iterator[pl.Series]:
         """C1 to C14: uses of the card, inflated by other users and by the behaviour."""
         activity, rng = self.activity, self.rng
-        counts = {
-            "last_day": activity.last_day,
-            "last_month": activity.last_month,
-            "total": activity.n_before + 1,
-            "one": np.ones(self.n),
-        }
-        for name, (count, source, size, mostly_zero) in _COUNTS.items():
+        counts = {"last_day": activity.last_day, "last_month": activity.last_month}
+        counts |= {"total": activity.n_before + 1, "one": np.ones(self.n)}
+        for name, (count, source, size, mostly_zero) in _load_tables()["counts"].items():
             noise = 0.6 * rng.standard_normal(self.n, np.float32)
-            inflation = 0.45 * activity.behaviour[:, source] + noise
-            is_zero = np.array([letter in mostly_zero for letter in PRODUCTS])[activity.product]
-            is_zero = is_zero & (rng.random(self.n) < 0.97)
+            inflation = 0.45 * activity.behaviour[:, world.HABITS.index(source)] + noise
+            is_zero = _is_among(activity.product, mostly_zero) & (rng.random(self.n) < 0.97)
             values = np.floor(size * counts[count] * np.exp(inflation) + 0.3)
             yield self._numbers(name, np.where(is_zero, 0.0, values))
 
@@ -426,16 +335,16 @@ class _Columns:
             days = np.maximum(age - later[activity.customer], 0.0)
             is_new = rng.random(self.n) < 1 / (1 + np.exp(3.2 - 0.7 * self.novelty))
             yield self._numbers(name, np.where(is_new, 0.0, days))
-        time_of_day = np.round((activity.seconds % DAY) // 3600 / 24, 6)
+        time_of_day = np.round((activity.seconds % world.DAY) // 3600 / 24, 6)
         logs = 2.5 - 0.3 * self.novelty + 1.6 * rng.standard_normal(self.n)
         yield self._numbers("D8", np.minimum(np.floor(np.exp(logs)), 1700) + time_of_day)
         yield self._numbers("D9", time_of_day)
 
     def _matches(self) -> Iterator[pl.Series]:
         """Whether details agree, such as the names on the card and in the address."""
-        for name, (logit, loss) in _MATCHES.items():
+        for name, (logit, loss) in _load_tables()["matches"].items():
             chance = 1 / (1 + np.exp(loss * self.novelty - logit))
-            yield self._flags(name, self.rng.random(self.n) < chance)
+            yield self._categories(name, self.rng.random(self.n) < chance)
         score = 0.5 * self.novelty + self.rng.standard_normal(self.n)
         yield self._categories("M4", np.where(score < 0.3, 0, np.where(score < 0.8, 1, 2)))
 
@@ -459,15 +368,13 @@ class _Columns:
     def _scores(self) -> Iterator[pl.Series]:
         """Numeric identity columns, mostly whole numbers and often zero."""
         rng, n, novelty = self.rng, self.n, self.novelty
-        pace = self.activity.behaviour[:, PACE]
+        pace = self.activity.behaviour[:, world.PACE]
 
-        def add_noise(mean: Array | float, scale: float) -> Array:
-            total: Array = mean + scale * rng.standard_normal(n)
-            return total
+        def add_noise(mean: Any, scale: float) -> Any:
+            return mean + scale * rng.standard_normal(n)
 
-        def excess(mean: Array, scale: float) -> Array:
-            whole: Array = np.trunc(np.exp(add_noise(mean, scale)) - 1)
-            return whole
+        def excess(mean: Array, scale: float) -> Any:
+            return np.trunc(np.exp(add_noise(mean, scale)) - 1)
 
         scores = {
             "id_01": -5 * np.clip(np.floor(add_noise(1 + 0.8 * novelty, 1.5)), 0, 20),
@@ -483,8 +390,7 @@ class _Columns:
         }
         is_full = rng.random(n) < 0.95
         scores["id_11"] = np.where(is_full, 100.0, np.round(rng.uniform(90, 100, n), 2))
-        for name, values in scores.items():
-            yield self._numbers(name, values)
+        yield from (self._numbers(name, values) for name, values in scores.items())
 
     def _familiarity(self) -> Iterator[pl.Series]:
         """Whether device, account and the like were seen before; sometimes wrong."""
@@ -495,42 +401,36 @@ class _Columns:
             chance: Array = 1 / (1 + np.exp(-logit - weight * score))
             return self.rng.random(self.n) < chance
 
-        yield self._flags("id_12", is_unfamiliar(1.8, 0.3))
+        yield self._categories("id_12", is_unfamiliar(1.8, 0.3))
         is_unknown = self.rng.random(self.n) < 0.08
         yield self._categories("id_15", np.where(is_unknown, 2, is_unfamiliar(0.3, 0.8)))
-        for name, logit, weight in (
-            ("id_16", 0.2, 0.5), ("id_27", -4.5, 0.3), ("id_28", 0.4, 0.8), ("id_29", -0.2, 0.5),
-            ("id_35", 0.5, -0.4), ("id_36", -2.8, 0.2), ("id_37", 1.2, -0.4), ("id_38", 0.0, -0.5),
-        ):  # fmt: skip
-            yield self._flags(name, is_unfamiliar(logit, weight))
+        for name, (logit, weight) in _load_tables()["unfamiliar"].items():
+            yield self._categories(name, is_unfamiliar(logit, weight))
 
     def _networks(self) -> Iterator[pl.Series]:
         """Codes of the customer's network and settings, which change away from home."""
-        rng = self.rng
-        elsewhere = self.activity.away | (rng.random(self.n) < 0.15)
-        for name, steepness in _NETWORK_STEEPNESS.items():
-            n_levels = len(levels_of(name))
-            usual = _draw_levels(len(self.customers), n_levels, steepness, rng)
-            other = _draw_levels(self.n, n_levels, steepness, rng)
+        elsewhere = self.activity.away | (self.rng.random(self.n) < 0.15)
+        for name, steepness in _load_tables()["network_steepness"].items():
+            usual = self._draw(name, len(self.customers), steepness)
+            other = self._draw(name, self.n, steepness)
             codes = np.where(elsewhere, other, usual[self.activity.customer])
             yield self._categories(name, codes, cover=True)
 
     def _devices(self) -> Iterator[pl.Series]:
         """Each customer has a device, its replacement, and a stranger's device."""
-        activity, rng = self.activity, self.rng
+        activity, rng, tables = self.activity, self.rng, _load_tables()
         n_devices = 3 * len(self.customers)
         which = np.where(activity.new_device, 2, activity.replaced_device)
         device = which * len(self.customers) + activity.customer
         kind = rng.choice(len(_DEVICE_SHARES), n_devices, p=_DEVICE_SHARES)
-        yield self._flags("DeviceType", _IS_MOBILE[kind][device])
-        for name, patterns in _DEVICE_LEVELS.items():
+        yield self._categories("DeviceType", _IS_MOBILE[kind][device])
+        for name, patterns in tables["device_patterns"].items():
             codes = np.empty(n_devices, np.int64)
+            texts = list(map(str, levels_of(name)))
             for number, pattern in enumerate(patterns):
-                texts = map(str, levels_of(name))
                 able = np.array([i for i, text in enumerate(texts) if re.match(pattern, text)])
                 own = np.flatnonzero(kind == number)
-                steepness = _DEVICE_STEEPNESS[name][number]
+                steepness = tables["device_steepness"][name][number]
                 codes[own] = able[_draw_levels(len(own), len(able), steepness, rng)]
             yield self._categories(name, codes[device], cover=True)
-        screens = _draw_levels(n_devices, len(levels_of("id_33")), 1.1, rng)
-        yield self._categories("id_33", screens[device], cover=True)
+        yield self._categories("id_33", self._draw("id_33", n_devices, 1.1)[device], cover=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from scipy.special import ndtri
 
 from turncoat.arrays import Array
@@ -16,7 +18,8 @@ DAY = 86_400
 PRODUCTS = ("W", "C", "R", "H", "S")
 PRODUCT_SHARES = (0.745, 0.115, 0.064, 0.056, 0.020)
 N_HABITS = 7  # dimensions of a customer's behaviour; the first three have names
-PACE, NOVELTY, SPENDING = 0, 1, 2
+HABITS = ("pace", "novelty", "spending")
+PACE, NOVELTY, SPENDING = range(3)
 N_BEHAVIOURS = N_HABITS + 3  # habits, then log amount, log recent activity, log card age
 
 FRAUD_RATE = 0.035
@@ -48,8 +51,7 @@ _EPISODE_SHIFT[BUST_OUT, [PACE, NOVELTY, SPENDING]] = 1.5, 0.8, 4.5
 _EPISODE_SHIFT[ONE_OFF, [NOVELTY, SPENDING]] = 3.0, 1.5
 
 
-@dataclass(frozen=True)
-class EpisodePattern:
+class EpisodePattern(NamedTuple):
     """How one kind of fraud episode runs."""
 
     share: float  # of all fraudulent rows
@@ -89,8 +91,7 @@ class Customers:
         return len(self.n_rows)
 
 
-@dataclass(frozen=True, eq=False)
-class Episodes:
+class Episodes(NamedTuple):
     """At most one fraud episode per customer."""
 
     kind: Array  # [P] index into EPISODES
@@ -123,8 +124,12 @@ class Activity:
         """Number of transactions."""
         return len(self.customer)
 
+    def take(self, rows: Array) -> Activity:
+        """Some of the transactions."""
+        return Activity(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-def draw_customers(n_rows: int, rng: np.random.Generator) -> Customers:
+
+def draw_customers(n_rows: int, rng: Generator) -> Customers:
     """Customers whose transactions add up to exactly `n_rows`."""
     card_ends = np.cumsum(_draw_card_sizes(n_rows, rng))
     sizes = _CUSTOMER_MEDIAN * np.exp(_CUSTOMER_SPREAD * rng.standard_normal(n_rows))
@@ -153,7 +158,7 @@ def draw_customers(n_rows: int, rng: np.random.Generator) -> Customers:
     )
 
 
-def _draw_card_sizes(n_rows: int, rng: np.random.Generator) -> Array:
+def _draw_card_sizes(n_rows: int, rng: Generator) -> Array:
     """Rows of each card: log-normal quantiles instead of draws, so every seed has the same tail."""
     n_cards = min(max(round(FULL_CARDS * n_rows / FULL_ROWS), 1), FULL_CARDS)
     weights = np.exp(_CARD_SPREAD * ndtri(np.arange(1, n_cards + 1) / (n_cards + 1)))
@@ -163,7 +168,7 @@ def _draw_card_sizes(n_rows: int, rng: np.random.Generator) -> Array:
     return sizes
 
 
-def draw_episodes(customers: Customers, rng: np.random.Generator) -> Episodes:
+def draw_episodes(customers: Customers, rng: Generator) -> Episodes:
     """Choose victims so that the number of fraudulent rows is a binomial draw at FRAUD_RATE."""
     n_frauds = int(rng.binomial(int(customers.n_rows.sum()), FRAUD_RATE))
     n = len(customers)
@@ -181,7 +186,7 @@ def draw_episodes(customers: Customers, rng: np.random.Generator) -> Episodes:
     return Episodes(kind, size)
 
 
-def _order_by_risk(customers: Customers, able: Array, code: int, rng: np.random.Generator) -> Array:
+def _order_by_risk(customers: Customers, able: Array, code: int, rng: Generator) -> Array:
     """Customers that can be hit, in random order with likelier victims first."""
     habits = customers.habits[able]
     risk = _PRODUCT_RISK[customers.product[able]]
@@ -193,18 +198,15 @@ def _order_by_risk(customers: Customers, able: Array, code: int, rng: np.random.
     return able[np.argsort(rng.exponential(size=len(able)) / risk, kind="stable")]
 
 
-def simulate_activity(
-    customers: Customers, episodes: Episodes, rng: np.random.Generator
-) -> Activity:
+def simulate_activity(customers: Customers, episodes: Episodes, rng: Generator) -> Activity:
     """Simulate all transactions customer by customer, then sort them by time."""
     customer = np.repeat(np.arange(len(customers)), customers.n_rows)
     starts = np.cumsum(customers.n_rows) - customers.n_rows
     n_before = np.arange(len(customer)) - starts[customer]
     is_fraud = n_before < episodes.size[customer]  # re-sorted by time below
     times = _draw_genuine_times(customers, customer, rng)
-    times[is_fraud] = _draw_episode_times(
-        customers, episodes, customer[is_fraud], n_before[is_fraud], rng
-    )
+    fraud_rows = customer[is_fraud], n_before[is_fraud]
+    times[is_fraud] = _draw_episode_times(customers, episodes, *fraud_rows, rng)
     seconds = np.clip(times.astype(np.int64), FIRST_DAY * DAY, (FIRST_DAY + N_DAYS) * DAY - 1)
     progress = np.where(is_fraud, (n_before + 1) / np.maximum(episodes.size[customer], 1), 0.0)
 
@@ -224,37 +226,25 @@ def simulate_activity(
     drift = customers.drift[customer] * through[:, None]
     habits = customers.habits[customer] + drift + _REGIME_SHIFT[regime] + shift
     habits += 0.6 * rng.standard_normal(habits.shape, np.float32)
-    product = _draw_products(customers, customer, episode, rng)
-    spending = customers.spending[customer]
-    amount = _draw_amounts(spending, product, regime, episode, progress, habits[:, SPENDING], rng)
+    product = _draw_products(customers.product[customer], episode, rng)
+    spending = customers.spending[customer], habits[:, SPENDING]
+    amount = _draw_amounts(*spending, product, regime, episode, progress, rng)
     levels = np.log(amount) / 1.2 - 3.5, np.log(last_month), np.log1p(card_age) / 2 - 1
     behaviour = np.concatenate([habits, np.stack(levels, axis=1).astype(np.float32)], axis=1)
 
-    away = np.array([0.01, 0.4, 0.02, 0.01, 0.0])[regime]
-    away = away + np.array([0.0, 0.1, 0.5, 0.03, 0.08])[episode]
-    new_device = np.array([0.01, 0.06, 0.02, 0.01, 0.0])[regime]
-    new_device = new_device + np.array([0.0, 0.45, 0.8, 0.05, 0.1])[episode]
-    columns = {
-        "customer": customer,
-        "seconds": seconds,
-        "day": day,
-        "n_before": n_before,
-        "days_since": days_since,
-        "last_day": _count_recent(customer, seconds, n_before, DAY),
-        "last_month": last_month,
-        "card_age": card_age,
-        "product": product,
-        "amount": amount,
-        "regime": regime,
-        "episode": episode,
-        "away": rng.random(len(customer)) < away,
-        "new_device": rng.random(len(customer)) < new_device,
-        "moved": day >= customers.move_day[customer],
-        "replaced_device": day >= customers.device_day[customer],
-        "behaviour": behaviour,
-    }
-    by_time = np.lexsort((customer, seconds))
-    return Activity(**{name: values[by_time] for name, values in columns.items()})
+    away_chance = np.array([0.01, 0.4, 0.02, 0.01, 0.0])[regime]
+    away_chance = away_chance + np.array([0.0, 0.1, 0.5, 0.03, 0.08])[episode]
+    away = rng.random(len(customer)) < away_chance
+    new_chance = np.array([0.01, 0.06, 0.02, 0.01, 0.0])[regime]
+    new_chance = new_chance + np.array([0.0, 0.45, 0.8, 0.05, 0.1])[episode]
+    new_device = rng.random(len(customer)) < new_chance
+    moved = day >= customers.move_day[customer]
+    replaced_device = day >= customers.device_day[customer]
+    last_day = _count_recent(customer, seconds, n_before, DAY)
+    counts = n_before, days_since, last_day, last_month, card_age
+    kinds = product, amount, regime, episode, away, new_device, moved, replaced_device
+    activity = Activity(customer, seconds, day, *counts, *kinds, behaviour)
+    return activity.take(np.lexsort((customer, seconds)))
 
 
 def _reflect_into_window(days: Array) -> Array:
@@ -264,7 +254,7 @@ def _reflect_into_window(days: Array) -> Array:
     return np.where(days < FIRST_DAY, 2 * FIRST_DAY - days, late)
 
 
-def _draw_genuine_times(customers: Customers, customer: Array, rng: np.random.Generator) -> Array:
+def _draw_genuine_times(customers: Customers, customer: Array, rng: Generator) -> Array:
     """Seconds: days spread over the customer's span, at usual hours, some in quick succession."""
     n = len(customer)
     days = customers.begin[customer] + customers.span[customer] * rng.random(n)
@@ -281,11 +271,7 @@ def _draw_genuine_times(customers: Customers, customer: Array, rng: np.random.Ge
 
 
 def _draw_episode_times(
-    customers: Customers,
-    episodes: Episodes,
-    customer: Array,
-    index: Array,
-    rng: np.random.Generator,
+    customers: Customers, episodes: Episodes, customer: Array, index: Array, rng: Generator
 ) -> Array:
     """Seconds of fraudulent rows, given customer by customer with their index in the episode."""
     kind, last = episodes.kind[customer], episodes.size[customer] - 1
@@ -314,7 +300,7 @@ def _draw_episode_times(
     return times
 
 
-def _draw_regimes(days_since: Array, day: Array, rng: np.random.Generator) -> Array:
+def _draw_regimes(days_since: Array, day: Array, rng: Generator) -> Array:
     """Regimes [N], likelier to be redrawn after longer pauses; December is gift season."""
     n = len(days_since)
     kept = np.exp(-np.nan_to_num(days_since) / _REGIME_DAYS)
@@ -336,7 +322,7 @@ def _count_recent(customer: Array, seconds: Array, n_before: Array, window: int)
     return rows - np.maximum(first, rows - n_before) + 1
 
 
-def _draw_fraud_shift(episode: Array, progress: Array, rng: np.random.Generator) -> Array:
+def _draw_fraud_shift(episode: Array, progress: Array, rng: Generator) -> Array:
     """Shift of the habits [N, N_HABITS]: some fraud looks ordinary, some genuine rows look odd."""
     n = len(episode)
     odd = (episode == NONE) & (rng.random(n) < _LOOKS_ODD)
@@ -348,25 +334,23 @@ def _draw_fraud_shift(episode: Array, progress: Array, rng: np.random.Generator)
     return shift
 
 
-def _draw_products(
-    customers: Customers, customer: Array, episode: Array, rng: np.random.Generator
-) -> Array:
+def _draw_products(usual: Array, episode: Array, rng: Generator) -> Array:
     """Mostly the usual product; card testers prefer the cheap goods of C."""
-    n = len(customer)
+    n = len(usual)
     other = rng.choice(len(PRODUCTS), n, p=PRODUCT_SHARES)
-    product = np.where(rng.random(n) < _USUAL_PRODUCT, customers.product[customer], other)
+    product = np.where(rng.random(n) < _USUAL_PRODUCT, usual, other)
     product[(episode == CARD_TESTING) & (rng.random(n) < 0.3)] = PRODUCTS.index("C")
     return product.astype(np.int8)
 
 
 def _draw_amounts(
     spending: Array,
+    habit: Array,
     product: Array,
     regime: Array,
     episode: Array,
     progress: Array,
-    habit: Array,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> Array:
     """Amounts: tiny while a card is tested, growing in a bust-out, round for some products."""
     n = len(spending)
