@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from itertools import groupby
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from turncoat.evaluation.results import CandidateResult, Comparison, Interval, Results, TierRow
+from turncoat.evaluation.results import CandidateResult, Comparison, Results, SliceRow, TierRow
 from turncoat.reporting import formatting as show
-from turncoat.reporting.tables import (
-    Cell,
-    Column,
-    RowGroup,
-    Table,
-    bounds,
-    build_table,
-    estimate_cell,
-    interval_cell,
-)
+from turncoat.reporting import tables
+from turncoat.reporting.tables import Cell, Column, Table, build_table
 
 _TIER_METRICS = ("average_precision", "auroc", "ece_mass")
 _PAPER_METRICS = ("average_precision", "ks", "ece_width", "ece_mass")
@@ -33,33 +24,26 @@ def provenance(
     folds = "1 fold" if n_folds == 1 else f"{n_folds} folds"
     folds += " together" if first_seed and n_folds > 1 else ""
     seeds = "1 seed" if n_seeds == 1 else "first seed" if first_seed else f"{n_seeds} seeds"
-    return (
-        f"Split: {results.protocol.name}, test rows of {folds}, {seeds}; "
-        f"{show.name_inference(candidates)}; out of sample."
-    )
+    inference = show.join_words(one.mode or "none (no HMM)" for one in candidates)
+    where = f"Split: {results.protocol.name}, test rows of {folds}, {seeds}"
+    return f"{where}; inference: {inference}; out of sample."
 
 
-def group_by_family(
-    candidates: Sequence[CandidateResult],
-) -> list[tuple[str, list[CandidateResult]]]:
-    """Candidates by family, in the order of the page."""
-    known = list(show.FAMILIES)
-
-    def place(one: CandidateResult) -> tuple[int, str]:
-        return known.index(one.family) if one.family in known else len(known), one.family
-
-    families = groupby(sorted(candidates, key=place), key=lambda one: one.family)
-    return [(family, list(members)) for family, members in families]
+def group_by_family(candidates: Iterable[CandidateResult]) -> dict[str, list[CandidateResult]]:
+    """Candidates by family, in the order of the page; unknown families last."""
+    unknown = sorted({one.family for one in candidates} - set(show.FAMILIES))
+    order = (*show.FAMILIES, *unknown)
+    groups = {family: [one for one in candidates if one.family == family] for family in order}
+    return {family: members for family, members in groups.items() if members}
 
 
 def candidates_table(results: Results) -> Table:
     """The main metrics, a row per candidate."""
-    present = _metrics_of(results.candidates)
+    present = show.order_metrics(metric for one in results.candidates for metric in one.metrics)
     shown = [metric for metric in show.MAIN_METRICS if metric in present] or present
     columns = [Column("candidate", "Model", get=_candidate_cell), *map(_metric_column, shown)]
-    groups = {
-        show.title_of(family): members for family, members in group_by_family(results.candidates)
-    }
+    families = group_by_family(results.candidates).items()
+    groups = {show.title_of(family): members for family, members in families}
     rows = "All models on the same rows."
     if results.protocol.name == "paper":
         rows = "Not all on the same rows, see the warnings."
@@ -82,7 +66,9 @@ def all_metrics_table(results: Results) -> Table:
         Column("fold", "By fold", number, is_interval=True),
     )
     groups = tuple(
-        RowGroup(one.name, tuple(_metric_cells(one, metric) for metric in _metrics_of([one])))
+        tables.RowGroup(
+            one.name, tuple(_metric_cells(one, m) for m in show.order_metrics(one.metrics))
+        )
         for one in results.candidates
     )
     caption = (
@@ -94,14 +80,14 @@ def all_metrics_table(results: Results) -> Table:
 
 def _metric_cells(one: CandidateResult, metric: str) -> tuple[Cell, ...]:
     estimate, shown = one.metrics[metric], show.metric_text(metric)
-    digits, muted = shown.decimals, shown.is_calibration and not one.is_probability
+    digits, muted = shown.decimals, shown.mutes(one.is_probability)
     intervals = estimate.customer_interval, estimate.transaction_interval
     folds = tuple((f"{place}", value) for place, value in enumerate(estimate.by_fold, start=1))
     by_fold = " · ".join(show.number(value, digits) for value in estimate.by_fold)
     return (
         Cell(shown.label, metric),
         Cell(show.number(estimate.value, digits), estimate.value, muted=muted),
-        *(interval_cell(show.interval(pair, digits), pair, muted) for pair in intervals),
+        *(tables.interval_cell(show.interval(pair, digits), pair, muted) for pair in intervals),
         Cell(show.number(estimate.seed_std, digits), estimate.seed_std, muted=muted),
         Cell(by_fold or show.DASH, None, more=folds, muted=muted),
     )
@@ -111,20 +97,14 @@ def tiers_table(results: Results) -> Table:
     """What the fraud regime of each tier holds on test rows, and how well its scores rank."""
     by_name = {one.name: one for one in results.candidates}
 
-    def with_interval(name: str, formatter: Callable[[Any], str]) -> Callable[[TierRow], Cell]:
-        def get(row: TierRow) -> Cell:
-            value, interval = getattr(row, name), getattr(row, f"{name}_interval")
-            small = () if interval is None else (" to ".join(map(formatter, interval)),)
-            return Cell(formatter(value), value, small, bounds(interval, "customer_"))
+    def figure(name: str, formatter: Callable[[Any], str], row: TierRow) -> Cell:
+        value, interval = getattr(row, name), getattr(row, f"{name}_interval")
+        small = () if interval is None else (" to ".join(map(formatter, interval)),)
+        return Cell(formatter(value), value, small, tables.bounds(interval, "customer_"))
 
-        return get
-
-    def score(metric: str) -> Callable[[TierRow], Cell]:
-        def get(row: TierRow) -> Cell:
-            one = by_name.get(row.candidate)
-            return estimate_cell(metric, one.metrics.get(metric) if one else None, True)
-
-        return get
+    def score(metric: str, row: TierRow) -> Cell:
+        one = by_name.get(row.candidate)
+        return tables.estimate_cell(metric, one.metrics.get(metric) if one else None, True)
 
     figures = (
         ("occupancy", "Occupancy", show.percent, "share of transactions in the fraud regime"),
@@ -136,8 +116,8 @@ def tiers_table(results: Results) -> Table:
         Column("name", "Tier"),
         Column("n_states", "K", show.count),
         Column("latent_dim", "Latents", show.count, "width of the encoder's output"),
-        *(Column(n, t, shown, about, with_interval(n, shown)) for n, t, shown, about in figures),
-        *(_metric_column(metric, score(metric)) for metric in _TIER_METRICS),
+        *(Column(n, t, shown, about, partial(figure, n, shown)) for n, t, shown, about in figures),
+        *(_metric_column(metric, score) for metric in _TIER_METRICS),
     ]
     members = [by_name[row.candidate] for row in results.tiers if row.candidate in by_name]
     caption = (
@@ -156,10 +136,9 @@ def scoring_table(results: Results) -> Table:
     def variant(one: CandidateResult) -> Cell:
         return Cell(f"{one.kind} / {one.mode or show.DASH}", one.name)
 
-    groups = {
-        show.title_of(tier) if tier else "No HMM": [one for one in members if one.tier == tier]
-        for tier in dict.fromkeys(one.tier for one in members)
-    }
+    groups: dict[str, list[CandidateResult]] = {}
+    for one in members:
+        groups.setdefault(show.title_of(one.tier) if one.tier else "No HMM", []).append(one)
     caption = (
         "What correction and inference change. A raw score is the belief in the fraud regime; a "
         "corrected one weighs regimes by their fraud rates. "
@@ -174,16 +153,12 @@ def published_table(results: Results) -> Table:
     shown = show.order_metrics(metric for row in results.published for metric in row.metrics)
     ours = [one for one in results.candidates if any(metric in one.metrics for metric in shown)]
 
-    def cell(metric: str) -> Callable[[Any], Cell]:
-        def get(row: Any) -> Cell:
-            value = row.metrics.get(metric)
-            if isinstance(row, CandidateResult):
-                return replace(estimate_cell(metric, value, row.is_probability), small=())
-            return Cell(show.published(value), value)
+    def cell(metric: str, row: Any) -> Cell:
+        if isinstance(row, CandidateResult):
+            return _estimate_cell(metric, row)._replace(small=())
+        return Cell(show.published(row.metrics.get(metric)), row.metrics.get(metric))
 
-        return get
-
-    columns = [Column("name", "Model"), *(_metric_column(m, cell(m)) for m in shown)]
+    columns = [Column("name", "Model"), *(_metric_column(metric, cell) for metric in shown)]
     groups: dict[str, list[Any]] = {}
     for row in results.published:
         groups.setdefault(f"Published: {row.source}", []).append(row)
@@ -203,20 +178,18 @@ def comparisons_table(results: Results) -> Table:
     def pair(one: Comparison) -> Cell:
         return Cell(one.first, one.first, (f"minus {one.second}",), (("minus", one.second),))
 
-    def interval_of(name: str) -> Callable[[Comparison], Cell]:
-        def get(one: Comparison) -> Cell:
-            interval: Interval = getattr(one, name)
-            return interval_cell(show.signed_interval(interval), interval)
+    def metric(one: Comparison) -> Cell:
+        return Cell(show.metric_text(one.metric).label, one.metric)
 
-        return get
+    def interval(unit: str, one: Comparison) -> Cell:
+        found = getattr(one, f"{unit}_interval")
+        return tables.interval_cell(show.signed_interval(found), found)
 
-    customer, transaction = map(interval_of, ("customer_interval", "transaction_interval"))
+    customer, transaction = (partial(interval, unit) for unit in ("customer", "transaction"))
     number, p = show.signed, "paired, over the transactions' losses"
     columns = (
         Column("first", "First minus second", get=pair),
-        Column(
-            "metric", "Metric", get=lambda one: Cell(show.metric_text(one.metric).label, one.metric)
-        ),
+        Column("metric", "Metric", get=metric),
         Column("difference", "Difference", number),
         Column("customer", "Interval over customers", number, "", customer, True),
         Column("transaction", "Interval over transactions", number, "", transaction, True),
@@ -239,31 +212,31 @@ def compared_candidates(
 
 def slice_tables(results: Results) -> list[Table]:
     """A table per way of slicing."""
-    by_name, tables = {one.name: one for one in results.candidates}, []
+    by_name, found = {one.name: one for one in results.candidates}, []
+
+    def cell(metric: str, pair: tuple[str, SliceRow]) -> Cell:
+        value, one, text = (
+            pair[1].metrics.get(metric),
+            by_name.get(pair[0]),
+            show.metric_text(metric),
+        )
+        muted = one is not None and text.mutes(one.is_probability)
+        return Cell(show.number(value, text.decimals), value, muted=muted)
+
     for place, title in enumerate(dict.fromkeys(table.title for table in results.slices), start=1):
         slices = [table for table in results.slices if table.title == title]
         rows = {t.candidate: [(t.candidate, row) for row in t.rows] for t in slices}
         shown = show.order_metrics(m for table in slices for row in table.rows for m in row.metrics)
-
-        def cell(metric: str) -> Callable[[Any], Cell]:
-            def get(pair: Any) -> Cell:
-                value, one = pair[1].metrics.get(metric), by_name.get(pair[0])
-                text = show.metric_text(metric)
-                muted = text.is_calibration and one is not None and not one.is_probability
-                return Cell(show.number(value, text.decimals), value, muted=muted)
-
-            return get
-
         columns = [
             Column("slice", "Slice", get=lambda pair: pair[1].label),
             Column("n_rows", "Rows", show.count, get=lambda pair: pair[1].n_rows),
             Column("n_frauds", "Frauds", show.count, get=lambda pair: pair[1].n_frauds),
-            *(_metric_column(metric, cell(metric)) for metric in shown),
+            *(_metric_column(metric, cell) for metric in shown),
         ]
         members = [by_name[name] for name in rows if name in by_name] or results.candidates
         caption = f"Test rows {title}. {provenance(results, members, first_seed=True)}"
-        tables.append(build_table(f"slices_{place}", caption, columns, rows, "candidate"))
-    return tables
+        found.append(build_table(f"slices_{place}", caption, columns, rows, "candidate"))
+    return found
 
 
 def _candidate_cell(one: CandidateResult) -> Cell:
@@ -274,13 +247,11 @@ def _candidate_cell(one: CandidateResult) -> Cell:
     return Cell(show.text(one.name), one.name, (small, one.note) if one.note else (small,), more)
 
 
-def _metric_column(metric: str, get: Callable[[Any], Cell] | None = None) -> Column:
-    def estimate(one: CandidateResult) -> Cell:
-        return estimate_cell(metric, one.metrics.get(metric), one.is_probability)
+def _estimate_cell(metric: str, one: CandidateResult) -> Cell:
+    return tables.estimate_cell(metric, one.metrics.get(metric), one.is_probability)
 
+
+def _metric_column(metric: str, cell: Callable[[str, Any], Cell] = _estimate_cell) -> Column:
+    """A column of one metric, with cells from `cell(metric, row)`."""
     shown = show.metric_text(metric)
-    return Column(metric, shown.label, show.number, shown.meaning, get or estimate)
-
-
-def _metrics_of(candidates: Sequence[CandidateResult]) -> list[str]:
-    return show.order_metrics(metric for one in candidates for metric in one.metrics)
+    return Column(metric, shown.label, show.number, shown.meaning, partial(cell, metric))

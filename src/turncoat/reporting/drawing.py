@@ -11,62 +11,32 @@ import re
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+Legend = Sequence[tuple[str, dict[str, Any]]]  # names, and how their lines look
+
 PAPER, INK, MUTED = "#ffffff", "#1d2329", "#5b6570"
 RULE, FAINT, ACCENT = "#d9dee3", "#c3cad1", "#2b6cb0"
 SERIES = ("#2a69ac", "#c05a17", "#2c8059", "#7a52b3", "#b53d4d", "#1a7f8e", "#86700f")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
-_VARIABLES = {
-    PAPER: "--paper",
-    INK: "--ink",
-    MUTED: "--muted",
-    RULE: "--rule",
-    FAINT: "--faint",
-    ACCENT: "--accent",
-    **{colour: f"--series-{place}" for place, colour in enumerate(SERIES, start=1)},
-}
+_VARIABLES = {PAPER: "paper", INK: "ink", MUTED: "muted", RULE: "rule", FAINT: "faint"}
+_VARIABLES |= {ACCENT: "accent", **{SERIES[n]: f"series-{n + 1}" for n in range(len(SERIES))}}
 WIDTH = 4.0  # inches, of every figure
 _LINE = 0.18  # inches, of a line of a legend
-_STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "text.parse_math": False,
-    "text.color": INK,
-    "axes.edgecolor": RULE,
-    "axes.labelcolor": MUTED,
-    "axes.titlesize": 8.5,
-    "axes.titlelocation": "left",
-    "axes.titlecolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": True,
-    "axes.formatter.useoffset": False,
-    "xtick.color": RULE,
-    "ytick.color": RULE,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "figure.facecolor": PAPER,
-    "axes.facecolor": "none",
-    "savefig.facecolor": "auto",
-    "svg.fonttype": "none",
-    "svg.hashsalt": "turncoat",
-    "path.simplify": True,
-}
+_STYLE = Path(__file__).with_name("report.mplstyle")
+# Keyword arguments of matplotlib that several figures share.
+POINT = {"marker": "o", "markersize": 5, "markeredgecolor": PAPER, "markeredgewidth": 0.9}
+DOTTED: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (2, 2))}
+TEXT: dict[str, Any] = {"fontsize": 8, "color": INK}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +80,7 @@ class ReportFigure:
         body = re.sub(r'(?:xlink:)?href="#', f'href="#{self.name}-', body)
         body = body.replace("url(#", f"url(#{self.name}-")
         for colour, variable in _VARIABLES.items():
-            body = body.replace(f": {colour}", f": var({variable})")
+            body = body.replace(f": {colour}", f": var(--{variable})")
         label, view = escape(self.alt), box[1] if box else ""
         return Markup(f'<svg role="img" aria-label="{label}" viewBox="{view}">{body}</svg>')
 
@@ -138,19 +108,14 @@ def format_axis(axis: Any, formatter: Callable[[float], str]) -> None:
 
 def drawing_style() -> Any:
     """The style of every figure, as a context manager."""
-    return matplotlib.rc_context(_STYLE)
+    return matplotlib.style.context(_STYLE)
 
 
-@dataclass
 class Canvas:
     """A figure whose parts are placed in inches from the top, so that text needs no measuring."""
 
-    height: float
-    figure: Figure = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Start with an empty figure."""
-        self.figure = Figure(figsize=(WIDTH, self.height))
+    def __init__(self, height: float) -> None:
+        self.height, self.figure = height, Figure(figsize=(WIDTH, height))
 
     def axes(self, top: float, height: float, left: float = 0.7, right: float = 0.2) -> Any:
         """Axes across the canvas."""
@@ -159,39 +124,44 @@ class Canvas:
 
     def text(self, left: float, top: float, text: str) -> None:
         """Text below a place."""
-        place = left / WIDTH, 1 - top / self.height
-        self.figure.text(*place, text, va="top", color=INK, fontsize=8)
+        self.figure.text(left / WIDTH, 1 - top / self.height, text, va="top", **TEXT)
 
-    def legend(
-        self, top: float, entries: Sequence[tuple[str, dict[str, Any]]], left: float = 0.7
-    ) -> None:
+    def legend(self, top: float, legend: Legend, left: float = 0.7) -> None:
         """Names after a stroke of their line, one below the other."""
-        for name, looks in entries:
+        for name, looks in legend:
             lines = wrap_text(name)
             xs, level = [left / WIDTH, (left + 0.22) / WIDTH], 1 - (top + 0.065) / self.height
-            transform = self.figure.transFigure
-            stroke = Line2D(xs, [level] * 2, transform=transform, linewidth=1.6, **looks)
+            stroke = Line2D(xs, [level] * 2, linewidth=1.6, **looks)
+            stroke.set_transform(self.figure.transFigure)
             self.figure.add_artist(stroke)
             self.text(left + 0.3, top, "\n".join(lines))
             top += _LINE * len(lines)
 
     @staticmethod
-    def legend_height(names: Sequence[str]) -> float:
+    def legend_height(legend: Legend) -> float:
         """Inches that a legend takes."""
-        return _LINE * sum(len(wrap_text(name)) for name in names)
+        return _LINE * sum(len(wrap_text(name)) for name, _ in legend)
 
     def finish(self, name: str, title: str, caption: str, alt: str) -> ReportFigure:
         """The finished figure."""
         return ReportFigure(name, title, caption, alt, self.figure)
 
 
-def stack_axes(
-    titles: Sequence[str], xlabel: str, legend: Sequence[tuple[str, dict[str, Any]]] = ()
-) -> tuple[Canvas, list[Any]]:
+def plot_with_legend(
+    legend: Legend, plot: float, below: float, margin: float
+) -> tuple[Canvas, Any]:
+    """A canvas with axes `plot` inches high, and a legend below them."""
+    top = 0.15
+    canvas = Canvas(top + plot + below + Canvas.legend_height(legend) + margin)
+    canvas.legend(top + plot + below, legend)
+    return canvas, canvas.axes(top, plot)
+
+
+def stack_axes(titles: Sequence[str], xlabel: str, legend: Legend = ()) -> tuple[Canvas, list[Any]]:
     """A canvas with small axes below each other, and a legend below them."""
     plot, gap, top, below, left = 0.95, 0.5, 0.3, 0.62, 0.75  # inches
     end = top + len(titles) * (plot + gap) - gap
-    canvas = Canvas(end + below + Canvas.legend_height([name for name, _ in legend]))
+    canvas = Canvas(end + below + Canvas.legend_height(legend))
     stacked = [canvas.axes(top + n * (plot + gap), plot, left) for n in range(len(titles))]
     for axes, title in zip(stacked, titles, strict=True):
         axes.set_title(title)

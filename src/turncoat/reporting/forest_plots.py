@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from turncoat.evaluation.results import Interval, Results
 from turncoat.reporting import drawing as draw
@@ -14,16 +14,11 @@ from turncoat.reporting.drawing import Canvas, ReportFigure
 _ROW, _EXTRA_LINE = 0.42, 0.15  # inches
 _ABOVE, _BELOW, _SIDE = 0.1, 0.5, 0.12
 _LABEL_WIDTH = 58
-_BLANK = {
-    "facecolor": draw.PAPER,
-    "edgecolor": "none",
-    "pad": 0.6,
-}  # keeps the grid out of the text
+_BLANK = {"facecolor": draw.PAPER, "edgecolor": "none", "pad": 0.6}  # keeps the grid out of text
 _INTERVALS = "90 % intervals: bars over customers, lines over transactions"
 
 
-@dataclass(frozen=True)
-class _ForestRow:
+class _ForestRow(NamedTuple):
     label: str
     value: float
     text: str
@@ -35,12 +30,10 @@ class _ForestRow:
 def overview_figure(results: Results, metric: str) -> ReportFigure | None:
     """A metric of all candidates for which it means something; None if there are none."""
     shown, rows, members = show.metric_text(metric), [], []
-    for place, (_, family) in enumerate(group_by_family(results.candidates)):
+    for place, family in enumerate(group_by_family(results.candidates).values()):
         for one in family:
             estimate = one.metrics.get(metric)
-            if shown.is_calibration and not one.is_probability:
-                continue
-            if estimate is None or estimate.value is None or not show.exists(estimate.value):
+            if shown.mutes(one.is_probability) or not estimate or not show.exists(estimate.value):
                 continue
             text = show.number(estimate.value, shown.decimals)
             intervals = estimate.customer_interval, estimate.transaction_interval
@@ -49,9 +42,8 @@ def overview_figure(results: Results, metric: str) -> ReportFigure | None:
             members.append(one)
     if not rows:
         return None
-    caption = (
-        f"{shown.label} with {_INTERVALS}; one colour per family. {provenance(results, members)}"
-    )
+    where = provenance(results, members)
+    caption = f"{shown.label} with {_INTERVALS}; one colour per family. {where}"
     alt = f"{shown.label} with intervals: {_describe(rows)}"
     canvas = _draw_forest(rows, f"{shown.label} ({shown.better} is better)", None)
     return canvas.finish(f"overview-{draw.slugify(metric)}", shown.label, caption, alt)
@@ -63,17 +55,11 @@ def difference_figures(results: Results) -> list[ReportFigure]:
     metrics = dict.fromkeys(one.metric for one in results.comparisons)
     for place, metric in enumerate(metrics, start=1):
         comparisons = [one for one in results.comparisons if one.metric == metric]
-        rows = [
-            _ForestRow(
-                f"{one.first} minus {one.second}",
-                one.difference,
-                show.signed(one.difference),
-                one.customer_interval,
-                one.transaction_interval,
-                draw.SERIES[0],
-            )
-            for one in comparisons
-        ]
+        rows = []
+        for one in comparisons:
+            label, text = f"{one.first} minus {one.second}", show.signed(one.difference)
+            intervals = one.customer_interval, one.transaction_interval
+            rows.append(_ForestRow(label, one.difference, text, *intervals, draw.SERIES[0]))
         shown = show.metric_text(metric)
         label = f"Difference in {shown.label} ({shown.better} is better)"
         where = provenance(results, compared_candidates(results, comparisons))
@@ -99,7 +85,7 @@ def _draw_forest(rows: Sequence[_ForestRow], label: str, zero: float | None) -> 
     axes.grid(visible=True, axis="x")
     if zero is not None:
         axes.axvline(zero, color=draw.MUTED, linewidth=1)
-    text = {"transform": axes.get_yaxis_transform(), "fontsize": 8, "color": draw.INK}
+    text = {"transform": axes.get_yaxis_transform(), **draw.TEXT}
     top = 0.0
     for row, lines, height in zip(rows, labels, heights, strict=True):
         level = top + height - 0.12
@@ -107,13 +93,7 @@ def _draw_forest(rows: Sequence[_ForestRow], label: str, zero: float | None) -> 
             if interval is not None:
                 looks = {"linewidth": width, "alpha": alpha, "solid_capstyle": "butt"}
                 axes.plot(interval, [level, level], color=row.colour, **looks)
-        point = {
-            "marker": "o",
-            "markersize": 5,
-            "markeredgecolor": draw.PAPER,
-            "markeredgewidth": 0.9,
-        }
-        axes.plot([row.value], [level], color=row.colour, **point)
+        axes.plot([row.value], [level], color=row.colour, **draw.POINT)
         axes.text(0, level - 0.09, "\n".join(lines), va="bottom", bbox=_BLANK, **text)
         axes.text(1.02, level, row.text, va="center", **text)
         top += height

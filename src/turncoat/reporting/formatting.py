@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeGuard
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from turncoat.evaluation.metrics import METRICS
-from turncoat.evaluation.results import CandidateResult, Interval
+from turncoat.evaluation.results import Interval
 
 DASH = "\N{EN DASH}"
 _PERCENT = "\N{NO-BREAK SPACE}%"
@@ -18,18 +20,21 @@ _MIN_P = 1e-4
 _MIN_DECIMAL = 1e-6
 
 
-@dataclass(frozen=True)
-class MetricText:
+class MetricText(NamedTuple):
     """A metric as people read it."""
 
     label: str
     meaning: str
     decimals: int = 3
     better: str = "higher"
-    is_calibration: bool = False  # means nothing for scores that are not probabilities
+    is_calibration: bool = False
+
+    def mutes(self, is_probability: bool) -> bool:
+        """Whether it means nothing for scores that are, or are not, probabilities."""
+        return self.is_calibration and not is_probability
 
 
-_FOUND = "share of fraud found if {} are reviewed"
+_FOUND = "share of fraud found if {} transactions are reviewed"
 _TEXTS = {
     "average_precision": ("AP", "average precision, the area under the precision-recall curve"),
     "auroc": ("AUROC", "chance that a fraud scores above a genuine transaction"),
@@ -49,10 +54,10 @@ _TEXTS = {
         "Precision @100",
         "share of fraud among the 100 transactions with the highest scores of a day",
     ),
-    "recall_at_0.1%": (f"Recall at 0.1{_PERCENT}", _FOUND.format("1 in 1,000 transactions")),
-    "recall_at_0.5%": (f"Recall at 0.5{_PERCENT}", _FOUND.format("5 in 1,000 transactions")),
-    "recall_at_1%": (f"Recall at 1{_PERCENT}", _FOUND.format("1 in 100 transactions")),
-    "recall_at_5%": (f"Recall at 5{_PERCENT}", _FOUND.format("5 in 100 transactions")),
+    "recall_at_0.1%": (f"Recall at 0.1{_PERCENT}", _FOUND.format("1 in 1,000")),
+    "recall_at_0.5%": (f"Recall at 0.5{_PERCENT}", _FOUND.format("5 in 1,000")),
+    "recall_at_1%": (f"Recall at 1{_PERCENT}", _FOUND.format("1 in 100")),
+    "recall_at_5%": (f"Recall at 5{_PERCENT}", _FOUND.format("5 in 100")),
 }
 METRIC_TEXTS = {
     name: MetricText(
@@ -63,16 +68,8 @@ METRIC_TEXTS = {
     )
     for name, texts in _TEXTS.items()
 }
-MAIN_METRICS = (
-    "average_precision",
-    "auroc",
-    "ks",
-    "ece_mass",
-    "brier",
-    "log_loss",
-    "card_precision_100",
-    "recall_at_1%",
-)
+_FOLDED = ("ece_width", "precision_100_daily", "recall_at_0.1%", "recall_at_0.5%", "recall_at_5%")
+MAIN_METRICS = tuple(name for name in _TEXTS if name not in _FOLDED)
 FAMILIES = {
     "hmm": "Hidden Markov models",
     "hybrid": "Hybrids",
@@ -80,13 +77,8 @@ FAMILIES = {
     "calibrated": "Calibrated baselines",
     "baseline": "Baselines",
 }
-_TITLES = {
-    **FAMILIES,
-    "bic": "BIC",
-    "elbo": "ELBO",
-    "held_out": "Held-out log density per row",
-    "baum-welch": "Baum-Welch",
-}
+_CRITERIA = {"bic": "BIC", "elbo": "ELBO", "held_out": "Held-out log density per row"}
+_TITLES = {**FAMILIES, **_CRITERIA, "baum-welch": "Baum-Welch"}
 
 
 def metric_text(name: str) -> MetricText:
@@ -111,7 +103,7 @@ def title_of(name: str) -> str:
     return _TITLES.get(name) or capitalise(name)
 
 
-def exists(value: float | None) -> bool:
+def exists(value: float | None) -> TypeGuard[float]:
     """Whether there is a number to show."""
     return value is not None and math.isfinite(value)
 
@@ -123,7 +115,7 @@ def text(value: str | None) -> str:
 
 def number(value: float | None, decimals: int = 3) -> str:
     """A number with fixed decimals, or with two significant digits if it is smaller."""
-    if value is None or not math.isfinite(value):
+    if not exists(value):
         return DASH
     small = value != 0 and abs(value) < 10.0 ** (1 - decimals)
     return _use_minus(_two_digits(value) if small else f"{value:,.{decimals}f}")
@@ -136,13 +128,12 @@ def ratio(value: float | None) -> str:
 
 def signed(value: float | None, decimals: int = 4) -> str:
     """A difference."""
-    text = number(value, decimals)
-    return f"+{text}" if value is not None and value > 0 and text != DASH else text
+    return ("+" if exists(value) and value > 0 else "") + number(value, decimals)
 
 
 def percent(value: float | None) -> str:
     """A share, with about three digits."""
-    if value is None or not math.isfinite(value):
+    if not exists(value):
         return DASH
     hundredths = 100 * value
     decimals = 1 if abs(hundredths) >= 10 else 2
@@ -153,9 +144,7 @@ def percent(value: float | None) -> str:
 
 def round_percent(value: float | None) -> str:
     """A round share, without trailing zeros."""
-    if value is None or not math.isfinite(value):
-        return DASH
-    return _use_minus(f"{100 * value:.6g}") + _PERCENT
+    return _use_minus(f"{100 * value:.6g}") + _PERCENT if exists(value) else DASH
 
 
 def tick(value: float) -> str:
@@ -165,17 +154,17 @@ def tick(value: float) -> str:
 
 def count(value: float | None) -> str:
     """A whole number."""
-    return DASH if value is None or not math.isfinite(value) else _use_minus(f"{value:,.0f}")
+    return _use_minus(f"{value:,.0f}") if exists(value) else DASH
 
 
 def published(value: float | None) -> str:
     """A number with the digits of its source."""
-    return DASH if value is None or not math.isfinite(value) else _use_minus(repr(value))
+    return _use_minus(repr(value)) if exists(value) else DASH
 
 
 def p_value(value: float | None) -> str:
     """A p-value with two digits."""
-    if value is None or not math.isfinite(value):
+    if not exists(value):
         return DASH
     return f"< {_MIN_P}" if value < _MIN_P else f"{value:.2g}"
 
@@ -196,9 +185,17 @@ def join_words(words: Iterable[str]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
-def name_inference(candidates: Iterable[CandidateResult]) -> str:
-    """The inference behind the scores of some candidates."""
-    return "inference: " + join_words(one.mode or "none (no HMM)" for one in candidates)
+def render(template: str, **values: Any) -> str:
+    """A template of this package, filled in; only HTML is escaped."""
+    pages = Environment(
+        loader=PackageLoader("turncoat.reporting", "."),
+        autoescape=select_autoescape(["html.jinja"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters["fmt"] = format
+    return pages.get_template(template).render(**values)
 
 
 def _two_digits(value: float) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import Any, NamedTuple
 
 from turncoat.errors import BundleError
 from turncoat.evaluation.results import Results
@@ -40,19 +37,16 @@ class Block:
     title: str = ""
     text: tuple[str, ...] = ()
     facts: tuple[tuple[str, str, str], ...] = ()  # name, number, meaning
-    figures: tuple[ReportFigure | None, ...] = ()  # None for one that has nothing to show
+    figures: tuple[ReportFigure | None, ...] = ()  # None, for nothing to show, is dropped
     tables: tuple[Table, ...] = ()
     folded: tuple[Table, ...] = ()  # shown on demand
     files: tuple[Table, ...] = ()  # written to disk only, because a figure shows them
 
     def __post_init__(self) -> None:
-        """Drop figures that have nothing to show."""
-        shown = tuple(figure for figure in self.figures if figure is not None)
-        object.__setattr__(self, "figures", shown)
+        object.__setattr__(self, "figures", tuple(filter(None, self.figures)))
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A heading of the page and of its contents."""
 
     anchor: str
@@ -60,8 +54,7 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Everything that is written."""
 
     results: Results
@@ -69,51 +62,36 @@ class Report:
     sections: tuple[Section, ...]
 
     @property
-    def _blocks(self) -> list[Block]:
-        return [block for section in self.sections for block in section.blocks]
-
-    @property
     def tables(self) -> list[Table]:
         """All tables in the order of the page."""
-        return [t for block in self._blocks for t in (*block.tables, *block.folded, *block.files)]
+        blocks = (block for section in self.sections for block in section.blocks)
+        return [table for b in blocks for table in (*b.tables, *b.folded, *b.files)]
 
     @property
     def figures(self) -> list[ReportFigure]:
         """All figures in the order of the page."""
-        return [figure for block in self._blocks for figure in block.figures if figure]
+        blocks = (block for section in self.sections for block in section.blocks)
+        return [figure for block in blocks for figure in block.figures if figure]
 
     def html(self) -> str:
         """The page."""
-        environment = Environment(
-            loader=PackageLoader("turncoat.reporting", "."),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
         results, manifest = self.results, ""
         if self.manifest:
             manifest = json.dumps(self.manifest, indent=2, ensure_ascii=False, default=str)
         headlines = [one for one in results.comparisons if one.topic]
         compared = comparisons.compared_candidates(results, headlines)
         measured = {metric for one in results.candidates for metric in one.metrics}
-        return environment.get_template("report.html.jinja").render(
+        return show.render(
+            "report.html.jinja",
             title=narrative.title_results(results),
             results=results,
             summary=narrative.summarise(results),
             warnings=narrative.list_warnings(results),
-            facts=_data_facts(results),
             sections=self.sections,
-            headlines=[
-                {
-                    "topic": narrative.TOPICS.get(one.topic, one.topic),
-                    "pair": f"{one.first} minus {one.second}",
-                    "difference": show.signed(one.difference),
-                    "metric": show.metric_text(one.metric).label,
-                    "interval": show.signed_interval(one.customer_interval),
-                }
-                for one in headlines
-            ],
+            headlines=headlines,
+            topics=narrative.TOPICS,
+            show=show,
+            source="" if results.data is None else Path(results.data.source).name,
             provenance=comparisons.provenance(results, compared),
             metrics=[text for name, text in show.METRIC_TEXTS.items() if name in measured],
             manifest=manifest,
@@ -144,20 +122,20 @@ def write_report(results: Results, manifest: Mapping[str, Any], folder: Path) ->
 def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     """The report with all figures and tables; nothing is written yet."""
     errata = tuple(narrative.list_errata(results))
-    slices = tuple(Block(tables=(table,)) for table in comparisons.slice_tables(results))
-    table_block = partial(_table_block, results)
+    tiers = comparisons.tiers_table(results) if results.tiers else None
+    published = comparisons.published_table(results) if results.published else None
+    scoring = comparisons.scoring_table(results) if results.scoring_variants else None
+    slices = comparisons.slice_tables(results)
     with draw.drawing_style():
         selections = (_selection_block(results, n) for n in range(len(results.selections)))
         detectors = (_regime_block(results, n) for n in range(len(results.regimes)))
-        scoring = table_block(results.scoring_variants, comparisons.scoring_table)
-        published = table_block(results.published, comparisons.published_table)
         sections = (
             Section("candidates", "Models", _candidate_blocks(results)),
-            Section("tiers", "Tiers", table_block(results.tiers, comparisons.tiers_table)),
-            Section("published", "Published results", published),
-            Section("scoring", "Raw or corrected, filtered or smoothed", scoring),
+            Section("tiers", "Tiers", _table_blocks(tiers)),
+            Section("published", "Published results", _table_blocks(published)),
+            Section("scoring", "Raw or corrected, filtered or smoothed", _table_blocks(scoring)),
             Section("curves", "Curves", _curve_blocks(results)),
-            Section("slices", "New customers and scenarios", slices),
+            Section("slices", "New customers and scenarios", _table_blocks(*slices)),
             Section("orders", "Choosing K", tuple(selections)),
             Section("regimes", "Regimes", tuple(detectors)),
             Section("neural", "The neural tier", _neural_blocks(results)),
@@ -168,26 +146,8 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     return Report(results, manifest, tuple(section for section in sections if section.blocks))
 
 
-def _data_facts(results: Results) -> dict[str, str]:
-    if results.data is None:
-        return {}
-    data = results.data
-    return {
-        "Source": Path(data.source).name,  # the manifest has the whole path
-        "Schema": data.schema,
-        "Transactions": show.count(data.n_transactions),
-        "Customers": show.count(data.n_customers),
-        "Fraud rate": show.percent(data.fraud_rate),
-        "Days": show.count(data.n_days),
-        "Folds": show.count(results.n_folds),
-        "Seeds": ", ".join(map(str, results.seeds)),
-    }
-
-
-def _table_block(
-    results: Results, rows: Any, make: Callable[[Results], Table]
-) -> tuple[Block, ...]:
-    return (Block(tables=(make(results),)),) if rows else ()
+def _table_blocks(*tables: Table | None) -> tuple[Block, ...]:
+    return tuple(Block(tables=(table,)) for table in tables if table)
 
 
 def _candidate_blocks(results: Results) -> tuple[Block, ...]:
@@ -211,9 +171,8 @@ def _curve_blocks(results: Results) -> tuple[Block, ...]:
 
 def _selection_block(results: Results, place: int) -> Block:
     one = results.selections[place]
-    eligible, best = (
-        "none" if k is None else f"K = {k}" for k in (one.by_eligibility, one.by_criterion)
-    )
+    answers = one.by_eligibility, one.by_criterion
+    eligible, best = ("none" if k is None else f"K = {k}" for k in answers)
     used = f"K = {one.used}" if one.is_used else "no"
     facts = (
         ("Used", used, narrative.describe_choice(one.chosen_by)),
@@ -227,20 +186,15 @@ def _selection_block(results: Results, place: int) -> Block:
         (one.stability, regimes.stability_table),
     )
     tables = (make(results, place) for rows, make in makers if rows)
-    figures = regimes.criteria_figure(results, place), regimes.diagnostics_figure(results, place)
+    figures = regimes.selection_figures(results, place)
     return Block(regimes.selection_title(one), (), facts, figures, tuple(tables))
 
 
 def _regime_block(results: Results, place: int) -> Block:
-    table = results.regimes[place]
-    makers = (regimes.fraud_rates_figure, regimes.transitions_figure)
-    return Block(
-        table.detector,
-        facts=regimes.regime_facts(table),
-        figures=tuple(make(results, place) for make in makers),
-        tables=(regimes.regimes_table(results, place),),
-        files=(regimes.transitions_table(results, place),),
-    )
+    table, rows = results.regimes[place], regimes.regimes_table(results, place)
+    figures = regimes.fraud_rates_figure(results, place), regimes.transitions_figure(results, place)
+    files = (regimes.transitions_table(results, place),)
+    return Block(table.detector, (), regimes.regime_facts(table), figures, (rows,), files=files)
 
 
 def _neural_blocks(results: Results) -> tuple[Block, ...]:
@@ -254,15 +208,13 @@ def _neural_blocks(results: Results) -> tuple[Block, ...]:
         blocks += _latent_blocks(results, place)
     joint = results.joint_training
     if joint is not None:
-        makers = (training.occupancy_figure, training.separation_figure, training.counts_figure)
-        block = Block(
-            "Joint training of encoder and states",
+        text, figures = (
             training.describe_joint_training(joint),
-            figures=tuple(make(results, joint) for make in makers),
-            tables=(training.joint_table(results, joint),),
-            files=(training.cycles_table(results, joint),),
+            training.joint_figures(results, joint),
         )
-        blocks.append(block)
+        rows, cycles = training.joint_table(results, joint), training.cycles_table(results, joint)
+        title = "Joint training of encoder and states"
+        blocks.append(Block(title, text, figures=figures, tables=(rows,), files=(cycles,)))
     return tuple(blocks)
 
 

@@ -11,20 +11,14 @@ from matplotlib.ticker import NullFormatter
 from turncoat.evaluation.results import OrderRow, OrderSelection, RegimeRow, RegimeTable, Results
 from turncoat.reporting import drawing as draw
 from turncoat.reporting import formatting as show
+from turncoat.reporting import tables
 from turncoat.reporting.drawing import Canvas, ReportFigure
 from turncoat.reporting.narrative import describe_trait
-from turncoat.reporting.tables import (
-    Cell,
-    Column,
-    Table,
-    build_file_table,
-    build_table,
-    interval_cell,
-)
+from turncoat.reporting.tables import Cell, Column, Table, build_table
 
 _IN_SAMPLE = ("bic", "elbo")
 _MAX_OPACITY = 0.65  # of a cell of the heat map, so that its number stays readable
-_POINT = {"marker": "o", "markersize": 5, "markeredgecolor": draw.PAPER, "markeredgewidth": 0.9}
+Series = tuple[str, list[float | None], Callable[[float], str]]  # title, values, how they are shown
 
 
 def selection_title(selection: OrderSelection) -> str:
@@ -37,9 +31,8 @@ def orders_table(results: Results, place: int) -> Table:
     selection = results.selections[place]
 
     def criterion(name: str) -> Column:
-        formatter = show.number if name == "held_out" else show.count
-        get = lambda order: order.criteria.get(name)  # noqa: E731
-        return Column(name, show.title_of(name), formatter, get=get)
+        shown = show.number if name == "held_out" else show.count
+        return Column(name, show.title_of(name), shown, get=lambda row: row.criteria.get(name))
 
     def eligible(order: OrderRow) -> Cell:
         text = ("yes, kept" if order.kept else "yes") if order.eligible else "no"
@@ -61,15 +54,13 @@ def orders_table(results: Results, place: int) -> Table:
 def sensitivity_table(results: Results, place: int) -> Table:
     """K by eligibility for other floors (rows) and deltas (columns)."""
     selection = results.selections[place]
-    found = {
-        (row["min_occupancy"], row["min_gain"]): row["n_states"] for row in selection.sensitivity
-    }
+    rows = selection.sensitivity
+    found = {(row["min_occupancy"], row["min_gain"]): row["n_states"] for row in rows}
     floors, deltas = (list(dict.fromkeys(pair[at] for pair in found)) for at in (0, 1))
 
     def delta_column(delta: float | None) -> Column:
-        heading = f"δ = {show.round_percent(delta)}"
-        get = lambda floor: found.get((floor, delta))  # noqa: E731
-        return Column(f"delta_{delta}", heading, show.count, get=get)
+        name, heading = f"delta_{delta}", f"δ = {show.round_percent(delta)}"
+        return Column(name, heading, show.count, get=lambda floor: found.get((floor, delta)))
 
     floor = Column("floor", "Floor", show.round_percent, get=lambda floor: floor)
     caption = (
@@ -114,7 +105,7 @@ def regimes_table(results: Results, place: int) -> Table:
 
     def interval(row: RegimeRow) -> Cell:
         text = f"{show.percent(row.lower)} to {show.percent(row.upper)}"
-        return interval_cell(text, (row.lower, row.upper))
+        return tables.interval_cell(text, (row.lower, row.upper))
 
     def traits(row: RegimeRow) -> Cell:
         texts = tuple(map(describe_trait, row.traits))
@@ -141,7 +132,7 @@ def transitions_table(results: Results, place: int) -> Table:
     rows = [(k, *row) for k, row in zip(numbers, table.transition_matrix, strict=False)]
     names = ["from", *(f"to_{number}" for number in numbers)]
     caption = _transitions_caption(results, table)
-    return build_file_table(f"transitions_{place + 1}", caption, names, {"": rows})
+    return tables.build_file_table(f"transitions_{place + 1}", caption, names, {"": rows})
 
 
 def regime_facts(table: RegimeTable) -> tuple[tuple[str, str, str], ...]:
@@ -176,39 +167,34 @@ def parts_table(results: Results) -> Table:
     return build_table("parts", caption, columns, results.parts)
 
 
-def criteria_figure(results: Results, place: int) -> ReportFigure | None:
-    """Each criterion against K; None without a criterion."""
+def selection_figures(results: Results, place: int) -> tuple[ReportFigure, ...]:
+    """Each criterion against K, and measures of the fraud regime against K; none without orders."""
     selection = results.selections[place]
-    names = _criteria(selection)
-    if not names:
-        return None
-    series = [
-        (show.title_of(name), [order.criteria.get(name) for order in selection.orders], show.tick)
-        for name in names
-    ]
-    caption = f"Criteria against K, {_where(results, selection, with_criteria=True)}"
-    alt = f"{', '.join(map(show.title_of, names))} against the number of regimes"
-    canvas = _plot_against_orders(selection, series)
-    return canvas.finish(f"criteria-{place + 1}", "Criteria", caption, alt)
-
-
-def diagnostics_figure(results: Results, place: int) -> ReportFigure | None:
-    """Occupancy, fraud rate and enrichment of the fraud regime against K."""
-    selection = results.selections[place]
-    orders, share = selection.orders, show.round_percent
-    if not orders:
-        return None
-    rate = f"Its fraud rate (all rows: {show.percent(selection.base_rate)})"
-    series: list[tuple[str, list[float | None], Callable[[float], str]]] = [
-        ("Occupancy of the fraud regime", [order.occupancy for order in orders], share),
-        (rate, [order.fraud_rate for order in orders], share),
-        ("Enrichment", [order.enrichment for order in orders], show.tick),
-    ]
-    where = _where(results, selection)
-    caption = f"The fraud regime against K; filled where the order is eligible. {where}"
-    alt = "Occupancy, fraud rate and enrichment of the fraud regime against the number of regimes"
-    canvas = _plot_against_orders(selection, series)
-    return canvas.finish(f"diagnostics-{place + 1}", "Diagnostics", caption, alt)
+    orders, names, figures = selection.orders, _criteria(selection), []
+    if names:
+        criteria: list[Series] = [
+            (show.title_of(name), [order.criteria.get(name) for order in orders], show.tick)
+            for name in names
+        ]
+        caption = f"Criteria against K, {_where(results, selection, with_criteria=True)}"
+        alt = f"{', '.join(map(show.title_of, names))} against the number of regimes"
+        canvas = _plot_against_orders(selection, criteria)
+        figures.append(canvas.finish(f"criteria-{place + 1}", "Criteria", caption, alt))
+    if orders:
+        rate = f"Its fraud rate (all rows: {show.percent(selection.base_rate)})"
+        share = show.round_percent
+        measures: list[Series] = [
+            ("Occupancy of the fraud regime", [order.occupancy for order in orders], share),
+            (rate, [order.fraud_rate for order in orders], share),
+            ("Enrichment", [order.enrichment for order in orders], show.tick),
+        ]
+        where = _where(results, selection)
+        caption = f"The fraud regime against K; filled where the order is eligible. {where}"
+        what = "Occupancy, fraud rate and enrichment of the fraud regime"
+        alt = f"{what} against the number of regimes"
+        canvas = _plot_against_orders(selection, measures)
+        figures.append(canvas.finish(f"diagnostics-{place + 1}", "Diagnostics", caption, alt))
+    return tuple(figures)
 
 
 def fraud_rates_figure(results: Results, place: int) -> ReportFigure | None:
@@ -219,17 +205,12 @@ def fraud_rates_figure(results: Results, place: int) -> ReportFigure | None:
     height = 0.3 * len(table.rows)
     canvas = Canvas(0.15 + height + 0.55)
     axes = canvas.axes(0.15, height, left=0.75, right=0.7)
-    text = {
-        "transform": axes.get_yaxis_transform(),
-        "va": "center",
-        "fontsize": 8,
-        "color": draw.INK,
-    }
+    text = {"transform": axes.get_yaxis_transform(), "va": "center", **draw.TEXT}
     for level, row in enumerate(table.rows):
         colour = draw.SERIES[1] if row.number == table.fraud_regime else draw.SERIES[0]
         bar = {"color": colour, "linewidth": 2.6, "solid_capstyle": "butt"}
         axes.plot((row.lower, row.upper), (level, level), **bar)
-        axes.plot([row.fraud_rate], [level], color=colour, **_POINT)
+        axes.plot([row.fraud_rate], [level], color=colour, **draw.POINT)
         axes.text(1.03, level, show.percent(row.fraud_rate), **text)
     n_rows = len(table.rows)
     axes.set(ylim=(n_rows - 0.5, -0.5), xlabel="Fraud rate", yticks=range(n_rows))
@@ -257,10 +238,9 @@ def transitions_figure(results: Results, place: int) -> ReportFigure | None:
     text = {"ha": "center", "va": "center", "fontsize": 7.5 if size < 8 else 5.5, "color": draw.INK}
     for start, chances in enumerate(table.transition_matrix):
         for end, chance in enumerate(chances):
-            opacity = _MAX_OPACITY * chance
-            axes.add_patch(
-                Rectangle((end, start), 1, 1, color=draw.ACCENT, linewidth=0, alpha=opacity)
-            )
+            cell = Rectangle((end, start), 1, 1, color=draw.ACCENT, linewidth=0)
+            cell.set_alpha(_MAX_OPACITY * chance)
+            axes.add_patch(cell)
             axes.text(end + 0.5, start + 0.5, f"{chance:.2f}", **text)
     names = [str(row.number) for row in table.rows[:size]]
     names += [""] * (size - len(names))
@@ -283,10 +263,8 @@ def _criteria(selection: OrderSelection) -> list[str]:
 
 def _where(results: Results, selection: OrderSelection, with_criteria: bool = False) -> str:
     """Where a sweep's measures come from."""
-    text = (
-        f"{selection_title(selection)}. Split: {results.protocol.name}. "
-        f"Measured on: {selection.measured_on}."
-    )
+    title, split = selection_title(selection), results.protocol.name
+    text = f"{title}. Split: {split}. Measured on: {selection.measured_on}."
     in_sample = [show.title_of(name) for name in _criteria(selection) if name in _IN_SAMPLE]
     if with_criteria and in_sample:
         text += f" {' and '.join(in_sample)}: fit part, in sample."
@@ -305,10 +283,7 @@ def _transitions_caption(results: Results, table: RegimeTable) -> str:
     )
 
 
-def _plot_against_orders(
-    selection: OrderSelection,
-    series: Sequence[tuple[str, list[float | None], Callable[[float], str]]],
-) -> Canvas:
+def _plot_against_orders(selection: OrderSelection, series: Sequence[Series]) -> Canvas:
     """Small axes below each other, all against K."""
     marks = _mark_answers(selection)
     legend = [(name, looks) for name, _, looks in marks]
@@ -323,9 +298,8 @@ def _plot_against_orders(
         for order, value in known:
             fill = draw.SERIES[0] if order.eligible else draw.PAPER
             marker = {"marker": "o", "markersize": 4.2, "markeredgewidth": 1.1}
-            axes.plot(
-                [order.n_states], [value], markerfacecolor=fill, color=draw.SERIES[0], **marker
-            )
+            marker |= {"markerfacecolor": fill, "color": draw.SERIES[0]}
+            axes.plot([order.n_states], [value], **marker)
         draw.format_axis(axes.yaxis, formatter)
         axes.grid(visible=True, axis="y")
         axes.set_xticks([order.n_states for order in selection.orders])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from turncoat.evaluation.results import Interval, MetricEstimate
 from turncoat.reporting import formatting as show
@@ -14,8 +13,7 @@ from turncoat.reporting import formatting as show
 Value = str | float | int | bool | None
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One entry: as the page shows it, and as the file has it."""
 
     text: str
@@ -25,8 +23,7 @@ class Cell:
     muted: bool = False
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the page; its cells may fill several columns of the file."""
 
     name: str
@@ -47,16 +44,14 @@ class Column:
         return value if isinstance(value, Cell) else Cell(self.formatter(value), value)
 
 
-@dataclass(frozen=True)
-class RowGroup:
+class RowGroup(NamedTuple):
     """Rows under one heading."""
 
     heading: str
     rows: tuple[tuple[Cell, ...], ...]
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """The first column names the row."""
 
     name: str  # of the file, without extension
@@ -67,25 +62,20 @@ class Table:
 
     def csv(self) -> bytes:
         """The file: numbers in full precision, empty where there is none."""
-        rows = [(group, row) for group in self.groups for row in group.rows]
-        suffixes = [
-            list(dict.fromkeys(suffix for _, row in rows for suffix, _ in row[place].more))
-            for place in range(len(self.columns))
-        ]
-        header: list[Value] = [] if self.group_name is None else [self.group_name]
-        for column, more in zip(self.columns, suffixes, strict=True):
-            header += [] if column.is_interval else [column.name]
-            header += [f"{column.name}_{suffix}" for suffix in more]
-        lines = [header]
-        for group, row in rows:
-            line: list[Value] = [] if self.group_name is None else [group.heading]
-            for column, cell, more in zip(self.columns, row, suffixes, strict=True):
-                values = dict(cell.more)
-                line += [] if column.is_interval else [cell.value]
-                line += [values.get(suffix) for suffix in more]
-            lines.append(line)
+        rows = [row for group in self.groups for row in group.rows]
+        file_columns: list[list[Value]] = []  # each starts with its name
+        if self.group_name is not None:
+            headings = [group.heading for group in self.groups for _ in group.rows]
+            file_columns.append([self.group_name, *headings])
+        for place, column in enumerate(self.columns):
+            cells = [row[place] for row in rows]
+            if not column.is_interval:
+                file_columns.append([column.name, *(cell.value for cell in cells)])
+            for suffix in dict.fromkeys(suffix for cell in cells for suffix, _ in cell.more):
+                values = (dict(cell.more).get(suffix) for cell in cells)
+                file_columns.append([f"{column.name}_{suffix}", *values])
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(lines)
+        csv.writer(text, lineterminator="\n").writerows(zip(*file_columns, strict=True))
         return text.getvalue().encode()
 
 
@@ -125,19 +115,17 @@ def estimate_cell(metric: str, estimate: MetricEstimate | None, is_probability: 
     """A metric with its customer interval and its spread over seeds in small type."""
     if estimate is None:
         return Cell(show.DASH, None)
-    shown = show.metric_text(metric)
+    shown, spread = show.metric_text(metric), estimate.seed_std
     small = [show.interval(estimate.customer_interval, shown.decimals)]
-    if show.exists(estimate.seed_std):
-        small.append(f"± {show.number(estimate.seed_std, shown.decimals)}")
+    small += [f"± {show.number(spread, shown.decimals)}"] if show.exists(spread) else []
     more = (
         *bounds(estimate.customer_interval, "customer_"),
         *bounds(estimate.transaction_interval, "transaction_"),
-        ("seed_std", estimate.seed_std),
+        ("seed_std", spread),
         *((f"fold_{place}", value) for place, value in enumerate(estimate.by_fold, start=1)),
     )
     text = show.number(estimate.value, shown.decimals)
-    muted = shown.is_calibration and not is_probability
-    return Cell(text, estimate.value, tuple(line for line in small if line), more, muted)
+    return Cell(text, estimate.value, tuple(filter(None, small)), more, shown.mutes(is_probability))
 
 
 def interval_cell(text: str, interval: Interval | None, muted: bool = False) -> Cell:
@@ -147,5 +135,5 @@ def interval_cell(text: str, interval: Interval | None, muted: bool = False) -> 
 
 def bounds(interval: Interval | None, prefix: str = "") -> tuple[tuple[str, Value], ...]:
     """An interval as two further columns of the file."""
-    lower, upper = (None, None) if interval is None else interval
+    lower, upper = interval or (None, None)
     return (f"{prefix}lower", lower), (f"{prefix}upper", upper)

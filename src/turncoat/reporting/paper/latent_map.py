@@ -15,18 +15,9 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
 from turncoat.arrays import Array
+from turncoat.evaluation.paper import manifold
 from turncoat.evaluation.paper.latent_map import LatentMap
-from turncoat.evaluation.paper.manifold import (
-    FAILS,
-    MAX_VALLEY,
-    MIN_GRADUAL,
-    MIN_MONOTONE,
-    MIN_PIECE,
-    MIN_ROWS,
-    MIN_SEGMENTED,
-    UNKNOWN,
-    LatentAxis,
-)
+from turncoat.evaluation.paper.manifold import LatentAxis
 from turncoat.evaluation.results import Results
 from turncoat.reporting import drawing as draw
 from turncoat.reporting import formatting as show
@@ -167,87 +158,10 @@ def manifold_facts(latents: LatentMap) -> tuple[tuple[str, str, str], ...]:
 def describe_manifold(latents: LatentMap) -> tuple[str, ...]:
     """Which parts of the claim hold, a sentence each."""
     test, n_rows = latents.manifold, len(latents.x)
-    if test is None:
-        return (
-            f"Whether the latents form one manifold {UNKNOWN}: too few of the {n_rows:,} rows "
-            f"differ (at least {MIN_ROWS} must).",
-        )
-    axis = latents.axes[test.axis]
-    others = "".join(
-        f" ({one.segmentation:.2f} along the {one.name})" for one in latents.axes if one is not axis
-    )
-    sentences = [
-        f"Tested along the {axis.name}, which places {test.n_rows:,} of {n_rows:,} rows and has a "
-        f"segmentation of {axis.segmentation:.2f}{others}; no number here comes from UMAP."
-    ]
-    piece = f"{latents.largest_piece_share:.1%} of rows"
-    if test.fraud_in_piece is not None:
-        piece += f" and {test.fraud_in_piece:.1%} of frauds"
-    sentences.append(
-        f"One continuous piece: {test.one_piece}. The largest piece of the mutual-neighbour graph "
-        f"has {piece} (needed: {MIN_PIECE:.0%}), and the deepest valley of the density is "
-        f"{axis.valley_depth:.2f} deep (at most {MAX_VALLEY:.2f})."
-    )
-    text = f"Regimes are ordered segments: {test.segments}"
-    if test.segments_chance is None:
-        sentences.append(f"{text}, because all rows are in one.")
-    else:
-        adjacency = ""
-        if axis.adjacency is not None:
-            adjacency = (
-                f"; {axis.adjacency:.0%} of regimes lie next to the one they are nearest to "
-                f"(needed: {MIN_SEGMENTED:.0%})"
-            )
-        sentences.append(
-            f"{text}. Their segmentation is {axis.segmentation:.2f} (1 is clean; needed: "
-            f"{MIN_SEGMENTED:.2f}; shuffled regimes reach {test.segments_chance:.2f}){adjacency}."
-        )
-    text = f"Fraud lies at one end: {test.fraud_at_end}"
-    if axis.monotonicity is None or test.fraud_in_last_bin is None:
-        sentences.append(f"{text}, because all rows have the same label.")
-    else:
-        where = "has no row here"
-        if latents.fraud_regime in axis.regime_order:
-            number = axis.regime_order.index(latents.fraud_regime) + 1
-            where = f"is number {number} of {len(axis.regime_order)} along it (needed: the last)"
-        sentences.append(
-            f"{text}. A rising curve explains {axis.monotonicity:.0%} of the variance of the fraud "
-            f"rate (needed: {MIN_MONOTONE:.0%}; shuffled labels reach "
-            f"{test.fraud_at_end_chance:.0%}), the last of {len(axis.fraud_rate)} bins has "
-            f"{test.fraud_in_last_bin:.0%} of frauds, and the fraud regime {where}."
-        )
-    return (*sentences, _describe_fading(latents, axis), *_describe_head(axis))
-
-
-def _describe_fading(latents: LatentMap, axis: LatentAxis) -> str:
-    test = latents.manifold
-    assert test is not None
-    text = f"Fraud falls off gradually from there: {test.fading}"
-    if test.fading_chance is None and test.fading == FAILS:
-        return f"{text}. A rising curve explains its rate no better than with shuffled labels."
-    if test.fading_chance is None or axis.gradualness is None:
-        return f"{text}, with {test.n_frauds:,} frauds in {test.n_rows:,} rows."
-    return (
-        f"{text}. On a scale from 0 for a switch at one boundary to 1 for an even ramp it is at "
-        f"{axis.gradualness:.2f} (needed: {MIN_GRADUAL:.2f}; labels shuffled on both sides of the "
-        f"best boundary reach {test.fading_chance:.2f})."
-    )
-
-
-def _describe_head(axis: LatentAxis) -> tuple[str, ...]:
-    if axis.head_correlation is None:
-        return ()
-    text = (
-        f"Places along it have a rank correlation of {axis.head_correlation:.2f} with the score of "
-        "the encoder's own head"
-    )
-    if axis.head_correlation < _MIN_HEAD_CORRELATION:
-        return (f"{text}.",)
-    return (
-        f"{text}: the axis is that score. Training an encoder with a linear head puts rows along "
-        "one direction, so a single manifold with fraud at its end is what training asks for, not "
-        "a discovery.",
-    )
+    axis = None if test is None else latents.axes[test.axis]
+    values = {"latents": latents, "test": test, "axis": axis, "n_rows": n_rows, "limits": manifold}
+    template, limit = "paper/manifold.txt.jinja", _MIN_HEAD_CORRELATION
+    return tuple(show.render(template, min_head_correlation=limit, **values).splitlines())
 
 
 def _axis_figure(results: Results, latents: LatentMap, axis: LatentAxis, name: str) -> ReportFigure:

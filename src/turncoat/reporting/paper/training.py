@@ -12,14 +12,13 @@ from turncoat.evaluation.paper.joint_training import JointCycle, JointRun, Joint
 from turncoat.evaluation.results import EncoderTraining, Results
 from turncoat.reporting import drawing as draw
 from turncoat.reporting import formatting as show
-from turncoat.reporting.drawing import Canvas, ReportFigure
+from turncoat.reporting.drawing import ReportFigure
 from turncoat.reporting.tables import Cell, Column, Table, build_file_table, build_table
 
-Measure = tuple[str, Callable[[JointCycle], float | None], Callable[[float], str]]
+Measure = tuple[str, str, Callable[[float], str]]  # label, name of a measure, how it is shown
 
 _MEASURES: tuple[str, ...] = ("cycle", "effective_states", "largest_share", "separation")
 _MEASURES += ("relative_separation", "spread", "enrichment")  # of a cycle, in table order
-_PLOT, _TOP, _BELOW = 2.0, 0.15, 0.6  # inches
 _WIDE = 20  # a range of losses that needs a logarithmic axis
 _TRAIN: dict[str, Any] = {"color": draw.SERIES[0]}
 _HELD_OUT: dict[str, Any] = {"color": draw.SERIES[1]}
@@ -34,10 +33,8 @@ def losses_figure(results: Results, place: int) -> ReportFigure | None:
     loss = show.number(_kept_loss(training))
     kept = f"epoch {training.best_epoch}, kept: validation loss {loss}"
     names = ("training, in sample", "validation customers, held out", kept)
-    canvas = Canvas(_TOP + _PLOT + _BELOW + Canvas.legend_height(names))
-    looks = list(zip(names, (_TRAIN, _HELD_OUT, _KEPT), strict=True))
-    canvas.legend(_TOP + _PLOT + _BELOW - 0.03, looks)
-    axes = canvas.axes(_TOP, _PLOT)
+    legend = list(zip(names, (_TRAIN, _HELD_OUT, _KEPT), strict=True))
+    canvas, axes = draw.plot_with_legend(legend, plot=2.0, below=0.57, margin=0.03)
     axes.axvline(training.best_epoch, linewidth=1.2, **_KEPT)
     marker = {"linewidth": 1.4, "marker": "o", "markersize": 2.4}
     for losses, look in ((training.train_losses, _TRAIN), (training.validation_losses, _HELD_OUT)):
@@ -47,11 +44,9 @@ def losses_figure(results: Results, place: int) -> ReportFigure | None:
     if is_wide:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())
-    draw.format_axis(axes.yaxis, show.tick)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _finish_axes(axes, show.tick)
     n_epochs, name = len(training.train_losses), training.detector
     axes.set(xlim=(0.5, n_epochs + 0.5), xlabel="Epoch", ylabel="Loss")
-    axes.grid(visible=True, axis="y")
     caption = (
         f"Cross-entropy after each epoch, {name}; a fraud row weighs "
         f"{show.ratio(training.class_weight)}.{' Logarithmic axis.' if is_wide else ''} "
@@ -64,13 +59,17 @@ def losses_figure(results: Results, place: int) -> ReportFigure | None:
 def trainings_table(results: Results) -> Table:
     """How each encoder's training ended."""
     weight = "in the loss; a genuine row weighs 1"
+
+    def stopped_early(one: EncoderTraining) -> Cell:
+        return Cell("yes" if one.stopped_early else "no", one.stopped_early)
+
     columns = (
         Column("detector", "Encoder of"),
         Column("latent_dim", "Latents", show.count, "dimensions of the latent space"),
         Column("epochs", "Epochs", show.count, get=lambda one: len(one.train_losses)),
         Column("best_epoch", "Kept epoch", show.count, "with the lowest validation loss"),
         Column("validation_loss", "Validation loss", show.number, "kept epoch", _kept_loss),
-        Column("stopped_early", "Stopped early", get=_stopped_early),
+        Column("stopped_early", "Stopped early", get=stopped_early),
         Column("class_weight", "Weight of a fraud", show.ratio, weight),
     )
     caption = f"How each encoder's training ended. {_where_trained(results)}"
@@ -88,32 +87,28 @@ def losses_table(results: Results) -> Table:
     return build_file_table("losses", caption, names, rows, "detector")
 
 
-def occupancy_figure(results: Results, joint: JointTraining) -> ReportFigure | None:
-    """Effective states, the largest state and the enrichment against cycle."""
+def joint_figures(results: Results, joint: JointTraining) -> tuple[ReportFigure | None, ...]:
+    """States left, separation of fraud from the rest, and rows of every state, against cycle."""
     states = f"Effective states (dotted: K = {joint.n_states}, all alike)"
-    measures: list[Measure] = [
-        (states, lambda cycle: cycle.effective_states, show.tick),
-        ("Share of rows in the largest state", _largest_share, show.round_percent),
-        ("Enrichment of the state with most fraud", lambda cycle: cycle.enrichment, show.tick),
+    occupancy: list[Measure] = [
+        (states, "effective_states", show.tick),
+        ("Share of rows in the largest state", "largest_share", show.round_percent),
+        ("Enrichment of the state with most fraud", "enrichment", show.tick),
     ]
-    what = "How many states are left"
-    return _cycles_figure(
-        results, joint, measures, "joint-occupancy", "States", what, joint.n_states
+    separation: list[Measure] = [
+        ("Separation Δμ", "separation", show.tick),
+        ("Separation over the spread within", "relative_separation", show.tick),
+        ("Spread of all latents", "spread", show.tick),
+    ]
+    left, far = "How many states are left", "How far frauds are from the rest"
+    return (
+        _cycles_figure(results, joint, occupancy, "occupancy", "States", left, joint.n_states),
+        _cycles_figure(results, joint, separation, "separation", "Separation", far),
+        _counts_figure(results, joint),
     )
 
 
-def separation_figure(results: Results, joint: JointTraining) -> ReportFigure | None:
-    """The separation of fraud and genuine latents against cycle."""
-    measures: list[Measure] = [
-        ("Separation Δμ", lambda cycle: cycle.separation, show.tick),
-        ("Separation over the spread within", lambda c: c.relative_separation, show.tick),
-        ("Spread of all latents", lambda cycle: cycle.spread, show.tick),
-    ]
-    what = "How far frauds are from the rest"
-    return _cycles_figure(results, joint, measures, "joint-separation", "Separation", what)
-
-
-def counts_figure(results: Results, joint: JointTraining) -> ReportFigure | None:
+def _counts_figure(results: Results, joint: JointTraining) -> ReportFigure | None:
     """The effective count of every state against cycle, the largest below, a panel per run."""
     runs = [run for run in joint.runs if run.cycles]
     if not runs:
@@ -124,16 +119,11 @@ def counts_figure(results: Results, joint: JointTraining) -> ReportFigure | None
         for state in range(max(len(cycle.counts) for cycle in run.cycles)):
             counts = [c.counts[state] if state < len(c.counts) else 0.0 for c in run.cycles]
             above = [base + count for base, count in zip(below, counts, strict=True)]
-            looks = {
-                "color": draw.SERIES[state % len(draw.SERIES)],
-                "linewidth": 0.6,
-                "edgecolor": draw.PAPER,
-            }
-            axes.fill_between(cycles, below, above, **looks)
+            colour, edge = draw.SERIES[state % len(draw.SERIES)], {"edgecolor": draw.PAPER}
+            axes.fill_between(cycles, below, above, color=colour, linewidth=0.6, **edge)
             below = above
         axes.set_ylim(bottom=0, top=max(below) or None)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        draw.format_axis(axes.yaxis, show.count)
+        _finish_axes(axes, show.count, grid=False)
     what = (
         f"Effective counts of the {joint.n_states} states, the largest at the bottom, over cycles "
         "of joint training"
@@ -150,8 +140,7 @@ def joint_table(results: Results, joint: JointTraining) -> Table:
     """The first cycle of every run, the one with fewest states, and the last."""
 
     def column(name: str, heading: str, formatter: Any, meaning: str = "") -> Column:
-        get = lambda pair: _cycle_values(pair[1])[name]  # noqa: E731
-        return Column(name, heading, formatter, meaning, get)
+        return Column(name, heading, formatter, meaning, lambda pair: _measure(pair[1], name))
 
     number, ratio = show.number, show.ratio
     entropy = "exp of the entropy of occupancies: 1 when one state has everything"
@@ -177,21 +166,22 @@ def cycles_table(results: Results, joint: JointTraining) -> Table:
     """Every cycle with the count of every state, which the page shows as figures."""
     cycles = [cycle for run in joint.runs for cycle in run.cycles]
     n_counts = max((len(cycle.counts) for cycle in cycles), default=0)
+
+    def row(cycle: JointCycle) -> tuple[float | None, ...]:
+        missing = [None] * (n_counts - len(cycle.counts))
+        return (*(_measure(cycle, name) for name in _MEASURES), *cycle.counts, *missing)
+
     names = [*_MEASURES, *(f"count_{state + 1}" for state in range(n_counts))]
-    rows = {
-        show.capitalise(run.start): [
-            (*_cycle_values(c).values(), *c.counts, *[None] * (n_counts - len(c.counts)))
-            for c in run.cycles
-        ]
-        for run in joint.runs
-    }
+    rows = {show.capitalise(run.start): [row(cycle) for cycle in run.cycles] for run in joint.runs}
     caption = f"Joint training, every cycle. {_where_joint(results, joint)}"
     return build_file_table("joint_cycles", caption, names, rows, "start")
 
 
-def _cycle_values(cycle: JointCycle) -> dict[str, float | None]:
-    own = {"largest_share": _largest_share(cycle)}
-    return {name: own[name] if name in own else getattr(cycle, name) for name in _MEASURES}
+def _measure(cycle: JointCycle, name: str) -> float | None:
+    if name != "largest_share":
+        value: float | None = getattr(cycle, name)
+        return value
+    return max(cycle.counts) / sum(cycle.counts) if sum(cycle.counts) > 0 else None
 
 
 def describe_joint_training(joint: JointTraining) -> tuple[str, ...]:
@@ -225,10 +215,9 @@ def _describe_run(run: JointRun) -> str:
         values = [getattr(cycle, name) for cycle in run.cycles]
         return f"{values[0]:.3g} to {values[-1]:.3g} (lowest {min(values):.3g})"
 
-    enrichments = (
-        "none" if one.enrichment is None else f"{one.enrichment:.1f}" for one in (first, last)
-    )
-    shares = (f"{_largest_share(cycle) or 0.0:.1%}" for cycle in (first, last))
+    found = (first.enrichment, last.enrichment)
+    enrichments = ("none" if value is None else f"{value:.1f}" for value in found)
+    shares = (f"{_measure(cycle, 'largest_share') or 0.0:.1%}" for cycle in (first, last))
     return (
         f"{show.capitalise(run.start)}: {outcome}. Effective states {first.effective_states:.2f} "
         f"to {last.effective_states:.2f} of {len(first.counts)}; largest state "
@@ -242,10 +231,6 @@ def _describe_run(run: JointRun) -> str:
 def _kept_loss(training: EncoderTraining) -> float | None:
     losses = training.validation_losses
     return losses[training.best_epoch - 1] if losses else None
-
-
-def _stopped_early(training: EncoderTraining) -> Cell:
-    return Cell("yes" if training.stopped_early else "no", training.stopped_early)
 
 
 def _where_trained(results: Results) -> str:
@@ -273,8 +258,12 @@ def _notable_cycles(run: JointRun) -> list[tuple[str, JointCycle]]:
     ]
 
 
-def _largest_share(cycle: JointCycle) -> float | None:
-    return max(cycle.counts) / sum(cycle.counts) if sum(cycle.counts) > 0 else None
+def _finish_axes(axes: Any, formatter: Callable[[float], str], grid: bool = True) -> None:
+    """Whole numbers of cycles or epochs across, formatted values up."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    draw.format_axis(axes.yaxis, formatter)
+    if grid:
+        axes.grid(visible=True, axis="y")
 
 
 def _cycles_figure(
@@ -288,29 +277,25 @@ def _cycles_figure(
 ) -> ReportFigure | None:
     """Small axes against cycle, a line per run; the reference is for the first axes."""
     runs = [run for run in joint.runs if run.cycles]
-    shown = [
-        one for one in measures if any(show.exists(one[1](c)) for run in runs for c in run.cycles)
-    ]
+    cycles = [cycle for run in runs for cycle in run.cycles]
+    shown = [one for one in measures if any(show.exists(_measure(c, one[1])) for c in cycles)]
     if not shown:
         return None
     legend = [(run.start, draw.line_style(place)) for place, run in enumerate(runs)]
     canvas, stacked = draw.stack_axes([label for label, _, _ in shown], "Cycle", legend)
     if reference is not None:
-        dotted = {"color": draw.MUTED, "linewidth": 0.9, "linestyle": (0, (2, 2))}
-        stacked[0].axhline(reference, **dotted)
+        stacked[0].axhline(reference, **draw.DOTTED)
     ends = []
     for axes, (label, measure, formatter) in zip(stacked, shown, strict=True):
         for run, (_, looks) in zip(runs, legend, strict=True):
-            found = [measure(cycle) for cycle in run.cycles]
+            found = [_measure(cycle, measure) for cycle in run.cycles]
             values = [math.nan if value is None else value for value in found]
-            cycles, marker = [c.cycle for c in run.cycles], {"marker": "o", "markersize": 2.6}
-            axes.plot(cycles, values, linewidth=1.4, **marker, **looks)
+            line = {"linewidth": 1.4, "marker": "o", "markersize": 2.6, **looks}
+            axes.plot([cycle.cycle for cycle in run.cycles], values, **line)
             first, last = show.ratio(found[0]), show.ratio(found[-1])
             ends.append(f"{label}, {run.start}: {first} at first, {last} at last")
         axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        draw.format_axis(axes.yaxis, formatter)
-        axes.grid(visible=True, axis="y")
-    caption = f"{what}, over cycles of joint training. {_where_joint(results, joint)}"
-    alt = f"{what}, over cycles of joint training. {'; '.join(ends)}"
-    return canvas.finish(name, title, caption, alt)
+        _finish_axes(axes, formatter)
+    what = f"{what}, over cycles of joint training"
+    caption = f"{what}. {_where_joint(results, joint)}"
+    return canvas.finish(f"joint-{name}", title, caption, f"{what}. {'; '.join(ends)}")
