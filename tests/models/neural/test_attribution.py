@@ -88,7 +88,7 @@ def test_gradients_equal_torch() -> None:
     inputs = torch.tensor(cells[None], dtype=torch.float64, requires_grad=True)
     module = module.double()
     latents = module.encode(inputs, torch.tensor(codes[None]))
-    ours, _ = path.encode(np.array([1.0]))
+    ours, _, _ = path.encode(np.array([1.0]))
     np.testing.assert_allclose(ours, latents.detach().numpy(), atol=1e-6)
     means = torch.tensor(MEANS)
     weights = torch.tensor([1.0, 2.0, 0.5])

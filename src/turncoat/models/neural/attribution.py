@@ -16,22 +16,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.models.neural import gradients
 from turncoat.models.neural.frozen import NORM_EPSILON, FrozenEncoder
-from turncoat.models.neural.gradients import (
-    backpropagate,
-    backpropagate_to_inputs,
-    pack_panels,
-    path_directions,
-    run_along_path,
-)
+from turncoat.models.neural.gradients import PathLayers, PathWeights
 
 # Maps latents [M, latent_dim] to their terms of the log emission of every state [M, K, latent_dim].
 EmissionTerms = Callable[[Array], Array]
 
 _MIN_STEPS, _MAX_STEPS = 16, 1024
-_MAX_MISSING = (
-    1e-4  # of the difference between the ends; the steps are doubled until less is missing
-)
+# The steps are doubled until less than this share of the difference between the ends is missing.
+_MAX_MISSING = 1e-4
 _DIFFERENCE_STEP = 1e-4  # for slopes of the emission, which is smooth in each latent
 
 
@@ -73,21 +67,11 @@ def attribute_log_odds(
     return rival, from_cells[0], from_codes[0], rest
 
 
-class _Layers(NamedTuple):
-    """The layers at the nodes of a path, for backpropagation."""
-
-    derivatives: Array  # [M, latent_dim] of the latents along the path
-    hidden_slopes: Array  # [M, hidden_dim or more] of the first GELU
-    normalised: Array  # [M, hidden_dim] after the second LayerNorm, without its gain
-    deviation: Array  # [M] that it divided by
-    outer_slopes: Array  # [M, hidden_dim or more] of the second GELU
-
-
 class _Integral(NamedTuple):
     """A path with enough nodes."""
 
     weights: Array  # [M] of the nodes
-    layers: _Layers
+    layers: PathLayers
     slopes: Array  # [M, K, latent_dim] of the log emission in the latents
     emission: Array  # [K] log emission of the row
     rest: Array  # [K] not attributed to cells and codes
@@ -107,39 +91,28 @@ class _Path:
             centred = self.cells - self.cells.mean()
             self.deviation = math.sqrt(float(np.square(centred).mean()) + NORM_EPSILON)
             self.standard = centred / self.deviation
-        first, tables = encoder.first_weight, encoder.tables
-        self.inner, self.fused = path_directions(
-            self.standard, self.code_rows, first, tables, self.weights.absent
-        )
+        first, tables, absent = encoder.first_weight, encoder.tables, self.weights.absent
+        inputs = self.standard, self.code_rows, first, tables, absent
+        self.directions = gradients.path_directions(*inputs)
 
-    def encode(self, t: Array) -> tuple[Array, _Layers]:
-        """Return latents [M, latent_dim] at places t, and the layers there."""
-        weights, layout = self.weights, self.encoder.layout
-        found, *layers = run_along_path(
-            t,
-            weights.first_bias,
-            self.inner,
-            weights.fused,
-            self.fused,
-            weights.second,
-            weights.gain,
-            weights.bias,
-            weights.last,
-            layout.activation == "gelu",
-        )
+    def encode(self, t: Array) -> tuple[Array, Array, PathLayers]:
+        """Return latents at places t, their derivatives along the path, and the layers there."""
+        layout = self.encoder.layout
+        is_gelu = layout.activation == "gelu"
+        found, layers = gradients.run_along_path(t, *self.directions, self.weights, is_gelu)
         used = found[:, : layout.latent_dim]
-        return used[: len(t)], _Layers(used[len(t) :], *layers)
+        return used[: len(t)], used[len(t) :], layers
 
     def integrate(self, emission_terms: EmissionTerms) -> _Integral:
         """Integrate along the path with enough nodes for every state."""
         steps, h = _MIN_STEPS, _DIFFERENCE_STEP
         while True:
             t, weights = _gauss_nodes(steps)
-            latents, layers = self.encode(t)
+            latents, derivatives, layers = self.encode(t)
             start, end = emission_terms(latents[steps:]).sum(axis=2)  # [K]
             inner = latents[:steps]
             slopes = (emission_terms(inner + h) - emission_terms(inner - h)) / (2 * h)
-            changes = weights[:, None] * layers.derivatives[:steps]
+            changes = weights[:, None] * derivatives[:steps]
             missing = end - start - np.einsum("mkl,ml->k", slopes, changes)
             is_complete = np.abs(missing) <= _MAX_MISSING * (1.0 + np.abs(end - start))
             if steps >= _MAX_STEPS or is_complete.all():
@@ -148,22 +121,10 @@ class _Path:
 
     def attribute(self, integral: _Integral, slopes: Array) -> tuple[Array, Array]:
         """Attribute slopes in the latents [M, C, latent_dim] to cells [C, D] and codes [C, J]."""
-        weights, encoder, layers = self.weights, self.encoder, integral.layers
-        at_inner, at_fused = backpropagate(
-            integral.weights,
-            slopes,
-            layers.hidden_slopes,
-            layers.normalised,
-            layers.deviation,
-            layers.outer_slopes,
-            weights.gain,
-            weights.last_back,
-            weights.second_back,
-        )
-        first, tables = encoder.first_weight, encoder.tables
-        cell_slopes, from_codes = backpropagate_to_inputs(
-            at_inner, at_fused, first, tables, self.code_rows, weights.missing
-        )
+        weights, nodes = self.weights, integral.weights
+        at_layers = gradients.backpropagate(nodes, slopes, integral.layers, weights)
+        inputs = self.encoder.first_weight, self.encoder.tables, self.code_rows, weights.missing
+        cell_slopes, from_codes = gradients.backpropagate_to_inputs(*at_layers, *inputs)
         return self._attribute_cells(cell_slopes), from_codes
 
     def _attribute_cells(self, slopes: Array) -> Array:
@@ -180,48 +141,14 @@ class _Path:
         return np.asarray(shares)
 
 
-class _PathWeights(NamedTuple):
-    """An encoder in float64. Large weights are packed in panels, also transposed (`_back`)."""
-
-    first_bias: Array  # [hidden_dim]
-    second: Array
-    second_back: Array
-    fused: Array  # [hidden_dim] fused layer at the start: its bias, every code missing
-    gain: Array  # [hidden_dim]
-    bias: Array  # [hidden_dim]
-    last: Array
-    last_back: Array
-    missing: Array  # [J] rows of the tables for missing codes
-    absent: Array  # [hidden_dim] what these rows add
-
-    @classmethod
-    def from_encoder(cls, encoder: FrozenEncoder) -> _PathWeights:
-        missing = encoder.table_places(np.full(len(encoder.layout.n_categories), -1))
-        absent = encoder.tables[missing].sum(axis=0, dtype=np.float64)
-        second = encoder.second_weight.astype(np.float64)
-        last = encoder.latent_weight.astype(np.float64)
-        return cls(
-            first_bias=encoder.first_bias.astype(np.float64),
-            second=pack_panels(second),
-            second_back=pack_panels(second.T),
-            fused=encoder.second_bias.astype(np.float64) + absent,
-            gain=encoder.norm_gain.astype(np.float64),
-            bias=encoder.norm_bias.astype(np.float64),
-            last=pack_panels(last),
-            last_back=pack_panels(last.T),
-            missing=missing,
-            absent=absent,
-        )
-
-
 # Packed once per encoder, and never saved.
-_PACKED: WeakKeyDictionary[FrozenEncoder, _PathWeights] = WeakKeyDictionary()
+_PACKED: WeakKeyDictionary[FrozenEncoder, PathWeights] = WeakKeyDictionary()
 
 
-def _get_weights(encoder: FrozenEncoder) -> _PathWeights:
+def _get_weights(encoder: FrozenEncoder) -> PathWeights:
     packed = _PACKED.get(encoder)
     if packed is None:
-        packed = _PACKED[encoder] = _PathWeights.from_encoder(encoder)
+        packed = _PACKED[encoder] = PathWeights.from_encoder(encoder)
     return packed
 
 

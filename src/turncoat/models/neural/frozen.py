@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from turncoat.arrays import Array
+from turncoat.arrays import Array, Rows
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.neural.encoder import EncoderLayout, TrainedEncoder, TrainingReport
 from turncoat.numerics.jit import announce_compilation, jit
@@ -53,7 +54,38 @@ class FrozenEncoder:
     @classmethod
     def from_trained(cls, trained: TrainedEncoder | FrozenEncoder) -> FrozenEncoder:
         """Freeze a trained encoder; return a frozen one as it is."""
-        return trained if isinstance(trained, FrozenEncoder) else _freeze(trained)
+        if isinstance(trained, FrozenEncoder):
+            return trained
+        layout, hidden = trained.layout, trained.layout.hidden_dim
+        weights = {name: array.astype(np.float64) for name, array in trained.weights.items()}
+        fusion, second_bias = weights["fusion.weight"], weights["fusion.bias"]
+        first_weight, second_weight = np.zeros((0, hidden)), np.zeros((0, hidden))
+        first_bias = np.zeros(hidden)
+        tables = np.zeros((int(layout.table_rows.sum()), hidden))
+        if layout.n_continuous:
+            inner, from_cells = weights["cell_layers.0.weight"], fusion[:, :hidden]
+            gain = weights.get("cell_norm.weight", np.ones(layout.n_continuous))
+            shift = weights.get("cell_norm.bias", np.zeros(layout.n_continuous))
+            first_weight = (inner * gain).T
+            first_bias = inner @ shift + weights["cell_layers.0.bias"]
+            second_weight = (from_cells @ weights["cell_layers.3.weight"]).T
+            second_bias = second_bias + from_cells @ weights["cell_layers.3.bias"]
+        if layout.n_categories:
+            from_codes = fusion[:, -hidden:]
+            projection = from_codes @ weights["code_projection.weight"]
+            second_bias = second_bias + from_codes @ weights["code_projection.bias"]
+            at = 0
+            for place, (width, columns) in enumerate(layout.table_groups):
+                start = 0
+                for column in columns:
+                    n_rows, first = int(layout.table_rows[column]), int(layout.table_starts[column])
+                    table = weights[f"tables.{place}.weight"][start : start + n_rows]
+                    tables[first : first + n_rows] = table @ projection[:, at : at + width].T
+                    start, at = start + n_rows, at + width
+        norm_gain, norm_bias = weights["fusion_norm.weight"], weights["fusion_norm.bias"]
+        arrays = first_weight, first_bias, second_weight, second_bias, tables, norm_gain, norm_bias
+        head = trained.head_weight, trained.head_bias, trained.settings.dropout, trained.report
+        return cls(layout, *arrays, weights["projection.weight"].T, *head)
 
     def __post_init__(self) -> None:
         layout, hidden = self.layout, self.layout.hidden_dim
@@ -105,43 +137,31 @@ class FrozenEncoder:
         return cached[panel]
 
     def check_rows(
-        self, continuous: ArrayLike | None, categorical: ArrayLike | None
+        self, continuous: Rows, categorical: Rows, n_dim: int = 2
     ) -> tuple[Array, Array]:
-        """Return cells [N, D] float64 and codes [N, J] int64; raise a DataError for bad ones."""
-        return self._check(*_as_rows(continuous, categorical, 2), "the rows have")
+        """Return cells [N, D] float64 and codes [N, J] int64; raise a DataError for bad ones.
 
-    def encode(
-        self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None
-    ) -> Array:
+        With one dimension, they are the cells [D] and codes [J] of a single row.
+        """
+        cells, codes = _as_rows(continuous, categorical, n_dim)
+        subject = "the row has" if n_dim == 1 else "the rows have"
+        self.layout.check_rows(np.atleast_2d(cells), np.atleast_2d(codes), subject)
+        return cells, codes
+
+    def encode(self, continuous: Rows = None, categorical: Rows = None) -> Array:
         """Return latents [N, latent_dim] float32 of cells [N, D] and codes [N, J]."""
         cells, codes = self.check_rows(continuous, categorical)
         latents = np.empty((len(cells), self.layout.latent_dim), np.float32)
         self._encode_into(latents, cells, codes)
         return latents
 
-    def encode_row(
-        self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None
-    ) -> Array:
+    def encode_row(self, continuous: Rows = None, categorical: Rows = None) -> Array:
         """Return latents [latent_dim] float32 of one row: cells [D] and codes [J]."""
-        cells, codes = self._check(*_as_rows(continuous, categorical, 1), "the row has")
-        return _encode_row(
-            cells.astype(np.float64),
-            self.table_places(codes),
-            self.first_weight,
-            self.first_bias,
-            self.second_weight,
-            self.second_bias,
-            self.tables,
-            self.norm_gain,
-            self.norm_bias,
-            self.latent_weight,
-            self.layout.normalises_cells,
-            self.layout.activation == "gelu",
-        )
+        cells, codes = self.check_rows(continuous, categorical, n_dim=1)
+        options = self.layout.normalises_cells, self.layout.activation == "gelu"
+        return _encode_row(cells, self.table_places(codes), self._row_weights, *options)
 
-    def score_head(
-        self, continuous: ArrayLike | None = None, categorical: ArrayLike | None = None
-    ) -> Array:
+    def score_head(self, continuous: Rows = None, categorical: Rows = None) -> Array:
         """Return the head's log odds of fraud [N] for rows as in `encode`."""
         return self.score_latents(self.encode(continuous, categorical))
 
@@ -155,6 +175,11 @@ class FrozenEncoder:
         """Digest that identifies the encoder."""
         return digest([repr(self.layout), self.head_bias, self.dropout], self.arrays())
 
+    @cached_property
+    def _row_weights(self) -> tuple[Array, ...]:
+        """Every array but the head's, in the order of the fields."""
+        return tuple(self.arrays().values())[:-1]
+
     def arrays(self) -> dict[str, Array]:
         """Return the arrays by name."""
         values = ((part.name, getattr(self, part.name)) for part in fields(self))
@@ -167,29 +192,26 @@ class FrozenEncoder:
 
     def encode_with_masks(self, continuous: Array, categorical: Array, masks: Array) -> Array:
         """Return latents [N, M, latent_dim] with hidden units times masks [M, hidden_dim]."""
-        first, second, last = self._float64_weights()
+        first, second, last = self.float64_weights()
         masked = self._hidden(continuous, first)[:, None, :] * masks
         from_codes = np.zeros((len(continuous), len(self.second_bias)))
         _add_codes(from_codes, self.table_places(categorical), self.tables)
         fused = self._fuse(masked.reshape(-1, masks.shape[1]), second)
         fused += np.repeat(from_codes, len(masks), axis=0)
-        self._normalise_fused(fused)
+        _normalise_rows(fused, self.norm_gain, self.norm_bias, self.layout.activation == "gelu")
         return np.asarray(fused @ last).reshape(len(continuous), len(masks), -1)
-
-    def _check(self, cells: Array, codes: Array, found: str) -> tuple[Array, Array]:
-        self.layout.check_rows(np.atleast_2d(cells), np.atleast_2d(codes), found)
-        return cells, codes
 
     def _encode_into(self, latents: Array, continuous: Array, categorical: Array) -> None:
         """Encode block by block, so that memory stays bounded."""
-        first, second, last = self._float64_weights()
-        for rows in _blocks(len(latents)):
+        first, second, last = self.float64_weights()
+        for rows in row_blocks(len(latents), _BLOCK_ROWS):
             fused = self._fuse(self._hidden(continuous[rows], first), second)
             _add_codes(fused, self.table_places(categorical[rows]), self.tables)
-            self._normalise_fused(fused)
+            _normalise_rows(fused, self.norm_gain, self.norm_bias, self.layout.activation == "gelu")
             latents[rows] = fused @ last
 
-    def _float64_weights(self) -> tuple[Array, Array, Array]:
+    def float64_weights(self) -> tuple[Array, Array, Array]:
+        """Return the first, second and latent weights in float64."""
         weights = self.first_weight, self.second_weight, self.latent_weight
         first, second, last = (weight.astype(np.float64) for weight in weights)
         return first, second, last
@@ -211,62 +233,13 @@ class FrozenEncoder:
         fused += self.second_bias
         return fused
 
-    def _normalise_fused(self, fused: Array) -> None:
-        gelu = self.layout.activation == "gelu"
-        _normalise_rows(fused, self.norm_gain, self.norm_bias, gelu)
+
+def row_blocks(n_rows: int, block_rows: int) -> Iterator[slice]:
+    """Cut rows into blocks of at most `block_rows`."""
+    return (slice(start, start + block_rows) for start in range(0, n_rows, block_rows))
 
 
-def _freeze(trained: TrainedEncoder) -> FrozenEncoder:
-    layout, hidden = trained.layout, trained.layout.hidden_dim
-    weights = {name: array.astype(np.float64) for name, array in trained.weights.items()}
-    fusion, second_bias = weights["fusion.weight"], weights["fusion.bias"]
-    first_weight, second_weight = np.zeros((0, hidden)), np.zeros((0, hidden))
-    first_bias = np.zeros(hidden)
-    tables = np.zeros((int(layout.table_rows.sum()), hidden))
-    if layout.n_continuous:
-        inner, from_cells = weights["cell_layers.0.weight"], fusion[:, :hidden]
-        gain = weights.get("cell_norm.weight", np.ones(layout.n_continuous))
-        shift = weights.get("cell_norm.bias", np.zeros(layout.n_continuous))
-        first_weight, first_bias = (inner * gain).T, inner @ shift + weights["cell_layers.0.bias"]
-        second_weight = (from_cells @ weights["cell_layers.3.weight"]).T
-        second_bias = second_bias + from_cells @ weights["cell_layers.3.bias"]
-    if layout.n_categories:
-        from_codes = fusion[:, -hidden:]
-        projection = from_codes @ weights["code_projection.weight"]
-        second_bias = second_bias + from_codes @ weights["code_projection.bias"]
-        at = 0
-        for place, (width, columns) in enumerate(layout.table_groups):
-            start = 0
-            for column in columns:
-                n_rows, target = int(layout.table_rows[column]), int(layout.table_starts[column])
-                table = weights[f"tables.{place}.weight"][start : start + n_rows]
-                tables[target : target + n_rows] = table @ projection[:, at : at + width].T
-                start, at = start + n_rows, at + width
-    return FrozenEncoder(
-        layout=layout,
-        first_weight=first_weight,
-        first_bias=first_bias,
-        second_weight=second_weight,
-        second_bias=second_bias,
-        tables=tables,
-        norm_gain=weights["fusion_norm.weight"],
-        norm_bias=weights["fusion_norm.bias"],
-        latent_weight=weights["projection.weight"].T,
-        head_weight=trained.head_weight,
-        head_bias=trained.head_bias,
-        dropout=trained.settings.dropout,
-        report=trained.report,
-    )
-
-
-def _blocks(n_rows: int) -> Iterator[slice]:
-    starts = range(0, n_rows, _BLOCK_ROWS)
-    return (slice(start, min(start + _BLOCK_ROWS, n_rows)) for start in starts)
-
-
-def _as_rows(
-    continuous: ArrayLike | None, categorical: ArrayLike | None, n_dim: int
-) -> tuple[Array, Array]:
+def _as_rows(continuous: Rows, categorical: Rows, n_dim: int) -> tuple[Array, Array]:
     """Cells and codes as arrays of `n_dim` dimensions; columns that are not given are empty."""
     try:
         cells = None if continuous is None else np.asarray(continuous, np.float64)
@@ -315,20 +288,27 @@ def _add_codes(fused: Array, rows: Array, tables: Array) -> None:
 
 
 @jit
+def standardise(values: Array) -> float:
+    """Apply LayerNorm without gain and bias to values [H]; return the deviation it divided by."""
+    mean, square = 0.0, 0.0
+    for h in range(len(values)):
+        mean += values[h]
+    mean /= len(values)
+    for h in range(len(values)):
+        values[h] -= mean
+        square += values[h] * values[h]
+    deviation = math.sqrt(square / len(values) + NORM_EPSILON)
+    for h in range(len(values)):
+        values[h] /= deviation
+    return deviation
+
+
+@jit
 def _normalise_row(fused: Array, gain: Array, bias: Array, gelu: bool) -> None:
     """Apply LayerNorm, and GELU if set, to one row's fused layer [H]."""
-    width = fused.shape[0]
-    mean = 0.0
-    for h in range(width):
-        mean += fused[h]
-    mean /= width
-    variance = 0.0
-    for h in range(width):
-        fused[h] -= mean
-        variance += fused[h] * fused[h]
-    scale = 1.0 / math.sqrt(variance / width + NORM_EPSILON)
-    for h in range(width):
-        value = fused[h] * scale * gain[h] + bias[h]
+    standardise(fused)
+    for h in range(fused.shape[0]):
+        value = fused[h] * gain[h] + bias[h]
         fused[h] = _gelu(value) if gelu else value
 
 
@@ -355,35 +335,17 @@ def add_products(values: Array, weight: Array, out: Array) -> None:
 
 @jit
 def _encode_row(
-    cells: Array,
-    rows: Array,
-    first_weight: Array,
-    first_bias: Array,
-    second_weight: Array,
-    second_bias: Array,
-    tables: Array,
-    norm_gain: Array,
-    norm_bias: Array,
-    latent_weight: Array,
-    normalise: bool,
-    gelu: bool,
+    cells: Array, rows: Array, weights: tuple[Array, ...], normalise: bool, gelu: bool
 ) -> Array:
+    first_weight, first_bias, second_weight, second_bias = weights[:4]
+    tables, norm_gain, norm_bias, latent_weight = weights[4:]
     fused = second_bias.astype(np.float64)
     if cells.shape[0] > 0:
         standard = np.empty(cells.shape[0])
-        mean = 0.0
         for d in range(cells.shape[0]):
             standard[d] = cells[d] if cells[d] == cells[d] else 0.0
-            mean += standard[d]
         if normalise:
-            mean /= cells.shape[0]
-            variance = 0.0
-            for d in range(cells.shape[0]):
-                standard[d] -= mean
-                variance += standard[d] * standard[d]
-            scale = 1.0 / math.sqrt(variance / cells.shape[0] + NORM_EPSILON)
-            for d in range(cells.shape[0]):
-                standard[d] *= scale
+            standardise(standard)
         hidden = first_bias.astype(np.float64)
         add_products(standard, first_weight, hidden)
         for h in range(hidden.shape[0]):

@@ -3,17 +3,53 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from scipy.special import erfcx
 
 from turncoat.arrays import Array
-from turncoat.models.neural.frozen import NORM_EPSILON, add_code_rows, add_products
+from turncoat.models.neural.frozen import FrozenEncoder, add_code_rows, add_products, standardise
 from turncoat.numerics.jit import jit
 from turncoat.numerics.vectors import exp, fma, load8, load16, splat, store
 
 _LANES = 16  # columns per panel
+
+
+class PathWeights(NamedTuple):
+    """An encoder in float64. Large weights are packed in panels, also transposed (`_back`)."""
+
+    first_bias: Array  # [hidden_dim]
+    fused: Array  # [hidden_dim] fused layer at the start: its bias, every code missing
+    gain: Array  # [hidden_dim]
+    bias: Array  # [hidden_dim]
+    second: Array
+    second_back: Array
+    last: Array
+    last_back: Array
+    missing: Array  # [J] rows of the tables for missing codes
+    absent: Array  # [hidden_dim] what these rows add
+
+    @classmethod
+    def from_encoder(cls, encoder: FrozenEncoder) -> PathWeights:
+        """Convert and pack the weights of an encoder."""
+        missing = encoder.table_places(np.full(len(encoder.layout.n_categories), -1))
+        absent = encoder.tables[missing].sum(axis=0, dtype=np.float64)
+        fused = encoder.second_bias + absent
+        vectors = (encoder.first_bias, fused, encoder.norm_gain, encoder.norm_bias)
+        _, second, last = encoder.float64_weights()
+        packed = (pack_panels(weight) for weight in (second, second.T, last, last.T))
+        return cls(*(vector.astype(np.float64) for vector in vectors), *packed, missing, absent)
+
+
+class PathLayers(NamedTuple):
+    """The layers at the M nodes of a path, for backpropagation."""
+
+    hidden_slopes: Array  # [M, hidden_dim or more] of the first GELU
+    normalised: Array  # [M, hidden_dim] after the second LayerNorm, without its gain
+    deviation: Array  # [M] that it divided by
+    outer_slopes: Array  # [M, hidden_dim or more] of the second GELU
 
 
 def pack_panels(weight: Array) -> Array:
@@ -55,37 +91,27 @@ def path_directions(
 
 @jit
 def run_along_path(
-    t: Array,
-    inner_start: Array,
-    inner_change: Array,
-    fused_start: Array,
-    fused_change: Array,
-    second: Array,
-    gain: Array,
-    bias: Array,
-    last: Array,
-    gelu: bool,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Return latents at places t, then their derivatives [2 M, latent_dim or more], and layers.
-
-    The layers are the fields of `attribution._Layers` after the first.
-    """
+    t: Array, inner_change: Array, fused_change: Array, weights: PathWeights, gelu: bool
+) -> tuple[Array, PathLayers]:
+    """Return latents at places t, then their derivatives [2 M, latent_dim or more], and layers."""
+    gain, bias = weights.gain, weights.bias
     n, width = len(t), len(gain)
-    hidden = np.zeros((2 * n, _LANES * len(second)))
+    hidden = np.zeros((2 * n, _LANES * len(weights.second)))
     for m in range(n):
         for h in range(width):
-            hidden[m, h] = inner_start[h] + t[m] * inner_change[h]
+            hidden[m, h] = weights.first_bias[h] + t[m] * inner_change[h]
     hidden_slopes = _apply_gelu(hidden[:n])
     for m in range(n):
         for h in range(width):
             hidden[n + m, h] = hidden_slopes[m, h] * inner_change[h]
-    fused = _multiply(hidden, second)
+    fused = _multiply(hidden, weights.second)
     normalised, deviation = np.empty((n, width)), np.empty(n)
     for m in range(n):
         for h in range(width):
-            fused[m, h] += fused_start[h] + t[m] * fused_change[h]
+            fused[m, h] += weights.fused[h] + t[m] * fused_change[h]
             fused[n + m, h] += fused_change[h]
-        deviation[m] = _standardise(fused[m], normalised[m])
+        normalised[m] = fused[m, :width]
+        deviation[m] = standardise(normalised[m])
         _backpropagate_norm(fused[n + m], normalised[m], deviation[m])
         for h in range(width):
             fused[m, h] = normalised[m, h] * gain[h] + bias[h]
@@ -94,41 +120,35 @@ def run_along_path(
     for m in range(n):
         for h in range(width):
             fused[n + m, h] *= outer_slopes[m, h]
-    return _multiply(fused, last), hidden_slopes, normalised, deviation, outer_slopes
+    layers = PathLayers(hidden_slopes, normalised, deviation, outer_slopes)
+    return _multiply(fused, weights.last), layers
 
 
 @jit
 def backpropagate(
-    weight: Array,
-    slopes: Array,
-    hidden_slopes: Array,
-    normalised: Array,
-    deviation: Array,
-    outer_slopes: Array,
-    gain: Array,
-    last_back: Array,
-    second_back: Array,
+    node_weights: Array, slopes: Array, layers: PathLayers, weights: PathWeights
 ) -> tuple[Array, Array]:
     """Return the mean slopes along the path in the first hidden and in the fused layer [C, H].
 
     `slopes` [M, C, latent_dim] are slopes in the latents.
     """
-    n, n_kinds, width = len(weight), slopes.shape[1], len(gain)
-    at_fused = _multiply(slopes.reshape(n * n_kinds, slopes.shape[2]), last_back)
+    n, n_kinds, width = len(node_weights), slopes.shape[1], len(weights.gain)
+    at_fused = _multiply(slopes.reshape(n * n_kinds, slopes.shape[2]), weights.last_back)
     mean_inner, mean_fused = np.zeros((n_kinds, width)), np.zeros((n_kinds, width))
     for m in range(n):
         for c in range(n_kinds):
             row = at_fused[m * n_kinds + c]
             for h in range(width):
-                row[h] *= outer_slopes[m, h] * gain[h]
-            _backpropagate_norm(row, normalised[m], deviation[m])
+                row[h] *= layers.outer_slopes[m, h] * weights.gain[h]
+            _backpropagate_norm(row, layers.normalised[m], layers.deviation[m])
             for h in range(width):
-                mean_fused[c, h] += weight[m] * row[h]
-    at_hidden = _multiply(at_fused, second_back)  # has no columns without cells
+                mean_fused[c, h] += node_weights[m] * row[h]
+    at_hidden = _multiply(at_fused, weights.second_back)  # has no columns without cells
     for m in range(n):
         for c in range(n_kinds):
-            for h in range(min(width, at_hidden.shape[1])):
-                mean_inner[c, h] += weight[m] * at_hidden[m * n_kinds + c, h] * hidden_slopes[m, h]
+            row = at_hidden[m * n_kinds + c]
+            for h in range(min(width, len(row))):
+                mean_inner[c, h] += node_weights[m] * row[h] * layers.hidden_slopes[m, h]
     return mean_inner, mean_fused
 
 
@@ -210,23 +230,6 @@ def _apply_gelu(table: Array) -> Array:
             slopes[m, h] = below + value * peaks[h] * _DENSITY
             table[m, h] = value * below
     return slopes
-
-
-@jit
-def _standardise(values: Array, out: Array) -> float:
-    """Write the LayerNorm of values [H] to `out`, without gain; return the deviation."""
-    width = len(out)
-    mean, square = 0.0, 0.0
-    for h in range(width):
-        mean += values[h]
-    mean /= width
-    for h in range(width):
-        out[h] = values[h] - mean
-        square += out[h] * out[h]
-    deviation = math.sqrt(square / width + NORM_EPSILON)
-    for h in range(width):
-        out[h] /= deviation
-    return deviation
 
 
 @jit

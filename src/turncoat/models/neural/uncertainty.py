@@ -5,7 +5,6 @@ All rows share the same draws, so a single row and a block of rows get the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike
 from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.anchors import Anchors
-from turncoat.models.neural.frozen import FrozenEncoder
+from turncoat.models.neural.frozen import FrozenEncoder, row_blocks
 from turncoat.models.variational import VariationalHMM
 from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import KernelTables, Observations
@@ -92,7 +91,7 @@ def latent_variances(
 ) -> Array:
     """Return the variance of every latent over the draws [N, latent_dim]."""
     variances = np.empty((len(continuous), encoder.layout.latent_dim))
-    for rows in _blocks(len(variances), masks.size):
+    for rows in row_blocks(len(variances), max(1, _BLOCK_NUMBERS // masks.size)):
         draws = encoder.encode_with_masks(continuous[rows], categorical[rows], masks)
         variances[rows] = draws.var(axis=1, ddof=1)
     return variances
@@ -118,11 +117,6 @@ def widened_terms(model: LogModel, latents: Array, variances: Array) -> Array:
 def widened_emission(model: LogModel, latents: Array, variances: Array) -> Array:
     """Return log b(k) of N rows [N, K]."""
     emission = np.empty((len(latents), model.n_states))
-    for rows in _blocks(len(emission), model.means.size):
+    for rows in row_blocks(len(emission), max(1, _BLOCK_NUMBERS // model.means.size)):
         emission[rows] = widened_terms(model, latents[rows], variances[rows]).sum(axis=2)
     return emission
-
-
-def _blocks(n_rows: int, numbers_per_row: int) -> Iterator[slice]:
-    size = max(1, _BLOCK_NUMBERS // numbers_per_row)
-    return (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
