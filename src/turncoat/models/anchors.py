@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
+from turncoat.numerics.layout import log_allowing_zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,25 +44,20 @@ class Anchors:
         except ValueError as problem:
             raise ConfigError(f"{expected}; its rows differ in length") from problem
         if codes.ndim != 1 or codes.dtype.kind not in "ui":
-            raise DataError(
-                "anchor codes must be integers, one per row, -1 for a free row; "
-                f"found {codes.dtype} {codes.shape}"
-            )
+            rule = "anchor codes must be integers, one per row, -1 for a free row"
+            raise DataError(f"{rule}; found {codes.dtype} {codes.shape}")
         if allowed.dtype != bool or allowed.ndim != 2:
             raise ConfigError(f"{expected}; found {allowed.dtype} {allowed.shape}")
         if not allowed.any(axis=1).all():
             code = int(np.flatnonzero(~allowed.any(axis=1))[0])
             raise ConfigError(f"anchor code {code} allows no state; allow at least one")
         if not isinstance(self.noise, int | float | np.number) or not 0.0 <= self.noise < 1.0:
-            raise ConfigError(
-                f"anchor noise must be a number of at least 0 and below 1; found {self.noise!r}"
-            )
+            rule = "anchor noise must be a number of at least 0 and below 1"
+            raise ConfigError(f"{rule}; found {self.noise!r}")
         wrong = np.flatnonzero((codes < -1) | (codes >= len(allowed)))
         if wrong.size:
-            row, last = int(wrong[0]), len(allowed) - 1
-            raise DataError(
-                f"anchor row {row}: found code {codes[row]}; codes run from -1 (free) to {last}"
-            )
+            row, rule = int(wrong[0]), f"codes run from -1 (free) to {len(allowed) - 1}"
+            raise DataError(f"anchor row {row}: found code {codes[row]}; {rule}")
         object.__setattr__(self, "codes", codes.astype(np.int64))
         object.__setattr__(self, "allowed_states", allowed)
 
@@ -69,15 +65,12 @@ class Anchors:
         """Return what each code adds to log b(k) [codes, K]."""
         allowed = np.asarray(self.allowed_states)
         if allowed.shape[1] != n_states:
-            raise ConfigError(
-                f"allowed_states must have a column for each of the {n_states} states; "
-                f"found {allowed.shape[1]}"
-            )
-        weights: ArrayLike | None = self.likelihoods
+            rule = f"allowed_states must have a column for each of the {n_states} states"
+            raise ConfigError(f"{rule}; found {allowed.shape[1]}")
+        weights = self.likelihoods
         if weights is None:
             weights = np.where(allowed, 1.0 - self.noise, self.noise)
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(np.asarray(weights)))
+        return log_allowing_zero(np.asarray(weights))
 
     def move_to_allowed(self, states: Array, rows: Array) -> Array:
         """Move the states of anchored rows that are not allowed, each to the same allowed state."""
@@ -93,8 +86,6 @@ class Anchors:
         """Return the codes [N]; raise a DataError unless there is one per row."""
         codes = np.asarray(self.codes)
         if len(codes) != n_rows:
-            raise DataError(
-                f"anchors must have a code for each of the panel's {n_rows} rows; "
-                f"found {len(codes)}"
-            )
+            rule = f"anchors must have a code for each of the panel's {n_rows} rows"
+            raise DataError(f"{rule}; found {len(codes)}")
         return codes

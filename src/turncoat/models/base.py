@@ -13,25 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from turncoat.arrays import Array
+from turncoat.arrays import Array, Rows
 from turncoat.errors import ConfigError, DataError, NotFittedError
+from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
 from turncoat.models.initialisation import ColumnMoments, kmeans_statistics, measure_columns
 from turncoat.models.live import LiveRecursion, LogOddsContributions
 from turncoat.models.parameters import sample_panel
-from turncoat.models.validation import (
-    Rule,
-    check_settings,
-    number,
-    one_of,
-    or_none,
-    positive_number,
-    whole_number,
-)
 from turncoat.numerics import engine
 from turncoat.numerics.jit import announce_compilation
-from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics
+from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel, check_is_panel
 from turncoat.progress import progress_bars
@@ -52,17 +44,17 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     After `fit`: `params_` (parameters), `lower_bound_` (their bound), `fit_report_` (the report).
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
-        "n_states": whole_number(1),
-        "n_restarts": whole_number(1),
-        "max_iter": whole_number(1),
-        "tol": number(0.0),
-        "restart_halving": one_of(True, False),
-        "random_state": whole_number(0),
-        "precision": one_of("float32", "float64"),
-        "n_threads": or_none(whole_number(1)),
-        "progress": one_of(None, True, False),
-        "temperature": positive_number(),
+    rules: ClassVar[rule.Rules] = {
+        "n_states": rule.whole_number(1),
+        "n_restarts": rule.whole_number(1),
+        "max_iter": rule.whole_number(1),
+        "tol": rule.number(0.0),
+        "restart_halving": rule.one_of(True, False),
+        "random_state": rule.whole_number(0),
+        "precision": rule.one_of("float32", "float64"),
+        "n_threads": rule.or_none(rule.whole_number(1)),
+        "progress": rule.one_of(None, True, False),
+        "temperature": rule.positive_number(),
     }
     params_type: ClassVar[type]
 
@@ -103,29 +95,26 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         check_is_panel(panel)
         layout = ColumnLayout.create(panel.n_categories, panel.missing_cells, panel.missing_codes)
         title = f"{type(self).__name__} with {self.n_states} states"
-        with announce_compilation():
+        threads, numbers = self._count_threads(), (panel.continuous.dtype, self.precision)
+        with announce_compilation(), progress_bars(self.progress) as show:
             observations, anchor_table = self._pack(layout, panel, anchors, self.n_states)
-            columns = measure_columns(layout, observations, self.precision, self._count_threads())
+            columns = measure_columns(layout, observations, self.precision, threads)
             algorithm = self._build_algorithm(columns)
+            starts = self._list_starts(panel, anchors, algorithm, columns)
 
             def collect(model: LogModel) -> Statistics:
-                tables = layout.build_tables(
-                    model, panel.continuous.dtype, self.precision, anchor_table
-                )
-                sums, log_likelihoods = engine.collect(observations, tables, self._count_threads())
+                tables = layout.build_tables(model, *numbers, anchor_table)
+                sums, log_likelihoods = engine.collect(observations, tables, threads)
                 total = float(log_likelihoods.sum())
                 return layout.build_statistics(tables, sums, total, panel.n_rows)
 
-            starts = self._list_starts(panel, anchors, algorithm, columns)
-            with progress_bars(self.progress) as show:
+            def report_iteration(restart: int, iteration: int, bound: float) -> None:
+                name = f"{title}, restart {restart + 1} of {len(starts)}"
+                show(name, iteration, self.max_iter, f"bound {bound:,.1f}")
 
-                def report_iteration(restart: int, iteration: int, bound: float) -> None:
-                    name = f"{title}, restart {restart + 1} of {len(starts)}"
-                    show(name, iteration, self.max_iter, f"bound {bound:,.1f}")
-
-                names = ("max_iter", "tol", "restart_halving", "precision")
-                options = {name: getattr(self, name) for name in names}
-                params, report = fit(algorithm, starts, collect, report_iteration, **options)
+            names = ("max_iter", "tol", "restart_halving", "precision")
+            options = {name: getattr(self, name) for name in names}
+            params, report = fit(algorithm, starts, collect, report_iteration, **options)
         self._set_params(params)
         self.fit_report_: FitReport = report
         self.lower_bound_: float = report.history[-1]
@@ -155,22 +144,17 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
     def infer_without_chain(self, panel: Panel, weights: ArrayLike) -> Posteriors:
         """Return P(state | the row alone) with states drawn for every row with weights [K]."""
         shares = np.asarray(weights, np.float64)
-        with np.errstate(divide="ignore"):
-            log_shares = np.log(shares / shares.sum())
-        model = replace(
-            self._scoring_model(),
-            log_initial=log_shares,
-            log_transition=np.tile(log_shares, (len(shares), 1)),
-        )
+        log_shares = log_allowing_zero(shares / shares.sum())
+        log_rows = np.tile(log_shares, (len(shares), 1))
+        model = replace(self._scoring_model(), log_initial=log_shares, log_transition=log_rows)
         return self._infer(panel, None, smoothed=False, model=model)
 
     def explain_emission(
         self, continuous: ArrayLike, categorical: ArrayLike
     ) -> tuple[Array, Array, Array]:
         """Split N rows' log emissions: cells [N, K, D], codes [N, K, J] and the rest [N, K]."""
-        cells, codes = self._scoring_model().row_terms(
-            np.asarray(continuous), np.asarray(categorical)
-        )
+        rows = np.asarray(continuous), np.asarray(categorical)
+        cells, codes = self._scoring_model().row_terms(*rows)
         return cells, codes, np.zeros(cells.shape[:2])
 
     def explain_log_odds(
@@ -252,10 +236,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         return sample_panel(self._get_params(), lengths, np.random.default_rng(seed))
 
     def step(
-        self,
-        belief: ArrayLike | None,
-        continuous_row: ArrayLike | None = None,
-        categorical_row: ArrayLike | None = None,
+        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
     ) -> Array:
         """Update a stored belief [K] (None for a new customer) with one row; return the new one.
 
@@ -281,25 +262,20 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
 
     def check_settings(self, for_fit: bool = True) -> None:
         """Raise a ConfigError for settings that break a rule; `init` is checked for fits only."""
-        check_settings(self, self.get_params(deep=False), self.rules)
+        rule.check_settings(self, self.get_params(deep=False), self.rules)
         if not for_fit or self.init is None:
             return
-        if not isinstance(self.init, self.params_type):
-            expected, found = self.params_type.__name__, type(self.init).__name__
-            raise ConfigError(
-                f"{type(self).__name__}: init must be {expected} or None; found {found}"
-            )
-        if self.init.n_states != self.n_states:
-            raise ConfigError(
-                f"init has {self.init.n_states} states but n_states is {self.n_states}"
-            )
+        name, init, kind = type(self).__name__, self.init, self.params_type
+        if not isinstance(init, kind):
+            found = type(init).__name__
+            raise ConfigError(f"{name}: init must be {kind.__name__} or None; found {found}")
+        if init.n_states != self.n_states:
+            raise ConfigError(f"init has {init.n_states} states but n_states is {self.n_states}")
 
     def _get_params(self) -> P:
         if not hasattr(self, "params_"):
-            raise NotFittedError(
-                f"this {type(self).__name__} has no parameters yet; "
-                "call fit(panel) or use from_params"
-            )
+            name = type(self).__name__
+            raise NotFittedError(f"this {name} has no parameters; call fit(panel) or from_params")
         return self.params_
 
     def _set_params(self, params: P) -> Self:
@@ -317,10 +293,8 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         codes, table = None, None
         if anchors is not None:
             if not isinstance(anchors, Anchors):
-                found = type(anchors).__name__
-                raise ConfigError(
-                    f"anchors must be Anchors(codes, allowed_states), or None; found {found}"
-                )
+                expected = "Anchors(codes, allowed_states), or None"
+                raise ConfigError(f"anchors must be {expected}; found {type(anchors).__name__}")
             codes, table = anchors.check_codes(panel.n_rows), anchors.log_weights(n_states)
         return layout.pack(panel.continuous, panel.categorical, panel.offsets, codes), table
 
@@ -358,19 +332,16 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         self, panel: Panel, anchors: Anchors | None, model: LogModel | None = None
     ) -> tuple[Observations, KernelTables]:
         """Prepare a panel and a model, by default the scoring model, for the kernels."""
-        layout = self._layout_for(panel)
-        observations, anchor_table = self._pack(layout, panel, anchors, self.params_.n_states)
-        model = self._scoring_model() if model is None else model
-        dtype = panel.continuous.dtype
-        return observations, layout.build_tables(model, dtype, self.precision, anchor_table)
-
-    def _layout_for(self, panel: Panel) -> ColumnLayout:
-        """Return the layout of a panel that has the model's columns and categories."""
         params = self._get_params()
         self.check_settings(for_fit=False)
         check_is_panel(panel)
         panel.check_columns(params.means.shape[1], params.n_categories, "model")
-        return ColumnLayout.create(params.n_categories, panel.missing_cells, panel.missing_codes)
+        sizes = params.n_categories  # the panel may not have met every category
+        layout = ColumnLayout.create(sizes, panel.missing_cells, panel.missing_codes)
+        observations, anchor_table = self._pack(layout, panel, anchors, self.params_.n_states)
+        model = self._scoring_model() if model is None else model
+        dtype = panel.continuous.dtype
+        return observations, layout.build_tables(model, dtype, self.precision, anchor_table)
 
     def _list_starts(
         self,
@@ -391,13 +362,8 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
             return [(self.random_state, lambda: init)]
 
         def start(seed: int) -> P:
-            threads = self._count_threads()
-            return algorithm.update(
-                kmeans_statistics(
-                    panel, anchors, columns, self.n_states, seed, self.precision, threads
-                ),
-                None,
-            )
+            options = self.n_states, seed, self.precision, self._count_threads()
+            return algorithm.update(kmeans_statistics(panel, anchors, columns, *options), None)
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
         return [(seed, partial(start, seed)) for seed in seeds]

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.models import validation as rule
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.fitting import NO_EVIDENCE
 from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.parameters import HMMParams
-from turncoat.models.validation import Rule, number
 from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import column_sums, join_columns, split_columns
 
@@ -153,10 +153,10 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
+    rules: ClassVar[rule.Rules] = {
         **HiddenMarkovModel.rules,
-        "variance_floor": number(0.0),
-        "category_smoothing": number(0.0),
+        "variance_floor": rule.number(0.0),
+        "category_smoothing": rule.number(0.0),
     }
     params_type = HMMParams
 

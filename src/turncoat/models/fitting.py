@@ -157,8 +157,7 @@ def _build_report(
     history = np.array(best.history)
     fell = np.diff(history) < -_ROUNDING[precision] * np.abs(history[1:])
     restarts = (
-        RestartReport(run.seed, run.bound, len(run.history), run.converged, run.stopped_early)
-        for run in runs
+        RestartReport(r.seed, r.bound, len(r.history), r.converged, r.stopped_early) for r in runs
     )
     return FitReport(
         converged=best.converged,

@@ -126,13 +126,8 @@ def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
     starts = panel.offsets[order] + rng.integers(0, panel.lengths[order] - lengths + 1)
     firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     rows = np.repeat(starts - firsts, lengths) + np.arange(lengths.sum())
-    sample = Panel.from_arrays(
-        continuous=panel.continuous[rows],
-        categorical=panel.categorical[rows],
-        lengths=lengths,
-        n_categories=panel.n_categories,
-    )
-    return sample, rows
+    columns, sizes = (panel.continuous[rows], panel.categorical[rows]), panel.n_categories
+    return Panel.from_arrays(*columns, lengths, n_categories=sizes), rows
 
 
 def cluster_rows(sample: Panel, n_states: int, means: Array, deviations: Array, seed: int) -> Array:

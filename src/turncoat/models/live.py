@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from turncoat.arrays import Array
+from turncoat.arrays import Array, Rows
 from turncoat.errors import DataError, StateError
 from turncoat.numerics import live
 from turncoat.numerics.layout import LogModel
@@ -43,12 +43,7 @@ class LiveRecursion:
         self._log_transition = _as_writable(model.log_transition)
         self._shape = (*model.means.shape, len(model.n_categories))
 
-    def step(
-        self,
-        belief: ArrayLike | None,
-        continuous_row: ArrayLike | None,
-        categorical_row: ArrayLike | None,
-    ) -> Array:
+    def step(self, belief: ArrayLike | None, continuous_row: Rows, categorical_row: Rows) -> Array:
         """Return the belief [K] after one row."""
         try:
             stored, cells = _NO_CELLS, _NO_CELLS
@@ -57,9 +52,8 @@ class LiveRecursion:
             if continuous_row is not None:
                 cells = _as_writable(np.asarray(continuous_row, np.float64))
         except (TypeError, ValueError) as problem:
-            raise DataError(
-                f"a belief and continuous cells must be numbers, NaN if missing: {problem}"
-            ) from problem
+            expected = "a belief and continuous cells must be numbers, NaN if missing"
+            raise DataError(f"{expected}: {problem}") from problem
         codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
         n_states, n_columns, n_codes = self._shape
         is_belief = belief is None or stored.shape == (n_states,)
@@ -78,9 +72,9 @@ class LiveRecursion:
     ) -> Array:
         """Return the beliefs [N, K] after rows in order, as `HiddenMarkovModel.step_batch`."""
         cells, codes = _as_kernel_rows(continuous, categorical)
-        status, row, place, updated = live.live_steps(
-            beliefs, known, previous, cells, codes, self._tables, MAX_VALUE
-        )
+        rows = previous, cells, codes
+        found = live.live_steps(beliefs, known, *rows, self._tables, MAX_VALUE)
+        status, row, place, updated = found
         if status != live.OK:
             raise self._error(status, place, cells[row], codes[row])
         return updated
@@ -94,9 +88,9 @@ class LiveRecursion:
     ) -> LogOddsContributions:
         """Return the terms of the log odds of a state, given log beliefs before N rows [N, K]."""
         cells, codes = _as_kernel_rows(continuous, categorical)
-        status, row, place, rivals, from_cells, from_codes = live.live_contributions(
-            state, log_predicted, cells, codes, self._tables, MAX_VALUE
-        )
+        rows = log_predicted, cells, codes
+        found = live.live_contributions(state, *rows, self._tables, MAX_VALUE)
+        status, row, place, rivals, from_cells, from_codes = found
         if status != live.OK:
             raise self._error(status, place, cells[row], codes[row])
         history = log_predicted[:, state] - log_predicted[np.arange(len(rivals)), rivals]
@@ -105,10 +99,8 @@ class LiveRecursion:
 
     def _error(self, status: int, place: int, cells: Array, codes: Array) -> DataError:
         if status == live.BAD_BELIEF:
-            return StateError(
-                "a belief must be probabilities that add up to 1, as an earlier step returned "
-                "them; None for a new customer"
-            )
+            rule = "a belief must be probabilities that add up to 1, as an earlier step returned"
+            return StateError(f"{rule} them; None for a new customer")
         if status == live.BAD_CELL:
             return DataError(
                 f"continuous column {place}: found {cells[place]}; values must be finite and "
@@ -127,9 +119,8 @@ def _as_kernel_rows(continuous: Array, categorical: Array) -> tuple[Array, Array
 
 def _as_codes(codes: Array) -> Array:
     if codes.dtype.kind not in "bui":
-        raise DataError(
-            f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}"
-        )
+        expected = "integer codes (-1 for missing)"
+        raise DataError(f"categorical cells must be {expected}; found type {codes.dtype}")
     return _as_writable(codes.astype(np.int64, copy=False))
 
 

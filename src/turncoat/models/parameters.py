@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,64 @@ _MAY_BE_ZERO = ("sticky", "dof", "scale", "dof_per_column", "scale_per_column")
 
 
 @dataclass(frozen=True, eq=False)
-class HMMParams:
+class _StateArrays:
+    """Arrays of K states in this order of fields: initial, transition, columns..., categories.
+
+    Initial has shape [K], transition [K, K], a column array [K, D], and categories one array
+    [K, C_j] per categorical column.
+    """
+
+    def __post_init__(self) -> None:
+        """Store float64 arrays and check their shapes."""
+        initial, transition, *columns, categories = names = _field_names(self)
+        for name in names[:-1]:
+            object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
+        by_column = tuple(np.asarray(array, np.float64) for array in getattr(self, categories))
+        object.__setattr__(self, categories, by_column)
+        k = len(getattr(self, initial)) if getattr(self, initial).ndim == 1 else 0
+        if k == 0:
+            raise ConfigError(f"{initial} must be a list of at least one state")
+        shape = getattr(self, transition).shape
+        if shape != (k, k):
+            raise ConfigError(f"{transition} must be [{k}, {k}]; found {shape}")
+        n_columns = getattr(self, columns[0]).shape[-1]
+        for name in columns:
+            shape = getattr(self, name).shape
+            if shape != (k, n_columns):
+                raise ConfigError(f"{name} must be [{k}, columns]; found {shape}")
+        for j, array in enumerate(by_column):
+            if array.ndim != 2 or len(array) != k or array.shape[1] == 0:
+                raise ConfigError(f"{categories}[{j}] must be [{k}, values]; found {array.shape}")
+
+    @property
+    def n_states(self) -> int:
+        """Number of states K."""
+        return len(getattr(self, _field_names(self)[0]))
+
+    @property
+    def n_categories(self) -> tuple[int, ...]:
+        """Number of values of each categorical column."""
+        return tuple(array.shape[1] for array in getattr(self, _field_names(self)[-1]))
+
+    def reorder(self, order: ArrayLike) -> Self:
+        """Return the same parameters with the states in another order."""
+        places = np.asarray(order)
+        if sorted(places.tolist()) != list(range(self.n_states)):
+            expected = f"each of the {self.n_states} states once"
+            raise ConfigError(f"order must name {expected}; found {places.tolist()}")
+        initial, transition, *columns, categories = _field_names(self)
+        values: dict[str, Any] = {name: getattr(self, name)[places] for name in (initial, *columns)}
+        values[transition] = getattr(self, transition)[np.ix_(places, places)]
+        values[categories] = tuple(array[places] for array in getattr(self, categories))
+        return replace(self, **values)
+
+
+def _field_names(params: Any) -> list[str]:
+    return [field.name for field in fields(params)]
+
+
+@dataclass(frozen=True, eq=False)
+class HMMParams(_StateArrays):
     """Point parameters of an HMM with K states, D continuous and J categorical columns."""
 
     initial_probs: Array  # [K]
@@ -30,35 +87,17 @@ class HMMParams:
     category_probs: tuple[Array, ...] = ()  # J arrays [K, C_j]
 
     def __post_init__(self) -> None:
-        _convert_to_float(self)
-        columns = ("means", "variances")
-        _check_shapes(self, "initial_probs", "transition_matrix", columns, "category_probs")
+        super().__post_init__()
         _check_probs(self.initial_probs[None], "initial_probs")
         _check_probs(self.transition_matrix, "transition_matrix")
         _check_category_probs(self.category_probs)
         is_finite = np.isfinite(self.means).all() and np.isfinite(self.variances).all()
         if not is_finite or not (self.variances > 0).all():
-            raise ConfigError(
-                f"means must be finite and variances positive, for all {self.n_states} states"
-            )
-
-    @property
-    def n_states(self) -> int:
-        """Number of states K."""
-        return len(self.initial_probs)
-
-    @property
-    def n_categories(self) -> tuple[int, ...]:
-        """Number of values of each categorical column."""
-        return tuple(probs.shape[1] for probs in self.category_probs)
-
-    def reorder(self, order: ArrayLike) -> HMMParams:
-        """Return the same model with its states in another order."""
-        return HMMParams(*_reorder_fields(self, np.asarray(order), "transition_matrix"))
+            raise ConfigError("means must be finite and variances positive, for all states")
 
 
 @dataclass(frozen=True, eq=False)
-class VariationalParams:
+class VariationalParams(_StateArrays):
     """Posterior over parameters: Dirichlets, and a Normal-Gamma per state and column.
 
     The Gamma has shape dof / 2 and rate scale / 2.
@@ -73,28 +112,14 @@ class VariationalParams:
     category_concentration: tuple[Array, ...] = ()  # J arrays [K, C_j]
 
     def __post_init__(self) -> None:
-        _convert_to_float(self)
-        chain = "initial_concentration", "transition_concentration"
-        columns = ("location", "mean_strength", "dof", "scale")
-        _check_shapes(self, *chain, columns, "category_concentration")
-        positive = [getattr(self, name) for name in (*chain, *columns[1:])]
-        positive.append(join_columns(self.category_concentration, self.n_states))
+        super().__post_init__()
+        chain = self.initial_concentration, self.transition_concentration
+        categories = join_columns(self.category_concentration, self.n_states)
+        positive = (*chain, self.mean_strength, self.dof, self.scale, categories)
         is_positive = all(np.isfinite(a).all() and (a > 0).all() for a in positive)
         if not is_positive or not np.isfinite(self.location).all():
-            raise ConfigError(
-                "concentrations, mean_strength, dof and scale must be positive and finite, "
-                "locations finite"
-            )
-
-    @property
-    def n_states(self) -> int:
-        """Number of states K."""
-        return len(self.initial_concentration)
-
-    @property
-    def n_categories(self) -> tuple[int, ...]:
-        """Number of values of each categorical column."""
-        return tuple(a.shape[1] for a in self.category_concentration)
+            rest = "mean_strength, dof and scale must be positive and finite, locations finite"
+            raise ConfigError(f"concentrations, {rest}")
 
     @property
     def initial_probs(self) -> Array:
@@ -141,15 +166,8 @@ class VariationalParams:
         if name == "variances":
             shape, rate = self.dof / 2.0, self.scale / 2.0
             return tuple(stats.invgamma.ppf(tail, shape, scale=rate) for tail in tails)
-        raise ConfigError(
-            f"no parameter {name!r}; choose from initial_probs, transition_matrix, means, "
-            "variances, category_probs"
-        )
-
-    def reorder(self, order: ArrayLike) -> VariationalParams:
-        """Return the same posterior with its states in another order."""
-        values = _reorder_fields(self, np.asarray(order), "transition_concentration")
-        return VariationalParams(*values)
+        known = ", ".join(_field_names(HMMParams))
+        raise ConfigError(f"no parameter {name!r}; choose from {known}")
 
 
 @dataclass(frozen=True)
@@ -177,7 +195,7 @@ class Prior:
 
     @classmethod
     def paper(cls) -> Prior:
-        """Return the published prior for raw features (nu0 = D + 1, S0 = 1). See errata E4."""
+        """Return the published prior for raw features (E4 in docs/errata.md)."""
         return cls(dof=1.0, dof_per_column=1.0, scale=1.0)
 
     def __post_init__(self) -> None:
@@ -203,36 +221,6 @@ class Prior:
     def transition_concentration(self, n_states: int) -> Array:
         """Return the prior of the transition rows [K, K]."""
         return np.full((n_states, n_states), self.transition) + self.sticky * np.eye(n_states)
-
-
-def _convert_to_float(params: Any) -> None:
-    """Store every field as float64. Fields named for categories hold one array per column."""
-    for field in fields(params):
-        value = getattr(params, field.name)
-        if field.name.startswith("category"):
-            value = tuple(np.asarray(a, np.float64) for a in value)
-        else:
-            value = np.asarray(value, np.float64)
-        object.__setattr__(params, field.name, value)
-
-
-def _check_shapes(
-    params: Any, initial: str, transition: str, columns: tuple[str, ...], categories: str
-) -> None:
-    k = len(getattr(params, initial)) if getattr(params, initial).ndim == 1 else 0
-    if k == 0:
-        raise ConfigError(f"{initial} must be a list of at least one state")
-    shape = getattr(params, transition).shape
-    if shape != (k, k):
-        raise ConfigError(f"{transition} must be [{k}, {k}]; found {shape}")
-    n_columns = getattr(params, columns[0]).shape[-1]
-    for name in columns:
-        shape = getattr(params, name).shape
-        if shape != (k, n_columns):
-            raise ConfigError(f"{name} must be [{k}, columns]; found {shape}")
-    for j, array in enumerate(getattr(params, categories)):
-        if array.ndim != 2 or len(array) != k or array.shape[1] == 0:
-            raise ConfigError(f"{categories}[{j}] must be [{k}, values]; found {array.shape}")
 
 
 def _check_probs(rows: Array, name: str) -> None:
@@ -265,23 +253,6 @@ def _beta_interval(concentration: Array, tails: tuple[float, float]) -> tuple[Ar
     return tuple(np.where(is_certain, 1.0, bound) for bound in bounds)
 
 
-def _reorder_fields(params: Any, order: Array, transition: str) -> list[Any]:
-    if sorted(order.tolist()) != list(range(params.n_states)):
-        raise ConfigError(
-            f"order must name each of the {params.n_states} states once; found {order.tolist()}"
-        )
-    values: list[Any] = []
-    for field in fields(params):
-        value = getattr(params, field.name)
-        if field.name == transition:
-            values.append(value[np.ix_(order, order)])
-        elif isinstance(value, tuple):
-            values.append(tuple(a[order] for a in value))
-        else:
-            values.append(value[order])
-    return values
-
-
 def sample_panel(
     params: HMMParams | VariationalParams, lengths: ArrayLike, rng: np.random.Generator
 ) -> tuple[Panel, NDArray[np.int64]]:
@@ -291,9 +262,8 @@ def sample_panel(
     """
     sizes = np.atleast_1d(np.asarray(lengths))
     if sizes.ndim != 1 or sizes.size == 0 or sizes.dtype.kind not in "ui" or sizes.min() < 1:
-        raise DataError(
-            f"lengths must be whole numbers of at least 1, one per sequence; found {lengths!r}"
-        )
+        expected = "whole numbers of at least 1, one per sequence"
+        raise DataError(f"lengths must be {expected}; found {lengths!r}")
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     states = np.empty(int(offsets[-1]), np.int64)
     initial = np.repeat(params.initial_probs[None], len(sizes), axis=0)
@@ -330,9 +300,8 @@ def align_states(reference: ArrayLike, other: ArrayLike) -> NDArray[np.int64]:
     first, second = np.asarray(reference), np.asarray(other)
     has_shapes = first.ndim in (1, 2) and second.ndim in (1, 2)
     if not has_shapes or len(first) != len(second) or len(first) == 0:
-        raise DataError(
-            f"both must describe the same rows; found shapes {first.shape} and {second.shape}"
-        )
+        found = f"shapes {first.shape} and {second.shape}"
+        raise DataError(f"both must describe the same rows; found {found}")
     width = max(_count_states(first), _count_states(second))
     overlap = _as_probs(first, width).T @ _as_probs(second, width)
     return np.asarray(linear_sum_assignment(-overlap)[1], dtype=np.int64)

@@ -6,11 +6,13 @@ import os
 from dataclasses import asdict, fields
 from typing import Any
 
+from msgspec import convert
+
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.baum_welch import BaumWelchHMM
-from turncoat.models.fitting import FitReport, RestartReport
+from turncoat.models.fitting import FitReport
 from turncoat.models.neural.encoder import Encoder, EncoderLayout, TrainingReport
 from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
@@ -18,10 +20,10 @@ from turncoat.models.parameters import Prior
 from turncoat.models.variational import VariationalHMM
 from turncoat.storage import BundleFormat
 
+Model = BaumWelchHMM | VariationalHMM
+
 MODEL = BundleFormat("model", version=2)
-_KINDS: dict[str, type[HiddenMarkovModel[Any]]] = {
-    kind.__name__: kind for kind in (BaumWelchHMM, VariationalHMM, NeuralVariationalHMM)
-}
+_KINDS = {kind.__name__: kind for kind in (BaumWelchHMM, VariationalHMM, NeuralVariationalHMM)}
 # Settings of a session, not of the model. The encoder is packed on its own.
 _NOT_SAVED = ("init", "progress", "n_threads", "encoder")
 _ENCODER_NOT_SAVED = ("device", "checkpoint_dir")
@@ -33,15 +35,14 @@ def save_model(model: HiddenMarkovModel[Any], folder: str | os.PathLike[str]) ->
     MODEL.save(folder, *pack_model(model))
 
 
-def load_model(folder: str | os.PathLike[str]) -> BaumWelchHMM | VariationalHMM:
+def load_model(folder: str | os.PathLike[str]) -> Model:
     """Read a saved model; raise a BundleError for a damaged or unknown one."""
     content, arrays = MODEL.load(folder)
     try:
         return unpack_model(content, arrays)
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        raise BundleError(
-            f"{folder}: not a model this version understands ({problem!r})"
-        ) from problem
+        reason = f"not a model this version understands ({problem!r})"
+        raise BundleError(f"{folder}: {reason}") from problem
 
 
 def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -70,14 +71,12 @@ def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str,
     return content, arrays
 
 
-def unpack_model(
-    content: dict[str, Any], arrays: dict[str, Array]
-) -> BaumWelchHMM | VariationalHMM:
+def unpack_model(content: dict[str, Any], arrays: dict[str, Array]) -> Model:
     """Rebuild the model of `pack_model`.
 
     Raises a LookupError, TypeError, ValueError or ConfigError for content that makes no sense.
     """
-    kind = _KINDS[content["kind"]]
+    kind: Any = _KINDS[content["kind"]]
     settings = dict(content["settings"])
     if settings.get("prior") is not None:
         settings["prior"] = Prior(**settings["prior"])
@@ -92,22 +91,13 @@ def unpack_model(
     encoder = content.get("encoder")
     if encoder is not None:
         settings["encoder"] = unpack_encoder(encoder, arrays)
-    model = kind.from_params(kind.params_type(**values), **settings)
+    model: Model = kind.from_params(kind.params_type(**values), **settings)
     if encoder is not None and encoder["settings"] is not None:
         model.set_params(encoder=Encoder(**encoder["settings"]))
-    report = content["fit_report"]
-    if report is not None:
-        model.fit_report_ = _unpack_report(report)
+    if content["fit_report"] is not None:
+        model.fit_report_ = convert(content["fit_report"], FitReport)
         model.lower_bound_ = model.fit_report_.history[-1]
-    if not isinstance(model, BaumWelchHMM | VariationalHMM):
-        raise ValueError(f"unknown kind of model {content['kind']!r}")
     return model
-
-
-def _unpack_report(saved: dict[str, Any]) -> FitReport:
-    tuples = {name: tuple(saved[name]) for name in ("history", "empty_states", "decreases")}
-    restarts = tuple(RestartReport(**restart) for restart in saved["restarts"])
-    return FitReport(**{**saved, **tuples, "restarts": restarts})
 
 
 def pack_encoder(model: NeuralVariationalHMM) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -128,15 +118,11 @@ def pack_encoder(model: NeuralVariationalHMM) -> tuple[dict[str, Any], dict[str,
 
 def unpack_encoder(content: dict[str, Any], arrays: dict[str, Array]) -> FrozenEncoder:
     """Rebuild the encoder of `pack_encoder`; raises as `unpack_model`."""
-    saved, report = content["layout"], content["report"]
-    if report is not None:
-        losses = {name: tuple(report[name]) for name in ("train_losses", "validation_losses")}
-        report = TrainingReport(**{**report, **losses})
     weights = {k.removeprefix(_PREFIX): a for k, a in arrays.items() if k.startswith(_PREFIX)}
     return FrozenEncoder(
-        layout=EncoderLayout(**{**saved, "n_categories": tuple(saved["n_categories"])}),
+        layout=convert(content["layout"], EncoderLayout),
         head_bias=float(content["head_bias"]),
         dropout=float(content["dropout"]),
-        report=report,
+        report=convert(content["report"], TrainingReport | None),
         **weights,
     )

@@ -20,6 +20,9 @@ class Rule:
     holds: Callable[[Any], bool]
 
 
+Rules = Mapping[str, Rule]
+
+
 def whole_number(minimum: int) -> Rule:
     """An integer of at least `minimum`."""
 
@@ -32,9 +35,8 @@ def whole_number(minimum: int) -> Rule:
 
 def number(minimum: float) -> Rule:
     """A finite number of at least `minimum`."""
-    return Rule(
-        f"a finite number of at least {minimum:g}", lambda v: _is_finite(v) and bool(v >= minimum)
-    )
+    description = f"a finite number of at least {minimum:g}"
+    return Rule(description, lambda v: _is_finite(v) and bool(v >= minimum))
 
 
 def positive_number() -> Rule:
@@ -66,9 +68,9 @@ def or_none(rule: Rule) -> Rule:
 
 
 def check_settings(owner: object, settings: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Raise a ConfigError that names the first setting that breaks its rule."""
+    """Raise a ConfigError that names the first of these settings that breaks its rule."""
     for name, rule in rules.items():
-        if not rule.holds(settings[name]):
+        if name in settings and not rule.holds(settings[name]):
             expected = f"{name} must be {rule.description}"
             raise ConfigError(f"{type(owner).__name__}: {expected}; found {settings[name]!r}")
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from turncoat.models import validation as rule
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.fitting import NO_EVIDENCE
 from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.parameters import Prior, VariationalParams
-from turncoat.models.validation import Rule, instance_of, one_of, or_none
 from turncoat.numerics.conjugate import (
     category_divergence,
     dirichlet_divergence,
@@ -26,7 +26,7 @@ from turncoat.numerics.structures import join_columns, split_columns
 
 @dataclass(frozen=True)
 class VariationalBayes:
-    """Updates of the Dirichlet and Normal-Gamma posteriors (method, section 4)."""
+    """Updates of the Dirichlet and Normal-Gamma posteriors (see docs/notation.md)."""
 
     prior: Prior
     n_columns: int
@@ -35,9 +35,7 @@ class VariationalBayes:
         """Return the expected log densities under the posterior."""
         return build_expected_log_model(params)
 
-    def update(
-        self, statistics: Statistics, previous: VariationalParams | None
-    ) -> VariationalParams:
+    def update(self, statistics: Statistics, previous: object) -> VariationalParams:
         """Return the prior plus the expected counts; a missing cell adds to no count."""
         prior, counts = self.prior, np.maximum(statistics.observed, 0.0)
         weight = np.where(counts > NO_EVIDENCE, counts, 1.0)
@@ -61,25 +59,17 @@ class VariationalBayes:
     def penalty(self, params: VariationalParams) -> float:
         """Return minus the divergence of the posterior from the prior.
 
-        The log-likelihood term plus this is the ELBO (E5).
+        The log-likelihood term plus this is the ELBO (E5 in docs/errata.md).
         """
-        prior = self.prior
+        prior, n_columns = self.prior, self.n_columns
+        transition = prior.transition_concentration(params.n_states)
         categories = join_columns(params.category_concentration, params.n_states)
+        columns = params.location, params.mean_strength, params.dof, params.scale
+        prior_scale = prior.total_dof(n_columns), prior.total_scale(n_columns)
         return -(
             dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
-            + dirichlet_divergence(
-                params.transition_concentration, prior.transition_concentration(params.n_states)
-            )
-            + normal_gamma_divergence(
-                params.location,
-                params.mean_strength,
-                params.dof,
-                params.scale,
-                prior.mean,
-                prior.mean_strength,
-                prior.total_dof(self.n_columns),
-                prior.total_scale(self.n_columns),
-            )
+            + dirichlet_divergence(params.transition_concentration, transition)
+            + normal_gamma_divergence(*columns, prior.mean, prior.mean_strength, *prior_scale)
             + category_divergence(categories, prior.category, params.n_categories)
         )
 
@@ -145,10 +135,10 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
+    rules: ClassVar[rule.Rules] = {
         **HiddenMarkovModel.rules,
-        "prior": or_none(instance_of("a Prior", Prior)),
-        "emission": one_of("expected-log", "predictive"),
+        "prior": rule.or_none(rule.instance_of("a Prior", Prior)),
+        "emission": rule.one_of("expected-log", "predictive"),
     }
     params_type = VariationalParams
 
@@ -157,10 +147,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
-        """Return a model with the published settings for raw features.
-
-        The published prior, five full restarts, 100 iterations and tolerance 1e-3.
-        """
+        """Return a model with the published prior and settings: five full restarts, tol 1e-3."""
         published = {"prior": Prior.paper(), "tol": 1e-3, "restart_halving": False}
         return cls(n_states, **{**published, **overrides})
 
@@ -168,5 +155,5 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         return VariationalBayes(self.prior or Prior.weak(), len(columns.means))
 
     def _build_log_model(self, params: VariationalParams) -> LogModel:
-        is_predictive = self.emission == "predictive"
-        return build_predictive_model(params) if is_predictive else build_expected_log_model(params)
+        predictive = self.emission == "predictive"
+        return build_predictive_model(params) if predictive else build_expected_log_model(params)

@@ -217,7 +217,7 @@ def sweep_widths(
     **options: Any,
 ) -> dict[int, Sweep]:
     """`sweep` with every `latent_dim` of `widths`, each with its own encoder; by width."""
-    if not isinstance(model, NeuralVariationalHMM) or model.has_trained_encoder:
+    if not isinstance(getattr(model, "encoder", None), Encoder):
         raise ConfigError(
             "only a NeuralVariationalHMM that trains its encoder has widths to sweep; "
             "give one with an `Encoder`"

@@ -6,49 +6,36 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from os import PathLike
 from types import ModuleType
-from typing import ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-from turncoat.models.validation import (
-    Rule,
-    check_settings,
-    fraction,
-    instance_of,
-    number,
-    one_of,
-    or_none,
-    positive_number,
-    whole_number,
-)
+from turncoat.models import validation as rule
 from turncoat.panel import MAX_VALUE, Panel, check_is_panel, check_known_codes, check_widths
 
 _MAX_TABLE_WIDTH = 50
 
-LAYOUT_RULES: dict[str, Rule] = {
-    "latent_dim": whole_number(1),
-    "hidden_dim": whole_number(1),
-    "activation": one_of("gelu", "none"),
-}
-ENCODER_RULES: dict[str, Rule] = {
-    **LAYOUT_RULES,
-    "class_weighting": one_of(True, False),
-    "dropout": fraction(allow_zero=True),
-    "learning_rate": positive_number(),
-    "min_learning_rate": number(0.0),
-    "lr_patience_epochs": whole_number(1),
-    "batch_size": whole_number(1),
-    "max_gradient_norm": positive_number(),
-    "max_epochs": whole_number(1),
-    "patience_epochs": whole_number(1),
-    "min_improvement": number(0.0),
-    "validation_fraction": fraction(allow_zero=False),
-    "device": one_of("auto", "cpu", "cuda"),
-    "random_state": or_none(whole_number(0)),
-    "checkpoint_dir": or_none(instance_of("a folder", str, PathLike)),
+ENCODER_RULES: rule.Rules = {
+    "latent_dim": rule.whole_number(1),
+    "hidden_dim": rule.whole_number(1),
+    "activation": rule.one_of("gelu", "none"),
+    "class_weighting": rule.one_of(True, False),
+    "dropout": rule.fraction(allow_zero=True),
+    "learning_rate": rule.positive_number(),
+    "min_learning_rate": rule.number(0.0),
+    "lr_patience_epochs": rule.whole_number(1),
+    "batch_size": rule.whole_number(1),
+    "max_gradient_norm": rule.positive_number(),
+    "max_epochs": rule.whole_number(1),
+    "patience_epochs": rule.whole_number(1),
+    "min_improvement": rule.number(0.0),
+    "validation_fraction": rule.fraction(allow_zero=False),
+    "device": rule.one_of("auto", "cpu", "cuda"),
+    "random_state": rule.or_none(rule.whole_number(0)),
+    "checkpoint_dir": rule.or_none(rule.instance_of("a folder", str, PathLike)),
 }
 
 
@@ -84,8 +71,6 @@ class Encoder(BaseEstimator):  # type: ignore[misc]
         Folder from which an interrupted training continues.
     """
 
-    rules: ClassVar[dict[str, Rule]] = ENCODER_RULES
-
     latent_dim: int = 64
     hidden_dim: int = 512
     activation: str = "gelu"
@@ -106,25 +91,17 @@ class Encoder(BaseEstimator):  # type: ignore[misc]
 
     def check_settings(self) -> None:
         """Raise a ConfigError for the first setting that breaks its rule."""
-        check_settings(self, vars(self), self.rules)
+        rule.check_settings(self, vars(self), ENCODER_RULES)
 
-    def train(
-        self,
-        panel: Panel,
-        *,
-        default_seed: int = 0,
-        progress: bool | None = None,
-        n_threads: int | None = None,
-    ) -> TrainedEncoder:
+    def train(self, panel: Panel, *, default_seed: int = 0, **options: Any) -> TrainedEncoder:
         """Train on the panel's labels and return the weights of the best epoch.
 
-        `default_seed` is used where `random_state` is None.
+        `default_seed` is used where `random_state` is None. The options are `progress` and
+        `n_threads`, as in the models.
         """
         self.check_settings()
         seed = default_seed if self.random_state is None else self.random_state
-        trained: TrainedEncoder = import_training().train_encoder(
-            panel, self, seed=seed, progress=progress, n_threads=n_threads
-        )
+        trained: TrainedEncoder = import_training().train_encoder(panel, self, seed, **options)
         return trained
 
 
@@ -139,17 +116,12 @@ class EncoderLayout:
     activation: str = "gelu"  # before the last layer
 
     def __post_init__(self) -> None:
-        check_settings(self, vars(self), LAYOUT_RULES)
+        rule.check_settings(self, vars(self), ENCODER_RULES)
 
     @property
     def normalises_cells(self) -> bool:
         """Whether cells pass a LayerNorm first. With a single column it would return zero."""
         return self.n_continuous > 1
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of column kinds present: continuous, categorical or both."""
-        return int(self.n_continuous > 0) + int(len(self.n_categories) > 0)
 
     @property
     def table_rows(self) -> Array:
@@ -218,7 +190,7 @@ class TrainedEncoder:
 
 
 def table_width(n_categories: int) -> int:
-    """Width of a column's embedding table (method, section 5)."""
+    """Width of a column's embedding table: half its codes, between 2 and 50."""
     return min(_MAX_TABLE_WIDTH, max(2, (n_categories + 1) // 2))
 
 
@@ -237,7 +209,7 @@ def split_training_rows(panel: Panel, fraction: float, seed: int) -> tuple[Array
     if len(classes) < 2:
         found = f"only label {classes[0]}" if len(classes) else "no known label"
         raise DataError(
-            f"training an encoder needs rows of both labels, 0 and 1; the panel has {found}"
+            f"training an encoder needs rows with labels 0 and 1; the panel has {found}"
         )
     with_fraud = np.logical_or.reduceat(panel.labels == 1, panel.offsets[:-1])
     with_known = np.logical_or.reduceat(known, panel.offsets[:-1])

@@ -255,9 +255,8 @@ def _as_rows(continuous: Rows, categorical: Rows, n_dim: int) -> tuple[Array, Ar
         found = f"{cells.shape} and {codes.shape}"
         raise DataError(f"cells and codes must be {expected}; found {found}")
     if codes.dtype.kind not in "bui" and codes.size:
-        raise DataError(
-            f"categorical cells must be integer codes (-1 for missing); found type {codes.dtype}"
-        )
+        expected = "integer codes (-1 for missing)"
+        raise DataError(f"categorical cells must be {expected}; found type {codes.dtype}")
     return cells, codes.astype(np.int64, copy=False)
 
 

@@ -40,7 +40,8 @@ class PathWeights(NamedTuple):
         vectors = (encoder.first_bias, fused, encoder.norm_gain, encoder.norm_bias)
         _, second, last = encoder.float64_weights()
         packed = (pack_panels(weight) for weight in (second, second.T, last, last.T))
-        return cls(*(vector.astype(np.float64) for vector in vectors), *packed, missing, absent)
+        wide = (vector.astype(np.float64) for vector in vectors)
+        return cls._make((*wide, *packed, missing, absent))
 
 
 class PathLayers(NamedTuple):

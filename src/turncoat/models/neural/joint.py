@@ -12,28 +12,28 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
+from turncoat.models import validation as rule
 from turncoat.models.neural.encoder import ENCODER_RULES, EncoderLayout, TrainedEncoder
 from turncoat.models.neural.model import latent_prior
 from turncoat.models.neural.network import EncoderNetwork, build_network
 from turncoat.models.neural.training import DeviceRows, deterministic_torch, select_device
 from turncoat.models.parameters import VariationalParams
-from turncoat.models.validation import check_settings, one_of, whole_number
 from turncoat.models.variational import VariationalHMM, build_expected_log_model
 from turncoat.panel import Panel
 
 _BATCH_ROWS = 8192  # encoded at once
 # A fit keeps the parameters whose bound it has computed: one update behind its iterations.
 _ONE_UPDATE = 2
-_SHARED_RULES = ("dropout", "learning_rate", "batch_size", "max_gradient_norm", "device")
 _RULES = {
-    "n_states": whole_number(1),
-    "cycles": whole_number(1),
-    "reweighted": one_of(True, False),
-    "seed": whole_number(0),
-    **{name: ENCODER_RULES[name] for name in _SHARED_RULES},
+    "n_states": rule.whole_number(1),
+    "cycles": rule.whole_number(1),
+    "reweighted": rule.one_of(True, False),
+    "seed": rule.whole_number(0),
+    **ENCODER_RULES,
 }
 
 
@@ -52,7 +52,7 @@ class JointSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings(self, vars(self), _RULES)
+        rule.check_settings(self, vars(self), _RULES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def train_jointly(
         network = build_network(layout, settings.dropout, settings.seed).to(device)
         if isinstance(start, TrainedEncoder):
             _copy_weights(network, start)
-        optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
+        optimizer = Adam(network.parameters(), settings.learning_rate)
         snapshot = training.take_snapshot(0, network, None)
         observe(snapshot)
         for cycle in range(1, settings.cycles + 1):
@@ -101,9 +101,8 @@ def train_jointly(
 def expected_log_emission(latents: Tensor, posteriors: Tensor, params: VariationalParams) -> Tensor:
     """Return the objective per row [N]: sum over k of posterior * E[log N(latent; k)]."""
     model = build_expected_log_model(params)
-    means, scales, constants = (
-        torch.as_tensor(part).to(latents) for part in (model.means, model.scales, model.constants)
-    )
+    parts = model.means, model.scales, model.constants
+    means, scales, constants = (torch.as_tensor(part).to(latents) for part in parts)
     by_state = (constants - 0.5 * ((latents[:, None, :] - means) * scales) ** 2).sum(dim=2)
     return (posteriors * by_state).sum(dim=1)
 
@@ -146,16 +145,13 @@ class _JointTraining:
         ).fit(encoded)
         return Snapshot(cycle, latents, states.smooth(encoded).probs, states.params_)
 
-    def run_epoch(
-        self, network: EncoderNetwork, optimizer: torch.optim.Optimizer, snapshot: Snapshot
-    ) -> None:
+    def run_epoch(self, network: EncoderNetwork, optimizer: Optimizer, snapshot: Snapshot) -> None:
         """Pass once over the rows, towards latents likelier under the snapshot's states."""
         settings, seeds = self.settings, (self.settings.seed, snapshot.cycle)
         order = np.random.default_rng(seeds).permutation(self.panel.n_rows)
         network.seed_dropout(*seeds, 1)
-        weights = snapshot.posteriors
-        if settings.reweighted:
-            weights = equalise_states(weights)
+        posteriors = snapshot.posteriors
+        weights = equalise_states(posteriors) if settings.reweighted else posteriors
         network.train()
         for start in range(0, len(order), settings.batch_size):
             batch = order[start : start + settings.batch_size]

@@ -11,23 +11,18 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import clone
 
-from turncoat.arrays import Array
+from turncoat.arrays import Array, Rows
 from turncoat.errors import ConfigError
+from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.initialisation import ColumnMoments
 from turncoat.models.live import LogOddsContributions
+from turncoat.models.neural import uncertainty
 from turncoat.models.neural.attribution import EmissionTerms, attribute_emission, attribute_log_odds
 from turncoat.models.neural.encoder import Encoder, TrainedEncoder, TrainingReport
 from turncoat.models.neural.frozen import FrozenEncoder
-from turncoat.models.neural.uncertainty import (
-    WidenedVariationalHMM,
-    draw_dropout_masks,
-    latent_variances,
-    no_codes,
-    widened_terms,
-)
+from turncoat.models.neural.uncertainty import WidenedVariationalHMM, no_codes
 from turncoat.models.parameters import Prior, VariationalParams
-from turncoat.models.validation import Rule, instance_of, one_of, whole_number
 from turncoat.models.variational import VariationalBayes, VariationalHMM
 from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import KernelTables, Observations
@@ -74,17 +69,17 @@ class NeuralVariationalHMM(VariationalHMM):
         How its training went.
     """
 
-    rules: ClassVar[dict[str, Rule]] = {
+    rules: ClassVar[rule.Rules] = {
         **VariationalHMM.rules,
-        "encoder": instance_of(
+        "encoder": rule.instance_of(
             "an Encoder, a TrainedEncoder or a FrozenEncoder",
             Encoder,
             TrainedEncoder,
             FrozenEncoder,
         ),
-        "shared_encoder": one_of(True, False),
-        "dropout_draws": Rule(
-            "0 or a whole number of at least 2", lambda v: whole_number(0).holds(v) and v != 1
+        "shared_encoder": rule.one_of(True, False),
+        "dropout_draws": rule.Rule(
+            "0 or a whole number of at least 2", lambda v: rule.whole_number(0).holds(v) and v != 1
         ),
     }
 
@@ -100,13 +95,8 @@ class NeuralVariationalHMM(VariationalHMM):
 
         Three full restarts, 500 iterations, tolerance 1e-3, and its own encoder with seed 42.
         """
-        published = {
-            "tol": 1e-3,
-            "restart_halving": False,
-            "encoder": Encoder(random_state=42),
-            "shared_encoder": False,
-        }
-        return cls(n_states, **{**published, **overrides})
+        published = {"tol": 1e-3, "restart_halving": False, "shared_encoder": False}
+        return cls(n_states, **{**published, "encoder": Encoder(random_state=42), **overrides})
 
     @classmethod
     def from_params(cls, params: VariationalParams, **settings: Any) -> Self:
@@ -126,11 +116,6 @@ class NeuralVariationalHMM(VariationalHMM):
             )
         return model._set_encoder(encoder)
 
-    @property
-    def has_trained_encoder(self) -> bool:
-        """Whether `encoder` is given already trained."""
-        return not isinstance(self.encoder, Encoder)
-
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
         """Train the encoder on the panel's labels unless it is trained; then fit the latents."""
         self.check_settings()
@@ -145,9 +130,8 @@ class NeuralVariationalHMM(VariationalHMM):
         """Return an encoder trained on the panel, or the given trained one."""
         if not isinstance(self.encoder, Encoder):
             return self.encoder
-        return self.encoder.train(
-            panel, default_seed=self.random_state, progress=self.progress, n_threads=self.n_threads
-        )
+        options = {"progress": self.progress, "n_threads": self.n_threads}
+        return self.encoder.train(panel, default_seed=self.random_state, **options)
 
     def embed(self, panel: Panel) -> Panel:
         """Return the panel with latents as columns, then with `dropout_draws` their variances."""
@@ -183,10 +167,7 @@ class NeuralVariationalHMM(VariationalHMM):
         return self.encoder_.layout.n_continuous, self.encoder_.layout.n_categories
 
     def step(
-        self,
-        belief: ArrayLike | None,
-        continuous_row: ArrayLike | None = None,
-        categorical_row: ArrayLike | None = None,
+        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
     ) -> Array:
         """Update the belief [K] with the latents of one row."""
         self._get_params()
@@ -224,9 +205,8 @@ class NeuralVariationalHMM(VariationalHMM):
         rest = np.zeros(shape)
         for n in range(len(cells)):
             terms = self._emission_terms(cells[n], codes[n])
-            from_cells[n], from_codes[n], rest[n] = attribute_emission(
-                self.encoder_, terms, cells[n], codes[n]
-            )
+            shares = attribute_emission(self.encoder_, terms, cells[n], codes[n])
+            from_cells[n], from_codes[n], rest[n] = shares
         return from_cells, from_codes, rest
 
     def explain_log_odds(
@@ -253,7 +233,7 @@ class NeuralVariationalHMM(VariationalHMM):
         model = self._scoring_model()
         if self.dropout_draws:
             variances = self._variances(cells[None], codes[None]).astype(np.float64)
-            return lambda latents: widened_terms(model, latents, variances)
+            return lambda latents: uncertainty.widened_terms(model, latents, variances)
         return lambda latents: model.row_terms(latents, no_codes(latents))[0]
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
@@ -279,7 +259,7 @@ class NeuralVariationalHMM(VariationalHMM):
 
     @property
     def has_comparable_orders(self) -> bool:
-        """Whether all orders of a sweep share one encoder (E6)."""
+        """Whether all orders of a sweep share one encoder (E6 in docs/errata.md)."""
         return self.shared_encoder
 
     def copy_unfitted(self) -> Self:
@@ -317,18 +297,14 @@ class NeuralVariationalHMM(VariationalHMM):
         super().check_settings(for_fit)
         if isinstance(self.encoder, Encoder):
             self.encoder.check_settings()
-        if self.dropout_draws and self._dropout == 0:
+        encoder = (
+            self.encoder.settings if isinstance(self.encoder, TrainedEncoder) else self.encoder
+        )
+        if self.dropout_draws and encoder.dropout == 0:
             raise ConfigError(
                 f"dropout_draws is {self.dropout_draws} and the encoder's dropout is 0, so all "
                 "draws would be equal. Set dropout_draws to 0, or train with dropout"
             )
-
-    @property
-    def _dropout(self) -> float:
-        """The dropout rate of the encoder's training."""
-        if isinstance(self.encoder, TrainedEncoder):
-            return self.encoder.settings.dropout
-        return self.encoder.dropout
 
     def _variances(self, continuous: Array, categorical: Array) -> Array:
         """Variances of the latents of N rows over the dropout draws [N, latent_dim] float32."""
@@ -338,6 +314,7 @@ class NeuralVariationalHMM(VariationalHMM):
                 "dropout_draws apply to the layer over continuous columns, and there are none. "
                 "Set dropout_draws to 0"
             )
-        rate, seed = self.encoder_.dropout, self.random_state
-        masks = draw_dropout_masks(self.dropout_draws, layout.hidden_dim, rate, seed)
-        return latent_variances(self.encoder_, continuous, categorical, masks).astype(np.float32)
+        shape = self.dropout_draws, layout.hidden_dim
+        masks = uncertainty.draw_dropout_masks(*shape, self.encoder_.dropout, self.random_state)
+        rows = continuous, categorical
+        return uncertainty.latent_variances(self.encoder_, *rows, masks).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The encoder as a torch module (method, section 5)."""
+"""The encoder as a torch module."""
 
 from __future__ import annotations
 
@@ -18,26 +18,23 @@ class EncoderNetwork(nn.Module):
     code_missing: Tensor
     code_starts: Tensor
 
-    def __init__(
-        self, layout: EncoderLayout, dropout: float = 0.1, with_head: bool = False
-    ) -> None:
+    def __init__(self, layout: EncoderLayout, dropout: float = 0.1, with_head: bool = False):
         super().__init__()
         self.layout = layout
         n_cells, hidden = layout.n_continuous, layout.hidden_dim
         self.dropout = SeededDropout(dropout)
         if n_cells:
             self.cell_norm = nn.LayerNorm(n_cells) if layout.normalises_cells else nn.Identity()
-            self.cell_layers = nn.Sequential(
-                nn.Linear(n_cells, hidden), nn.GELU(), self.dropout, nn.Linear(hidden, hidden)
-            )
+            first, second = nn.Linear(n_cells, hidden), nn.Linear(hidden, hidden)
+            self.cell_layers = nn.Sequential(first, nn.GELU(), self.dropout, second)
         if layout.n_categories:
-            rows, groups = layout.table_rows, layout.table_groups
-            self.tables = nn.ModuleList(
-                nn.Embedding(int(rows[list(columns)].sum()), width) for width, columns in groups
-            )
+            groups = [(width, list(columns)) for width, columns in layout.table_groups]
+            sizes = ((int(layout.table_rows[columns].sum()), width) for width, columns in groups)
+            self.tables = nn.ModuleList(nn.Embedding(*size) for size in sizes)
             n_embedded = sum(width * len(columns) for width, columns in groups)
             self.code_projection = nn.Linear(n_embedded, hidden)
-        self.fusion = nn.Linear(layout.n_blocks * hidden, hidden)
+        n_kinds = bool(n_cells) + bool(layout.n_categories)  # of columns
+        self.fusion = nn.Linear(n_kinds * hidden, hidden)
         self.fusion_norm = nn.LayerNorm(hidden)
         self.fusion_activation = nn.GELU() if layout.activation == "gelu" else nn.Identity()
         self.projection = nn.Linear(hidden, layout.latent_dim, bias=False)

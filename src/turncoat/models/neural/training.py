@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
 
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError, DataError
@@ -44,8 +45,7 @@ _VALIDATION_ROWS = 8192  # per batch
 def train_encoder(
     panel: Panel,
     encoder: Encoder,
-    *,
-    seed: int = 0,
+    seed: int,
     progress: bool | None = None,
     n_threads: int | None = None,
 ) -> TrainedEncoder:
@@ -57,13 +57,8 @@ def train_encoder(
     """
     check_is_panel(panel)
     settings: Encoder = clone(encoder).set_params(random_state=seed)
-    layout = EncoderLayout(
-        panel.n_continuous,
-        panel.n_categories,
-        settings.latent_dim,
-        settings.hidden_dim,
-        settings.activation,
-    )
+    shape = settings.latent_dim, settings.hidden_dim, settings.activation
+    layout = EncoderLayout(panel.n_continuous, panel.n_categories, *shape)
     device = select_device(settings.device)
     rows, held_out = split_training_rows(panel, settings.validation_fraction, seed)
     n_frauds = int((np.asarray(panel.labels)[rows] == 1).sum())
@@ -114,12 +109,10 @@ class _Training:
     def train(self, show_progress: bool | None) -> TrainedEncoder:
         settings = self.settings
         network = build_network(self.layout, settings.dropout, self.seed).to(self.device)
-        optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate, fused=True)
-        checkpoint, found = None, None
-        if settings.checkpoint_dir is not None:
-            checkpoint = _Checkpoint.create(
-                settings.checkpoint_dir, self.layout, settings, self.panel
-            )
+        optimizer = Adam(network.parameters(), settings.learning_rate, fused=True)
+        checkpoint, found, folder = None, None, settings.checkpoint_dir
+        if folder is not None:
+            checkpoint = _Checkpoint.create(folder, self.layout, settings, self.panel)
             found = checkpoint.load(network, optimizer)
         state, best = found or (TrainingState(settings.learning_rate), copy_weights(network))
         with progress_bars(show_progress) as show:
@@ -138,7 +131,7 @@ class _Training:
         return self._build_result(state, best)
 
     def _run_epoch(
-        self, network: EncoderNetwork, optimizer: torch.optim.Optimizer, state: TrainingState
+        self, network: EncoderNetwork, optimizer: Optimizer, state: TrainingState
     ) -> float:
         """Pass over the training rows in a new order; return the mean loss."""
         settings = self.settings
@@ -185,14 +178,9 @@ class _Training:
             class_weight=self.class_weight,
             stopped_early=state.epochs_since_improvement >= self.settings.patience_epochs,
         )
-        return TrainedEncoder(
-            self.layout,
-            {name: array for name, array in best.items() if not name.startswith("head.")},
-            best["head.weight"][0],
-            float(best["head.bias"][0]),
-            report,
-            self.settings,
-        )
+        weights = {name: array for name, array in best.items() if not name.startswith("head.")}
+        head = best["head.weight"][0], float(best["head.bias"][0])
+        return TrainedEncoder(self.layout, weights, *head, report, self.settings)
 
 
 @dataclass
@@ -255,11 +243,7 @@ class _Checkpoint:
         return cls(folder, identity, settings.max_epochs)
 
     def save(
-        self,
-        state: TrainingState,
-        network: nn.Module,
-        best: dict[str, Array],
-        optimizer: torch.optim.Optimizer,
+        self, state: TrainingState, network: nn.Module, best: dict[str, Array], optimizer: Optimizer
     ) -> None:
         """Write everything the next epoch needs."""
         arrays = {f"model.{name}": array for name, array in copy_weights(network).items()}
@@ -271,7 +255,7 @@ class _Checkpoint:
         TRAINING.save(self.folder, {**self.identity, "progress": asdict(state)}, arrays)
 
     def load(
-        self, network: nn.Module, optimizer: torch.optim.Optimizer
+        self, network: nn.Module, optimizer: Optimizer
     ) -> tuple[TrainingState, dict[str, Array]] | None:
         """Restore network and optimizer; return the state and best weights, None if empty."""
         if not (Path(self.folder) / "manifest.json").exists():
@@ -287,18 +271,14 @@ class _Checkpoint:
             with torch.no_grad():
                 for name, weights in network.named_parameters():
                     weights.copy_(torch.tensor(arrays[f"model.{name}"]))
-                    step = torch.tensor(arrays[f"step.{name}"]).reshape(())
-                    values = {"step": step}
-                    values |= {key: torch.tensor(arrays[f"{key}.{name}"]) for key in _MOMENTS}
-                    optimizer.state[weights] = {
-                        key: value.to(weights.device) for key, value in values.items()
-                    }
+                    kept = {key: torch.tensor(arrays[f"{key}.{name}"]) for key in _MOMENTS}
+                    kept["step"] = torch.tensor(arrays[f"step.{name}"]).reshape(())
+                    optimizer.state[weights] = {k: v.to(weights.device) for k, v in kept.items()}
             state = TrainingState(**content["progress"])
             best = {name: arrays[f"best.{name}"] for name, _ in network.named_parameters()}
         except (LookupError, TypeError, RuntimeError) as problem:
-            raise BundleError(
-                f"{self.folder}: not a training this version understands ({problem!r})"
-            ) from problem
+            reason = f"not a training this version understands ({problem!r})"
+            raise BundleError(f"{self.folder}: {reason}") from problem
         if state.epoch > self.max_epochs:
             raise BundleError(
                 f"{self.folder} holds a training of {state.epoch} epochs, and max_epochs is "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from turncoat.arrays import Array
+from turncoat.arrays import Array, Rows
 from turncoat.errors import DataError
 from turncoat.models.anchors import Anchors
 from turncoat.models.neural.frozen import FrozenEncoder, row_blocks
@@ -55,10 +55,7 @@ class WidenedVariationalHMM(VariationalHMM):
         return observations._replace(anchors=np.arange(panel.n_rows, dtype=np.int32)), silent
 
     def step(
-        self,
-        belief: ArrayLike | None,
-        continuous_row: ArrayLike | None = None,
-        categorical_row: ArrayLike | None = None,
+        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
     ) -> Array:
         """Update the belief [K] with latents followed by their variances."""
         row = np.atleast_2d(np.asarray(continuous_row, np.float64))
@@ -74,10 +71,8 @@ class WidenedVariationalHMM(VariationalHMM):
     def _split(self, rows: Array) -> tuple[Array, Array]:
         width = self._get_params().means.shape[1]
         if rows.shape[1] != 2 * width:
-            raise DataError(
-                f"the model needs {2 * width} columns, latents and their variances; "
-                f"found {rows.shape[1]}"
-            )
+            expected = f"{2 * width} columns, latents and their variances"
+            raise DataError(f"the model needs {expected}; found {rows.shape[1]}")
         return rows[:, :width], rows[:, width:]
 
 
