@@ -457,9 +457,7 @@ class TestStability:
             assert step.order.criteria["bic"] == pytest.approx(model.bic(drawn.fit))
 
     def test_from_scratch_on_the_same_customers_is_the_sweep_itself(self, monkeypatch):
-        monkeypatch.setattr(
-            SelectionPanels, "resample", lambda self, rng, require_both_labels: self
-        )
+        monkeypatch.setattr(SelectionPanels, "resample", lambda self, rng, both_labels: self)
         assert self.found(n_resamples=1, fast=False).choices == (reference().choose(),)
 
     def test_a_customer_drawn_twice_is_two_customers(self):

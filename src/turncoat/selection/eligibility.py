@@ -1,4 +1,4 @@
-"""The choice of K: which orders are eligible, and which of them is kept (method, section 6).
+"""The choice of K: which orders are eligible, and which of them is kept (docs/selection.md).
 
 The rule reads numbers only, so it applies to a sweep and to published tables alike. The answer of
 a criterion such as BIC is shown beside it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import polars as pl
 
@@ -45,10 +46,8 @@ class OrderSummary:
         """Validate the criteria."""
         for name, value in self.criteria.items():
             if name not in CRITERIA or not math.isfinite(value):
-                raise ConfigError(
-                    f"K = {self.n_states}: criterion {name!r} is {value!r}; criteria are "
-                    f"{', '.join(CRITERIA)}, with finite numbers"
-                )
+                known = f"criteria are {', '.join(CRITERIA)}, with finite numbers"
+                raise ConfigError(f"K = {self.n_states}: criterion {name!r} is {value!r}; {known}")
 
 
 @dataclass(frozen=True)
@@ -97,12 +96,11 @@ class Choice:
         rows = [["K", *(_TITLES[name] for name in criteria), *figures]]
         for step in self.trail:
             order = step.order
-            digits = (3 if name == "held_out" else 0 for name in criteria)
-            values = (order.criteria[name] for name in criteria)
+            digits = {"held_out": 3}
             rows.append(
                 [
                     str(order.n_states),
-                    *(f"{value:,.{n}f}" for value, n in zip(values, digits, strict=True)),
+                    *(f"{order.criteria[name]:,.{digits.get(name, 0)}f}" for name in criteria),
                     f"{order.occupancy:.2%}",
                     f"{order.rate:.2%}",
                     f"{order.enrichment:.2f}x",
@@ -112,13 +110,11 @@ class Choice:
                     step.reason,
                 ]
             )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-        lines = [
-            "  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
-            for row in rows
-        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        widths[-1] = 0  # reasons are not aligned
         parts = sorted({step.order.measured for step in self.trail} - {""})
-        lines = [*(f"fraud states measured on the {part}" for part in parts), *lines]
+        lines = [f"fraud states measured on the {part}" for part in parts]
+        lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
         return "\n".join([*lines, self._describe_eligibility(), self._describe_criterion()])
 
     def _describe_eligibility(self) -> str:
@@ -138,13 +134,11 @@ class Choice:
     def _describe_criterion(self) -> str:
         if self.criterion is None:
             return "by criterion:   none. No criterion is known for all orders"
-        names = [self.criterion, *(name for name in self.best if name != self.criterion)]
-        others = "".join(f"; {_TITLES[name]} K = {self.best[name]}" for name in names[1:])
-        return f"by criterion:   K = {self.by_criterion} ({_TITLES[names[0]]}{others})"
+        others = ((_TITLES[name], k) for name, k in self.best.items() if name != self.criterion)
+        also = "".join(f"; {title} K = {k}" for title, k in others)
+        return f"by criterion:   K = {self.by_criterion} ({_TITLES[self.criterion]}{also})"
 
-    def __str__(self) -> str:
-        """The table."""
-        return self.describe()
+    __str__ = describe
 
 
 def choose(
@@ -166,9 +160,8 @@ def choose(
     _check(known, min_occupancy, min_gain)
     shared = _shared_criteria(known)
     if criterion is not None and criterion not in shared:
-        raise ConfigError(
-            f"criterion is {criterion!r}; these orders all have {', '.join(shared) or 'none'}"
-        )
+        known_names = ", ".join(shared) or "none"
+        raise ConfigError(f"criterion is {criterion!r}; these orders all have {known_names}")
     name = criterion or next(iter(shared), None)
     kept: OrderSummary | None = None
     trail = []
@@ -194,12 +187,10 @@ def compute_sensitivity(
     check_proxy: bool = True,
 ) -> pl.DataFrame:
     """K by eligibility for every pair of limits; null where no order is eligible."""
-    known, every_gain = list(orders), list(gains)
-    rows = []
-    for occupancy in occupancies:
-        for gain in every_gain:
-            choice = choose(known, min_occupancy=occupancy, min_gain=gain, check_proxy=check_proxy)
-            rows.append((occupancy, gain, choice.by_eligibility))
+    known, rows = list(orders), []
+    for occupancy, gain in product(occupancies, gains):
+        choice = choose(known, min_occupancy=occupancy, min_gain=gain, check_proxy=check_proxy)
+        rows.append((occupancy, gain, choice.by_eligibility))
     schema = {"min_occupancy": pl.Float64, "min_gain": pl.Float64, "n_states": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -225,19 +216,14 @@ def _check(orders: Sequence[OrderSummary], min_occupancy: float, min_gain: float
         raise ConfigError("there is no order to choose from. Give at least one")
     counts = [order.n_states for order in orders]
     if len(set(counts)) < len(counts):
-        raise ConfigError(
-            f"orders have {', '.join(map(str, counts))} states; each K may appear once"
-        )
+        found = ", ".join(map(str, counts))
+        raise ConfigError(f"orders have {found} states; each K may appear once")
     if not 0 <= min_occupancy < 1:
-        raise ConfigError(
-            f"min_occupancy is {min_occupancy!r}; it is a share of the transactions, at least 0 "
-            "and below 1"
-        )
+        rule = "it is a share of the transactions, at least 0 and below 1"
+        raise ConfigError(f"min_occupancy is {min_occupancy!r}; {rule}")
     if not 0 <= min_gain < math.inf:
-        raise ConfigError(
-            f"min_gain is {min_gain!r}; it must be a finite number of at least 0, such as 0.5 "
-            "for 50 %"
-        )
+        rule = "it must be a finite number of at least 0, such as 0.5 for 50 %"
+        raise ConfigError(f"min_gain is {min_gain!r}; {rule}")
 
 
 def _shared_criteria(orders: Sequence[OrderSummary]) -> list[str]:

@@ -17,8 +17,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, DataError
 from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
-from turncoat.models.baum_welch import BaumWelchHMM
-from turncoat.models.storage import load_model
+from turncoat.models.storage import Model, load_model
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import pack, unpack
@@ -26,8 +25,6 @@ from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import OrderSummary
 from turncoat.storage import BundleFormat, digest, replace_folder
-
-Model = BaumWelchHMM | VariationalHMM
 
 CONTEXT = -1  # label of rows that only provide history and are not measured
 ORDER_FORMAT = BundleFormat("order", version=3)
@@ -55,21 +52,18 @@ class SelectionPanels:
         """A digest of each panel, by name."""
         return {"fit rows": _digest(self.fit), "selection rows": _digest(self.held_out)}
 
-    def resample(
-        self, rng: np.random.Generator, require_both_labels: bool = False
-    ) -> SelectionPanels:
+    def resample(self, rng: np.random.Generator, both_labels: bool = False) -> SelectionPanels:
         """As many customers of each part, drawn with replacement; one drawn twice counts as two.
 
-        `require_both_labels` draws again until the fit part has both, as an anchored fit needs.
+        `both_labels` draws again until the fit part has both, as an anchored fit needs.
         """
         while True:
-            fit, held_out = (
-                panel[np.sort(rng.integers(len(panel), size=len(panel)))]
-                for panel in (self.fit, self.held_out)
-            )
-            labels = np.asarray(fit.labels)
-            if not require_both_labels or labels.min() < labels.max():
-                return SelectionPanels(fit, held_out)
+            parts = self.fit, self.held_out
+            drawn = (part[np.sort(rng.integers(len(part), size=len(part)))] for part in parts)
+            sample = SelectionPanels(*drawn)
+            labels = np.asarray(sample.fit.labels)
+            if not both_labels or labels.min() < labels.max():
+                return sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,23 +123,20 @@ class FittedOrder:
         content, arrays = ORDER_FORMAT.load(folder / "figures")
         model = load_model(folder / "model")
         try:
-            held_out, in_sample = (
-                unpack(Regimes, content[name], arrays, name) for name in _SAVED[:2]
-            )
+            names = "held_out", "in_sample"
+            held_out, in_sample = (unpack(Regimes, content[n], arrays, n) for n in names)
             order = cls(model, held_out, in_sample, content["criteria"], content["proxy_state"])
         except (LookupError, TypeError) as problem:
-            raise BundleError(
-                f"{folder}: not an order this version understands ({problem!r})"
-            ) from problem
+            reason = f"not an order this version understands ({problem!r})"
+            raise BundleError(f"{folder}: {reason}") from problem
         if {model.n_states, held_out.n_states, in_sample.n_states} != {n_states}:
             raise BundleError(f"{folder}: holds {model.n_states} states; expected {n_states}")
         return order
 
 
 def _digest(panel: Panel) -> str:
-    arrays = {"continuous": panel.continuous, "categorical": panel.categorical}
-    arrays |= {"offsets": panel.offsets, "labels": np.asarray(panel.labels)}
-    return digest(panel.n_categories, arrays)
+    names = "continuous", "categorical", "offsets", "labels"
+    return digest(panel.n_categories, {name: np.asarray(getattr(panel, name)) for name in names})
 
 
 def _is_measured(panel: Panel) -> Array:
@@ -192,11 +183,8 @@ def _held_out_density(model: Model, panel: Panel) -> float:
     context = ~measured
     if context.any():
         lengths = np.add.reduceat(context, panel.offsets[:-1], dtype=np.int64)
-        before = Panel.from_arrays(
-            panel.continuous[context],
-            panel.categorical[context],
-            lengths[lengths > 0],
-            n_categories=panel.n_categories,
-        )
+        columns = panel.continuous[context], panel.categorical[context]
+        sizes = panel.n_categories
+        before = Panel.from_arrays(*columns, lengths[lengths > 0], n_categories=sizes)
         total -= float(model.log_likelihood(before).sum())
     return total / int(measured.sum())

@@ -11,9 +11,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from sklearn.base import clone
 
@@ -28,9 +30,10 @@ from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.parameters import Prior
+from turncoat.models.storage import Model
 from turncoat.models.validation import check_settings, instance_of, or_none, whole_number
 from turncoat.models.variational import VariationalHMM
-from turncoat.progress import progress_console
+from turncoat.progress import progress_bars, progress_console
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import (
     MIN_GAIN,
@@ -40,8 +43,8 @@ from turncoat.selection.eligibility import (
     compare_orders,
     compute_sensitivity,
 )
-from turncoat.selection.orders import FittedOrder, Model, SelectionPanels
-from turncoat.selection.stability import Stability, choose_on_resamples
+from turncoat.selection.orders import FittedOrder, SelectionPanels
+from turncoat.selection.stability import Stability, copy_for_refit
 from turncoat.storage import replace_file
 
 ORDERS = range(2, 11)
@@ -105,22 +108,21 @@ class Sweep:
         _check_split(transactions, split)
         panels = SelectionPanels.build(transactions, split, self.features)
         if changed := _describe_changes(self.identity, {**self.identity, **panels.digests}):
-            raise DataError(
-                f"these are not the transactions and the split of the sweep: {changed}. "
-                "Give those of the sweep"
-            )
-        choices = choose_on_resamples(
-            self.fits,
-            panels,
-            _find_column(self.features, self.proxy),
-            self.anchoring,
-            lambda orders: choose(orders, **limits),
-            n_resamples=n_resamples,
-            seed=seed,
-            fast=fast,
-            progress=progress,
-        )
-        return Stability(self.choose(**limits), choices, fast)
+            found = f"these are not the transactions and the split of the sweep: {changed}"
+            raise DataError(f"{found}. Give those of the sweep")
+        column, choices = _find_column(self.features, self.proxy), []
+        with progress_bars(progress) as show:
+            for r in range(n_resamples):
+                rng = np.random.default_rng([seed, r])  # resample r depends on nothing else
+                drawn = panels.resample(rng, both_labels=self.anchoring is not None)
+                orders: list[OrderSummary] = []
+                for fit in self.fits.values():
+                    model = copy_for_refit(fit.model, fast)
+                    orders.append(FittedOrder.fit(model, drawn, self.anchoring, column).summary)
+                    n_done = r * len(self.fits) + len(orders)
+                    show("resamples of customers", n_done, n_resamples * len(self.fits))
+                choices.append(choose(orders, **limits))
+        return Stability(self.choose(**limits), tuple(choices), fast)
 
     def frame(self) -> pl.DataFrame:
         """A row per K: held-out figures first, those of the fit part prefixed `in_sample_`."""
@@ -161,25 +163,17 @@ def sweep(
     try:
         for k in counts:
             began = time.perf_counter()
-
-            def fit(k: int = k) -> FittedOrder:
-                order = clone(model).set_params(n_states=k, progress=progress)
-                return FittedOrder.fit(order, panels, anchoring, column)
-
-            how = "fitted"
-            if place is None:
-                fits[k] = fit()
-            else:
-                fits[k], how = _load_or_fit(place / f"order-{k:02d}", k, fit)
+            order = clone(model).set_params(n_states=k, progress=progress)
+            fit = partial(FittedOrder.fit, order, panels, anchoring, column)
+            fits[k], how = _load_or_fit(place, k, fit)
             fits[k].model.set_params(n_threads=model.n_threads, progress=progress)  # not saved
             now, n_left = time.perf_counter(), len(counts) - len(fits)
             left = f", about {(now - started) / len(fits) * n_left:.0f} s left" if n_left else ""
             done = f"{len(fits)} of {len(counts)}, {now - began:.1f} s{left}"
             console.print(f"K = {k} {how} ({done}): {_describe(fits[k])}", soft_wrap=True)
     except KeyboardInterrupt:
-        kept = "nothing is kept, because no folder was given"
-        if place is not None:
-            kept = f"kept in {place}; the same call resumes there"
+        nothing = "nothing is kept, because no folder was given"
+        kept = f"kept in {place}; the same call resumes there" if place else nothing
         console.print(f"stopped after {len(fits)} of {len(counts)} orders: {kept}", soft_wrap=True)
         raise
     return Sweep(fitted, proxy, fits, anchoring, identity)
@@ -195,14 +189,12 @@ def sweep_feature_kinds(
     **options: Any,
 ) -> dict[str, Sweep]:
     """`sweep` with processed and with engineered features, by kind; other options as there."""
-    base, counts = Features() if features is None else features, list(orders)
-    found = {}
+    base, found = Features() if features is None else features, {}
+    options["orders"] = list(orders)
     for kind in FEATURE_KINDS:
-        made = clone(base).set_params(kind=kind)
+        options["features"] = clone(base).set_params(kind=kind)
         below = None if folder is None else Path(folder) / kind
-        found[kind] = sweep(
-            transactions, split, features=made, orders=counts, folder=below, **options
-        )
+        found[kind] = sweep(transactions, split, folder=below, **options)
     return found
 
 
@@ -218,17 +210,13 @@ def sweep_widths(
 ) -> dict[int, Sweep]:
     """`sweep` with every `latent_dim` of `widths`, each with its own encoder; by width."""
     if not isinstance(getattr(model, "encoder", None), Encoder):
-        raise ConfigError(
-            "only a NeuralVariationalHMM that trains its encoder has widths to sweep; "
-            "give one with an `Encoder`"
-        )
-    counts, found = list(orders), {}
+        rule = "only a NeuralVariationalHMM that trains its encoder has widths to sweep"
+        raise ConfigError(f"{rule}; give one with an `Encoder`")
+    options["orders"], found = list(orders), {}
     for width in sorted(set(widths)):
+        options["model"] = clone(model).set_params(encoder__latent_dim=width)
         below = None if folder is None else Path(folder) / f"latents-{width}"
-        wide = clone(model).set_params(encoder__latent_dim=width)
-        found[width] = sweep(
-            transactions, split, model=wide, orders=counts, folder=below, **options
-        )
+        found[width] = sweep(transactions, split, folder=below, **options)
     if not found:
         raise ConfigError("there is no width to sweep. Give at least one, such as (32, 64, 128)")
     return found
@@ -265,9 +253,8 @@ def _check_arguments(orders: Iterable[int], model: Model, anchoring: Anchoring |
         if not rule.holds(given[name]):
             raise ConfigError(f"{name} must be {rule.description}; found {given[name]!r}")
     if model.init is not None:
-        raise ConfigError(
-            "model has an `init` with one number of states, and a sweep fits many. Set init=None"
-        )
+        reason = "model has an `init` with one number of states, and a sweep fits many"
+        raise ConfigError(f"{reason}. Set init=None")
     counts = list(orders)
     for k in counts:
         if not whole_number(1).holds(k):
@@ -288,9 +275,8 @@ def _choose_proxy(features: Features, name: str | None) -> str | None:
         amount = features.plan.schema.amount
         return amount if amount in names else None
     if name not in names:
-        raise ConfigError(
-            f"proxy is {name!r}; it must be one of the continuous features: {', '.join(names)}"
-        )
+        rule = f"it must be one of the continuous features: {', '.join(names)}"
+        raise ConfigError(f"proxy is {name!r}; {rule}")
     return name
 
 
@@ -325,19 +311,18 @@ def _describe_inputs(
         "anchoring": None if anchoring is None else asdict(anchoring),
         "proxy": proxy,
     }
-    plain: dict[str, Any] = json.loads(json.dumps(identity, default=lambda number: number.item()))
-    return plain
+    return dict(json.loads(json.dumps(identity, default=lambda number: number.item())))
 
 
 def _describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The differences between two inputs, as text; empty if there is none."""
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return ", ".join(
-        f"other {name}"
-        if name.endswith(" rows")
-        else f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
-        for name in changed
-    )
+    texts = []
+    for name in {**before, **now}:
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            is_data = name.endswith(" rows")
+            texts.append(f"other {name}" if is_data else f"{name} was {old!r} and is {new!r}")
+    return ", ".join(texts)
 
 
 def _open_folder(folder: Path, identity: Mapping[str, Any]) -> Path:
@@ -347,24 +332,19 @@ def _open_folder(folder: Path, identity: Mapping[str, Any]) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / _IDENTITY, json.dumps(identity, indent=2).encode())
         except OSError as problem:
-            raise BundleError(
-                f"cannot keep a sweep in {folder}: {problem.strerror}. Choose another folder"
-            ) from problem
+            reason = f"cannot keep a sweep in {folder}: {problem.strerror}"
+            raise BundleError(f"{reason}. Choose another folder") from problem
         return folder
     try:
         before = json.loads((folder / _IDENTITY).read_bytes())
     except (OSError, ValueError) as problem:
-        raise BundleError(
-            f"{folder} is not empty and {_IDENTITY} in it cannot be read. "
-            "Choose another folder for this sweep"
-        ) from problem
+        reason = f"{folder} is not empty and {_IDENTITY} in it cannot be read"
+        raise BundleError(f"{reason}. Choose another folder for this sweep") from problem
     if not isinstance(before, dict):
         raise BundleError(f"{folder}: {_IDENTITY} does not describe a sweep. Choose another folder")
     if changed := _describe_changes(before, identity):
-        raise ConfigError(
-            f"{folder} holds orders of another sweep: {changed}. "
-            "Choose another folder, or the same data and settings"
-        )
+        remedy = "Choose another folder, or the same data and settings"
+        raise ConfigError(f"{folder} holds orders of another sweep: {changed}. {remedy}")
     return folder
 
 
@@ -380,9 +360,12 @@ def _prepare(model: Model, panels: SelectionPanels, place: Path | None) -> Model
 
 
 def _load_or_fit(
-    place: Path, n_states: int, fit: Callable[[], FittedOrder]
+    folder: Path | None, n_states: int, fit: Callable[[], FittedOrder]
 ) -> tuple[FittedOrder, str]:
     """An order from disk, or fitted and saved if it is missing or damaged; and which it was."""
+    if folder is None:
+        return fit(), "fitted"
+    place = folder / f"order-{n_states:02d}"
     how = "was damaged and is fitted again" if place.exists() else "fitted"
     try:
         return FittedOrder.load(place, n_states), "found on disk"
@@ -394,10 +377,8 @@ def _load_or_fit(
 
 def _describe(fit: FittedOrder) -> str:
     order = fit.summary
-    text = (
-        f"fraud state with {order.occupancy:.2%} of transactions, {order.enrichment:.1f}x enriched"
-    )
-    held_out = order.criteria.get("held_out")
+    share, held_out = f"{order.occupancy:.2%} of transactions", order.criteria.get("held_out")
+    text = f"fraud state with {share}, {order.enrichment:.1f}x enriched"
     return text if held_out is None else f"held-out log-likelihood {held_out:.3f}, {text}"
 
 
