@@ -614,17 +614,13 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
             csv(*GOOD).replace("kind", "Kind").encode(),
             r"lacks 'kind', named by schema 'custom'.*It has card, when, amount, Kind.*Correct",
         ),
-        (
-            "a.parquet",
-            b"PAR1 and then nothing of use",
-            "cannot be read: .*truncated; write it again",
-        ),
+        ("a.parquet", b"PAR1 and then nothing of use", "cannot be read: .*damaged; write it again"),
         (
             "a.csv.gz",
             gzip.compress(csv(*(f"7,{k},2,{k * k},0,{k}" for k in range(3000))).encode())[:-900],
             "cannot be read: .*write it again",
         ),
-        ("a.xlsx", b"PK", r"unknown file type\. Turncoat reads \.csv, \.csv\.gz, \.parquet"),
+        ("a.xlsx", b"PK", r"unknown file type\. Give \.csv, \.csv\.gz, \.parquet"),
     ],
 )
 def test_wrong_files_are_named(tmp_path, name, raw, told):
@@ -638,7 +634,7 @@ def test_truncated_parquet(tmp_path):
     raw = (tmp_path / "whole.parquet").read_bytes()
     for kept in (3, len(raw) // 2, len(raw) - 1):
         with pytest.raises(
-            DataError, match=r"cut\.parquet: cannot be read: .* may be truncated; write it again"
+            DataError, match=r"cut\.parquet: cannot be read: .* may be damaged; write it again"
         ):
             read(stored(tmp_path, raw[:kept], "cut.parquet"), SCHEMA)
 

@@ -17,14 +17,7 @@ from turncoat.data.parsing import MAX_TIME_S, to_seconds
 from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.schema_file import load_schema
-from turncoat.data.sources import (
-    NOT_A_NUMBER,
-    Source,
-    file_stem,
-    find_beside,
-    first_line,
-    open_source,
-)
+from turncoat.data.sources import Source, file_prefix, find_beside, open_source
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 
@@ -99,17 +92,13 @@ def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
     if all(source.find_column(column) is not None for column in schema.join.columns):
         return None
     if source.path is None:
-        raise DataError(
-            f"{source.name}: the columns of the second table are missing. Pass it as `joined=`"
-        )
-    prefix = file_stem(source.path).removesuffix("transactions").removesuffix("transaction")
-    name = schema.join.file.replace("{prefix}", prefix)
+        problem = "the columns of the second table are missing. Pass it as `joined=`"
+        raise DataError(f"{source.name}: {problem}")
+    name = schema.join.file.replace("{prefix}", file_prefix(source.path))
     path = find_beside(source.path, name)
     if path is None:
-        raise DataError(
-            f"{source.name}: {name}.csv (or .csv.gz, .parquet) is not in the same folder. Put it "
-            "there, or pass it as `joined=`"
-        )
+        problem = f"{name}.csv (or .csv.gz, .parquet) is not in the same folder"
+        raise DataError(f"{source.name}: {problem}. Put it there, or pass it as `joined=`")
     return open_source(path)
 
 
@@ -135,10 +124,8 @@ class _TableReader:
 
     def _read_columns(self, source: Source, columns: list[str]) -> dict[str, pl.Series]:
         found = {column: source.find_column(column) for column in columns}
-        missing = [
-            c for c, name in found.items() if name is None or (name != c and name in columns)
-        ]
-        if missing:
+        taken = set(columns)
+        if missing := [c for c, name in found.items() if name is None or name in taken - {c}]:
             names = ", ".join(map(repr, missing[:8])) + (", ..." if len(missing) > 8 else "")
             have = ", ".join(source.columns[:12]) + (", ..." if len(source.columns) > 12 else "")
             raise DataError(
@@ -148,57 +135,24 @@ class _TableReader:
         self.owner |= {column: source for column in columns if column not in self.owner}
         names_to_columns = {name: column for column, name in found.items() if name is not None}
         for name in filter(source.is_duplicated, names_to_columns):
-            raise DataError(
-                f"{source.name}: the header has {name!r} twice. Rename or remove one of the columns"
-            )
+            raise DataError(f"{source.name}: the header has {name!r} twice. Rename or remove one")
         numeric_columns = {*self.schema.continuous, self.schema.customer_age}
         numeric = [name for name, column in names_to_columns.items() if column in numeric_columns]
-        try:
-            source.check_lines()
-            table = source.scan_numbers(numeric).select(list(names_to_columns))
-            frame = table.rename(names_to_columns).collect()
-            return {column: frame[column] for column in frame.columns}
-        except (pl.exceptions.PolarsError, OSError) as problem:
-            if damage := source.find_damage():
-                raise damage from problem
-            if source.csv is not None:
-                self._check_numbers(source, numeric)
-            raise DataError(
-                f"{source.name}: cannot be read: {first_line(problem)}. The file may be damaged; "
-                "write it again"
-            ) from problem
-
-    def _check_numbers(self, source: Source, columns: list[str]) -> None:
-        """Raise an error for the first cell of a CSV file that is not a number, if there is one."""
-        for column in columns:
-            cell = pl.col(column)
-            is_number = cell.cast(pl.Float64, strict=False).is_not_null()
-            is_wrong = cell.is_not_null() & (cell != NOT_A_NUMBER) & ~is_number
-            cells = source.frame.select(cell).with_row_index("row")
-            try:
-                found = cells.filter(is_wrong).head(1).collect()
-            except (pl.exceptions.PolarsError, OSError):
-                return
-            if found.height:
-                raise DataError(
-                    f"{source.name}, column {column!r}, row {found['row'][0] + 1}: "
-                    f"{found[column][0]!r} is not a number. Write plain numbers such as 1234.56, "
-                    "or make the column categorical"
-                )
+        frame = source.read(list(names_to_columns), numeric)
+        return {names_to_columns[series.name]: series for series in frame}
 
     def _join(self, second: Source, on: str, columns: list[str]) -> None:
         """Add a second table's columns by key; rows without a match get missing values."""
         theirs = self._read_columns(second, [on, *columns])
         keys = _normalize_keys(theirs[on])
         is_wrong = keys.is_null() | ~keys.is_first_distinct()
-        if is_wrong.any():
-            row = _first(is_wrong)
-            problem = "the key is missing"
-            if keys[row] is not None:
-                problem = f"{keys[row]} is already on row {_first(keys == keys[row]) + 1}"
-            raise DataError(
-                f"{second.name}, column {on!r}, row {row + 1}: {problem}. Keep one row per {on}"
-            )
+        for row in is_wrong.arg_true().head(1):
+            first = int(np.argmax(keys.eq_missing(keys[row])))
+            problem = f"{keys[row]} is already on row {first + 1}"
+            if keys[row] is None:
+                problem = "the key is missing"
+            where = f"{second.name}, column {on!r}, row {row + 1}"
+            raise DataError(f"{where}: {problem}. Keep one row per {on}")
         rows = pl.DataFrame({"key": keys}).with_row_index("row")
         own = pl.DataFrame({"key": _normalize_keys(self.columns[on])})
         matches = own.join(rows, on="key", how="left", maintain_order="left")["row"]
@@ -210,15 +164,21 @@ class _TableReader:
         self.columns |= {column: theirs[column].gather(matches) for column in columns}
         self.second_rows = matches
 
-    def _cell_error(self, column: str, row: int, problem: str) -> DataError:
+    def _error(self, column: str, problem: str, row: int | None = None) -> DataError:
         """An error that names file, column and row (the first row after the header is 1)."""
-        source = self.owner.get(column, self.source)
-        if source is not self.source and self.second_rows is not None:
+        source = self.owner[column]
+        if row is not None and source is not self.source and self.second_rows is not None:
             row = self.second_rows[row]
-        return DataError(f"{source.name}, column {column!r}, row {row + 1}: {problem}")
+        where = f"column {column!r}" if row is None else f"column {column!r}, row {row + 1}"
+        return DataError(f"{source.name}, {where}: {problem}")
 
-    def _column_error(self, column: str, problem: str) -> DataError:
-        return DataError(f"{self.owner[column].name}, column {column!r}: {problem}")
+    def _refuse(self, column: str, is_wrong: Any, values: Any, problem: str) -> None:
+        """Raise an error for the first wrong cell, if there is one; `{}` stands for its value."""
+        flags = np.asarray(is_wrong)
+        if flags.any():
+            row = int(flags.argmax())
+            found = "missing" if values[row] is None else repr(values[row])
+            raise self._error(column, problem.replace("{}", found), row)
 
     def read_categories(self) -> dict[str, CategoryColumn]:
         """The categorical columns, coded."""
@@ -230,12 +190,12 @@ class _TableReader:
             encoded = CategoryColumn.encode(values)
         except (TypeError, ValueError, NotImplementedError, pl.exceptions.PolarsError) as cause:
             problem = f"{values.dtype} values cannot be categories. Leave the column out"
-            raise self._column_error(column, problem) from cause
+            raise self._error(column, problem) from cause
         for code, value in enumerate(encoded.values):
             if "\0" in value or len(value) > _MAX_TEXT_CHARS:
                 oddity = "a NUL character" if "\0" in value else f"{len(value):,} characters"
                 problem = f"{value[:40]!r} has {oddity}. The file may be damaged; write it again"
-                raise self._cell_error(column, _first(encoded.codes == code), problem)
+                raise self._error(column, problem, int(np.argmax(encoded.codes == code)))
         return encoded
 
     def read_numbers(self) -> dict[str, Array]:
@@ -249,13 +209,10 @@ class _TableReader:
             examples = values.drop_nulls().head(1).to_list()
             problem = f"values are {values.dtype}, such as {examples}; a continuous column must be"
             remedy = "Correct the type, or make it categorical"
-            raise self._column_error(column, f"{problem} numeric. {remedy}")
+            raise self._error(column, f"{problem} numeric. {remedy}")
         numbers = values.cast(pl.Float64).to_numpy()
-        is_infinite = np.isinf(numbers)
-        if is_infinite.any():
-            row = _first(is_infinite)
-            problem = f"the value is {numbers[row]}; it must be finite"
-            raise self._cell_error(column, row, f"{problem}. Correct it, or leave it empty")
+        problem = "the value is {}; it must be finite. Correct it, or leave it empty"
+        self._refuse(column, np.isinf(numbers), values, problem)
         return numbers
 
     def read_times(self) -> Array:
@@ -265,25 +222,19 @@ class _TableReader:
         seconds = to_seconds(values, schema)
         if seconds is None:
             problem = f"{values.dtype} values are not times. Name another column as `time`"
-            raise self._column_error(column, problem)
-        is_wrong = ~seconds.is_finite().fill_null(False)
-        if is_wrong.any():
-            row = _first(is_wrong)
-            if values[row] is None:
-                problem = "the time is missing, but it is required. Correct or remove the row"
-                raise self._cell_error(column, row, problem)
-            rule = ": neither a finite number nor a date that begins with its year"
-            if schema.time_format:
-                rule = f" in the format {schema.time_format!r}"
-            problem = f"{values[row]!r} is not a time{rule}. Correct it, or set `time_format`"
-            raise self._cell_error(column, row, problem)
+            raise self._error(column, problem)
+        problem = "the time is {}, but it is required. Correct or remove the row"
+        self._refuse(column, values.is_null(), values, problem)
+        rule = ": neither a finite number nor a date that begins with its year"
+        if schema.time_format:
+            rule = f" in the format {schema.time_format!r}"
+        problem = f"{{}} is not a time{rule}. Correct it, or set `time_format`"
+        self._refuse(column, ~seconds.is_finite().fill_null(False), values, problem)
         times = seconds.to_numpy()
-        is_far = np.abs(times) > MAX_TIME_S
-        if is_far.any():
-            row = _first(is_far)
+        for row in np.flatnonzero(np.abs(times) > MAX_TIME_S)[:1].tolist():
             problem = f"{values[row]!r}, in units of {schema.time_unit!r}, is "
             problem += f"{times[row] / _YEAR_S:,.0f} years from zero. Set `time_unit` in the schema"
-            raise self._cell_error(column, row, f"{problem}: one of {', '.join(TIME_UNITS)}")
+            raise self._error(column, f"{problem}: one of {', '.join(TIME_UNITS)}", row)
         return times
 
     def read_labels(self, which: str) -> Array | None:
@@ -301,15 +252,12 @@ class _TableReader:
             labels = pl.select(valid).to_series().cast(pl.Int8)
         else:
             problem = "values are not labels. Labels are 0 and 1; name another column"
-            raise self._column_error(column, f"{values.dtype} {problem}")
+            raise self._error(column, f"{values.dtype} {problem}")
         is_wrong = labels.is_null()
         if which != "all":
             is_wrong = is_wrong & values.is_not_null() & (values.cast(pl.String) != "")
-        if is_wrong.any():
-            row = _first(is_wrong)
-            found = "missing" if values[row] is None else repr(values[row])
-            problem = f"the label is {found}; it must be 0 or 1. Correct it, or remove the row"
-            raise self._cell_error(column, row, problem)
+        problem = "the label is {}; it must be 0 or 1. Correct it, or remove the row"
+        self._refuse(column, is_wrong, values, problem)
         return labels.fill_null(-1).to_numpy()
 
     def read_ids(self) -> tuple[Array, Array]:
@@ -323,26 +271,22 @@ class _TableReader:
             whole, texts = values.cast(pl.Int64, strict=False), values.cast(pl.String)
             is_exact = whole.cast(pl.String).eq_missing(texts).all()  # "007" stays text
             values = whole if is_exact else texts
-        if values.null_count():
-            row = _first(values.is_null())
-            problem = "the transaction id is missing. Every transaction needs one of its own"
-            raise self._cell_error(column, row, problem)
+        problem = "the transaction id is {}. Every transaction needs one of its own"
+        self._refuse(column, values.is_null(), values, problem)
         if values.n_unique() < len(values):
-            row = _first(~values.is_first_distinct())
-            first = _first(values == values[row])
+            row = int(np.argmin(values.is_first_distinct()))
+            first = int(np.argmax(values == values[row]))
             problem = f"id {values[row]!r} is already on row {first + 1}. Remove one of the rows"
-            raise self._cell_error(column, row, problem)
+            raise self._error(column, problem, row)
         if values.dtype.is_integer():
             ids = values.to_numpy()
             return ids, ids
         if values.dtype != pl.String:
             problem = "values are not ids. Make them whole numbers or text, or leave them out"
-            raise self._column_error(column, f"{values.dtype} {problem}")
-        is_long = values.str.len_chars() > _MAX_TEXT_CHARS
-        if is_long.any():
-            row = _first(is_long)
-            problem = f"the id has {len(values[row]):,} characters. The file may be damaged"
-            raise self._cell_error(column, row, f"{problem}; write it again")
+            raise self._error(column, f"{values.dtype} {problem}")
+        lengths = values.str.len_chars()
+        problem = "the id has {} characters. The file may be damaged; write it again"
+        self._refuse(column, lengths > _MAX_TEXT_CHARS, lengths, problem)
         return values.to_numpy().astype(str), values.rank("ordinal").to_numpy()
 
     def read_customers(
@@ -350,14 +294,10 @@ class _TableReader:
     ) -> tuple[Array, Array]:
         """A code for every row's customer, and the customers' keys, sorted."""
         schema = self.schema
-        parts = [
-            categories[c] if c in categories else CategoryColumn.encode(pl.Series(numbers[c]))
-            for c in schema.customer
-        ]
+        parts = [categories[column] for column in schema.customer]
         is_missing = np.all([part.codes < 0 for part in parts], axis=0)
-        if is_missing.any():
-            problem = "the customer is missing. Name it, or remove the row"
-            raise self._cell_error(schema.customer[0], _first(is_missing), problem)
+        problem = "the customer is missing. Name it, or remove the row"
+        self._refuse(schema.customer[0], is_missing, parts[0].codes, problem)
         if schema.customer_age is not None:
             first_day = np.floor(times / 86400) - np.floor(numbers[schema.customer_age])
             parts.append(CategoryColumn.encode(pl.Series(first_day)))
@@ -376,11 +316,6 @@ def _map_columns(work: Callable[[str], T], columns: Iterable[str]) -> dict[str, 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         tasks = {column: pool.submit(work, column) for column in columns}
     return {column: task.result() for column, task in tasks.items()}
-
-
-def _first(flags: pl.Series | Array) -> int:
-    """The first row with a flag."""
-    return int(np.flatnonzero(np.asarray(flags))[0])
 
 
 def _plain(values: pl.Series) -> pl.Series:

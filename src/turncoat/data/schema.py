@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from typing import Any
 
 from turncoat.errors import ConfigError
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LISTS = ("customer", "continuous", "categorical", "tracked")
+_ROLES = ("customer", "customer_age", "time", "id", "label", "amount", "counterparty", *_LISTS[1:])
 
 
 @dataclass(frozen=True)
@@ -56,80 +58,58 @@ class Schema:
         if not self.customer:
             raise self._error("`customer` is empty. Name the columns that identify a customer")
         if self.time_unit not in TIME_UNITS:
-            raise self._error(
-                f"time_unit is {self.time_unit!r}; it must be one of {', '.join(TIME_UNITS)}"
-            )
+            units = ", ".join(TIME_UNITS)
+            raise self._error(f"time_unit is {self.time_unit!r}; it must be one of {units}")
         if not self.continuous and not self.categorical:
             raise self._error("no continuous and no categorical column. Name at least one")
         if self.amount is not None and self.amount not in self.continuous:
-            raise self._error(
-                f"the amount {self.amount!r} is not among the continuous columns. Add it there"
-            )
+            raise self._error(f"amount {self.amount!r} is not among the continuous columns. Add it")
         roles: dict[str, str] = {}
         for role in ("time", "label", "id", "continuous", "categorical"):
             for column in self._columns_of(role):
-                if column in roles:
-                    raise self._error(
-                        f"column {column!r} is both {roles[column]} and {role}. Keep one"
-                    )
-                roles[column] = role
-        not_text = ("time", "label", "id", "continuous")
-        not_age = ("time", "label", "id", "categorical")
-        forbidden = {
-            "customer": not_text,
-            "tracked": not_text,
-            "counterparty": not_text,
-            "customer_age": not_age,
-        }
-        for role, others in forbidden.items():
+                other = roles.setdefault(column, role)
+                if other != role:
+                    raise self._error(f"column {column!r} is both {other} and {role}. Keep one")
+        for role in ("customer", "tracked", "counterparty", "customer_age"):
+            allowed = "continuous" if role == "customer_age" else "categorical"
             for column in self._columns_of(role):
-                if roles.get(column) in others:
-                    raise self._error(
-                        f"column {column!r} is {roles[column]}; it cannot be {role} too"
-                    )
-        texts = (*self.customer, *self.tracked, self.counterparty)
-        if self.customer_age is not None and self.customer_age in texts:
-            raise self._error(
-                f"customer_age {self.customer_age!r} is a number; it cannot be a category too"
-            )
+                if (other := roles.get(column, allowed)) != allowed:
+                    raise self._error(f"column {column!r} is {other}; it cannot be {role} too")
+        age = self.customer_age
+        if age is not None and age in self._columns_of("customer", "tracked", "counterparty"):
+            raise self._error(f"customer_age {age!r} is a number; it cannot be a category too")
 
     def _error(self, problem: str) -> ConfigError:
         return ConfigError(f"schema {self.name!r}: {problem}")
 
-    def _columns_of(self, role: str) -> tuple[str, ...]:
-        """The columns with a role."""
-        value = getattr(self, role)
-        return value if isinstance(value, tuple) else () if value is None else (value,)
+    def _columns_of(self, *roles: str) -> tuple[str, ...]:
+        """The columns with any of these roles, once."""
+        values = [getattr(self, role) for role in roles if getattr(self, role) is not None]
+        lists = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(dict.fromkeys(chain.from_iterable(lists)))
 
     def roles_of(self, column: str) -> tuple[str, ...]:
         """All roles of a column."""
-        roles = (
-            "customer customer_age time id label amount counterparty continuous categorical tracked"
-        )
-        return tuple(role for role in roles.split() if column in self._columns_of(role))
+        return tuple(role for role in _ROLES if column in self._columns_of(role))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column in use, once."""
-        roles = "customer id time label counterparty customer_age continuous categorical tracked"
-        columns = (column for role in roles.split() for column in self._columns_of(role))
-        return tuple(dict.fromkeys(columns))
+        texts = "customer", "id", "time", "label", "counterparty", "customer_age"
+        return self._columns_of(*texts, "continuous", "categorical", "tracked")
 
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns read as categories or keys, not as numbers."""
-        roles = ("customer", "counterparty", "categorical", "tracked")
-        columns = dict.fromkeys(column for role in roles for column in self._columns_of(role))
-        others = (*self.continuous, self.time, self.customer_age)
-        return tuple(column for column in columns if column not in others)
+        return self._columns_of("customer", "counterparty", "categorical", "tracked")
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as a TOML table, without defaults."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        table = {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
+        defaults = {f.name: f.default for f in fields(self)}
+        table = {k: v for k, v in asdict(self).items() if v != defaults[k]}
         if self.join is not None:
-            table["join"] = {**asdict(self.join), "columns": list(self.join.columns)}
-        return {k: list(value) if isinstance(value, tuple) else value for k, value in table.items()}
+            table["join"]["columns"] = list(self.join.columns)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in table.items()}
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], source: str = "schema") -> Schema:
@@ -138,9 +118,8 @@ class Schema:
         known = [f.name for f in fields(cls)]
         for key, value in values.items():
             if key not in known:
-                raise ConfigError(
-                    f"{source}: unknown setting {key!r}; a schema has {', '.join(known)}"
-                )
+                settings = ", ".join(known)
+                raise ConfigError(f"{source}: unknown setting {key!r}; a schema has {settings}")
             if key in _LISTS:
                 values[key] = _check_names(value, f"{source}: {key}")
             elif key == "join":
@@ -149,9 +128,8 @@ class Schema:
                 raise ConfigError(f"{source}: {key} must be text, found {value!r}")
         for key in ("customer", "time"):
             if key not in values:
-                raise ConfigError(
-                    f"{source}: {key} is missing. Add a line `{key} = ...` that names the column"
-                )
+                remedy = f"Add a line `{key} = ...` that names the column"
+                raise ConfigError(f"{source}: {key} is missing. {remedy}")
         return cls(**values)
 
 

@@ -7,7 +7,9 @@ import csv
 import gzip
 import math
 import os
+import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from turncoat.errors import ConfigError, DataError
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 NOT_A_NUMBER = "NA"  # what R writes for a missing number
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how Python escapes bytes that are not UTF-8
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,24 @@ class Source:
         is_csv = self.path is not None and _suffix(self.path) in (".csv", ".csv.gz")
         return self.path if is_csv else None
 
-    def scan_numbers(self, columns: list[str]) -> pl.LazyFrame:
-        """The table; of a CSV file these columns as numbers (NaN if missing), others as text."""
-        if self.csv is None:
-            return self.frame
-        table = pl.scan_csv(
-            self.csv,
-            infer_schema=False,
-            schema_overrides=dict.fromkeys(columns, pl.Float64),
-            null_values=dict.fromkeys(columns, NOT_A_NUMBER),
-            glob=False,
-        )
-        return table.with_columns(pl.col(columns).fill_null(math.nan))  # here, in parallel
+    def read(self, columns: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
+        """Some columns; of a CSV file the `numeric` ones as numbers, NaN if missing."""
+        try:
+            table = self.frame
+            if self.csv is not None:
+                self._check_lines(self.csv)
+                kinds = dict.fromkeys(numeric, pl.Float64)
+                nulls = dict.fromkeys(numeric, NOT_A_NUMBER)
+                table = _scan_csv(self.csv, schema_overrides=kinds, null_values=nulls)
+                table = table.with_columns(pl.col(numeric).fill_null(math.nan))  # in parallel
+            return table.select(columns).collect()
+        except (pl.exceptions.PolarsError, OSError) as problem:
+            raise self.explain(problem, numeric) from problem
+
+    def explain(self, problem: Exception, numeric: Sequence[str] = ()) -> DataError:
+        """Why the table cannot be read: a damaged row, a cell that is no number, or `problem`."""
+        damage = self._find_damage() or self._find_wrong_number(numeric)
+        return damage or _unreadable(self.name, problem)
 
     def find_column(self, column: str) -> str | None:
         """The table's spelling of a column: as given, or with `-` for `_` as in IEEE-CIS."""
@@ -61,27 +70,18 @@ class Source:
         """Whether a CSV header has this name more than once; polars renames the second."""
         return self.csv is not None and f"{column}_duplicated_0" in self.columns
 
-    def check_lines(self) -> None:
+    def _check_lines(self, path: Path) -> None:
         """Refuse a CSV file with a line that has more or fewer fields than the header."""
-        if self.csv is None:
-            return
-        lines = pl.scan_csv(
-            self.csv,
-            has_header=False,
-            new_columns=["line"],
-            infer_schema=False,
-            separator="\x1f",
-            quote_char=None,
-            glob=False,
-        )
+        whole_lines = {"has_header": False, "separator": "\x1f", "quote_char": None}
+        lines = _scan_csv(path, new_columns=["line"], **whole_lines)
         line = pl.col("line")
         n_fields = line.str.replace_all(r'"[^"]*"', "").str.count_matches(",", literal=True) + 1
         is_odd = (n_fields != len(self.columns)) & (line.str.strip_chars() != "")
         # A quoted line break also looks odd, so look again, slowly.
-        if lines.filter(is_odd).head(1).collect().height and (damage := self.find_damage()):
+        if lines.filter(is_odd).head(1).collect().height and (damage := self._find_damage()):
             raise damage
 
-    def find_damage(self) -> DataError | None:
+    def _find_damage(self) -> DataError | None:
         """The first CSV row that is not UTF-8, or not as wide as the header, as an error."""
         if self.csv is None:
             return None
@@ -97,7 +97,7 @@ class Source:
                             "file again"
                         )
                     for cell, column in zip(row, self.columns, strict=False):
-                        if not (cell.isascii() or _is_utf8(cell)):
+                        if not cell.isascii() and _NOT_UTF8.search(cell):
                             where = f"column {column!r}, row {number}" if number else "header"
                             value = cell.encode(errors="surrogateescape")
                             return DataError(
@@ -105,7 +105,26 @@ class Source:
                                 "Save the file as UTF-8"
                             )
         except (csv.Error, OSError, EOFError, zlib.error):
-            return None
+            pass
+        return None
+
+    def _find_wrong_number(self, columns: Sequence[str]) -> DataError | None:
+        """The first cell of these columns of a CSV file that is not a number, as an error."""
+        for column in columns if self.csv is not None else ():
+            cell = pl.col(column)
+            is_number = cell.cast(pl.Float64, strict=False).is_not_null()
+            is_wrong = cell.is_not_null() & (cell != NOT_A_NUMBER) & ~is_number
+            cells = self.frame.select(cell).with_row_index("row")
+            try:
+                found = cells.filter(is_wrong).head(1).collect()
+            except (pl.exceptions.PolarsError, OSError):
+                return None
+            if found.height:
+                return DataError(
+                    f"{self.name}, column {column!r}, row {found['row'][0] + 1}: "
+                    f"{found[column][0]!r} is not a number. Write plain numbers such as 1234.56, "
+                    "or make the column categorical"
+                )
         return None
 
 
@@ -120,9 +139,8 @@ def open_source(origin: Any) -> Source:
     elif hasattr(origin, "__arrow_c_stream__") or hasattr(origin, "to_numpy"):
         frame = _convert_frame(origin).lazy()
     else:
-        raise ConfigError(
-            f"cannot read a {type(origin).__name__}. Give a path or a polars, pandas or Arrow frame"
-        )
+        kind = type(origin).__name__
+        raise ConfigError(f"cannot read a {kind}. Give a path or a polars, pandas or Arrow frame")
     return Source("the frame", frame, None, tuple(frame.collect_schema().names()))
 
 
@@ -132,16 +150,12 @@ def _convert_frame(origin: Any) -> pl.DataFrame:
         return pl.DataFrame(origin)
     except Exception as problem:  # whatever the other library raises
         if not (hasattr(origin, "isna") and hasattr(origin, "columns")):
-            raise DataError(
-                f"the {type(origin).__name__} cannot be converted: {first_line(problem)}. "
-                "Give a Parquet file"
-            ) from problem
+            what = f"the {type(origin).__name__} cannot be converted: {_first_line(problem)}"
+            raise DataError(f"{what}. Give a Parquet file") from problem
     names = [str(name) for name in origin.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(
-            f"the frame: columns {', '.join(map(repr, twice))} occur twice. Rename or drop one of "
-            "each"
-        )
+        shown = ", ".join(map(repr, twice))
+        raise DataError(f"the frame: columns {shown} occur twice. Rename or drop one of each")
     columns = zip(names, origin.columns, strict=True)
     return pl.DataFrame([_convert_column(name, origin[column]) for name, column in columns])
 
@@ -155,14 +169,6 @@ def _convert_column(name: str, column: Any) -> pl.Series:
         return pl.Series(name, texts, dtype=pl.String)
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def find_beside(path: Path, stem: str) -> Path | None:
     """A data file with this stem in the same folder."""
     places = (path.parent / (stem + suffix) for suffix in SUFFIXES)
@@ -172,6 +178,11 @@ def find_beside(path: Path, stem: str) -> Path | None:
 def file_stem(path: Path) -> str:
     """A file's name without its suffix."""
     return path.name[: -len(_suffix(path))] if _suffix(path) else path.name
+
+
+def file_prefix(path: Path) -> str:
+    """What precedes "transaction" or "transactions" in a file's name."""
+    return file_stem(path).removesuffix("transactions").removesuffix("transaction")
 
 
 def _suffix(path: Path) -> str:
@@ -184,10 +195,8 @@ def _open_path(path: Path) -> Source:
     if path.is_dir():
         return _open_folder(path)
     if not _suffix(path):
-        raise DataError(
-            f"{path}: unknown file type. Turncoat reads {', '.join(SUFFIXES)} and folders of "
-            "Parquet files"
-        )
+        known = ", ".join(SUFFIXES)
+        raise DataError(f"{path}: unknown file type. Give {known} or a folder of Parquet files")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty. Check how it was written")
     return _scan(path, [path])
@@ -219,26 +228,29 @@ def _scan(path: Path, files: list[Path]) -> Source:
         if _suffix(path) == ".parquet":
             frame = pl.scan_parquet(files, glob=False)
         else:
-            frame = pl.scan_csv(path, infer_schema=False, glob=False)
+            frame = _scan_csv(path)
         columns = tuple(frame.collect_schema().names())
     except (pl.exceptions.PolarsError, OSError) as problem:
-        raise DataError(
-            f"{path}: cannot be read: {first_line(problem)}. The file may be truncated; write it "
-            "again"
-        ) from problem
+        raise _unreadable(str(path), problem) from problem
     if any("\0" in name for name in columns):
         raise DataError(f"{path}: the header is not UTF-8 text. Save the file as UTF-8")
     for separator, name in _OTHER_SEPARATORS.items():
         if len(columns) == 1 and separator in columns[0]:
-            raise DataError(
-                f"{path}: separated by {name}; Turncoat reads commas. Write the file again with "
-                "commas"
-            )
+            raise DataError(f"{path}: separated by {name}. Write the file again with commas")
     return Source(str(path), frame, path, columns)
 
 
-def first_line(problem: Exception) -> str:
-    """The first line of an exception's message."""
+def _scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
+    """A CSV file with all values as text, unless the options say otherwise."""
+    return pl.scan_csv(path, infer_schema=False, glob=False, **options)
+
+
+def _unreadable(name: str, problem: Exception) -> DataError:
+    cause = _first_line(problem)
+    return DataError(f"{name}: cannot be read: {cause}. The file may be damaged; write it again")
+
+
+def _first_line(problem: Exception) -> str:
     return (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
 
 
@@ -249,10 +261,7 @@ def write_table(frame: pl.DataFrame, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".csv":
-            frame.write_csv(temporary)
-        else:
-            frame.write_parquet(temporary)
+        (frame.write_csv if path.suffix == ".csv" else frame.write_parquet)(temporary)
         os.replace(temporary, path)
     except (OSError, pl.exceptions.PolarsError) as problem:
         raise DataError(f"{path}: cannot be written: {problem}") from problem

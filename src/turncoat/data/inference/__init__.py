@@ -14,7 +14,7 @@ from turncoat.data.inference.roles import LEAKS, SAMPLE_ROWS, InferredSchema, Ro
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import open_joined
 from turncoat.data.schema import Schema
-from turncoat.data.sources import Source, first_line, open_source
+from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
 
 __all__ = ["InferredSchema", "infer_schema"]
@@ -121,9 +121,7 @@ def _read_sample(source: Source) -> pl.DataFrame:
     try:
         sample = source.frame.head(SAMPLE_ROWS).collect()
     except (pl.exceptions.PolarsError, OSError) as problem:
-        raise source.find_damage() or DataError(
-            f"{source.name}: cannot be read: {first_line(problem)}. Write the file again"
-        ) from problem
+        raise source.explain(problem) from problem
     if sample.height == 0:
         raise DataError(f"{source.name}: no rows. Check how the file was written")
     return sample
