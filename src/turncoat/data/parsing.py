@@ -22,7 +22,7 @@ from turncoat.data.sources import NOT_A_NUMBER
 from turncoat.errors import DataError
 
 MAX_TIME_S = 1e11  # the year 5138; times further from zero have a wrong unit
-_YEAR_FIRST = r"^\s*\d{4}[-/]"  # 03/04/2024 is ambiguous and needs `time_format`
+YEAR_FIRST = r"^\s*\d{4}[-/]"  # 03/04/2024 is ambiguous and needs `time_format`
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 # Numbers as polars parses them.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|nan|NaN")
@@ -44,13 +44,18 @@ def parse_texts_as_times(values: pl.Series, time_format: str | None) -> pl.Serie
         numbers = values.cast(pl.Float64, strict=False)
         if numbers.null_count() == values.null_count() or numbers.null_count() < 0.5 * len(values):
             return numbers
-    try:
-        dates = values.str.to_datetime(time_format, strict=False, time_unit="us")
-    except pl.exceptions.PolarsError:  # nothing in the column is a date
-        return pl.Series(values.name, [None] * len(values), dtype=pl.Datetime("us"))
+    dates = parse_dates(values, time_format)
     if time_format:
         return dates
-    return dates.set(~values.str.contains(_YEAR_FIRST).fill_null(False), None)
+    return dates.set(~values.str.contains(YEAR_FIRST).fill_null(False), None)
+
+
+def parse_dates(texts: pl.Series, time_format: str | None) -> pl.Series:
+    """Text as dates in a format, by default ISO; null is not a date."""
+    try:
+        return texts.str.to_datetime(time_format, strict=False, time_unit="us")
+    except pl.exceptions.PolarsError:  # nothing in the column is a date
+        return pl.Series(texts.name, [None] * len(texts), dtype=pl.Datetime("us"))
 
 
 def to_seconds(values: pl.Series, schema: Schema) -> pl.Series | None:
@@ -70,17 +75,14 @@ def to_seconds(values: pl.Series, schema: Schema) -> pl.Series | None:
 def parse_row(schema: Schema, row: Mapping[str, Any]) -> TransactionRow:
     """Parse a mapping from column names to values; absent columns are missing."""
     if not isinstance(row, Mapping):
-        raise DataError(
-            f"a live row must map column names to values; found {type(row).__name__}. Give a dict"
-        )
+        found = type(row).__name__
+        raise DataError(f"a live row must map column names to values; found {found}. Give a dict")
     time, numbers = parse_time(schema, row), parse_numbers(schema.continuous, row)
     counterparty = None
     if schema.counterparty is not None:
         counterparty = normalize_category(row.get(schema.counterparty))
-    categories = tuple(map(row.get, schema.categorical))
-    return TransactionRow(
-        time, numbers, categories, tuple(map(row.get, schema.tracked)), counterparty
-    )
+    texts = tuple(map(row.get, schema.categorical)), tuple(map(row.get, schema.tracked))
+    return TransactionRow(time, numbers, *texts, counterparty)
 
 
 def parse_time(schema: Schema, row: Mapping[str, Any]) -> float:
@@ -102,19 +104,16 @@ def parse_time(schema: Schema, row: Mapping[str, Any]) -> float:
             return float(time)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         pass
-    raise DataError(
-        f"column {schema.time!r}: {value!r} is not a time. Give seconds, or a date as in the file "
-        "the features were fitted on"
-    )
+    remedy = "Give seconds, or a date as in the file the features were fitted on"
+    raise DataError(f"column {schema.time!r}: {value!r} is not a time. {remedy}")
 
 
 def parse_customer(schema: Schema, row: Mapping[str, Any], time: float) -> str:
     """The customer's key, as `read` gives it; `time` is the row's, in seconds."""
     parts = [normalize_category(row.get(column)) for column in schema.customer]
     if not any(parts):
-        raise DataError(
-            f"column {schema.customer[0]!r}: the customer is missing. Every transaction needs one"
-        )
+        where = f"column {schema.customer[0]!r}"
+        raise DataError(f"{where}: the customer is missing. Every transaction needs one")
     if schema.customer_age is not None:
         age = parse_numbers((schema.customer_age,), row)[0]
         first_day = math.floor(time / 86400) - math.floor(age) if math.isfinite(age) else None
@@ -132,10 +131,8 @@ def parse_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
         numbers = _parse_mixed_numbers(columns, row)
     if np.isinf(numbers).any():
         column = columns[int(np.flatnonzero(np.isinf(numbers))[0])]
-        raise DataError(
-            f"column {column!r}: the value is {row[column]}; it must be finite. Leave it out if "
-            "unknown"
-        )
+        problem = f"the value is {row[column]}; it must be finite. Leave it out if unknown"
+        raise DataError(f"column {column!r}: {problem}")
     return numbers
 
 
@@ -154,22 +151,16 @@ def _packer(n_numbers: int) -> struct.Struct:
 
 def _parse_mixed_numbers(columns: Sequence[str], row: Mapping[str, Any]) -> Array:
     """The columns where some values are text or other types."""
-    values: list[Any] = [row.get(column) for column in columns]
-    values = [
-        None if value.__class__ is str and value in ("", NOT_A_NUMBER) else value
-        for value in values
-    ]
+    cells = [row.get(column) for column in columns]
+    values = [None if isinstance(v, str) and v in ("", NOT_A_NUMBER) else v for v in cells]
     try:
         numbers: Array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         numbers = np.empty(0)
     if numbers.shape != (len(columns),) or not all(map(_is_number, values)):
-        cells = zip(columns, values, strict=True)
-        column = next(column for column, value in cells if not _is_number(value))
-        raise DataError(
-            f"column {column!r}: {row[column]!r} is not a number. Give a number, or leave it out "
-            "if unknown"
-        )
+        column = columns[[_is_number(value) for value in values].index(False)]
+        problem = f"{row[column]!r} is not a number. Give a number, or leave it out if unknown"
+        raise DataError(f"column {column!r}: {problem}")
     return numbers
 
 

@@ -39,10 +39,9 @@ def load_preset(name: str) -> Schema:
         return _ieee_schema()
     if name == "ieee-cis:card1+addr1+D1":
         return replace(_ieee_schema(), name=name, customer=("card1", "addr1"), customer_age="D1")
-    raise ConfigError(
-        f"no schema preset {name!r}; there are ieee-cis, ieee-cis:card1+addr1+D1 and handbook. "
-        "Give one of these, or the path of a turncoat.toml"
-    )
+    known = "ieee-cis, ieee-cis:card1+addr1+D1 and handbook"
+    remedy = "Give one of these, or the path of a turncoat.toml"
+    raise ConfigError(f"no schema preset {name!r}; there are {known}. {remedy}")
 
 
 def _handbook_schema() -> Schema:

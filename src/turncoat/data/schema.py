@@ -25,10 +25,8 @@ class Join:
     def __post_init__(self) -> None:
         """Require a file in the same folder."""
         if "/" in self.file or "\\" in self.file or self.file in ("", ".", ".."):
-            raise ConfigError(
-                f"join.file is {self.file!r}; it must be the name of a file in the folder of the "
-                "transaction file. Give the name without a folder"
-            )
+            rule = "it must be the name of a file in the folder of the transaction file"
+            raise ConfigError(f"join.file is {self.file!r}; {rule}. Give it without a folder")
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,8 @@ def _load_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
-        raise ConfigError(
-            f"{path}: cannot be read: {problem.strerror}. `turncoat init FILE` writes one"
-        ) from problem
+        found = f"{path}: cannot be read: {problem.strerror}"
+        raise ConfigError(f"{found}. `turncoat init FILE` writes one") from problem
     except (ValueError, RecursionError) as problem:  # bad TOML, encoding, numbers or depth
         raise ConfigError(f"{path}: is not TOML: {problem}") from problem
 
@@ -77,10 +76,8 @@ def write_schema(
     """
     toml = Path(path)
     if toml.exists() and not overwrite:
-        raise ConfigError(
-            f"{toml}: already exists. Choose another name, or replace it "
-            "(--overwrite, overwrite=True)"
-        )
+        remedy = "Choose another name, or replace it (--overwrite, overwrite=True)"
+        raise ConfigError(f"{toml}: already exists. {remedy}")
     temporary = toml.with_name(f".{toml.name}.{os.getpid()}")
     text = _render(schema)
     if data is not None:
@@ -90,20 +87,14 @@ def write_schema(
         temporary.replace(toml)
     except OSError as problem:
         temporary.unlink(missing_ok=True)
-        raise ConfigError(
-            f"{toml}: cannot be written: {problem.strerror}. Choose another path"
-        ) from problem
+        found = f"{toml}: cannot be written: {problem.strerror}"
+        raise ConfigError(f"{found}. Choose another path") from problem
 
 
 def _render(source: Schema | InferredSchema) -> str:
-    reasons: dict[str, str] = {}
-    ignored: dict[str, str] = {}
-    warnings: tuple[str, ...] = ()
-    if isinstance(source, Schema):
-        schema = source
-    else:
-        schema, reasons = source.schema, source.reasons
-        ignored, warnings = source.ignored, source.warnings
+    schema = source if isinstance(source, Schema) else source.schema
+    details = ("reasons", "ignored", "warnings")
+    reasons, ignored, warnings = (getattr(source, name, {}) for name in details)
     lines = ["# What each column means. Correct what is wrong; other columns are not read."]
     for warning in warnings:
         lines += _render_comment(f"Check: {warning}")
@@ -117,14 +108,9 @@ def _render(source: Schema | InferredSchema) -> str:
         for column, reason in ignored.items():
             lines += _render_comment(f"{_quote(column)}: {reason}", "#   ")
     if schema.join is not None:
-        lines += [
-            "",
-            "# A second file in the same folder, whose rows match transactions by a key.",
-            "[schema.join]",
-            f"file = {_quote(schema.join.file)}",
-            f"on = {_quote(schema.join.on)}",
-            *_render_list("columns", schema.join.columns),
-        ]
+        lines += ["", "# A second file in the same folder, whose rows match transactions by a key."]
+        lines += ["[schema.join]", f"file = {_quote(schema.join.file)}"]
+        lines += [f"on = {_quote(schema.join.on)}", *_render_list("columns", schema.join.columns)]
     return "\n".join(lines) + "\n"
 
 
@@ -141,10 +127,8 @@ def _render_setting(role: str, value: Any, reasons: Mapping[str, str]) -> list[s
         return [*lines, f"{role} = {_quote(value)}"]
     if not distinct:
         return [*lines, *_render_list(role, value)]
-    items = []
-    for column in columns:
-        reason = reasons.get(column)
-        items.append(f"    {_quote(column)}," + (f"  # {_printable(reason)}" if reason else ""))
+    comments = {name: f"  # {_printable(reason)}" for name, reason in reasons.items() if reason}
+    items = [f"    {_quote(column)},{comments.get(column, '')}" for column in columns]
     return [*lines, f"{role} = [", *items, "]"]
 
 
@@ -154,18 +138,17 @@ def _render_list(name: str, values: Any) -> list[str]:
     line = f"{name} = [{', '.join(texts)}]"
     if len(line) <= _WIDTH:
         return [line]
-    lines, current = [f"{name} = ["], "   "
+    lines = ["   "]
     for text in texts:
-        if len(current) + len(text) + 2 > _WIDTH and current.strip():
-            lines.append(current)
-            current = "   "
-        current += f" {text},"
-    return [*lines, current, "]"]
+        if len(lines[-1]) + len(text) + 2 > _WIDTH and lines[-1].strip():
+            lines.append("   ")
+        lines[-1] += f" {text},"
+    return [f"{name} = [", *lines, "]"]
 
 
 def _render_comment(text: str, start: str = "# ") -> list[str]:
-    indents = {"initial_indent": start, "subsequent_indent": start + "  "}
-    return textwrap.wrap(_printable(text), _WIDTH, break_long_words=False, **indents)  # type: ignore[arg-type]
+    wrapper = textwrap.TextWrapper(_WIDTH, start, start + "  ", break_long_words=False)
+    return wrapper.wrap(_printable(text))
 
 
 def _quote(value: str) -> str:

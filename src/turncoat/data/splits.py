@@ -6,7 +6,6 @@ on the order of the rows. It depends on labels only with `drop_compromised`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,8 +64,8 @@ class Split:
             values = [getattr(summary, column) for column in columns]
             table.append([part, *("-" if v is None else f"{v:,.0f}" for v in values)])
         widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
-        lines = [self.name + ("" if self.seed is None else f", seed {self.seed}")]
-        lines[0] += "; times in seconds"
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        lines = [f"{self.name}{seed}; times in seconds"]
         for name, *cells in table:
             aligned = (cell.rjust(w) for cell, w in zip(cells, widths[1:], strict=True))
             lines.append("  ".join([name.ljust(widths[0]), *aligned]))
@@ -100,17 +99,14 @@ def split_by_customer(
     n_customers = rows.n_customers
     sizes = {part: max(1, round(share * n_customers)) for part, share in shares.items() if share}
     if sum(sizes.values()) >= n_customers:
-        raise DataError(
-            f"customers: found {n_customers}, too few for {', '.join(sizes)} and at least one to "
-            "fit on. Give more customers, or set selection or calibration to 0"
-        )
+        problem = f"found {n_customers}, too few for {', '.join(sizes)} and at least one to fit on"
+        remedy = "Give more customers, or set selection or calibration to 0"
+        raise DataError(f"customers: {problem}. {remedy}")
     shuffled = np.random.default_rng(int(seed)).permutation(n_customers)
     part_of = np.full(n_customers, _FIT, np.int8)
-    begin = 0
     for part in ("test", "calibration", "selection"):
-        end = begin + sizes.get(part, 0)
-        part_of[shuffled[begin:end]] = PARTS.index(part)
-        begin = end
+        members, shuffled = np.split(shuffled, [sizes.get(part, 0)])
+        part_of[members] = PARTS.index(part)
     parts = ["fit", *sizes]
     return rows.split("by customer", int(seed), part_of[rows.codes], parts, require_fraud)
 
@@ -134,7 +130,7 @@ def split_by_time(
     """
     rows = _SplitRows.validate(customers, times, labels)
     shares = _check_shares(selection, calibration, test)
-    _check_seconds("gap_s", gap_s, at_least=0.0)
+    _check_seconds("of at least 0", gap_s=gap_s)
     ordered = np.sort(rows.times)
     parts = np.full(rows.times.size, _FIT, np.int8)
     remaining = 1.0
@@ -173,34 +169,27 @@ def split_prequential(
     began count, or with `memory_s` those since so many seconds before its end.
     """
     rows = _SplitRows.validate(customers, times, labels)
-    for name, seconds in (("train_s", train_s), ("test_s", test_s)):
-        _check_seconds(name, seconds, above=0.0)
-    lengths = {"gap_s": gap_s, "selection_s": selection_s, "calibration_s": calibration_s}
-    for name, seconds in lengths.items():
-        _check_seconds(name, seconds, at_least=0.0)
+    memory = {} if memory_s is None else {"memory_s": memory_s}
+    _check_seconds("above 0", train_s=train_s, test_s=test_s, **memory)
+    optional = {"selection": selection_s, "calibration": calibration_s}
+    named = {f"{part}_s": seconds for part, seconds in optional.items()}
+    _check_seconds("of at least 0", gap_s=gap_s, **named)
     if selection_s + calibration_s >= train_s:
-        raise ConfigError(
-            "selection_s and calibration_s must be shorter than train_s together; found "
-            f"{selection_s:g} and {calibration_s:g} of {train_s:g} seconds"
-        )
-    if memory_s is not None:
-        _check_seconds("memory_s", memory_s, above=0.0)
+        rule = "selection_s and calibration_s must be shorter than train_s together"
+        found = f"{selection_s:g} and {calibration_s:g} of {train_s:g} seconds"
+        raise ConfigError(f"{rule}; found {found}")
     if drop_compromised and rows.labels is None:
         raise ConfigError("drop_compromised needs labels to find compromised cards; give labels")
     origin = float(rows.times.min()) if start_s is None else start_s
-    _check_seconds("start_s", origin)
+    _check_seconds("that is finite", start_s=origin)
     span = float(rows.times.max()) - origin
     n_splits = int((span - train_s - gap_s) / test_s + _MAX_UNCOVERED)
     if n_splits < 1:
-        raise DataError(
-            f"times: from {origin:,.0f} on they span {span:,.0f} seconds, but train_s, gap_s and "
-            f"test_s take {train_s + gap_s + test_s:,.0f}. Give more data or shorter windows"
-        )
-    optional = {"selection": selection_s, "calibration": calibration_s}
+        found = f"from {origin:,.0f} on they span {span:,.0f} seconds"
+        needed = f"train_s, gap_s and test_s take {train_s + gap_s + test_s:,.0f}"
+        raise DataError(f"times: {found}, but {needed}. Give more data or shorter windows")
     required = ["fit", *(part for part, length in optional.items() if length), "test"]
-    windows = np.array(
-        [_EXCLUDED, _FIT, _SELECTION, _CALIBRATION, _EXCLUDED, _TEST, _EXCLUDED], np.int8
-    )
+    windows = _EXCLUDED, _FIT, _SELECTION, _CALIBRATION, _EXCLUDED, _TEST, _EXCLUDED
     splits = []
     for i in range(n_splits):
         begin = origin + i * test_s
@@ -210,7 +199,7 @@ def split_prequential(
         calibration_begin = train_end - calibration_s
         selection_begin = calibration_begin - selection_s
         edges = [begin, selection_begin, calibration_begin, train_end, test_begin, test_end]
-        parts = windows[np.searchsorted(edges, rows.times, side="right")]
+        parts = np.array(windows, np.int8)[np.searchsorted(edges, rows.times, side="right")]
         if drop_compromised:
             since = begin if memory_s is None else train_end - memory_s
             is_known = rows.times > rows.compromise_known_at(since, gap_s)
@@ -246,28 +235,22 @@ class _SplitRows:
         """Check the columns of all rows."""
         keys = np.asarray(customers)
         if keys.ndim != 1 or keys.size == 0 or keys.dtype.kind not in "ui":
-            raise DataError(
-                "customers must be whole numbers, one per row; found "
-                f"{keys.dtype} of shape {keys.shape}. Number other keys with "
-                "np.unique(keys, return_inverse=True)"
-            )
+            rule = "customers must be whole numbers, one per row"
+            remedy = "Number other keys with np.unique(keys, return_inverse=True)"
+            raise DataError(f"{rule}; found {keys.dtype} of shape {keys.shape}. {remedy}")
         seconds = _check_length("times", times, keys.size)
         if seconds.dtype.kind not in "uif":
-            raise DataError(
-                f"times must be seconds as numbers; found {seconds.dtype}. Convert dates first"
-            )
+            found = f"times must be seconds as numbers; found {seconds.dtype}"
+            raise DataError(f"{found}. Convert dates first")
         for row in np.flatnonzero(~np.isfinite(seconds)):
-            raise DataError(
-                f"times row {row}: found {seconds[row]}; every row needs a finite time. Drop the "
-                "row or give its time"
-            )
+            problem = f"found {seconds[row]}; every row needs a finite time"
+            raise DataError(f"times row {row}: {problem}. Drop the row or give its time")
         marks = None if labels is None else _check_length("labels", labels, keys.size)
         if marks is not None:
             for row in np.flatnonzero(~np.isin(marks, (0, 1))):
-                raise DataError(
-                    f"labels row {row}: found {marks[row]}; labels are 0 or 1. Drop rows of "
-                    "unknown label, or give no labels"
-                )
+                problem = f"found {marks[row]}; labels are 0 or 1"
+                remedy = "Drop rows of unknown label, or give no labels"
+                raise DataError(f"labels row {row}: {problem}. {remedy}")
             marks = marks.astype(np.int8)
         distinct, codes = np.unique(keys, return_inverse=True)
         return cls(codes, distinct.size, seconds.astype(np.float64), marks)
@@ -293,12 +276,7 @@ class _SplitRows:
         )
 
     def split(
-        self,
-        name: str,
-        seed: int | None,
-        parts: Array,
-        required: Sequence[str],
-        require_fraud: bool,
+        self, name: str, seed: int | None, parts: Array, required: list[str], require_fraud: bool
     ) -> Split:
         """The split with a part number per row; required parts must have rows, or even fraud."""
         if require_fraud and self.labels is None:
@@ -306,16 +284,14 @@ class _SplitRows:
         rows = {part: np.flatnonzero(parts == i) for i, part in enumerate((*PARTS, "excluded"))}
         summaries = {part: self.summarize(members) for part, members in rows.items()}
         for part in required:
-            if not summaries[part].rows:
-                raise DataError(
-                    f"{name}: {part} has no rows; too few times differ or windows are too short. "
-                    f"Make {part} larger or the gap shorter"
-                )
+            n_rows = summaries[part].rows
+            if not n_rows:
+                problem = f"{part} has no rows; too few times differ or windows are too short"
+                raise DataError(f"{name}: {problem}. Make {part} larger or the gap shorter")
             if require_fraud and not summaries[part].frauds:
-                raise DataError(
-                    f"{name}: {part} has no fraud among {summaries[part].rows:,} rows. Give more "
-                    f"data, a larger {part} part, or another split"
-                )
+                problem = f"{part} has no fraud among {n_rows:,} rows"
+                remedy = f"Give more data, a larger {part} part, or another split"
+                raise DataError(f"{name}: {problem}. {remedy}")
         return Split(name, seed, **rows, summaries=summaries)
 
 
@@ -324,34 +300,28 @@ def _check_shares(selection: float, calibration: float, test: float) -> dict[str
     for name, share in shares.items():
         is_optional = name != "test"
         if not (0 < share < 1 or (is_optional and share == 0)):
-            rule = "at least 0" if is_optional else "above 0"
-            raise ConfigError(
-                f"{name} must be {rule} and below 1; found {share!r}. Give its share of the data, "
-                "such as 0.1"
-            )
-    if sum(shares.values()) >= 1:
-        raise ConfigError(
-            "selection, calibration and test must add up to less than 1; found "
-            f"{sum(shares.values()):g}. Leave some to fit on"
-        )
+            rule = f"{'at least 0' if is_optional else 'above 0'} and below 1"
+            remedy = "Give its share of the data, such as 0.1"
+            raise ConfigError(f"{name} must be {rule}; found {share!r}. {remedy}")
+    total = sum(shares.values())
+    if total >= 1:
+        rule = "selection, calibration and test must add up to less than 1"
+        raise ConfigError(f"{rule}; found {total:g}. Leave some to fit on")
     return shares
 
 
-def _check_seconds(
-    name: str, value: float, at_least: float = -np.inf, above: float = -np.inf
-) -> None:
-    if not (np.isfinite(value) and value >= at_least and value > above):
-        rule = "above 0" if above == 0 else "of at least 0" if at_least == 0 else "that is finite"
-        raise ConfigError(
-            f"{name} must be a number of seconds {rule}; found {value!r}. A week is 7 * DAY"
-        )
+def _check_seconds(rule: str, **settings: float) -> None:
+    """Refuse a length that is not `above 0`, `of at least 0` or just one `that is finite`."""
+    for name, value in settings.items():
+        is_low = value <= 0 if rule == "above 0" else value < 0 and rule == "of at least 0"
+        if is_low or not np.isfinite(value):
+            problem = f"{name} must be a number of seconds {rule}; found {value!r}"
+            raise ConfigError(f"{problem}. A week is 7 * DAY")
 
 
 def _check_length(name: str, values: ArrayLike, n_rows: int) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
-        raise DataError(
-            f"{name} must have one entry per row, as customers has: expected {n_rows}, found shape "
-            f"{array.shape}"
-        )
+        found = f"expected {n_rows}, found shape {array.shape}"
+        raise DataError(f"{name} must have one entry per row, as customers has: {found}")
     return array

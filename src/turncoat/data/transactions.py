@@ -64,10 +64,8 @@ class Transactions:
         if chosen.dtype == bool and chosen.shape == (self.n_rows,):
             chosen = np.flatnonzero(chosen)
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "ui"):
-            raise DataError(
-                f"{self.source}: rows must be whole numbers or a mask of {self.n_rows:,}; found "
-                f"{chosen.dtype} {chosen.shape}"
-            )
+            rule = f"rows must be whole numbers or a mask of {self.n_rows:,}"
+            raise DataError(f"{self.source}: {rule}; found {chosen.dtype} {chosen.shape}")
         if len(chosen) == 0:
             raise DataError(f"{self.source}: no transaction was chosen. Choose at least one")
         chosen = chosen.astype(np.int64)
@@ -93,20 +91,15 @@ class Transactions:
     def require_labels(self, purpose: str) -> Array:
         """The labels [N]; an error unless all are known and both 0 and 1 occur."""
         if self.labels is None:
-            raise DataError(
-                f"{self.source}: {purpose} needs labels, but the schema names no label column. Set "
-                "`label` in the schema"
-            )
+            problem = f"{purpose} needs labels, but the schema names no label column"
+            raise DataError(f"{self.source}: {problem}. Set `label` in the schema")
         if (self.labels < 0).any():
-            raise DataError(
-                f"{self.source}: {purpose} needs the label of every row, but some are missing. "
-                "Leave those rows out"
-            )
+            problem = f"{purpose} needs the label of every row, but some are missing"
+            raise DataError(f"{self.source}: {problem}. Leave those rows out")
         if self.labels.min() == self.labels.max():
-            raise DataError(
-                f"{self.source}, column {self.schema.label!r}: all {self.n_rows:,} labels are "
-                f"{int(self.labels[0])}, but {purpose} needs both 0 and 1. Choose rows with both"
-            )
+            problem = f"all {self.n_rows:,} labels are {int(self.labels[0])}, but {purpose} needs"
+            where = f"{self.source}, column {self.schema.label!r}"
+            raise DataError(f"{where}: {problem} both 0 and 1. Choose rows with both")
         return self.labels
 
     def column(self, name: str) -> Array:
@@ -125,8 +118,6 @@ class Transactions:
         """One line for people."""
         known = np.empty(0) if self.labels is None else self.labels[self.labels >= 0]
         fraud = f", {known.mean():.2%} fraud" if len(known) else ""
-        days = (self.times.max() - self.times.min()) / 86400
-        return (
-            f"Transactions({self.n_rows:,} of {self.n_customers:,} customers over {days:.1f} days"
-            f"{fraud}, from {self.source})"
-        )
+        days = f"{np.ptp(self.times) / 86400:.1f} days"
+        size = f"{self.n_rows:,} of {self.n_customers:,} customers"
+        return f"Transactions({size} over {days}{fraud}, from {self.source})"

@@ -9,8 +9,14 @@ from typing import Any
 
 import polars as pl
 
-from turncoat.data.inference.heuristics import SampledColumn, read_as_time
-from turncoat.data.inference.roles import LEAKS, SAMPLE_ROWS, InferredSchema, RoleAssigner
+from turncoat.data.inference.heuristics import read_as_time
+from turncoat.data.inference.roles import (
+    LEAKS,
+    SAMPLE_ROWS,
+    InferredSchema,
+    RoleAssigner,
+    sample_columns,
+)
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import open_joined
 from turncoat.data.schema import Schema
@@ -37,10 +43,8 @@ def infer_schema(origins: Any) -> InferredSchema:
     notes: list[str] = []
     first = sources[0]
     if len(sources) > 1 and all(set(s.columns) == set(first.columns) for s in sources):
-        notes.append(
-            f"{len(sources)} files have the same columns and look like parts of one table. The "
-            f"schema was inferred from {first.name} alone."
-        )
+        same = f"{len(sources)} files have the same columns and look like parts of one table"
+        notes.append(f"{same}. The schema was inferred from {first.name} alone.")
         sources = [first]
     found = _match_preset(sources) or _infer_roles(sources)
     return replace(found, warnings=(*notes, *found.warnings))
@@ -57,10 +61,8 @@ def _match_preset(sources: list[Source]) -> InferredSchema | None:
 
 def _reduce_preset(schema: Schema, sources: list[Source]) -> InferredSchema:
     if len(sources) > 2:
-        raise ConfigError(
-            f"{len(sources)} files given; {schema.name} has at most two. Give the transaction file "
-            "and the identity file"
-        )
+        remedy = "Give the transaction file and the identity file"
+        raise ConfigError(f"{len(sources)} files given; {schema.name} has at most two. {remedy}")
     try:
         second = sources[1] if len(sources) > 1 else open_joined(sources[0], schema, None)
     except DataError:
@@ -95,26 +97,23 @@ def _reduce_preset(schema: Schema, sources: list[Source]) -> InferredSchema:
 
 
 def _infer_roles(sources: list[Source]) -> InferredSchema:
-    if len(sources) == 1:
-        return RoleAssigner(sources[0], _read_sample(sources[0])).infer()
     if len(sources) > 2:
-        raise ConfigError(
-            f"{len(sources)} files with different columns. Give one file, or two that share a key"
-        )
+        remedy = "Give one file, or two that share a key"
+        raise ConfigError(f"{len(sources)} files with different columns. {remedy}")
     tables = [(source, _read_sample(source)) for source in sources]
+    if len(sources) == 1:
+        return RoleAssigner(tables).infer()
     tables.sort(key=lambda table: not _has_time(*table))
     for (first, sample), (second, second_sample) in (tables, tables[::-1]):
-        is_text = second.csv is not None
         shared = [name for name in second.columns if name in first.columns]
-        columns = [SampledColumn.from_values(second_sample[name], is_text) for name in shared]
+        columns = sample_columns(second, second_sample.select(shared)).values()
         keys = [column for column in columns if column.is_unique and column.is_discrete]
         if keys:
             key = min(keys, key=lambda column: column.match("id") is None)
-            return RoleAssigner(first, sample, second, second_sample, key.name).infer()
-    raise ConfigError(
-        f"{sources[0].name} and {sources[1].name} share no column that is unique in one of them, "
-        "so rows cannot be matched. Give one file, or join them first"
-    )
+            return RoleAssigner([(first, sample), (second, second_sample)], key.name).infer()
+    names = f"{sources[0].name} and {sources[1].name}"
+    problem = f"{names} share no column that is unique in one of them, so rows cannot be matched"
+    raise ConfigError(f"{problem}. Give one file, or join them first")
 
 
 def _read_sample(source: Source) -> pl.DataFrame:
@@ -128,6 +127,5 @@ def _read_sample(source: Source) -> pl.DataFrame:
 
 
 def _has_time(source: Source, sample: pl.DataFrame) -> bool:
-    is_text = source.csv is not None
-    columns = (SampledColumn.from_values(values, is_text) for values in sample)
+    columns = sample_columns(source, sample).values()
     return any(read_as_time(column) is not None for column in columns)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from turncoat.data.parsing import YEAR_FIRST, parse_dates
 from turncoat.data.schema import TIME_UNITS
 from turncoat.data.sources import NOT_A_NUMBER
 
@@ -41,7 +42,6 @@ _KNOWN_WORDS = {word for words in WORDS.values() for word in words}
 _BINARY = {"0", "1", "0.0", "1.0", "true", "false"}
 
 TIME_OF_DAY = r"^\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$"
-_YEAR_FIRST = r"^\s*\d{4}[-/]"
 _DATE = re.compile(r"(\d{1,2})([/.\- ])(\d{1,2}|[A-Za-z]{3,9})\2(\d{4}|\d{2})(.*)")
 _CLOCK = re.compile(r"(,? +|T)(\d{1,2}):\d{2}(:\d{2})?(\.\d+)?( ?)([AaPp][Mm])?")
 _EPOCHS = (("s", 1e8, 1e10), ("ms", 1e11, 1e13), ("us", 1e14, 1e16), ("ns", 1e17, 1e19))
@@ -89,9 +89,7 @@ class SampledColumn:
     def match(self, *kinds: str) -> str | None:
         """The first word of these kinds that the name contains; long words match parts of words."""
         words = (word for kind in kinds for word in WORDS[kind])
-        return next(
-            (word for word in words if any(_matches(word, own) for own in self.words)), None
-        )
+        return next((w for w in words if any(_matches(w, own) for own in self.words)), None)
 
     def rank(self, kind: str) -> int:
         """Position of the matching word among words of this kind; lower is more significant."""
@@ -151,8 +149,7 @@ def to_float(value: Any) -> float:
     return 0.0 if value is None else float(value)
 
 
-@dataclass(frozen=True)
-class TimeReading:
+class TimeReading(NamedTuple):
     """One way to read a column as times."""
 
     column: SampledColumn
@@ -168,20 +165,19 @@ def read_as_time(column: SampledColumn) -> TimeReading | None:
     """The best way to read a column as the time of a transaction, if there is one."""
     if column.n_known == 0:
         return None
-    is_named = column.match("time") is not None
-    score = 2.0 * is_named - 6.0 * (column.match("other_time") is not None)
+    score = 2.0 * (column.match("time") is not None)
+    score -= 6.0 * (column.match("other_time") is not None)
     score += column.n_known == len(column.values)
     kind = column.values.dtype
     if kind in (pl.Datetime, pl.Date):
         return TimeReading(column, column.values, score + 4 + (kind == pl.Datetime), "dates")
     if column.numbers is not None:
-        return _read_numbers(column, column.numbers, is_named, score)
+        return _read_numbers(column, column.numbers, score)
     return _read_texts(column, score) if kind == pl.String else None
 
 
-def _read_numbers(
-    column: SampledColumn, numbers: pl.Series, is_named: bool, score: float
-) -> TimeReading | None:
+def _read_numbers(column: SampledColumn, numbers: pl.Series, score: float) -> TimeReading | None:
+    is_named = column.match("time") is not None
     texts = column.values.drop_nulls().cast(pl.String)
     if is_named and (time_format := _find_compact_format(texts)) is not None:
         reason = f"dates such as {texts[0]}"
@@ -196,10 +192,8 @@ def _read_numbers(
         return None
     unit = next((_UNIT_WORDS[word] for word in column.words if word in _UNIT_WORDS), "s")
     reason = f"numbers, and the name contains {column.match('time')!r}"
-    warning = (
-        f"{column.name!r} was read as times in units of {TIME_UNITS[unit]:g} seconds. "
-        "Correct `time_unit` if that is wrong."
-    )
+    unit_text = f"was read as times in units of {TIME_UNITS[unit]:g} seconds"
+    warning = f"{unit_text}. Correct `time_unit` if that is wrong."
     return TimeReading(column, numbers, score + is_rising, reason, unit, warning=warning)
 
 
@@ -208,7 +202,7 @@ def _find_compact_format(texts: pl.Series) -> str | None:
     for n_digits, time_format in ((6, "%Y%m%d"), (12, "%Y%m%d%H%M%S")):
         if not texts.str.contains(rf"^(19|20)\d{{{n_digits}}}$").all():
             continue
-        if _parse_dates(texts, time_format).null_count() == 0:
+        if parse_dates(texts, time_format).null_count() == 0:
             return time_format
     return None
 
@@ -221,11 +215,11 @@ def _read_texts(column: SampledColumn, score: float) -> TimeReading | None:
     def is_read(dates: pl.Series) -> bool:
         return (len(dates) - dates.null_count()) / len(texts) >= _MIN_DATE_SHARE
 
-    if to_float(texts.str.contains(_YEAR_FIRST).mean()) >= _MIN_DATE_SHARE:
-        dates = _parse_dates(column.values, None)
+    if to_float(texts.str.contains(YEAR_FIRST).mean()) >= _MIN_DATE_SHARE:
+        dates = parse_dates(column.values, None)
         if is_read(dates):
             return TimeReading(column, dates, score, reason)
-    parsed = {form: _parse_dates(column.values, form) for form in _list_formats(example)}
+    parsed = {form: parse_dates(column.values, form) for form in _list_formats(example)}
     parsed = {form: dates for form, dates in parsed.items() if is_read(dates)}
     if not parsed:
         return None
@@ -233,14 +227,9 @@ def _read_texts(column: SampledColumn, score: float) -> TimeReading | None:
     warning = None
     if evidence is None:
         evidence = "read with the day first"
-        warning = (
-            f"The dates in {column.name!r}, such as {example!r}, can have the day or the month "
-            "first. They were read with the day first."
-        )
-    reason = f"{reason}, {evidence}"
-    return TimeReading(
-        column, parsed[time_format], score, reason, time_format=time_format, warning=warning
-    )
+        warning = f"has dates such as {example!r}, with the day or the month first; {evidence}."
+    reason, dates = f"{reason}, {evidence}", parsed[time_format]
+    return TimeReading(column, dates, score, reason, time_format=time_format, warning=warning)
 
 
 def _choose_format(parsed: dict[str, pl.Series], example: str) -> tuple[str, str | None]:
@@ -274,10 +263,3 @@ def _list_formats(text: str) -> list[str]:
     if month.isalpha():
         return [f"%d{separator}{'%b' if len(month) == 3 else '%B'}{end}"]
     return [f"%d{separator}%m{end}", f"%m{separator}%d{end}"]
-
-
-def _parse_dates(texts: pl.Series, time_format: str | None) -> pl.Series:
-    try:
-        return texts.str.to_datetime(time_format, strict=False, time_unit="us")
-    except pl.exceptions.PolarsError:
-        return pl.Series(texts.name, [None] * len(texts), dtype=pl.Datetime("us"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from turncoat.data.inference.heuristics import SampledColumn, TimeReading, read_as_time, to_float
 from turncoat.data.schema import Join, Schema
-from turncoat.data.sources import Source, file_stem
+from turncoat.data.sources import Source, file_prefix, file_stem
 from turncoat.errors import DataError
 
 SAMPLE_ROWS = 100_000
@@ -16,6 +17,7 @@ MAX_CATEGORIES = 5_000
 MAX_CODES = 20  # whole numbers with at most this many values are categories
 MIN_FRAUDS = 5  # before a column is called a leak
 _MAX_TEXT_CHARS = 60  # on average; longer values are free text
+_IF_KNOWN = "only if it is known at payment time"
 
 LEAKS = {
     "TX_FRAUD_SCENARIO": "it holds the kind of fraud, known only afterwards",
@@ -42,34 +44,24 @@ class InferredSchema:
 class RoleAssigner:
     """Assigns roles one by one; a column with a role is no longer a candidate for the next."""
 
-    def __init__(
-        self,
-        source: Source,
-        sample: pl.DataFrame,
-        joined: Source | None = None,
-        joined_sample: pl.DataFrame | None = None,
-        key: str = "",
-    ) -> None:
-        """Inspect every column; those of a joined table are matched by `key`."""
-        self.source, self.joined, self.key = source, joined, key
+    def __init__(self, tables: Sequence[tuple[Source, pl.DataFrame]], key: str = "") -> None:
+        """Inspect every column of a sample; those of a second table are matched by `key`."""
+        (self.source, sample), *second = tables
+        self.joined: Source | None = None
+        self.key = key
         self.reasons: dict[str, str] = {}
         self.ignored: dict[str, str] = {}
         self.warnings: list[str] = []
         self.n_rows = sample.height
-        is_text = source.csv is not None
-        self.candidates = {
-            column.name: SampledColumn.from_values(column, is_text) for column in sample
-        }
+        self.candidates = sample_columns(self.source, sample)
         self.joined_columns: list[str] = []
-        if joined is not None and joined_sample is not None:
-            new = [name for name in joined_sample.columns if name not in self.candidates]
-            rows = joined_sample.select(pl.col(key).cast(pl.String), *new)
+        if second:
+            self.joined, rows = second[0]
+            self.joined_columns = [name for name in rows.columns if name not in self.candidates]
             keys = sample.select(pl.col(key).cast(pl.String))
-            matched = keys.join(rows, on=key, how="left", maintain_order="left")
-            is_text = joined.csv is not None
-            for name in new:
-                self.candidates[name] = SampledColumn.from_values(matched[name], is_text)
-            self.joined_columns = new
+            rows = rows.select(pl.col(key).cast(pl.String), *self.joined_columns)
+            matched = keys.join(rows, on=key, how="left", maintain_order="left").drop(key)
+            self.candidates |= sample_columns(self.joined, matched)
         self.rows = f"{self.n_rows:,} rows"
         if self.n_rows == SAMPLE_ROWS:
             self.rows = f"the first {self.rows}"
@@ -127,8 +119,11 @@ class RoleAssigner:
         self.ignored[name] = reason
         del self.candidates[name]
 
-    def _warn(self, warning: str) -> None:
-        self.warnings.append(warning)
+    def _warn(self, column: SampledColumn, warning: str) -> None:
+        self.warnings.append(f"{column.name!r} {warning}")
+
+    def _count_values(self, column: SampledColumn) -> str:
+        return f"{column.n_distinct:,} values in {self.rows}"
 
     def _error(self, problem: str) -> DataError:
         shown = ", ".join(self.all_columns[:30]) + (", ..." if len(self.all_columns) > 30 else "")
@@ -154,32 +149,25 @@ class RoleAssigner:
             for c in named:
                 if 0 < c.n_distinct <= 2 and not c.is_binary:
                     values = " and ".join(map(repr, c.values.drop_nulls().unique().sort()))
-                    self._warn(
-                        f"{c.name!r} looks like the label, with values {values}. "
-                        "Write 1 for fraud and 0 for genuine."
-                    )
+                    self._warn(c, f"looks like the label, with values {values}. Write 1 for fraud.")
             others = [c for c in columns if c.is_binary and c.n_distinct == 2]
             if not named and len(others) == 1 and to_float(others[0].is_true.mean()) <= 0.1:
                 found, reason = others[0], "the only column of 0 and 1, and 1 is rare"
-                self._warn(
-                    f"{found.name!r} was taken as the label only because it holds 0 and 1, and 1 "
-                    "is rare. Check it."
-                )
+                self._warn(found, f"was taken as the label only because it is {reason}. Check it.")
         if found is None:
-            self._warn("There is no label: no column of 0 and 1 is named like fraud or chargeback.")
+            warning = "There is no label: no column of 0 and 1 is named like fraud or chargeback."
+            self.warnings.append(warning)
             return None
         if to_float(found.is_true.mean()) > 0.5:
-            self._warn(f"{found.name!r} is 1 on most rows. 1 must be fraud; swap 0 and 1 if not.")
+            self._warn(found, "is 1 on most rows. 1 must be fraud; swap 0 and 1 if not.")
         if missing := self.n_rows - found.n_known:
-            self._warn(
-                f"{found.name!r} is missing on {missing:,} of {self.rows}. Remove those rows, or "
-                "leave the label out."
-            )
+            remedy = "Remove those rows, or leave the label out."
+            self._warn(found, f"is missing on {missing:,} of {self.rows}. {remedy}")
         return self._assign(found.name, reason)
 
     def _varies(self, column: SampledColumn) -> bool:
         """Whether a column has two values in the whole table."""
-        is_joined = self.joined is not None and column.name in self.joined_columns
+        is_joined = column.name in self.joined_columns
         source = self.joined if self.joined is not None and is_joined else self.source
         count = pl.col(column.name).drop_nulls().n_unique()
         return int(source.frame.select(count).collect().item()) == 2
@@ -206,7 +194,7 @@ class RoleAssigner:
         best = max(readings, key=lambda reading: (reading.score, reading.column.n_distinct))
         time = best.column.name
         if best.warning is not None:
-            self._warn(best.warning)
+            self._warn(best.column, best.warning)
         self._assign(time, best.reason)
         dates = {r.column.name for r in readings if r.column.numbers is None}
         for name, column in list(self.candidates.items()):
@@ -214,9 +202,8 @@ class RoleAssigner:
                 self._ignore(name, f"a second time; {time!r} is the time of the transaction")
             elif column.is_time_of_day:
                 self._ignore(name, "a time of day; join it with the date in one column")
-                self._warn(
-                    f"{name!r} holds times of day. If {time!r} has none, join them in one column."
-                )
+                remedy = f"If {time!r} has none, join them in one column."
+                self._warn(column, f"holds times of day. {remedy}")
         return best
 
     def _ignore_copies(self, time: TimeReading) -> None:
@@ -243,16 +230,12 @@ class RoleAssigner:
         return self._assign(best.name, reason)
 
     def _find_customer(self, known: str | None) -> str:
-        able = [
-            c
-            for c in self.candidates.values()
-            if c.is_discrete and not c.is_binary and not c.match("fraud")
-            if c.n_distinct >= max(2, self.n_rows**0.5 / 10)
-        ]
+        discrete = [c for c in self.candidates.values() if c.is_discrete and not c.is_binary]
+        min_values = max(2, self.n_rows**0.5 / 10)
+        able = [c for c in discrete if c.n_distinct >= min_values and not c.match("fraud")]
         named = [c for c in able if c.match("customer") and not c.match("attribute")]
-        named.sort(
-            key=lambda c: (c.is_unique, c.rank("customer"), c.match("id") is None, -c.n_distinct)
-        )
+        named.sort(key=lambda c: (c.rank("customer"), c.match("id") is None, -c.n_distinct))
+        named.sort(key=lambda c: c.is_unique)
         ids = [c for c in able if c.match("id") and not c.is_unique]
         ids = [c for c in ids if not c.match("counterparty", "attribute", "event")]
         ids.sort(key=lambda c: -c.n_distinct)
@@ -264,38 +247,26 @@ class RoleAssigner:
             reason = f"the name contains {best.match('customer')!r}"
         elif ids:
             best, reason = ids[0], "an id that repeats"
-            self._warn(
-                f"{best.name!r} was taken as the customer only because it is an id that repeats. "
-                "Check it."
-            )
+            self._warn(best, f"was taken as the customer only because it is {reason}. Check it.")
         else:
             raise self._error("no column identifies the customer.")
         if best.n_distinct > 0.9 * self.n_rows:
-            self._warn(
-                f"{best.name!r} hardly repeats ({best.n_distinct:,} values in {self.rows}), but "
-                "Turncoat learns from histories. Name a coarser customer if there is one."
-            )
+            remedy = "Turncoat learns from histories. Name a coarser customer if there is one."
+            self._warn(best, f"hardly repeats ({self._count_values(best)}), but {remedy}")
         if missing := self.n_rows - best.n_known:
-            self._warn(
-                f"{best.name!r} is missing on {missing:,} of {self.rows}, but every transaction "
-                "needs a customer."
-            )
-        self._assign(best.name, f"{reason}; {best.n_distinct:,} values in {self.rows}")
-        return best.name
+            rule = "every transaction needs a customer."
+            self._warn(best, f"is missing on {missing:,} of {self.rows}, but {rule}")
+        return self._assign(best.name, f"{reason}; {self._count_values(best)}").name
 
     def _ignore_leaks(self, label: SampledColumn | None) -> None:
         """Ignore columns that reveal the label by their name or values."""
         for name, column in list(self.candidates.items()):
             if word := column.match("fraud"):
-                self._ignore(
-                    name, f"the name contains {word!r}; add it only if it is known at payment time"
-                )
+                self._ignore(name, f"the name contains {word!r}; add it {_IF_KNOWN}")
             elif label is not None and (leak := _find_leak(column, label)):
-                self._ignore(name, f"it reveals the label: {leak}")
-                self._warn(
-                    f"{name!r} was ignored because it reveals the label: {leak}. Add it only if "
-                    "it is known at payment time."
-                )
+                reason = f"it reveals the label: {leak}"
+                self._ignore(name, reason)
+                self._warn(column, f"was ignored because {reason}. Add it {_IF_KNOWN}.")
 
     def _find_amount(self) -> SampledColumn | None:
         numeric = [c for c in self.candidates.values() if c.numbers is not None]
@@ -306,17 +277,14 @@ class RoleAssigner:
         return self._assign(best.name, f"numbers, and the name contains {best.match('amount')!r}")
 
     def _find_counterparty(self) -> SampledColumn | None:
-        able = [
-            c
-            for c in self.candidates.values()
-            if c.is_discrete and c.match("counterparty") and not c.match("attribute")
-            if 2 <= c.n_distinct <= self.n_rows / 2
-        ]
+        named = [c for c in self.candidates.values() if c.is_discrete and c.match("counterparty")]
+        able = [c for c in named if 2 <= c.n_distinct <= self.n_rows / 2]
+        able = [c for c in able if not c.match("attribute")]
         if not able:
             return None
         best = max(able, key=lambda c: (c.match("id") is not None, c.n_distinct))
         reason = f"the name contains {best.match('counterparty')!r}"
-        return self._assign(best.name, f"{reason}; {best.n_distinct:,} values in {self.rows}")
+        return self._assign(best.name, f"{reason}; {self._count_values(best)}")
 
     def _assign_rest(self) -> tuple[list[str], list[str], list[str]]:
         """Continuous, categorical and tracked columns among the remaining candidates."""
@@ -325,7 +293,7 @@ class RoleAssigner:
             word, share = c.match("tracked"), c.n_distinct / c.n_known
             is_number = c.numbers is not None
             is_code = c.n_distinct <= MAX_CODES or c.match("code") is not None
-            values = f"{c.n_distinct:,} values in {self.rows}"
+            values = self._count_values(c)
             changes = f"changes are tracked, as the name contains {word!r}"
             if is_number and not (c.is_whole and is_code):
                 self._assign(name, "numbers")
@@ -351,19 +319,22 @@ class RoleAssigner:
         """The joined file as a schema names it: by its stem, without a prefix both files share."""
         path = self.source.path
         other = None if self.joined is None else self.joined.path
-        if path is None or self.joined is None or other is None:
-            self._warn("The second table has no file. Pass it to `read` as `joined=`.")
+        if path is None or other is None:
+            self.warnings.append("The second table has no file. Pass it to `read` as `joined=`.")
             return "second"
         if path.parent.resolve() != other.parent.resolve():
-            self._warn(
-                f"{self.joined.name} is not in the folder of {self.source.name}. Move it there, or "
-                "pass it to `read` as `joined=`."
-            )
-        stem, other_stem = file_stem(path), file_stem(other)
-        prefix = stem.removesuffix("transactions").removesuffix("transaction")
-        if prefix not in ("", stem) and other_stem.startswith(prefix):
-            return "{prefix}" + other_stem.removeprefix(prefix)
-        return other_stem
+            remedy = "Move it there, or pass it to `read` as `joined=`."
+            self.warnings.append(f"{other} is not in the folder of {self.source.name}. {remedy}")
+        stem, prefix = file_stem(other), file_prefix(path)
+        if prefix not in ("", file_stem(path)) and stem.startswith(prefix):
+            return "{prefix}" + stem.removeprefix(prefix)
+        return stem
+
+
+def sample_columns(source: Source, sample: pl.DataFrame) -> dict[str, SampledColumn]:
+    """The columns of a sample by name; in a text file, numbers are parsed from text."""
+    is_text = source.csv is not None
+    return {values.name: SampledColumn.from_values(values, is_text) for values in sample}
 
 
 def _is_prose(column: SampledColumn) -> bool:

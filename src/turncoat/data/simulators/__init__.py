@@ -52,10 +52,8 @@ def simulate_files(
         if path.is_dir():
             raise ConfigError(f"{path} is a folder, not a file. Move it, or name another folder")
         if path.exists() and not overwrite:
-            raise ConfigError(
-                f"{path} already exists. Name another folder, or replace it "
-                "(--overwrite, overwrite=True)"
-            )
+            remedy = "Name another folder, or replace it (--overwrite, overwrite=True)"
+            raise ConfigError(f"{path} already exists. {remedy}")
     folder.mkdir(parents=True, exist_ok=True)
     # Inside the folder, so that moving a file is a rename on one file system.
     temporary = Path(tempfile.mkdtemp(prefix=".simulate-", dir=folder))
