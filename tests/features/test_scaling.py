@@ -13,7 +13,14 @@ from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features, load_features
-from turncoat.features.scaling import HEAVY_KURTOSIS, Scales, _signed_log, fill_columns, fill_row
+from turncoat.features.scaling import (
+    HEAVY_KURTOSIS,
+    ScaledColumns,
+    Scales,
+    _signed_log,
+    fill_columns,
+    fill_row,
+)
 
 RNG_ROWS = 4000
 
@@ -258,8 +265,10 @@ def test_a_row_alone_has_the_bits_of_one_among_many(
         np.where(np.arange(n) % 2, np.arange(n) // 2, -1),
     )
     many = np.zeros((3, n), np.float32), np.zeros((3, n), np.int8), np.zeros(3, np.int32)
-    fill_columns(np.repeat(cells[:, None], 3, axis=1), np.arange(3), scale, places, flags, *many)
+    layout = ScaledColumns(Scales(*scale), places, flags)
+    repeated = np.repeat(cells[:, None], 3, axis=1)
+    fill_columns(repeated, np.arange(3), layout, many[:2], many[2])
     one = np.zeros(n, np.float32), np.zeros(n, np.int8)
-    assert fill_row(cells, scale, places, flags, *one) == many[2][1] == np.isnan(cells).sum()
+    assert fill_row(cells, layout, *one) == many[2][1] == np.isnan(cells).sum()
     np.testing.assert_array_equal(one[0].view(np.int32), many[0][1].view(np.int32))
     np.testing.assert_array_equal(one[1], many[1][1])

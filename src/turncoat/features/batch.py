@@ -20,7 +20,6 @@ from turncoat.numerics.engine import available_threads
 T = TypeVar("T")
 
 _GROUP_COLUMNS = 16  # a cache line of float32 cells
-_NO_FLAGS = np.empty((0, 0), np.int8)
 
 
 def map_column_groups(schema: Schema, work: Callable[[slice], T]) -> list[T]:
@@ -60,19 +59,14 @@ def count_missing(transactions: Transactions) -> Array:
 
 
 def fill_raw(
-    plan: FeaturePlan,
-    transactions: Transactions,
-    targets: Array,
-    continuous: Array,
-    categorical: Array,
+    plan: FeaturePlan, transactions: Transactions, targets: Array, panel: tuple[Array, Array]
 ) -> Array:
     """Write the raw continuous columns and their missing flags; returns missing cells [N]."""
 
     def fill(columns: slice) -> Array:
         n_missing = np.zeros(transactions.n_rows, np.int32)
         cells = take_cells(transactions, columns, transactions.file_rows)
-        layout = plan.raw_layout.slice(columns)
-        fill_columns(cells, targets, *layout, continuous, categorical, n_missing)
+        fill_columns(cells, targets, plan.layouts[0].take(columns), panel, n_missing)
         return n_missing
 
     total = np.zeros(transactions.n_rows, np.int32)
@@ -97,17 +91,17 @@ def engineer_features(
     values = np.empty((len(plan.engineered_continuous), transactions.n_rows))
     codes = np.empty((len(plan.engineered_categorical), transactions.n_rows), np.int8)
     own, time, counterparty = plan.split_groups(values, codes)
-    history.replay_customers(transactions.offsets, times, amounts, n_missing, hashes, *own)
-    history.compute_all_time_features(times, n_missing, *time)
+    payments = history.Payments(times, amounts, n_missing, hashes)
+    history.replay_customers(transactions.offsets, payments, *own)
+    history.compute_all_time_features(payments, *time)
     if plan.has_counterparty:
         who = transactions.categories[str(schema.counterparty)].codes[rows]
         labels = np.empty(0, np.int8) if transactions.labels is None else transactions.labels
         order = np.lexsort((_rank_ids(transactions.ids), times, who))
         tracked = np.ascontiguousarray(hashes[:, plan.counterparty_tracked])
-        delay = plan.label_delay_s
-        rules = delay, plan.base_rate, counterparties.risk_size(delay)
+        payments = payments._replace(tracked=tracked)
         counterparties.replay_counterparties(
-            order, who, times, amounts, n_missing, tracked, labels, rules, *counterparty
+            order, who, payments, labels, plan.risk_rules, *counterparty
         )
     return values, codes
 
@@ -119,7 +113,9 @@ def _rank_ids(ids: Array) -> Array:
     return np.argsort(np.argsort(ids, kind="stable"), kind="stable")
 
 
-def fill_engineered(plan: FeaturePlan, values: Array, targets: Array, continuous: Array) -> None:
+def fill_engineered(
+    plan: FeaturePlan, values: Array, targets: Array, panel: tuple[Array, Array]
+) -> None:
     """Write the engineered continuous features [F, N], scaled, to the wanted panel rows."""
     n_missing = np.zeros(values.shape[1], np.int32)
-    fill_columns(values, targets, *plan.engineered_layout, continuous, _NO_FLAGS, n_missing)
+    fill_columns(values, targets, plan.layouts[1], panel, n_missing)

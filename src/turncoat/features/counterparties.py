@@ -8,14 +8,16 @@ a day, a week and a month.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.features import history
-from turncoat.features.history import DAY, advance
+from turncoat.features.history import DAY, Payment, Payments, advance
 from turncoat.numerics.jit import jit_exact
 
+State: TypeAlias = tuple[Array, Array, Array]  # numbers, seen and risk
 RISK_WINDOWS = ("day", "week", "month")
 CONTINUOUS = (
     *(f"counterparty_{name}" for name in history.CONTINUOUS),
@@ -33,6 +35,14 @@ _N_RISKS = len(RISK_WINDOWS)
 # Layout of the risk: known transactions, known frauds, the last matured day, the ring.
 _KNOWN, _FRAUDS, _KNOWN_DAY, _RING = 0, _N_RISKS, 2 * _N_RISKS, 2 * _N_RISKS + 1
 _DECAY_DAYS = np.array([history.WINDOWS[window] / DAY for window in RISK_WINDOWS])
+
+
+class RiskRules(NamedTuple):
+    """What the risk of every counterparty depends on."""
+
+    delay_s: float  # until labels are known
+    base_rate: float  # the overall fraud rate; 0 if unknown
+    size: int  # numbers in a risk
 
 
 def risk_size(delay_s: float) -> int:
@@ -79,27 +89,25 @@ def report_fraud(risk: Array, time: float) -> None:
 
 @jit_exact
 def advance_counterparty(
-    state: tuple[Array, Array, Array],
-    time: float,
-    amount: float,
-    n_missing: float,
+    state: State,
+    payment: Payment,
     tracked: Array,
-    delay: float,
-    base_rate: float,
+    rules: RiskRules,
     label_follows: bool,
     values: Array,
     codes: Array,
 ) -> None:
     """Compute a transaction's counterparty features, then add it to the counterparty's state.
 
-    Writes `values` [24] and `codes` [1 + 2 tracked]. The state is (numbers, seen, risk). Without a
-    label to follow, the transaction does not count towards risk.
+    Writes `values` [24] and `codes` [1 + 2 tracked]. Without a label to follow, the transaction
+    does not count towards risk.
     """
     numbers, seen, risk = state
+    delay, base_rate, _ = rules
     n_days = (len(risk) - _RING) // 2
     if numbers[_N] == 0.0:
-        risk[_KNOWN_DAY] = math.floor((time - delay) / DAY) - 1.0
-    advance(numbers, seen, time, amount, n_missing, tracked, values[:_N_HISTORY], codes)
+        risk[_KNOWN_DAY] = math.floor((payment.time - delay) / DAY) - 1.0
+    advance(numbers, seen, payment, tracked, values[:_N_HISTORY], codes)
     now = numbers[_LAST]  # a late row counts as now
     _mature_days(risk, now, delay)
     values[_N_HISTORY:] = np.nan
@@ -117,24 +125,20 @@ def advance_counterparty(
 def replay_counterparties(
     order: Array,
     counterparties: Array,
-    times: Array,
-    amounts: Array,
-    n_missing: Array,
-    tracked: Array,
+    payments: Payments,
     labels: Array,
-    rules: tuple[float, float, int],
+    rules: RiskRules,
     values: Array,
     codes: Array,
 ) -> None:
     """`advance_counterparty` over transactions in `order`: by counterparty, then by time.
 
-    Writes values [24, N] and codes [1 + 2 tracked, N]. `rules` are the label delay, the base rate
-    and the length of a risk. Frauds are reported at once, which has no effect before they mature.
-    Without labels (empty, or -1) nothing is learnt about risk. A row without a counterparty (-1)
-    has no features.
+    Writes values [24, N] and codes [1 + 2 tracked, N]. Frauds are reported at once, which has no
+    effect before they mature. Without labels (empty, or -1) nothing is learnt about risk. A row
+    without a counterparty (-1) has no features.
     """
-    delay, base_rate, n_risk = rules
-    numbers, risk = np.zeros(_N_NUMBERS), np.zeros(n_risk)
+    times, amounts, n_missing, tracked = payments
+    numbers, risk = np.zeros(_N_NUMBERS), np.zeros(rules.size)
     seen = np.zeros(_SEEN_WORDS * tracked.shape[1], np.uint32)
     row, row_codes = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
     last = -1
@@ -148,13 +152,10 @@ def replay_counterparties(
             seen[:] = 0
             risk[:] = 0.0
             last = counterparties[i]
-        state = (numbers, seen, risk)
-        time, amount, missing = times[i], amounts[i], float(n_missing[i])
-        is_labelled = len(labels) > 0 and labels[i] >= 0
-        advance_counterparty(
-            state, time, amount, missing, tracked[i], delay, base_rate, is_labelled, row, row_codes
-        )
+        state, payment = (numbers, seen, risk), Payment(times[i], amounts[i], float(n_missing[i]))
+        label = labels[i] if len(labels) > 0 else -1
+        advance_counterparty(state, payment, tracked[i], rules, label >= 0, row, row_codes)
         values[:, i] = row
         codes[:, i] = row_codes
-        if len(labels) > 0 and labels[i] == 1:
-            report_fraud(risk, time)
+        if label == 1:
+            report_fraud(risk, payment.time)

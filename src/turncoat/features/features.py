@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
@@ -18,24 +19,8 @@ from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError, check_count
-from turncoat.features import counterparties, history
-from turncoat.features.batch import (
-    count_missing,
-    engineer_features,
-    fill_engineered,
-    fill_raw,
-    map_column_groups,
-    take_cells,
-)
-from turncoat.features.live import (
-    FeatureState,
-    LiveRows,
-    advance_rows,
-    counterparty_bytes,
-    customer_bytes,
-    pack_states,
-    unpack_states,
-)
+from turncoat.features import batch, counterparties, history, live
+from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
@@ -107,15 +92,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
         sample = np.arange(0, n, -(-n // _SAMPLE_ROWS))
         engineered = np.empty((0, len(sample)))
         if draft.engineered:
-            n_missing = count_missing(transactions)
-            engineered = engineer_features(draft, transactions, n_missing)[0][:, sample]
+            n_missing = batch.count_missing(transactions)
+            engineered = batch.engineer_features(draft, transactions, n_missing)[0][:, sample]
         file_rows = rows[sample]
 
         def inspect(columns: slice) -> tuple[Scales, list[bytes | None]]:
-            cells = take_cells(transactions, columns, file_rows)
+            cells = batch.take_cells(transactions, columns, file_rows)
             return Scales.fit(cells), [_missing_pattern(np.isnan(column)) for column in cells]
 
-        groups = map_column_groups(schema, inspect)
+        groups = batch.map_column_groups(schema, inspect)
         patterns = [pattern for _, some in groups for pattern in some]
         patterns += [_missing_pattern(column.codes[file_rows] < 0) for column in categories]
         scales = Scales.concatenate([*(scales for scales, _ in groups), Scales.fit(engineered)])
@@ -124,20 +109,16 @@ class Features(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _check_settings(self) -> None:
-        for name, choice, allowed in (
-            ("kind", self.kind, FEATURE_KINDS),
-            ("missing_flags", self.missing_flags, MISSING_FLAGS),
-        ):
-            if choice not in allowed:
+        for name, allowed in (("kind", FEATURE_KINDS), ("missing_flags", MISSING_FLAGS)):
+            if (choice := getattr(self, name)) not in allowed:
                 raise ConfigError(f"{name} is {choice!r}; it must be one of {', '.join(allowed)}")
         for name in ("min_count", "max_categories"):
             check_count(name, getattr(self, name), 1)
         days = self.label_delay_days
         is_number = isinstance(days, int | float | np.integer | np.floating)
         if not is_number or isinstance(days, bool) or not 0 <= days <= MAX_DELAY_DAYS:
-            raise ConfigError(
-                f"label_delay_days is {days!r}; it must be between 0 and {MAX_DELAY_DAYS}"
-            )
+            rule = f"it must be between 0 and {MAX_DELAY_DAYS}"
+            raise ConfigError(f"label_delay_days is {days!r}; {rule}")
 
     def _choose_flagged(self, schema: Schema, patterns: Sequence[bytes | None]) -> tuple[str, ...]:
         """Columns that get a missing flag; under `distinct` one per set missing together."""
@@ -157,19 +138,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
         names = (*plan.all_continuous, *plan.all_categorical)
         for name in self.include:
             if name not in names:
-                near = get_close_matches(name, names, n=5, cutoff=0.4) or names[:5]
-                raise ConfigError(
-                    f"include names {name!r}, but there is no such feature. Similar names are "
-                    f"{', '.join(near)}"
-                )
+                near = ", ".join(get_close_matches(name, names, n=5, cutoff=0.4) or names[:5])
+                problem = f"include names {name!r}, but there is no such feature"
+                raise ConfigError(f"{problem}. Similar names are {near}")
         is_kept = np.array([name in self.include for name in plan.all_continuous], dtype=bool)
-        scales = replace(plan.scales, spreads=np.where(is_kept, plan.scales.spreads, 0.0))
+        scales = plan.scales._replace(spreads=np.where(is_kept, plan.scales.spreads, 0.0))
         kept = replace(plan, scales=scales, include=tuple(self.include))
         if not kept.continuous and not kept.categorical:
-            raise ConfigError(
-                "no feature named by `include` varies on the fit rows: "
-                f"{', '.join(self.include) or 'it is empty'}"
-            )
+            found = ", ".join(self.include) or "it is empty"
+            raise ConfigError(f"no feature named by `include` varies on the fit rows: {found}")
         return kept
 
     @property
@@ -192,24 +169,25 @@ class Features(BaseEstimator):  # type: ignore[misc]
 
     @property
     def state_bytes(self) -> tuple[int, int]:
-        """Sizes of a customer's and a counterparty's record."""
-        return customer_bytes(self.plan), counterparty_bytes(self.plan)
+        """Sizes of a customer's and a counterparty's record; 0 without a counterparty."""
+        customer, counterparty = (kind.itemsize for kind in self.plan.record_types.values())
+        return customer, counterparty if self.plan.has_counterparty else 0
 
     def transform(self, transactions: Transactions, rows: ArrayLike | None = None) -> Panel:
         """A panel of the transactions, or only of `rows` with the others as their history."""
         plan = self.plan
         if transactions.schema != plan.schema:
-            raise DataError(
-                f"{transactions.source}: read with schema {transactions.schema.name!r}, but the "
-                f"features were fitted with {plan.schema.name!r}. Read it with the same schema"
-            )
+            found = f"{transactions.source}: read with schema {transactions.schema.name!r}"
+            rule = f"the features were fitted with {plan.schema.name!r}"
+            raise DataError(f"{found}, but {rule}. Read it with the same schema")
         chosen = np.arange(transactions.n_rows) if rows is None else transactions.row_indices(rows)
         part = transactions.take(chosen)
         targets = np.full(transactions.n_rows, -1, np.int64)
         targets[chosen] = np.arange(len(chosen))
         continuous = np.empty((len(chosen), len(plan.continuous)), np.float32)
         categorical = np.empty((len(chosen), len(plan.all_categorical)), plan.code_type)
-        n_missing = fill_raw(plan, transactions, targets, continuous, categorical)
+        panel = continuous, categorical
+        n_missing = batch.fill_raw(plan, transactions, targets, panel)
         pairs = zip(plan.schema.categorical, plan.vocabularies, strict=True)
         for j, (column, vocabulary) in enumerate(pairs):
             codes = vocabulary.encode(transactions.categories[column])
@@ -218,8 +196,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         for j, flag in zip(*plan.flagged_categorical, strict=True):
             categorical[:, flag] = categorical[:, j] < 0
         if plan.engineered:
-            values, codes = engineer_features(plan, transactions, n_missing)
-            fill_engineered(plan, values, targets, continuous)
+            values, codes = batch.engineer_features(plan, transactions, n_missing)
+            batch.fill_engineered(plan, values, targets, panel)
             categorical[:, plan.first_engineered :] = codes[:, chosen].T
         if plan.include is not None:
             categorical = categorical[:, plan.kept_categorical]
@@ -272,7 +250,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             categorical[:, :n_categorical] = codes
         hashes = hash_values([*chain.from_iterable(row.tracked for row in rows)])
         has_counterparty = [row.counterparty is not None for row in rows]
-        live_rows = LiveRows(
+        live_rows = live.LiveRows(
             cells=np.array([row.numbers for row in rows]).reshape(n, plan.n_raw),
             hashes=np.array(hashes, np.uint32).reshape(n, -1),
             times=np.array([row.time for row in rows]),
@@ -280,11 +258,11 @@ class Features(BaseEstimator):  # type: ignore[misc]
             has_counterparty=np.array(has_counterparty, dtype=bool),
             previous=np.full((n, 2), -1) if previous is None else previous,
         )
-        records = unpack_states(plan, states if plan.engineered else [FeatureState()] * n)
-        advance_rows(live_rows, records, plan.live_layout, continuous, categorical)
+        records = live.unpack_states(plan, states if plan.engineered else [FeatureState()] * n)
+        live.advance_rows(live_rows, records, plan.live_layout, (continuous, categorical))
         after = states
         if plan.engineered:
-            after = pack_states(plan, records, states, has_counterparty)
+            after = live.pack_states(plan, records, states, has_counterparty)
         if plan.include is not None:
             categorical = np.ascontiguousarray(categorical[:, plan.kept_categorical])
         return after, continuous, categorical
@@ -296,19 +274,16 @@ class Features(BaseEstimator):  # type: ignore[misc]
         """
         plan = self.plan
         if not plan.has_counterparty or state.counterparty is None:
-            raise DataError(
-                "these features keep no record of a counterparty for this state, so fraud cannot "
-                "be reported to it"
-            )
-        records = unpack_states(plan, [FeatureState(None, state.counterparty)])
+            problem = "these features keep no record of a counterparty for this state"
+            raise DataError(f"{problem}, so fraud cannot be reported to it")
+        records = live.unpack_states(plan, [FeatureState(None, state.counterparty)])
         last = counterparties.last_time(records.counterparty_numbers[0])
         if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
-            raise DataError(
-                f"fraud was reported at {time!r} seconds, but this counterparty's latest "
-                f"transaction was at {last}. Give the time of the fraudulent transaction"
-            )
+            problem = f"this counterparty's latest transaction was at {last}"
+            remedy = "Give the time of the fraudulent transaction"
+            raise DataError(f"fraud was reported at {time!r} seconds, but {problem}. {remedy}")
         counterparties.report_fraud(records.counterparty_risk[0], time)
-        packed = pack_states(plan, records, [state], [True])[0]
+        packed = live.pack_states(plan, records, [state], [True])[0]
         return FeatureState(state.customer, packed.counterparty)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -322,44 +297,33 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
     try:
         return unpack_features(content, arrays, str(folder))
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        raise BundleError(
-            f"{folder}: not features this version understands ({problem!r})"
-        ) from problem
+        found = f"{folder}: not features this version understands"
+        raise BundleError(f"{found} ({problem!r})") from problem
 
 
 def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]:
     """Fitted features as plain content and arrays."""
     plan, settings = features.plan, features.get_params(deep=False)
     include = None if features.include is None else list(features.include)
-    content = {
-        "settings": {**settings, "include": include},
-        "schema": plan.schema.to_dict(),
-        "engineered": plan.engineered,
-        "label_delay_s": plan.label_delay_s,
-        "base_rate": plan.base_rate,
-        "flagged": list(plan.flagged),
-        "include": None if plan.include is None else list(plan.include),
-        "vocabularies": [
-            {"frequent": list(v.frequent), "rare": list(v.rare)} for v in plan.vocabularies
-        ],
-    }
-    return content, {field.name: getattr(plan.scales, field.name) for field in fields(Scales)}
+    fitted = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    arrays = fitted.pop("scales")._asdict()
+    content = msgspec.to_builtins(fitted | {"schema": plan.schema.to_dict()})
+    return {"settings": {**settings, "include": include}, **content}, arrays
 
 
 def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: str) -> Features:
     """Features from the result of `pack_features`; raises if the content is invalid."""
     features = Features(**content["settings"])
+    include = content["include"]
     features.plan_ = FeaturePlan(
         schema=Schema.from_dict(content["schema"], source=source),
         engineered=content["engineered"] is True,
         label_delay_s=float(content["label_delay_s"]),
         base_rate=float(content["base_rate"]),
-        scales=Scales(**{field.name: arrays[field.name] for field in fields(Scales)}),
-        flagged=tuple(content["flagged"]),
-        include=None if content["include"] is None else tuple(content["include"]),
-        vocabularies=tuple(
-            Vocabulary(tuple(v["frequent"]), tuple(v["rare"])) for v in content["vocabularies"]
-        ),
+        scales=Scales(*(arrays[name] for name in Scales._fields)),
+        flagged=msgspec.convert(content["flagged"], tuple[str, ...]),
+        include=None if include is None else msgspec.convert(include, tuple[str, ...]),
+        vocabularies=msgspec.convert(content["vocabularies"], tuple[Vocabulary, ...]),
     )
     features.plan_.check()
     return features
@@ -367,12 +331,10 @@ def unpack_features(content: dict[str, Any], arrays: dict[str, Array], source: s
 
 def _check_unique(names: Sequence[str]) -> None:
     """Refuse a column of the file with the name of an engineered feature."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(
-            f"columns {', '.join(map(repr, twice))} have the names of engineered features. Rename "
-            "them, leave them out of the schema, or use the features `processed`"
-        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        found = f"columns {', '.join(map(repr, twice))} have the names of engineered features"
+        remedy = "Rename them, leave them out of the schema, or use the features `processed`"
+        raise ConfigError(f"{found}. {remedy}")
 
 
 def _missing_pattern(is_missing: Array) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,23 @@ _WINDOW_SECONDS = np.array(list(WINDOWS.values()))
 _MAX_AMOUNT = 1e300  # keeps sums finite: an infinite sum would never decay
 
 
+class Payment(NamedTuple):
+    """What the running features take from one transaction."""
+
+    time: float  # seconds
+    amount: float  # NaN if unknown
+    n_missing: float
+
+
+class Payments(NamedTuple):
+    """What the running features take from N transactions."""
+
+    times: Array  # [N]
+    amounts: Array  # [N]
+    n_missing: Array  # [N] int32
+    tracked: Array  # [N, tracked columns] uint32: hashes of values, 0 for missing ones
+
+
 def list_categorical(tracked: Sequence[str]) -> tuple[str, ...]:
     """Names of the binary features: first transaction; then new and changed tracked values."""
     return ("is_first", *(f"{name}_{column}" for column in tracked for name in ("new", "changed")))
@@ -62,10 +80,9 @@ def seen_words(n_tracked: int) -> int:
 
 
 @jit_exact
-def _compute_continuous(
-    numbers: Array, time: float, amount: float, n_missing: float, values: Array
-) -> None:
-    """Continuous features [18] against a state decayed to `time`; NaN is not known yet."""
+def _compute_continuous(numbers: Array, payment: Payment, values: Array) -> None:
+    """Continuous features [18] against a state decayed to the payment; NaN is not known yet."""
+    time, amount, n_missing = payment
     n = numbers[_N]
     values[:] = np.nan
     if n > 0.0:
@@ -84,14 +101,19 @@ def _compute_continuous(
         values[12] = size - numbers[_MEAN]
         values[13] = size - math.log1p(numbers[_MAX])
         values[14] = size - math.log1p(numbers[_AMOUNT])
-    hour = 2.0 * math.pi * (time % DAY) / DAY
-    day = 2.0 * math.pi * (time % WEEK) / WEEK
+    hour, day = _angle(time, DAY), _angle(time, WEEK)
     count = numbers[_COUNT + 3]
     if count > 0.0:
         similarity = math.cos(hour) * numbers[_HOUR] + math.sin(hour) * numbers[_HOUR + 1]
         values[15] = similarity / count
         similarity = math.cos(day) * numbers[_WEEKDAY] + math.sin(day) * numbers[_WEEKDAY + 1]
         values[16] = similarity / count
+
+
+@jit_exact
+def _angle(time: float, period: float) -> float:
+    """Where a time is in its period, from 0 to 2 pi."""
+    return 2.0 * math.pi * (time % period) / period
 
 
 @jit_exact
@@ -108,8 +130,9 @@ def _decay(numbers: Array, time: float) -> None:
 
 
 @jit_exact
-def _add_transaction(numbers: Array, time: float, amount: float, n_missing: float) -> None:
+def _add_transaction(numbers: Array, payment: Payment) -> None:
     """Add a transaction to the state."""
+    time, amount, n_missing = payment
     if numbers[_N] == 0.0:
         numbers[_FIRST] = time
         numbers[_LAST] = time
@@ -128,12 +151,9 @@ def _add_transaction(numbers: Array, time: float, amount: float, n_missing: floa
         numbers[_SQUARES] += off * (size - numbers[_MEAN])
         numbers[_MAX] = max(numbers[_MAX], paid)
         numbers[_AMOUNT] = paid
-    hour = 2.0 * math.pi * (time % DAY) / DAY
-    weekday = 2.0 * math.pi * (time % WEEK) / WEEK
-    numbers[_HOUR] += math.cos(hour)
-    numbers[_HOUR + 1] += math.sin(hour)
-    numbers[_WEEKDAY] += math.cos(weekday)
-    numbers[_WEEKDAY + 1] += math.sin(weekday)
+    for begin, period in ((_HOUR, DAY), (_WEEKDAY, WEEK)):
+        numbers[begin] += math.cos(_angle(time, period))
+        numbers[begin + 1] += math.sin(_angle(time, period))
     numbers[_MISSING] = n_missing
 
 
@@ -151,25 +171,17 @@ def _add_to_bloom(seen: Array, base: int, value: int) -> bool:
 
 @jit_exact
 def advance(
-    numbers: Array,
-    seen: Array,
-    time: float,
-    amount: float,
-    n_missing: float,
-    tracked: Array,
-    values: Array,
-    codes: Array,
+    numbers: Array, seen: Array, payment: Payment, tracked: Array, values: Array, codes: Array
 ) -> None:
     """Compute a transaction's features against the state, then add it to the state.
 
-    Writes `values` [18] and `codes` [1 + 2 tracked]; a code of -1 is unknown. `tracked` holds the
-    hashes of the tracked columns' values, 0 for missing ones.
+    Writes `values` [18] and `codes` [1 + 2 tracked]; a code of -1 is unknown.
     """
     is_first = numbers[_N] == 0.0
     if not is_first:
-        _decay(numbers, time)
-    _compute_continuous(numbers, time, amount, n_missing, values)
-    _add_transaction(numbers, time, amount, n_missing)
+        _decay(numbers, payment.time)
+    _compute_continuous(numbers, payment, values)
+    _add_transaction(numbers, payment)
     codes[0] = is_first
     for h in range(len(tracked)):
         base = h * _SEEN_WORDS
@@ -185,24 +197,17 @@ def advance(
 
 
 @jit_exact
-def replay_customers(
-    offsets: Array,
-    times: Array,
-    amounts: Array,
-    n_missing: Array,
-    tracked: Array,
-    values: Array,
-    codes: Array,
-) -> None:
+def replay_customers(offsets: Array, payments: Payments, values: Array, codes: Array) -> None:
     """`advance` over whole customers: values [18, N], codes [1 + 2 tracked, N]."""
+    times, amounts, n_missing, tracked = payments
     numbers, seen = np.empty(21), np.empty(_SEEN_WORDS * tracked.shape[1], np.uint32)
     row, row_codes = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
     for u in range(len(offsets) - 1):
         numbers[:] = 0.0
         seen[:] = 0
         for i in range(offsets[u], offsets[u + 1]):
-            missing = float(n_missing[i])
-            advance(numbers, seen, times[i], amounts[i], missing, tracked[i], row, row_codes)
+            payment = Payment(times[i], amounts[i], float(n_missing[i]))
+            advance(numbers, seen, payment, tracked[i], row, row_codes)
             values[:, i] = row
             codes[:, i] = row_codes
 
@@ -210,16 +215,15 @@ def replay_customers(
 @jit_exact
 def compute_time_features(time: float, n_missing: int, values: Array, codes: Array) -> None:
     """Hour, number of missing fields [3] and weekday [1] of one transaction."""
-    hour = 2.0 * math.pi * (time % DAY) / DAY
-    values[0] = math.cos(hour)
-    values[1] = math.sin(hour)
+    values[0] = math.cos(_angle(time, DAY))
+    values[1] = math.sin(_angle(time, DAY))
     values[2] = n_missing
     # A time just before 0 rounds to a full week.
     codes[0] = min(int((time % WEEK) // DAY), N_WEEKDAYS - 1)
 
 
 @jit_exact
-def compute_all_time_features(times: Array, n_missing: Array, values: Array, codes: Array) -> None:
+def compute_all_time_features(payments: Payments, values: Array, codes: Array) -> None:
     """`compute_time_features` of N transactions: values [3, N] and codes [1, N]."""
-    for i in range(len(times)):
-        compute_time_features(times[i], n_missing[i], values[:, i], codes[:, i])
+    for i, time in enumerate(payments.times):
+        compute_time_features(time, payments.n_missing[i], values[:, i], codes[:, i])

@@ -12,24 +12,11 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.schema import Schema
 from turncoat.features import counterparties, history
-from turncoat.features.scaling import Scales
+from turncoat.features.counterparties import RiskRules, risk_size
+from turncoat.features.scaling import ScaledColumns, Scales
 from turncoat.features.vocabulary import Vocabulary
 
 MAX_DELAY_DAYS = 3650
-
-
-class ScaledColumns(NamedTuple):
-    """Scales and destinations of neighbouring continuous columns, for `fill_columns`."""
-
-    scale: tuple[Array, Array, Array]
-    columns: Array  # index among the panel's continuous columns; -1 if dropped
-    flags: Array  # index of the missing flag among the categorical columns; -1 if none
-
-    def slice(self, some: slice) -> ScaledColumns:
-        """Some of the columns."""
-        units, centres, spreads = self.scale
-        scale = units[some], centres[some], spreads[some]
-        return ScaledColumns(scale, self.columns[some], self.flags[some])
 
 
 class LiveLayout(NamedTuple):
@@ -37,15 +24,12 @@ class LiveLayout(NamedTuple):
 
     raw: ScaledColumns
     engineered: ScaledColumns
-    n_engineered: int  # continuous features; 0 if none
-    n_engineered_codes: int
-    first_engineered: int  # index of the first categorical one
+    first_engineered: int  # index of the first categorical engineered feature
     n_categorical: int
     flagged: tuple[Array, Array]
     amount_column: int  # -1 if there is no amount
     counterparty_tracked: Array
-    delay: float
-    base_rate: float
+    risk_rules: RiskRules
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,26 +51,19 @@ class FeaturePlan:
 
     def check(self) -> None:
         """Raise ValueError if the parts are inconsistent."""
-        n_engineered = len(self.engineered_continuous)
-        for array in (self.scales.units, self.scales.centres, self.scales.spreads):
-            is_valid = array.shape == (self.n_raw + n_engineered,) and array.dtype == np.float64
+        n_features = len(self.all_continuous)
+        for array in self.scales:
+            is_valid = array.shape == (n_features,) and array.dtype == np.float64
             if not is_valid or not np.isfinite(array).all():
-                raise ValueError(
-                    f"scales of {array.dtype} {array.shape} for {self.n_raw} columns and "
-                    f"{n_engineered} engineered features"
-                )
+                found = f"scales of {array.dtype} {array.shape}"
+                raise ValueError(f"{found} for {n_features} continuous features")
         if (self.scales.units < 0).any() or (self.scales.spreads < 0).any():
             raise ValueError("units or spreads below 0")
-        values = [value for v in self.vocabularies for value in (*v.frequent, *v.rare)]
-        if not all(isinstance(name, str) for name in (*values, *self.flagged)):
-            raise ValueError("categories or flagged columns that are not text")
         if len(set(self.flagged)) < len(self.flagged):
             raise ValueError("a column flagged twice")
-        n_categorical = len(self.schema.categorical)
-        if len(self.vocabularies) != n_categorical:
-            raise ValueError(
-                f"{len(self.vocabularies)} vocabularies for {n_categorical} categorical columns"
-            )
+        n_known, n_categorical = len(self.vocabularies), len(self.schema.categorical)
+        if n_known != n_categorical:
+            raise ValueError(f"{n_known} vocabularies for {n_categorical} categorical columns")
         for names, allowed, what in (
             (self.flagged, (*self.schema.continuous, *self.schema.categorical), "flagged columns"),
             (self.include or (), (*self.all_continuous, *self.all_categorical), "features"),
@@ -187,21 +164,13 @@ class FeaturePlan:
         return np.dtype(np.int8 if size <= 128 else np.int16 if size <= 32768 else np.int32)
 
     @cached_property
-    def raw_layout(self) -> ScaledColumns:
-        """Scales and destinations of the schema's continuous columns."""
-        flags = [self._flag_columns.get(name, -1) for name in self.schema.continuous]
-        return self._layout(0, self.n_raw, np.array(flags, dtype=np.int64))
-
-    @cached_property
-    def engineered_layout(self) -> ScaledColumns:
-        """Scales and destinations of the engineered continuous features."""
-        n = len(self.engineered_continuous)
-        return self._layout(self.n_raw, self.n_raw + n, np.full(n, -1, np.int64))
-
-    def _layout(self, start: int, stop: int, flags: Array) -> ScaledColumns:
+    def layouts(self) -> tuple[ScaledColumns, ScaledColumns]:
+        """Scales and destinations of the schema's continuous columns, and of engineered ones."""
         kept = self.scales.kept
-        columns = np.where(kept, np.cumsum(kept) - 1, -1)[start:stop]
-        return ScaledColumns(self.scales.slice(start, stop), columns, flags)
+        columns = np.where(kept, np.cumsum(kept) - 1, -1)
+        flags = [self._flag_columns.get(name, -1) for name in self.all_continuous]
+        layout = ScaledColumns(self.scales, columns, np.array(flags, dtype=np.int64))
+        return layout.take(slice(self.n_raw)), layout.take(slice(self.n_raw, None))
 
     @cached_property
     def _flag_columns(self) -> dict[str, int]:
@@ -224,21 +193,31 @@ class FeaturePlan:
     @cached_property
     def live_layout(self) -> LiveLayout:
         """The plan for compiled code."""
-        schema = self.schema
-        has_amount = schema.amount is not None
+        amount, numbers = self.schema.amount, self.schema.continuous
         return LiveLayout(
-            raw=self.raw_layout,
-            engineered=self.engineered_layout,
-            n_engineered=len(self.engineered_continuous),
-            n_engineered_codes=len(self.engineered_categorical),
+            *self.layouts,
             first_engineered=self.first_engineered,
             n_categorical=len(self.vocabularies),
             flagged=self.flagged_categorical,
-            amount_column=schema.continuous.index(str(schema.amount)) if has_amount else -1,
+            amount_column=-1 if amount is None else numbers.index(amount),
             counterparty_tracked=self.counterparty_tracked,
-            delay=self.label_delay_s,
-            base_rate=self.base_rate,
+            risk_rules=self.risk_rules,
         )
+
+    @property
+    def risk_rules(self) -> RiskRules:
+        """What the risk of a counterparty depends on."""
+        return RiskRules(self.label_delay_s, self.base_rate, risk_size(self.label_delay_s))
+
+    @cached_property
+    def record_types(self) -> dict[str, Any]:
+        """How the record of a customer is stored, and that of a counterparty."""
+        start = [("header", "<i8"), ("numbers", "f8", (len(history.NUMBERS),))]
+        tracked = len(self.schema.tracked), len(self.counterparty_tracked)
+        own, other = (("seen", "u4", (history.seen_words(n),)) for n in tracked)
+        customer = [*start, own]
+        counterparty = [*start, other, ("risk", "f8", (self.risk_rules.size,))]
+        return {"customer": np.dtype(customer), "counterparty": np.dtype(counterparty)}
 
     @cached_property
     def fingerprint(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ _FRACTION_BITS = 0x000FFFFFFFFFFFFF
 _LN2 = 0.6931471805599453
 
 
-@dataclass(frozen=True, eq=False)
-class Scales:
+class Scales(NamedTuple):
     """Scales of D columns. A spread of 0 means that the column does not vary and is dropped."""
 
     units: Array  # [D] float64: the signed log is sign(x) log(1 + |x| / unit); 0 for none
@@ -36,21 +35,29 @@ class Scales:
         kept: Array = self.spreads > 0
         return kept
 
-    def slice(self, start: int, stop: int) -> tuple[Array, Array, Array]:
-        """Units, centres and spreads of neighbouring columns."""
-        return self.units[start:stop], self.centres[start:stop], self.spreads[start:stop]
-
     @classmethod
     def concatenate(cls, parts: Sequence[Scales]) -> Scales:
         """Scales of columns side by side."""
-        columns = zip(*((part.units, part.centres, part.spreads) for part in parts), strict=True)
-        return cls(*map(np.concatenate, columns))
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     @classmethod
     def fit(cls, cells: Array) -> Scales:
         """Fit to cells [D, rows]; NaN is missing."""
         fitted = np.array([_fit_column(column) for column in cells]).reshape(-1, 3)
         return cls(*np.ascontiguousarray(fitted.T))
+
+
+class ScaledColumns(NamedTuple):
+    """Scales of some continuous columns, and where they go in a panel."""
+
+    scales: Scales
+    columns: Array  # index among the panel's continuous columns; -1 if dropped
+    flags: Array  # index of the missing flag among the categorical columns; -1 if none
+
+    def take(self, some: slice) -> ScaledColumns:
+        """Some of the columns."""
+        scales = Scales(*(array[some] for array in self.scales))
+        return ScaledColumns(scales, self.columns[some], self.flags[some])
 
 
 @jit_exact
@@ -115,21 +122,14 @@ def _clip(x: float) -> np.float32:
 
 @jit_exact
 def fill_columns(
-    cells: Array,
-    targets: Array,
-    scale: tuple[Array, Array, Array],
-    columns: Array,
-    flags: Array,
-    continuous: Array,
-    categorical: Array,
-    n_missing: Array,
+    cells: Array, rows: Array, layout: ScaledColumns, panel: tuple[Array, Array], n_missing: Array
 ) -> None:
-    """Write G raw columns, `cells` [G, rows], scaled into the panel's arrays.
+    """Write G raw columns, `cells` [G, rows], scaled into the panel's two arrays.
 
-    Row i goes to panel row targets[i], column g to column columns[g], its missing flag to column
-    flags[g]; -1 is nowhere. Adds each row's missing cells to `n_missing` [rows].
+    Row i goes to panel row rows[i]; -1 is nowhere. Adds missing cells to `n_missing` [rows].
     """
-    units, centres, spreads = scale
+    (units, centres, spreads), columns, flags = layout
+    continuous, categorical = panel
     scaled = np.empty(_BLOCK_ROWS, np.float32)
     for start in range(0, cells.shape[1], _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, cells.shape[1])
@@ -146,25 +146,18 @@ def fill_columns(
                     for i in range(len(raw)):
                         scaled[i] = _clip((raw[i] - centre) / spread)
                 for i in range(len(raw)):
-                    if targets[start + i] >= 0:
-                        continuous[targets[start + i], columns[g]] = scaled[i]
+                    if rows[start + i] >= 0:
+                        continuous[rows[start + i], columns[g]] = scaled[i]
             if flags[g] >= 0:
                 for i in range(len(raw)):
-                    if targets[start + i] >= 0:
-                        categorical[targets[start + i], flags[g]] = raw[i] != raw[i]
+                    if rows[start + i] >= 0:
+                        categorical[rows[start + i], flags[g]] = raw[i] != raw[i]
 
 
 @jit_exact
-def fill_row(
-    cells: Array,
-    scale: tuple[Array, Array, Array],
-    columns: Array,
-    flags: Array,
-    continuous: Array,
-    categorical: Array,
-) -> int:
+def fill_row(cells: Array, layout: ScaledColumns, continuous: Array, categorical: Array) -> int:
     """`fill_columns` for the cells [G] of one row, to the same bits; returns missing cells."""
-    units, centres, spreads = scale
+    (units, centres, spreads), columns, flags = layout
     scaled = np.empty(len(cells), np.float32)
     for g in range(len(cells)):  # dropped columns too, so that the loop vectorizes
         logged = _signed_log(cells[g], units[g])
