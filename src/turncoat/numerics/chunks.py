@@ -16,6 +16,7 @@ from turncoat.arrays import Array
 from turncoat.numerics.emissions import block_emissions, load_block
 from turncoat.numerics.jit import jit
 from turncoat.numerics.recursions import (
+    add_pairs,
     backward,
     forward,
     log_backward,
@@ -23,7 +24,7 @@ from turncoat.numerics.recursions import (
     most_likely_path,
 )
 from turncoat.numerics.statistics import block_statistics, fold_patterns
-from turncoat.numerics.structures import KernelSums, KernelTables, Observations, Scratch, WorkPlan
+from turncoat.numerics.structures import Job, KernelSums, KernelTables, Scratch
 
 FILTER, SMOOTH, COLLECT = 0, 1, 2
 
@@ -42,18 +43,11 @@ def next_task(typing_context: Any, queue: Any) -> Any:
 
 
 @jit
-def _group_emissions(
-    obs: Observations,
-    tables: KernelTables,
-    scratch: Scratch,
-    block_rows: int,
-    first: int,
-    last: int,
-) -> None:
+def _group_emissions(job: Job, scratch: Scratch, first: int, last: int) -> None:
     """Compute the emissions of rows first..last, one cache-sized block at a time."""
-    for start in range(first, last, block_rows):
-        stop = min(start + block_rows, last)
-        block_emissions(obs, tables, scratch, start, stop, start - first)
+    for start in range(first, last, job.plan.block_rows):
+        stop = min(start + job.plan.block_rows, last)
+        block_emissions(job, scratch, start, stop, start - first)
 
 
 @jit
@@ -63,52 +57,32 @@ def _infer_sequence(
     """Compute posteriors of scratch rows start..stop and add to the expected transitions."""
     emissions, shifts = scratch.emissions[start:stop], scratch.shifts[start:stop]
     posteriors, pair_weights = scratch.posteriors[start:stop], scratch.pair_weights
-    n_states, vectors = tables.n_states, scratch.vectors
+    vectors = scratch.vectors
     if tables.linear:
         filtered = posteriors if mode == FILTER else scratch.filtered[start:stop]
-        log_likelihood = forward(
-            tables.initial, tables.transition, n_states, emissions, shifts, vectors[0], filtered
-        )
+        log_likelihood = forward(tables, emissions, shifts, vectors[0], filtered)
         if mode != FILTER:
-            back = tables.transition_back
-            backward(back, n_states, emissions, vectors[1], filtered, posteriors, pair_weights)
+            backward(tables, emissions, vectors[1], filtered, posteriors)
+            add_pairs(filtered, emissions, pair_weights)
         return log_likelihood
-    log_joint, log_transition = scratch.log_joint[start:stop], tables.log_transition
-    log_likelihood = log_forward(
-        tables.log_initial,
-        log_transition,
-        n_states,
-        emissions,
-        shifts,
-        vectors[0],
-        log_joint,
-        posteriors,
-    )
+    log_joint = scratch.log_joint[start:stop]
+    log_likelihood = log_forward(tables, emissions, shifts, vectors[0], log_joint, posteriors)
     if mode != FILTER:
-        log_backward(
-            log_transition, n_states, emissions, vectors, log_joint, posteriors, pair_weights
-        )
+        log_backward(tables, emissions, vectors, log_joint, posteriors, pair_weights)
     return log_likelihood
 
 
 @jit
-def _group_statistics(
-    obs: Observations,
-    tables: KernelTables,
-    scratch: Scratch,
-    block_rows: int,
-    first: int,
-    last: int,
-    sums: KernelSums,
-) -> None:
+def _group_statistics(job: Job, scratch: Scratch, first: int, last: int, sums: KernelSums) -> None:
     """Add rows first..last with the posteriors in scratch. A group of one block is still loaded."""
+    obs, block_rows = job.obs, job.plan.block_rows
     reload = last - first > block_rows and obs.continuous.shape[1] > 0
     for start in range(first, last, block_rows):
         stop = min(start + block_rows, last)
         if reload:
-            load_block(obs.continuous, start, stop, tables.shift, scratch.block)
+            load_block(obs.continuous, start, stop, job.tables.shift, scratch.block)
         posteriors = scratch.posteriors[start - first : stop - first]
-        block_statistics(obs, tables, scratch, posteriors, start, stop, sums)
+        block_statistics(job, scratch, posteriors, start, stop, sums)
 
 
 @jit
@@ -128,9 +102,7 @@ def _get_part(sums: KernelSums, chunk: int) -> KernelSums:
 
 @jit
 def infer_chunks(
-    obs: Observations,
-    tables: KernelTables,
-    plan: WorkPlan,
+    job: Job,
     queue: Array,
     scratch: Scratch,
     mode: int,
@@ -143,8 +115,8 @@ def infer_chunks(
     Writes log-likelihoods [U], and probs [N, K] or sums, depending on the mode. Collecting needs a
     part of `sums` for every chunk.
     """
+    tables, plan, offsets = job.tables, job.plan, job.obs.offsets
     n_states = tables.n_states
-    offsets = obs.offsets
     task = next_task(queue)
     while task < plan.order.shape[0]:
         chunk = plan.order[task]
@@ -155,7 +127,7 @@ def infer_chunks(
         for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
             sequences = (plan.groups[group], plan.groups[group + 1])
             first, last = offsets[sequences[0]], offsets[sequences[1]]
-            _group_emissions(obs, tables, scratch, plan.block_rows, first, last)
+            _group_emissions(job, scratch, first, last)
             for u in range(sequences[0], sequences[1]):
                 start, stop = offsets[u] - first, offsets[u + 1] - first
                 log_likelihoods[u] = _infer_sequence(tables, scratch, start, stop, mode)
@@ -163,7 +135,7 @@ def infer_chunks(
                     for k in range(n_states):
                         part.initial[k] += scratch.posteriors[start, k]
             if mode == COLLECT:
-                _group_statistics(obs, tables, scratch, plan.block_rows, first, last, part)
+                _group_statistics(job, scratch, first, last, part)
             else:
                 for t in range(last - first):
                     for k in range(n_states):
@@ -179,17 +151,11 @@ def infer_chunks(
 
 @jit
 def collect_weighted_chunks(
-    obs: Observations,
-    tables: KernelTables,
-    plan: WorkPlan,
-    queue: Array,
-    scratch: Scratch,
-    probs: Array,
-    sums: KernelSums,
+    job: Job, queue: Array, scratch: Scratch, probs: Array, sums: KernelSums
 ) -> None:
     """Collect chunks under given state probabilities [N, K]; consecutive rows are independent."""
+    obs, tables, plan, offsets = job.obs, job.tables, job.plan, job.obs.offsets
     n_states = tables.n_states
-    offsets = obs.offsets
     scratch.posteriors[:, :] = 0.0
     task = next_task(queue)
     while task < plan.order.shape[0]:
@@ -211,46 +177,31 @@ def collect_weighted_chunks(
                     for i in range(n_states):
                         for j in range(n_states):
                             part.transitions[i, j] += probs[t - 1, i] * probs[t, j]
-            _group_statistics(obs, tables, scratch, plan.block_rows, first, last, part)
+            _group_statistics(job, scratch, first, last, part)
         fold_patterns(scratch.pattern_counts, part.flags)
         task = next_task(queue)
 
 
 @jit
 def decode_chunks(
-    obs: Observations,
-    tables: KernelTables,
-    plan: WorkPlan,
-    queue: Array,
-    scratch: Scratch,
-    back: Array,
-    path: Array,
-    log_probs: Array,
+    job: Job, queue: Array, scratch: Scratch, back: Array, path: Array, log_probs: Array
 ) -> None:
     """Write most likely paths [N] and their log probabilities [U] until the queue is empty.
 
-    `tables` must be in the log domain.
+    The tables must be in the log domain.
     """
-    offsets = obs.offsets
+    plan, offsets, vectors = job.plan, job.obs.offsets, scratch.vectors
     task = next_task(queue)
     while task < plan.order.shape[0]:
         chunk = plan.order[task]
         for group in range(plan.chunks[chunk], plan.chunks[chunk + 1]):
             sequences = (plan.groups[group], plan.groups[group + 1])
             first, last = offsets[sequences[0]], offsets[sequences[1]]
-            _group_emissions(obs, tables, scratch, plan.block_rows, first, last)
+            _group_emissions(job, scratch, first, last)
             for u in range(sequences[0], sequences[1]):
                 start, stop = offsets[u] - first, offsets[u + 1] - first
-                log_probs[u] = most_likely_path(
-                    tables.log_initial,
-                    tables.log_transition,
-                    tables.n_states,
-                    scratch.emissions[start:stop],
-                    scratch.vectors[0],
-                    scratch.vectors[1],
-                    back,
-                    path[offsets[u] : offsets[u + 1]],
-                )
+                emissions, target = scratch.emissions[start:stop], path[offsets[u] : offsets[u + 1]]
+                log_probs[u] = most_likely_path(job.tables, emissions, vectors, back, target)
                 for t in range(start, stop):
                     log_probs[u] += scratch.shifts[t]
         task = next_task(queue)

@@ -9,7 +9,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.numerics.jit import jit
-from turncoat.numerics.structures import KernelTables, Observations, Scratch
+from turncoat.numerics.structures import Job, KernelTables, Observations, Scratch
 from turncoat.numerics.vectors import (
     add,
     convert,
@@ -109,10 +109,9 @@ def _tile_of_one(block: Array, r: int, scale: Array, location: Array, k: int, ou
 
 
 @jit
-def gaussian_distances(
-    block: Array, n_rows: int, scale: Array, location: Array, out: Array
-) -> None:
+def _gaussian_distances(tables: KernelTables, scratch: Scratch, n_rows: int) -> None:
     """Write the sum of t^2 over the present cells, for every row of the block and every state."""
+    block, out, scale, location = scratch.block, scratch.distances, tables.scale, tables.location
     n_states = scale.shape[0]
     whole = n_states - n_states % 4
     for r in range(0, n_rows, TILE_ROWS):
@@ -123,49 +122,24 @@ def gaussian_distances(
 
 
 @jit
-def student_distances(
-    block: Array,
-    n_rows: int,
-    scale: Array,
-    location: Array,
-    half_dof: Array,
-    inverse_dof: Array,
-    out: Array,
-) -> None:
+def _student_distances(tables: KernelTables, scratch: Scratch, n_rows: int) -> None:
     """Write twice the sum of half_dof * log(1 + t^2 / dof), in float64.
 
     This is the Student counterpart of a squared distance.
     """
+    block, half_dof, inverse_dof = scratch.block, tables.half_dof, tables.inverse_dof
     like = load8(half_dof, (0, 0))
     one = splat(1.0, like)
     for t in range(n_rows):
-        for k in range(scale.shape[0]):
+        for k in range(tables.scale.shape[0]):
             summed = splat(0.0, like)
             for d in range(0, block.shape[1], 8):
-                away = residual(
-                    convert(load8(block, (t, d)), like),
-                    convert(load8(scale, (k, d)), like),
-                    convert(load8(location, (k, d)), like),
-                )
+                scale = convert(load8(tables.scale, (k, d)), like)
+                location = convert(load8(tables.location, (k, d)), like)
+                away = residual(convert(load8(block, (t, d)), like), scale, location)
                 ratio = fma(multiply(away, away), load8(inverse_dof, (k, d)), one)
                 summed = fma(load8(half_dof, (k, d)), log(ratio), summed)
-            out[t, k] = 2.0 * total(summed)
-
-
-@jit
-def _exact_distances(
-    continuous: Array, row: int, tables: KernelTables, out: Array, place: int
-) -> None:
-    """Subtract half of one row's squared distances in float64, where float32 overflows."""
-    for k in range(tables.n_states):
-        summed = 0.0
-        for d in range(continuous.shape[1]):
-            x = np.float64(continuous[row, d])
-            if x == x:
-                away = x - np.float64(tables.shift[d])
-                t = away * tables.scale[k, d] - tables.location[k, d]
-                summed += t * t
-        out[place, k] -= 0.5 * summed
+            scratch.distances[t, k] = 2.0 * total(summed)
 
 
 @jit
@@ -195,28 +169,6 @@ def _table_terms(
 
 
 @jit
-def _distances(
-    obs: Observations, tables: KernelTables, scratch: Scratch, first: int, last: int
-) -> None:
-    """Load rows first..last and write their distances to every state."""
-    load_block(obs.continuous, first, last, tables.shift, scratch.block)
-    if tables.half_dof.shape[0] > 0:
-        student_distances(
-            scratch.block,
-            last - first,
-            tables.scale,
-            tables.location,
-            tables.half_dof,
-            tables.inverse_dof,
-            scratch.distances,
-        )
-    else:
-        gaussian_distances(
-            scratch.block, last - first, tables.scale, tables.location, scratch.distances
-        )
-
-
-@jit
 def _with_distance(emissions: Array, place: int, distances: Array, t: int, base: int) -> Any:
     """Return eight states' terms of one row, minus half their distances."""
     value = load8(emissions, (place, base))
@@ -224,50 +176,51 @@ def _with_distance(emissions: Array, place: int, distances: Array, t: int, base:
 
 
 @jit
-def _find_peaks(
-    emissions: Array, distances: Array, n_rows: int, target: int, shifts: Array
-) -> bool:
+def _find_peaks(scratch: Scratch, n_rows: int, target: int) -> bool:
     """Write each row's largest emission to `shifts`; return whether all of them are finite."""
-    finite = True
+    emissions, distances, finite = scratch.emissions, scratch.distances, True
     for t in range(n_rows):
         top = -math.inf
         for base in range(0, emissions.shape[1], 8):
             top = max(top, largest(_with_distance(emissions, target + t, distances, t, base)))
-        shifts[target + t] = top
+        scratch.shifts[target + t] = top
         finite &= top > -math.inf
     return finite
 
 
 @jit
-def _recompute_exactly(
-    obs: Observations, tables: KernelTables, scratch: Scratch, n_rows: int, first: int, target: int
-) -> None:
-    """Recompute rows without a finite peak in float64, and their peaks."""
+def _recompute_exactly(job: Job, scratch: Scratch, n_rows: int, first: int, target: int) -> None:
+    """Recompute rows in float64 where float32 overflowed: those without a finite peak."""
+    tables, continuous = job.tables, job.obs.continuous
     for t in range(n_rows):
         place = target + t
         if scratch.shifts[place] == -math.inf:
-            _exact_distances(obs.continuous, first + t, tables, scratch.emissions, place)
             for k in range(tables.n_states):
+                summed = 0.0
+                for d in range(continuous.shape[1]):
+                    x = np.float64(continuous[first + t, d])
+                    if x == x:
+                        away = x - np.float64(tables.shift[d])
+                        residue = away * tables.scale[k, d] - tables.location[k, d]
+                        summed += residue * residue
+                scratch.emissions[place, k] -= 0.5 * summed
                 scratch.distances[t, k] = 0.0
                 scratch.shifts[place] = max(scratch.shifts[place], scratch.emissions[place, k])
 
 
 @jit
-def _shift_rows(
-    emissions: Array, distances: Array, n_rows: int, target: int, shifts: Array, linear: bool
-) -> None:
+def _shift_rows(scratch: Scratch, n_rows: int, target: int, linear: bool) -> None:
     """Shift each row's emissions by its peak and, for the scaled recursion, exponentiate them."""
+    emissions, distances = scratch.emissions, scratch.distances
     for t in range(n_rows):
         for base in range(0, emissions.shape[1], 8):
             value = _with_distance(emissions, target + t, distances, t, base)
-            value = add(value, splat(-shifts[target + t], value))
+            value = add(value, splat(-scratch.shifts[target + t], value))
             store(emissions, (target + t, base), exp(value) if linear else value)
 
 
 @jit
-def block_emissions(
-    obs: Observations, tables: KernelTables, scratch: Scratch, first: int, last: int, target: int
-) -> None:
+def block_emissions(job: Job, scratch: Scratch, first: int, last: int, target: int) -> None:
     """Write the emissions of rows first..last to scratch rows target..., shifted by their maximum.
 
     The shift goes to `scratch.shifts`. For the scaled (linear) recursion the emissions are
@@ -275,12 +228,15 @@ def block_emissions(
     nor on missing values elsewhere in the panel. Each step is its own short loop, because one long
     loop would wait for each row's peak.
     """
-    emissions, distances = scratch.emissions, scratch.distances
-    anchors, shifts = obs.anchors, scratch.shifts
-    n_rows = last - first
+    obs, tables, n_rows = job.obs, job.tables, last - first
+    anchors, emissions = obs.anchors, scratch.emissions
     has_columns = obs.continuous.shape[1] > 0
     if has_columns:
-        _distances(obs, tables, scratch, first, last)
+        load_block(obs.continuous, first, last, tables.shift, scratch.block)
+        if tables.half_dof.shape[0] > 0:
+            _student_distances(tables, scratch, n_rows)
+        else:
+            _gaussian_distances(tables, scratch, n_rows)
     _table_terms(obs, tables, n_rows, first, emissions, target)
     if anchors.shape[0] > 0:
         for t in range(n_rows):
@@ -288,6 +244,6 @@ def block_emissions(
                 place = (target + t, base)
                 anchor = load8(tables.anchor_table, (anchors[first + t], base))
                 store(emissions, place, add(load8(emissions, place), anchor))
-    if not _find_peaks(emissions, distances, n_rows, target, shifts) and has_columns:
-        _recompute_exactly(obs, tables, scratch, n_rows, first, target)
-    _shift_rows(emissions, distances, n_rows, target, shifts, tables.linear)
+    if not _find_peaks(scratch, n_rows, target) and has_columns:
+        _recompute_exactly(job, scratch, n_rows, first, target)
+    _shift_rows(scratch, n_rows, target, tables.linear)

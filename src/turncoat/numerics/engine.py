@@ -13,16 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.numerics.chunks import (
-    COLLECT,
-    FILTER,
-    SMOOTH,
-    collect_weighted_chunks,
-    decode_chunks,
-    infer_chunks,
-)
+from turncoat.numerics import chunks
 from turncoat.numerics.jit import jit
 from turncoat.numerics.structures import (
+    Job,
     KernelSums,
     KernelTables,
     Observations,
@@ -52,10 +46,10 @@ def make_plan(offsets: Array, block_rows: int = BLOCK_ROWS, part_bytes: int = 0)
     chunk_rows = min(max(n_rows // _N_CHUNKS, _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS)
     chunk_rows = max(chunk_rows, n_rows * part_bytes // _MAX_SUMS_BYTES)
     groups = _cut(offsets, block_rows)
-    chunks = _cut(offsets[groups], chunk_rows)
-    order = np.argsort(-np.diff(offsets[groups][chunks]), kind="stable")
+    cuts = _cut(offsets[groups], chunk_rows)
+    order = np.argsort(-np.diff(offsets[groups][cuts]), kind="stable")
     longest = int(np.diff(offsets[groups]).max())
-    return WorkPlan(groups, chunks, order, block_rows, longest)
+    return WorkPlan(groups, cuts, order, block_rows, longest)
 
 
 @jit
@@ -72,7 +66,8 @@ def _cut(offsets: Array, max_rows: int) -> Array:
     return cuts[: n_cuts + 1].copy()
 
 
-def _allocate_scratch(tables: KernelTables, plan: WorkPlan, collecting: bool) -> Scratch:
+def _allocate_scratch(job: Job, collecting: bool) -> Scratch:
+    tables, plan = job.tables, job.plan
     working, width = tables.scale.dtype, tables.initial.shape[0]
     n_patterns = 256 * tables.flag_tables.shape[0] if collecting else 0
     return Scratch(
@@ -93,30 +88,24 @@ def _allocate_scratch(tables: KernelTables, plan: WorkPlan, collecting: bool) ->
 
 
 def _run_threads(
-    tables: KernelTables,
-    plan: WorkPlan,
-    collecting: bool,
-    n_threads: int,
-    work: Callable[[Array, Scratch], None],
+    job: Job, collecting: bool, n_threads: int, work: Callable[[Array, Scratch], None]
 ) -> None:
     """Run work(queue, scratch) on every thread, this one included, each with its own scratch."""
     queue = np.zeros(1, np.int64)
-    n_others = min(n_threads, len(plan.order)) - 1
+    n_others = min(n_threads, len(job.plan.order)) - 1
     with ThreadPoolExecutor(max(n_others, 1)) as pool:
-        tasks = [
-            pool.submit(work, queue, _allocate_scratch(tables, plan, collecting))
-            for _ in range(n_others)
-        ]
-        work(queue, _allocate_scratch(tables, plan, collecting))
+        scratches = (_allocate_scratch(job, collecting) for _ in range(n_others))
+        tasks = [pool.submit(work, queue, scratch) for scratch in scratches]
+        work(queue, _allocate_scratch(job, collecting))
         for task in tasks:
             task.result()
 
 
-def _plan_sums(obs: Observations, tables: KernelTables) -> tuple[WorkPlan, KernelSums]:
-    """Return a plan and zero sums with a part per chunk."""
+def _plan_sums(obs: Observations, tables: KernelTables) -> tuple[Job, KernelSums]:
+    """Return a job and zero sums with a part per chunk."""
     part_bytes = sum(field.nbytes for field in zero_sums(tables, 1))
     plan = make_plan(obs.offsets, part_bytes=part_bytes)
-    return plan, zero_sums(tables, len(plan.order))
+    return Job(obs, tables, plan), zero_sums(tables, len(plan.order))
 
 
 def _add_parts(parts: KernelSums) -> KernelSums:
@@ -128,14 +117,15 @@ def collect(
     obs: Observations, tables: KernelTables, n_threads: int = 1
 ) -> tuple[KernelSums, Array]:
     """Return the expected sufficient statistics, and the log-likelihood of each sequence [U]."""
-    plan, parts = _plan_sums(obs, tables)
+    job, parts = _plan_sums(obs, tables)
     log_likelihoods = np.zeros(len(obs.offsets) - 1)
     no_probs = np.zeros((0, 0))
 
     def work(queue: Array, scratch: Scratch) -> None:
-        infer_chunks(obs, tables, plan, queue, scratch, COLLECT, no_probs, log_likelihoods, parts)
+        outputs = no_probs, log_likelihoods, parts
+        chunks.infer_chunks(job, queue, scratch, chunks.COLLECT, *outputs)
 
-    _run_threads(tables, plan, True, n_threads, work)
+    _run_threads(job, True, n_threads, work)
     return _add_parts(parts), log_likelihoods
 
 
@@ -146,12 +136,12 @@ def collect_weighted(
 
     `tables` only sets where moments are centred.
     """
-    plan, parts = _plan_sums(obs, tables)
+    job, parts = _plan_sums(obs, tables)
 
     def work(queue: Array, scratch: Scratch) -> None:
-        collect_weighted_chunks(obs, tables, plan, queue, scratch, probs, parts)
+        chunks.collect_weighted_chunks(job, queue, scratch, probs, parts)
 
-    _run_threads(tables, plan, True, n_threads, work)
+    _run_threads(job, True, n_threads, work)
     return _add_parts(parts)
 
 
@@ -159,29 +149,28 @@ def infer(
     obs: Observations, tables: KernelTables, smoothed: bool, n_threads: int = 1
 ) -> tuple[Array, Array]:
     """Return filtered or smoothed probabilities [N, K] and log-likelihoods [U]."""
-    plan = make_plan(obs.offsets)
+    job = Job(obs, tables, make_plan(obs.offsets))
     probs = np.empty((int(obs.offsets[-1]), tables.n_states))
     log_likelihoods = np.zeros(len(obs.offsets) - 1)
-    mode = SMOOTH if smoothed else FILTER
+    mode = chunks.SMOOTH if smoothed else chunks.FILTER
     no_sums = zero_sums(tables, 1)
 
     def work(queue: Array, scratch: Scratch) -> None:
-        infer_chunks(obs, tables, plan, queue, scratch, mode, probs, log_likelihoods, no_sums)
+        chunks.infer_chunks(job, queue, scratch, mode, probs, log_likelihoods, no_sums)
 
-    _run_threads(tables, plan, False, n_threads, work)
+    _run_threads(job, False, n_threads, work)
     return probs, log_likelihoods
 
 
 def decode(obs: Observations, tables: KernelTables, n_threads: int = 1) -> tuple[Array, Array]:
     """Return the most likely state path [N] and its log probability [U], for every sequence."""
-    plan = make_plan(obs.offsets)
-    log_tables = tables._replace(linear=False)
+    job = Job(obs, tables._replace(linear=False), make_plan(obs.offsets))
     path = np.empty(int(obs.offsets[-1]), np.int64)
     log_probs = np.empty(len(obs.offsets) - 1)
 
     def work(queue: Array, scratch: Scratch) -> None:
-        back = np.empty((plan.longest, tables.n_states), np.int64)
-        decode_chunks(obs, log_tables, plan, queue, scratch, back, path, log_probs)
+        back = np.empty((job.plan.longest, tables.n_states), np.int64)
+        chunks.decode_chunks(job, queue, scratch, back, path, log_probs)
 
-    _run_threads(log_tables, plan, False, n_threads, work)
+    _run_threads(job, False, n_threads, work)
     return path, log_probs

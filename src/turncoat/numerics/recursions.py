@@ -12,6 +12,7 @@ import math
 
 from turncoat.arrays import Array
 from turncoat.numerics.jit import jit
+from turncoat.numerics.structures import KernelTables
 from turncoat.numerics.vectors import add, fma, largest, load8, multiply, splat, store, total
 
 # Far above the smallest number, even after one more step through the least likely transition.
@@ -34,22 +35,13 @@ def _weigh_rows(weights: Array, t: int, matrix: Array, n_states: int, out: Array
 
 @jit
 def forward(
-    initial: Array,
-    transition: Array,
-    n_states: int,
-    emissions: Array,
-    shifts: Array,
-    predicted: Array,
-    filtered: Array,
+    tables: KernelTables, emissions: Array, shifts: Array, predicted: Array, filtered: Array
 ) -> float:
-    """Write filtered probabilities [T, KP] of one sequence (method, section 2).
-
-    Returns its log-likelihood.
-    """
-    width = initial.shape[0]
+    """Write filtered probabilities [T, KP] of one sequence; return its log-likelihood."""
+    width, n_states, transition = tables.initial.shape[0], tables.n_states, tables.transition
     log_likelihood = 0.0
     for base in range(0, width, 8):
-        store(predicted, (base,), load8(initial, (base,)))
+        store(predicted, (base,), load8(tables.initial, (base,)))
     for t in range(emissions.shape[0]):
         evidence = 0.0
         for base in range(0, width, 8):
@@ -69,18 +61,11 @@ def forward(
 
 @jit
 def backward(
-    transition_back: Array,
-    n_states: int,
-    emissions: Array,
-    ahead: Array,
-    filtered: Array,
-    smoothed: Array,
-    pair_weights: Array,
+    tables: KernelTables, emissions: Array, ahead: Array, filtered: Array, smoothed: Array
 ) -> None:
     """Write smoothed probabilities [T, KP] from filtered ones. `ahead` [KP] is work space.
 
-    Adds outer products to `pair_weights` [KP, KP]; multiplied by the transition matrix they are the
-    expected transitions. Overwrites `emissions`.
+    Row t + 1 of `emissions` becomes the factor of row t of `filtered` in `add_pairs`.
     """
     width, last = filtered.shape[1], filtered.shape[0] - 1
     for base in range(0, width, 8):
@@ -90,7 +75,7 @@ def backward(
         for base in range(0, width, 8):
             weighted = multiply(load8(ahead, (base,)), load8(emissions, (t + 1, base)))
             store(emissions, (t + 1, base), weighted)
-        _weigh_rows(emissions, t + 1, transition_back, n_states, ahead)
+        _weigh_rows(emissions, t + 1, tables.transition_back, tables.n_states, ahead)
         evidence, top = 0.0, 0.0
         for base in range(0, width, 8):
             behind = load8(ahead, (base,))
@@ -107,12 +92,14 @@ def backward(
             for base in range(0, width, 8):
                 behind = load8(ahead, (base,))
                 store(ahead, (base,), multiply(behind, splat(1.0 / top, behind)))
-    _add_pairs(filtered, emissions, pair_weights)
 
 
 @jit
-def _add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
-    """Add the outer products of each row of `before` and the next of `after`, eight by eight."""
+def add_pairs(before: Array, after: Array, pair_weights: Array) -> None:
+    """Add the outer products of each row of `before` and the next of `after`, eight by eight.
+
+    After `backward`, `pair_weights` [KP, KP] times the transition matrix are expected transitions.
+    """
     for i in range(0, before.shape[1], 8):
         for base in range(0, before.shape[1], 8):
             a0, a1 = load8(pair_weights, (i, base)), load8(pair_weights, (i + 1, base))
@@ -153,9 +140,7 @@ def _log_sum_exp(values: Array, n: int) -> float:
 
 @jit
 def log_forward(
-    log_initial: Array,
-    log_transition: Array,
-    n_states: int,
+    tables: KernelTables,
     emissions: Array,
     shifts: Array,
     terms: Array,
@@ -166,13 +151,13 @@ def log_forward(
 
     Returns -inf for an impossible sequence.
     """
-    log_likelihood = 0.0
+    n_states, log_likelihood = tables.n_states, 0.0
     for t in range(emissions.shape[0]):
         for j in range(n_states):
-            arriving = log_initial[j]
+            arriving = tables.log_initial[j]
             if t > 0:
                 for i in range(n_states):
-                    terms[i] = log_joint[t - 1, i] + log_transition[i, j]
+                    terms[i] = log_joint[t - 1, i] + tables.log_transition[i, j]
                 arriving = _log_sum_exp(terms, n_states)
             log_joint[t, j] = arriving + emissions[t, j]
         log_likelihood += shifts[t]
@@ -186,19 +171,19 @@ def log_forward(
 
 @jit
 def log_backward(
-    log_transition: Array,
-    n_states: int,
+    tables: KernelTables,
     emissions: Array,
     vectors: Array,
     log_joint: Array,
     posteriors: Array,
     transitions: Array,
 ) -> None:
-    """Run `backward` in the log domain. Adds the expected transitions to `transitions`.
+    """Run `backward` in the log domain, with `vectors` [3 or more, KP] as work space.
 
-    `vectors` [3 or more, KP] is work space.
+    Adds the expected transitions to `transitions`.
     """
     terms, ahead, behind = vectors[0], vectors[1], vectors[2]
+    n_states, log_transition = tables.n_states, tables.log_transition
     last = emissions.shape[0] - 1
     total = _log_sum_exp(log_joint[last], n_states)
     for j in range(n_states):
@@ -216,27 +201,20 @@ def log_backward(
 
 @jit
 def most_likely_path(
-    log_initial: Array,
-    log_transition: Array,
-    n_states: int,
-    emissions: Array,
-    best: Array,
-    arriving: Array,
-    back: Array,
-    path: Array,
+    tables: KernelTables, emissions: Array, vectors: Array, back: Array, path: Array
 ) -> float:
     """Write the most probable path [T] of one sequence (Viterbi); return its log probability.
 
     `emissions` are logs.
     """
-    length = emissions.shape[0]
+    best, arriving, n_states, length = vectors[0], vectors[1], tables.n_states, emissions.shape[0]
     for j in range(n_states):
-        best[j] = log_initial[j] + emissions[0, j]
+        best[j] = tables.log_initial[j] + emissions[0, j]
     for t in range(1, length):
         for j in range(n_states):
             top, choice = -math.inf, 0
             for i in range(n_states):
-                value = best[i] + log_transition[i, j]
+                value = best[i] + tables.log_transition[i, j]
                 if value > top:
                     top, choice = value, i
             arriving[j] = top + emissions[t, j]

@@ -6,7 +6,7 @@ from typing import Any
 
 from turncoat.arrays import Array
 from turncoat.numerics.jit import jit
-from turncoat.numerics.structures import KernelSums, KernelTables, Observations, Scratch
+from turncoat.numerics.structures import Job, KernelSums, Scratch
 from turncoat.numerics.vectors import (
     add,
     convert,
@@ -26,13 +26,12 @@ _CACHED_ROWS = 256
 
 
 @jit
-def select_rows(
-    posteriors: Array, n_rows: int, n_states: int, weights: Array, rows: Array, counts: Array
-) -> int:
+def _select_rows(posteriors: Array, n_rows: int, n_states: int, scratch: Scratch) -> int:
     """Write posteriors in the working precision, and each state's rows with a relevant posterior.
 
     Returns the number of rows selected, over all states.
     """
+    weights, rows, counts = scratch.weights, scratch.rows, scratch.n_rows
     like = load8(weights, (0, 0))
     for t in range(n_rows):
         for base in range(0, weights.shape[1], 8):
@@ -167,22 +166,14 @@ def fold_patterns(patterns: Array, flags: Array) -> None:
 
 @jit
 def block_statistics(
-    obs: Observations,
-    tables: KernelTables,
-    scratch: Scratch,
-    posteriors: Array,
-    first: int,
-    last: int,
-    sums: KernelSums,
+    job: Job, scratch: Scratch, posteriors: Array, first: int, last: int, sums: KernelSums
 ) -> None:
     """Add rows first..last, loaded in the block, with their posteriors [rows, KP], to the sums."""
-    n_rows, n_states = last - first, tables.n_states
+    obs, n_rows, n_states = job.obs, last - first, job.tables.n_states
     if obs.continuous.shape[1] > 0:
         if not obs.complete:
             clear_missing(scratch.block, n_rows)
-        n_selected = select_rows(
-            posteriors, n_rows, n_states, scratch.weights, scratch.rows, scratch.n_rows
-        )
+        n_selected = _select_rows(posteriors, n_rows, n_states, scratch)
         if 2 * n_selected > n_rows * n_states:
             dense_moments(scratch.block, n_rows, n_states, scratch.weights, sums)
         else:

@@ -69,6 +69,14 @@ class WorkPlan(NamedTuple):
     longest: int  # rows of the largest group
 
 
+class Job(NamedTuple):
+    """What a pass reads: rows, a model and how the work is divided."""
+
+    obs: Observations
+    tables: KernelTables
+    plan: WorkPlan
+
+
 class Scratch(NamedTuple):
     """Working memory of one thread."""
 
