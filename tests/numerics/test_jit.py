@@ -64,3 +64,21 @@ def test_fitting_and_scoring_announce_compilation(monkeypatch: pytest.MonkeyPatc
     model.filter(panel)
     model.decode(panel)
     assert len(entered) == 3
+
+
+def test_an_index_that_names_a_missing_class_is_started_anew(tmp_path: Path) -> None:
+    module = tmp_path / "renamed.py"
+    source = """
+from collections import namedtuple
+from turncoat.numerics.jit import jit
+{name} = namedtuple("{name}", "value")
+@jit
+def double(pair):
+    return 2 * pair.value
+assert double({name}(3)) == 6
+assert double._cache._cache_file._load_index()
+"""
+    for name in ("Before", "After"):
+        module.write_text(source.format(name=name))
+        importing = [sys.executable, "-c", "import renamed"]
+        subprocess.run(importing, cwd=tmp_path, check=True, timeout=300)

@@ -65,11 +65,11 @@ class VariationalBayes:
         transition = prior.transition_concentration(params.n_states)
         categories = join_columns(params.category_concentration, params.n_states)
         columns = params.location, params.mean_strength, params.dof, params.scale
-        prior_scale = prior.total_dof(n_columns), prior.total_scale(n_columns)
+        gamma = prior.total_dof(n_columns), prior.total_scale(n_columns)
         return -(
             dirichlet_divergence(params.initial_concentration[None], np.array(prior.initial))
             + dirichlet_divergence(params.transition_concentration, transition)
-            + normal_gamma_divergence(*columns, prior.mean, prior.mean_strength, *prior_scale)
+            + normal_gamma_divergence(columns, (prior.mean, prior.mean_strength, *gamma))
             + category_divergence(categories, prior.category, params.n_categories)
         )
 

@@ -40,34 +40,19 @@ def dirichlet_divergence(posterior: Array, prior: Array) -> float:
     return float(np.sum(log_norms + ((posterior - prior) * expected_log_probs(posterior)).sum(-1)))
 
 
-def normal_gamma_divergence(
-    location: Array,
-    strength: Array,
-    dof: Array,
-    scale: Array,
-    prior_location: float,
-    prior_strength: float,
-    prior_dof: float,
-    prior_scale: float,
-) -> float:
-    """Return the sum over cells of KL between Normal-Gammas (E3: the diagonal form).
+def normal_gamma_divergence(posterior: tuple[Array, ...], prior: tuple[float, ...]) -> float:
+    """Return the sum over cells of KL between Normal-Gammas (E3 in docs/errata.md).
 
-    The Gammas have shape dof / 2 and rate scale / 2.
+    Both have location, strength, dof and scale; the Gammas have shape dof / 2 and rate scale / 2.
     """
+    location, strength, dof, scale = posterior
+    prior_location, prior_strength, prior_dof, prior_scale = prior
     shape, rate = dof / 2.0, scale / 2.0
     prior_shape, prior_rate = prior_dof / 2.0, prior_scale / 2.0
     precision = shape / rate
-    normal = 0.5 * (
-        prior_strength / strength
-        + prior_strength * precision * (location - prior_location) ** 2
-        - 1.0
-        + np.log(strength / prior_strength)
-    )
-    gamma = (
-        (shape - prior_shape) * digamma(shape)
-        - gammaln(shape)
-        + gammaln(prior_shape)
-        + prior_shape * (np.log(rate) - np.log(prior_rate))
-        + precision * (prior_rate - rate)
-    )
+    shift = prior_strength * precision * (location - prior_location) ** 2
+    normal = 0.5 * (prior_strength / strength + shift - 1.0 + np.log(strength / prior_strength))
+    gamma = (shape - prior_shape) * digamma(shape) - gammaln(shape) + gammaln(prior_shape)
+    gamma += prior_shape * (np.log(rate) - np.log(prior_rate))
+    gamma += precision * (prior_rate - rate)
     return float(np.sum(normal + gamma))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -46,9 +47,16 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
             return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        """Ignore a full or failing disk: the next process compiles again."""
+        """Ignore a full or failing disk: the next process compiles again.
+
+        An index that cannot be read, such as one that names a renamed class, is started anew.
+        """
         with contextlib.suppress(OSError):
-            super().save_overload(signature, data)
+            try:
+                super().save_overload(signature, data)
+            except (AttributeError, ImportError, EOFError, pickle.PickleError):
+                self.flush()
+                super().save_overload(signature, data)
 
 
 def can_cache() -> bool:

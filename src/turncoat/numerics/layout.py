@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from turncoat.arrays import Array
 from turncoat.numerics.jit import jit, jit_exact
@@ -159,16 +160,15 @@ class ColumnLayout:
     bases: Array  # first row of each of `many` in the level table; that row is the missing code
 
     @classmethod
-    def create(
-        cls, n_categories: Sizes, missing_cells: Array, missing_codes: Array
-    ) -> ColumnLayout:
+    def create(cls, n_categories: Sizes, missing_cells: Array, missing_codes: Array) -> Self:
         """Lay out the columns; the masks [D] and [J] mark those with missing values."""
         sizes = np.asarray(n_categories, dtype=np.int64)
         binary, many = np.flatnonzero(sizes <= 2), np.flatnonzero(sizes > 2)
+        every, cells = np.ones(len(binary), bool), np.arange(len(missing_cells))
         flags = [
-            _build_flags(IS_ONE, binary, np.ones(len(binary), bool)),
-            _build_flags(CODE_MISSING, binary, np.asarray(missing_codes)[binary]),
-            _build_flags(CELL_MISSING, np.arange(len(missing_cells)), np.asarray(missing_cells)),
+            _build_flags(IS_ONE, binary, every),
+            _build_flags(CODE_MISSING, binary, missing_codes[binary]),
+            _build_flags(CELL_MISSING, cells, missing_cells),
         ]
         questions, columns = np.concatenate(flags, axis=1)
         rows = np.concatenate([[0], np.cumsum(sizes[many] + 1)]).astype(np.int64)
@@ -200,13 +200,9 @@ class ColumnLayout:
         return Observations(cells, flags, levels, rows, offsets, bool(is_complete))
 
     def build_tables(
-        self,
-        model: LogModel,
-        cell_type: np.dtype[Any],
-        precision: str,
-        anchor_table: Array | None = None,
+        self, model: LogModel, cell_type: DTypeLike, precision: str, anchors: Array | None = None
     ) -> KernelTables:
-        """Return a model's tables in the working precision; `anchor_table` [codes, K] has logs."""
+        """Return a model's tables in the working precision; `anchors` [codes, K] are logs."""
         working = np.dtype(precision)
         n_states = model.n_states
         width = pad_states(n_states)
@@ -218,9 +214,8 @@ class ColumnLayout:
         location = (model.means - shift.astype(np.float64)) * model.scales
         transition = _pad(np.exp(model.log_transition), (width, width))
         no_dof = np.zeros((0, 0))
-        anchors = np.zeros((1, n_states))
-        if anchor_table is not None:
-            anchors = np.vstack([anchors, anchor_table])
+        free = np.zeros((1, n_states))
+        anchor_table = free if anchors is None else np.vstack([free, anchors])
         min_log_prob = min(model.log_initial.min(), model.log_transition.min())
         return KernelTables(
             initial=_pad(np.exp(model.log_initial), (width,)),
@@ -236,7 +231,7 @@ class ColumnLayout:
             inverse_dof=no_dof if model.dof is None else _pad(1.0 / model.dof, shape),
             flag_tables=self._build_flag_tables(model, width).astype(working),
             level_table=self._build_level_table(model, width).astype(working),
-            anchor_table=_pad(anchors, (len(anchors), width)),
+            anchor_table=_pad(anchor_table, (len(anchor_table), width)),
             n_states=n_states,
             linear=bool(min_log_prob > _MIN_LINEAR),
         )
@@ -250,9 +245,8 @@ class ColumnLayout:
         n_bytes = len(self.questions) // 8
         if_set, if_clear = np.zeros((8 * n_bytes, width)), np.zeros((8 * n_bytes, width))
         k = model.n_states
-        ones, no_codes, no_cells = (
-            self.questions == question for question in (IS_ONE, CODE_MISSING, CELL_MISSING)
-        )
+        kinds = IS_ONE, CODE_MISSING, CELL_MISSING
+        ones, no_codes, no_cells = (self.questions == kind for kind in kinds)
         if_clear[ones, :k] = model.log_categories[:, self._first_places(ones)].T
         if_set[ones, :k] = model.log_categories[:, self._last_places(ones)].T
         if_set[no_codes, :k] = -model.log_categories[:, self._first_places(no_codes)].T

@@ -94,7 +94,7 @@ def live_step(
             return BAD_BELIEF, 0, belief, math.nan
     work = np.zeros(padded + 2 * width)  # the row, its log densities, the predicted belief
     scores, predicted = work[padded : padded + width], work[padded + width :]
-    status, place = _score_row(cells, codes, numbers, layout, max_value, work[:padded], scores)
+    status, place = _score_row(cells, codes, tables, max_value, work[:padded], scores)
     if status != OK:
         return status, place, belief, math.nan
     top = scores[:n_states].max()
@@ -113,18 +113,13 @@ def live_step(
 
 @jit
 def _score_row(
-    cells: Array,
-    codes: Array,
-    numbers: Array,
-    layout: Array,
-    max_value: float,
-    row: Array,
-    scores: Array,
+    cells: Array, codes: Array, tables: LiveTables, max_value: float, row: Array, scores: Array
 ) -> tuple[int, int]:
     """Write the cells to a padded row, and its log density under every state to `scores`.
 
     Returns a status and the place of a bad cell or code.
     """
+    numbers, layout = tables.numbers, tables.layout
     n_bad = n_missing = 0
     for d in range(layout[_COLUMNS]):
         row[d] = cells[d]
@@ -171,9 +166,8 @@ def live_steps(
         if previous[i] >= 0:
             beliefs[i] = updated[previous[i]]
             known[i] = True
-        status, place, belief, _ = live_step(
-            beliefs[i] if known[i] else beliefs[i, :0], cells[i], codes[i], tables, max_value
-        )
+        stored = beliefs[i] if known[i] else beliefs[i, :0]
+        status, place, belief, _ = live_step(stored, cells[i], codes[i], tables, max_value)
         if status != OK:
             return status, i, place, updated
         updated[i] = belief
@@ -202,7 +196,7 @@ def live_contributions(
     from_codes = np.zeros((len(cells), codes.shape[1]))
     row, scores = np.zeros(layout[_PADDED]), np.zeros(width)
     for i in range(len(cells)):
-        status, place = _score_row(cells[i], codes[i], numbers, layout, max_value, row, scores)
+        status, place = _score_row(cells[i], codes[i], tables, max_value, row, scores)
         if status != OK:
             return status, i, place, rivals, from_cells, from_codes
         rival, best = 0 if state != 0 else n_states - 1, -math.inf
@@ -226,17 +220,14 @@ def _add_cells(row: Array, numbers: Array, layout: Array, k: int, sign: float, o
     at = layout[_COLUMNS_AT] + k * layout[_PADDED]
     scales, locations = numbers[at : at + n], numbers[at + table : at + table + n]
     constants = numbers[at + 2 * table : at + 2 * table + n]
-    if layout[_STUDENT]:
-        half_dof = numbers[at + 3 * table : at + 3 * table + n]
-        inverse_dof = numbers[at + 4 * table : at + 4 * table + n]
-        for d in range(n):
-            t = row[d] * scales[d] - locations[d]
-            size = half_dof[d] * math.log1p(t * t * inverse_dof[d])
-            out[d] += sign * (constants[d] - size) if t == t else 0.0
-    else:
-        for d in range(n):
-            t = row[d] * scales[d] - locations[d]
-            out[d] += sign * (constants[d] - 0.5 * (t * t)) if t == t else 0.0
+    student = layout[_STUDENT]
+    for d in range(n):
+        t = row[d] * scales[d] - locations[d]
+        size = 0.5 * (t * t)
+        if student:
+            half_dof, inverse_dof = numbers[at + 3 * table + d], numbers[at + 4 * table + d]
+            size = half_dof * math.log1p(t * t * inverse_dof)
+        out[d] += sign * (constants[d] - size) if t == t else 0.0
 
 
 @jit

@@ -8,6 +8,8 @@ a * b + c on all lanes, ``total(v)`` adds the lanes. The compiler maps them to t
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
+from operator import truediv
 from typing import Any
 
 import numba.extending
@@ -59,9 +61,8 @@ def _call(builder: Any, name: str, *arguments: Any) -> Any:
     kind = arguments[-1].type
     letters = "f32" if isinstance(kind.element, ir.FloatType) else "f64"
     function_type = ir.FunctionType(kind, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(
-        builder.module, function_type, f"llvm.{name}.v{kind.count}{letters}"
-    )
+    full_name = f"llvm.{name}.v{kind.count}{letters}"
+    function = cgutils.get_or_insert_function(builder.module, function_type, full_name)
     return builder.call(function, arguments)
 
 
@@ -171,10 +172,8 @@ def _fold(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
         half = vector.type.count // 2
         nothing = ir.Constant(vector.type, ir.Undefined)
         index = ir.VectorType(ir.IntType(32), half)
-        low = builder.shuffle_vector(vector, nothing, ir.Constant(index, list(range(half))))
-        high = builder.shuffle_vector(
-            vector, nothing, ir.Constant(index, list(range(half, 2 * half)))
-        )
+        places = (ir.Constant(index, list(range(at, at + half))) for at in (0, half))
+        low, high = (builder.shuffle_vector(vector, nothing, place) for place in places)
         vector = combine(low, high)
     return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
@@ -203,16 +202,13 @@ def totals(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
             """Fold runs of `width` lanes of both to half, side by side."""
             runs = range(0, 32, width)
             low = [run + lane for run in runs for lane in range(width // 2)]
-            return builder.fadd(
-                pick(one, other, low), pick(one, other, [place + width // 2 for place in low])
-            )
+            high = [place + width // 2 for place in low]
+            return builder.fadd(pick(one, other, low), pick(one, other, high))
 
         first, second, third, fourth = arguments
-        together = fold(fold(first, second, 16), fold(third, fourth, 16), 8)
-        halves = builder.fadd(
-            pick(together, together, [0, 1, 4, 5, 8, 9, 12, 13]),
-            pick(together, together, [2, 3, 6, 7, 10, 11, 14, 15]),
-        )
+        whole = fold(fold(first, second, 16), fold(third, fourth, 16), 8)
+        low, high = [0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]
+        halves = builder.fadd(pick(whole, whole, low), pick(whole, whole, high))
         return builder.fadd(pick(halves, halves, [0, 2, 4, 6]), pick(halves, halves, [1, 3, 5, 7]))
 
     return result(a, b, c, d), generate
@@ -223,11 +219,10 @@ def largest(typing_context: Any, lanes: Any) -> Any:
     """The largest lane. No lane may be NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _fold(
-            builder,
-            arguments[0],
-            lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b),
-        )
+        def larger(a: Any, b: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+        return _fold(builder, arguments[0], larger)
 
     return lanes.dtype(lanes), generate
 
@@ -258,14 +253,9 @@ _EXP_LOWEST = -708.0
 
 def _constants(value: Any) -> tuple[Any, Any, Callable[[float], Any], Callable[[int], Any]]:
     """Float64 and int64 vector types as wide as the value, and makers of their constants."""
-    vector = value.type
-    whole = ir.VectorType(ir.IntType(64), vector.count)
-    return (
-        vector,
-        whole,
-        lambda number: ir.Constant(vector, [number] * vector.count),
-        lambda number: ir.Constant(whole, [number] * vector.count),
-    )
+    kinds = value.type, ir.VectorType(ir.IntType(64), value.type.count)
+    number, integer = (lambda n, kind=k: ir.Constant(kind, [n] * kind.count) for k in kinds)
+    return *kinds, number, integer
 
 
 @_lanewise
@@ -277,9 +267,7 @@ def exp(builder: Any, x: Any) -> Any:
     n = _call(builder, "rint", builder.fmul(x, number(_LOG2_E)))
     r = _call(builder, "fma", n, number(-_LN2_HIGH), x)
     r = _call(builder, "fma", n, number(-_LN2_LOW), r)
-    coefficients = [1.0]
-    for degree in range(1, _EXP_DEGREE + 1):
-        coefficients.append(coefficients[-1] / degree)
+    coefficients = list(accumulate(range(1, _EXP_DEGREE + 1), truediv, initial=1.0))
     value = number(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         value = _call(builder, "fma", value, r, number(coefficient))
