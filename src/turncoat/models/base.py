@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from turncoat.arrays import Array, Rows
+from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
 from turncoat.models.initialisation import ColumnMoments, kmeans_statistics, measure_columns
-from turncoat.models.live import LiveRecursion, LogOddsContributions
+from turncoat.models.live import LiveInference, LiveRecursion
 from turncoat.models.parameters import sample_panel
 from turncoat.numerics import engine
 from turncoat.numerics.jit import announce_compilation
@@ -38,7 +38,7 @@ class Posteriors:
 
 
 @dataclass(eq=False, repr=False)
-class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
+class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: ignore[misc]
     """Base of the tiers. A subclass names its parameters, its EM algorithm and its log model.
 
     After `fit`: `params_` (parameters), `lower_bound_` (their bound), `fit_report_` (the report).
@@ -98,7 +98,7 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         threads, numbers = self._count_threads(), (panel.continuous.dtype, self.precision)
         with announce_compilation(), progress_bars(self.progress) as show:
             observations, anchor_table = self._pack(layout, panel, anchors, self.n_states)
-            columns = measure_columns(layout, observations, self.precision, threads)
+            columns = measure_columns(layout, observations, (self.precision, threads))
             algorithm = self._build_algorithm(columns)
             starts = self._list_starts(panel, anchors, algorithm, columns)
 
@@ -157,15 +157,6 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         cells, codes = self._scoring_model().row_terms(*rows)
         return cells, codes, np.zeros(cells.shape[:2])
 
-    def explain_log_odds(
-        self, state: int, log_predicted: Array, continuous: Array, categorical: Array
-    ) -> LogOddsContributions:
-        """Split N rows' log odds of a state against its strongest rival into terms.
-
-        `log_predicted` [N, K] are the log beliefs before the rows.
-        """
-        return self._recursion().explain_log_odds(state, log_predicted, continuous, categorical)
-
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Return the log density of N rows under every state, at the model's temperature [N, K]."""
         cells, codes, _ = HiddenMarkovModel.explain_emission(self, continuous, categorical)
@@ -203,20 +194,6 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         model: Self = clone(self).set_params(temperature=temperature)
         return model._set_params(self._get_params())
 
-    def predict_log_belief(self, belief: ArrayLike | None) -> Array:
-        """Return the log of the unnormalised belief [K] before the next row.
-
-        `belief` is the belief after the row before it, None for a new customer.
-        """
-        is_known = belief is not None
-        stored = np.array(belief, np.float64)[None] if is_known else np.zeros((1, self.n_states))
-        predicted: Array = self.predict_log_beliefs(stored, np.array([is_known]))[0]
-        return predicted
-
-    def predict_log_beliefs(self, beliefs: Array, known: Array) -> Array:
-        """Apply `predict_log_belief` to beliefs [N, K]; rows not `known` [N] are new customers."""
-        return self._recursion().predict_log_beliefs(beliefs, known)
-
     def bic(self, panel: Panel) -> float:
         """Return the Bayesian information criterion -2 log L + p log N; lower is better.
 
@@ -234,25 +211,6 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         """Draw sequences of the given lengths: the panel and the hidden path [N]."""
         seed = self.random_state if random_state is None else random_state
         return sample_panel(self._get_params(), lengths, np.random.default_rng(seed))
-
-    def step(
-        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
-    ) -> Array:
-        """Update a stored belief [K] (None for a new customer) with one row; return the new one.
-
-        Runs in float64 and equals `filter` on the same rows, to the rounding of `precision`.
-        """
-        return self._recursion().step(belief, continuous_row, categorical_row)
-
-    def step_batch(
-        self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
-    ) -> Array:
-        """Apply `step` to rows [N, D] and [N, J] in order; return the beliefs [N, K] after them.
-
-        Row i continues from row `previous[i]`, or if that is -1 from `beliefs[i]`, which counts as
-        a new customer unless `known[i]`. Both arrays are updated with what each row started from.
-        """
-        return self._recursion().step_batch(beliefs, known, continuous, categorical, previous)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the fitted model to a folder. An earlier model there is replaced atomically."""
@@ -321,11 +279,10 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
         return self._cached_model[1]
 
     def _recursion(self) -> LiveRecursion:
-        """The live recursion of the scoring model; built once."""
         key = self._cache_key()
         if self._cached_recursion is None or self._cached_recursion[0] != key:
             self.check_settings(for_fit=False)
-            self._cached_recursion = key, LiveRecursion(self._scoring_model())
+            self._cached_recursion = key, LiveRecursion.from_model(self._scoring_model())
         return self._cached_recursion[1]
 
     def _build_tables(
@@ -362,8 +319,9 @@ class HiddenMarkovModel(BaseEstimator, ABC, Generic[P]):  # type: ignore[misc]
             return [(self.random_state, lambda: init)]
 
         def start(seed: int) -> P:
-            options = self.n_states, seed, self.precision, self._count_threads()
-            return algorithm.update(kmeans_statistics(panel, anchors, columns, *options), None)
+            options, k = (self.precision, self._count_threads()), self.n_states
+            statistics = kmeans_statistics(panel, anchors, columns, k, seed, options)
+            return algorithm.update(statistics, None)
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
         return [(seed, partial(start, seed)) for seed in seeds]

@@ -42,15 +42,14 @@ class ColumnMoments:
 
 
 def measure_columns(
-    layout: ColumnLayout, observations: Observations, precision: str, n_threads: int
+    layout: ColumnLayout, observations: Observations, options: tuple[str, int]
 ) -> ColumnMoments:
     """Return mean and variance of each column over its present cells, computed by the kernels."""
     first_rows = observations.continuous[:_GUESS_ROWS]
     counts = np.maximum((~np.isnan(first_rows)).sum(axis=0), 1)
     guess = np.nansum(first_rows, axis=0, dtype=np.float64) / counts
-    model = _flat_model(1, guess, np.ones(layout.n_columns), layout.n_categories)
-    all_rows = np.ones((int(observations.offsets[-1]), 1))
-    statistics = _weighted_statistics(layout, observations, model, all_rows, precision, n_threads)
+    scales, all_rows = np.ones(layout.n_columns), np.ones((int(observations.offsets[-1]), 1))
+    statistics = _weighted_statistics(layout, observations, guess, scales, all_rows, options)
     counts = np.maximum(statistics.observed[0], 1.0)
     step = statistics.first[0] / counts
     variances = statistics.second[0] / counts - step**2
@@ -65,8 +64,7 @@ def kmeans_statistics(
     columns: ColumnMoments,
     n_states: int,
     seed: int,
-    precision: str,
-    n_threads: int,
+    options: tuple[str, int],
 ) -> Statistics:
     """Return statistics of a subsample under its k-means++ clusters, for the first M-step.
 
@@ -81,34 +79,26 @@ def kmeans_statistics(
     probs[np.arange(sample.n_rows), states] += 1.0 - _SPREAD_SHARE
     layout = ColumnLayout.create(sample.n_categories, sample.missing_cells, sample.missing_codes)
     observations = layout.pack(sample.continuous, sample.categorical, sample.offsets)
-    model = _flat_model(n_states, columns.means, 1.0 / deviations, sample.n_categories)
-    return _weighted_statistics(layout, observations, model, probs, precision, n_threads)
-
-
-def _flat_model(
-    n_states: int, means: Array, scales: Array, n_categories: tuple[int, ...]
-) -> LogModel:
-    """Return a model with equal states. It only sets where and how residuals are measured."""
-    shape = (n_states, len(means))
-    return LogModel(
-        log_initial=np.full(n_states, -np.log(n_states)),
-        log_transition=np.full((n_states, n_states), -np.log(n_states)),
-        means=np.broadcast_to(means, shape),
-        scales=np.broadcast_to(scales, shape),
-        constants=np.zeros(shape),
-        log_categories=np.zeros((n_states, sum(n_categories))),
-        n_categories=n_categories,
-    )
+    scales = 1.0 / deviations
+    return _weighted_statistics(layout, observations, columns.means, scales, probs, options)
 
 
 def _weighted_statistics(
     layout: ColumnLayout,
     observations: Observations,
-    model: LogModel,
+    means: Array,
+    scales: Array,
     probs: Array,
-    precision: str,
-    n_threads: int,
+    options: tuple[str, int],
 ) -> Statistics:
+    """Return statistics under state probabilities [N, K]; residuals are taken from the means.
+
+    The options are the working precision and the number of threads.
+    """
+    (precision, n_threads), k, sizes = options, probs.shape[1], layout.n_categories
+    shape, chain = (k, len(means)), (np.full(k, -np.log(k)), np.full((k, k), -np.log(k)))
+    columns = np.broadcast_to(means, shape), np.broadcast_to(scales, shape), np.zeros(shape)
+    model = LogModel(*chain, *columns, np.zeros((k, sum(sizes))), sizes)
     tables = layout.build_tables(model, observations.continuous.dtype, precision)
     sums = engine.collect_weighted(observations, tables, probs, n_threads)
     return layout.build_statistics(tables, sums, 0.0, len(probs))

@@ -1,7 +1,8 @@
-"""The live recursion of a fitted model: beliefs after new rows, and the log odds behind them."""
+"""The live half of every model: beliefs after new rows, and the log odds behind them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -34,17 +35,52 @@ class LogOddsContributions(NamedTuple):
         return np.asarray(self.history + from_row + self.rest)
 
 
-class LiveRecursion:
+class LiveRecursion(NamedTuple):
     """A model as the live kernels read it, always in float64. Build it once and reuse it."""
 
-    def __init__(self, model: LogModel) -> None:
-        self._tables = live.build_live_tables(model)
-        self._log_initial = _as_writable(model.log_initial)
-        self._log_transition = _as_writable(model.log_transition)
-        self._shape = (*model.means.shape, len(model.n_categories))
+    tables: live.LiveTables
+    log_initial: Array
+    log_transition: Array
+    shape: tuple[int, int, int]  # states, continuous and categorical columns
 
-    def step(self, belief: ArrayLike | None, continuous_row: Rows, categorical_row: Rows) -> Array:
-        """Return the belief [K] after one row."""
+    @classmethod
+    def from_model(cls, model: LogModel) -> LiveRecursion:
+        """Build the tables of a model."""
+        chain = _as_writable(model.log_initial), _as_writable(model.log_transition)
+        shape = (*model.means.shape, len(model.n_categories))
+        return cls(live.build_live_tables(model), *chain, shape)
+
+    def raise_for(self, status: int, place: int, cells: Array, codes: Array) -> None:
+        """Raise the error that a kernel's status stands for, if it is not OK."""
+        if status == live.BAD_BELIEF:
+            rule = "a belief must be probabilities that add up to 1, as an earlier step returned"
+            raise StateError(f"{rule} them; None for a new customer")
+        if status == live.BAD_CELL:
+            rule = f"values must be finite and within {MAX_VALUE:g}, NaN if missing"
+            raise DataError(f"continuous column {place}: found {cells[place]}; {rule}")
+        if status == live.BAD_CODE:
+            max_code = int(self.tables.bounds[place + 1] - self.tables.bounds[place]) - 1
+            rule = f"codes run from 0 to {max_code}, -1 is missing"
+            raise DataError(f"categorical column {place}: found code {codes[place]}; {rule}")
+
+
+class LiveInference(ABC):
+    """The methods of a fitted model that work on stored beliefs and new rows."""
+
+    n_states: int
+
+    @abstractmethod
+    def _recursion(self) -> LiveRecursion:
+        """Return the live recursion of the scoring model; built once."""
+
+    def step(
+        self, belief: ArrayLike | None, continuous_row: Rows = None, categorical_row: Rows = None
+    ) -> Array:
+        """Update a stored belief [K] (None for a new customer) with one row; return the new one.
+
+        Runs in float64 and equals `filter` on the same rows, to the rounding of `precision`.
+        """
+        recursion = self._recursion()
         try:
             stored, cells = _NO_CELLS, _NO_CELLS
             if belief is not None:
@@ -55,62 +91,63 @@ class LiveRecursion:
             expected = "a belief and continuous cells must be numbers, NaN if missing"
             raise DataError(f"{expected}: {problem}") from problem
         codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
-        n_states, n_columns, n_codes = self._shape
+        n_states, n_columns, n_codes = recursion.shape
         is_belief = belief is None or stored.shape == (n_states,)
         if not is_belief or cells.shape != (n_columns,) or codes.shape != (n_codes,):
-            raise DataError(
-                f"a step takes a belief of {n_states}, {n_columns} continuous cells and {n_codes} "
-                f"codes; found {stored.shape}, {cells.shape} and {codes.shape}"
-            )
-        status, place, updated, _ = live.live_step(stored, cells, codes, self._tables, MAX_VALUE)
+            expected = f"a belief of {n_states}, {n_columns} continuous cells and {n_codes} codes"
+            found = f"{stored.shape}, {cells.shape} and {codes.shape}"
+            raise DataError(f"a step takes {expected}; found {found}")
+        row = stored, cells, codes
+        status, place, updated, _ = live.live_step(*row, recursion.tables, MAX_VALUE)
         if status != live.OK:
-            raise self._error(status, place, cells, codes)
+            recursion.raise_for(status, place, cells, codes)
         return updated
 
     def step_batch(
         self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
     ) -> Array:
-        """Return the beliefs [N, K] after rows in order, as `HiddenMarkovModel.step_batch`."""
-        cells, codes = _as_kernel_rows(continuous, categorical)
-        rows = previous, cells, codes
-        found = live.live_steps(beliefs, known, *rows, self._tables, MAX_VALUE)
+        """Apply `step` to rows [N, D] and [N, J] in order; return the beliefs [N, K] after them.
+
+        Row i continues from row `previous[i]`, or if that is -1 from `beliefs[i]`, which counts as
+        a new customer unless `known[i]`. Both arrays are updated with what each row started from.
+        """
+        recursion, rows = self._recursion(), _as_kernel_rows(continuous, categorical)
+        found = live.live_steps(beliefs, known, previous, *rows, recursion.tables, MAX_VALUE)
         status, row, place, updated = found
         if status != live.OK:
-            raise self._error(status, place, cells[row], codes[row])
+            recursion.raise_for(status, place, rows[0][row], rows[1][row])
         return updated
 
+    def predict_log_belief(self, belief: ArrayLike | None) -> Array:
+        """Return the log of the unnormalised belief [K] before the next row.
+
+        `belief` is the belief after the row before it, None for a new customer.
+        """
+        is_known = belief is not None
+        stored = np.array(belief, np.float64)[None] if is_known else np.zeros((1, self.n_states))
+        predicted: Array = self.predict_log_beliefs(stored, np.array([is_known]))[0]
+        return predicted
+
     def predict_log_beliefs(self, beliefs: Array, known: Array) -> Array:
-        """Return log beliefs before N rows [N, K] from the beliefs after the rows before them."""
-        return live.predict_log_rows(beliefs, known, self._log_initial, self._log_transition)
+        """Apply `predict_log_belief` to beliefs [N, K]; rows not `known` [N] are new customers."""
+        _, log_initial, log_transition, _ = self._recursion()
+        return live.predict_log_rows(beliefs, known, log_initial, log_transition)
 
     def explain_log_odds(
         self, state: int, log_predicted: Array, continuous: Array, categorical: Array
     ) -> LogOddsContributions:
-        """Return the terms of the log odds of a state, given log beliefs before N rows [N, K]."""
-        cells, codes = _as_kernel_rows(continuous, categorical)
-        rows = log_predicted, cells, codes
-        found = live.live_contributions(state, *rows, self._tables, MAX_VALUE)
-        status, row, place, rivals, from_cells, from_codes = found
+        """Split N rows' log odds of a state against its strongest rival into terms.
+
+        `log_predicted` [N, K] are the log beliefs before the rows.
+        """
+        recursion, rows = self._recursion(), _as_kernel_rows(continuous, categorical)
+        inputs = log_predicted, *rows, recursion.tables, MAX_VALUE
+        status, row, place, rivals, from_cells, from_codes = live.live_contributions(state, *inputs)
         if status != live.OK:
-            raise self._error(status, place, cells[row], codes[row])
+            recursion.raise_for(status, place, rows[0][row], rows[1][row])
         history = log_predicted[:, state] - log_predicted[np.arange(len(rivals)), rivals]
         rest = np.zeros(len(rivals))
         return LogOddsContributions(state, rivals, history, from_cells, from_codes, rest)
-
-    def _error(self, status: int, place: int, cells: Array, codes: Array) -> DataError:
-        if status == live.BAD_BELIEF:
-            rule = "a belief must be probabilities that add up to 1, as an earlier step returned"
-            return StateError(f"{rule} them; None for a new customer")
-        if status == live.BAD_CELL:
-            return DataError(
-                f"continuous column {place}: found {cells[place]}; values must be finite and "
-                f"within {MAX_VALUE:g}, NaN if missing"
-            )
-        max_code = int(self._tables.bounds[place + 1] - self._tables.bounds[place]) - 1
-        return DataError(
-            f"categorical column {place}: found code {codes[place]}; "
-            f"codes run from 0 to {max_code}, -1 is missing"
-        )
 
 
 def _as_kernel_rows(continuous: Array, categorical: Array) -> tuple[Array, Array]:

@@ -155,10 +155,9 @@ class EncoderLayout:
         bad = np.abs(cells) > MAX_VALUE
         if bad.any():
             row, column = (int(place) for place in np.argwhere(bad)[0])
-            raise DataError(
-                f"continuous row {row}, column {column}: found {cells[row, column]}; values must "
-                f"be finite and within {MAX_VALUE:g}, NaN if missing"
-            )
+            found = f"continuous row {row}, column {column}: found {cells[row, column]}"
+            limit = f"within {MAX_VALUE:g}, NaN if missing"
+            raise DataError(f"{found}; values must be finite and {limit}")
         check_known_codes(codes, self.n_categories, "encoder")
 
 
@@ -184,6 +183,11 @@ class TrainedEncoder:
     report: TrainingReport
     settings: Encoder
 
+    @property
+    def dropout(self) -> float:
+        """Dropout rate of the training."""
+        return self.settings.dropout
+
     def __sklearn_clone__(self) -> Self:
         """Return itself: it is immutable, and clones of a model share it."""
         return self
@@ -200,17 +204,13 @@ def split_training_rows(panel: Panel, fraction: float, seed: int) -> tuple[Array
     `fraction` of the customers with fraud, and of the others, go to validation.
     """
     if panel.labels is None:
-        raise DataError(
-            "training an encoder needs labels, and the panel has none. "
-            "Give `labels`, or a trained `encoder`"
-        )
+        remedy = "Give `labels`, or a trained `encoder`"
+        raise DataError(f"training an encoder needs labels, and the panel has none. {remedy}")
     known = panel.labels >= 0
     classes = np.unique(panel.labels[known])
     if len(classes) < 2:
         found = f"only label {classes[0]}" if len(classes) else "no known label"
-        raise DataError(
-            f"training an encoder needs rows with labels 0 and 1; the panel has {found}"
-        )
+        raise DataError(f"training an encoder needs rows of both labels; the panel has {found}")
     with_fraud = np.logical_or.reduceat(panel.labels == 1, panel.offsets[:-1])
     with_known = np.logical_or.reduceat(known, panel.offsets[:-1])
     rng = np.random.default_rng(seed)
@@ -224,11 +224,10 @@ def split_training_rows(panel: Panel, fraction: float, seed: int) -> tuple[Array
     parts = np.flatnonzero(known & ~in_validation), np.flatnonzero(known & in_validation)
     for name, rows in zip(("training", "validation"), parts, strict=True):
         if len(np.unique(panel.labels[rows])) < 2:
-            raise DataError(
-                f"the encoder's {name} customers do not have rows of both labels: of "
-                f"{panel.n_sequences} customers, {int(with_fraud.sum())} have fraud. Both parts "
-                "need some; give more customers, or a trained `encoder`"
-            )
+            found = f"of {panel.n_sequences} customers, {int(with_fraud.sum())} have fraud"
+            remedy = "Both parts need some; give more customers, or a trained `encoder`"
+            found = f"customers do not have rows of both labels: {found}"
+            raise DataError(f"the encoder's {name} {found}. {remedy}")
     return parts
 
 
@@ -237,7 +236,6 @@ def import_training() -> ModuleType:
     try:
         from turncoat.models.neural import training
     except ImportError as problem:
-        raise ConfigError(
-            f"training an encoder needs the extra: pip install turncoat[neural] ({problem})"
-        ) from problem
+        remedy = f"pip install turncoat[neural] ({problem})"
+        raise ConfigError(f"training an encoder needs the extra: {remedy}") from problem
     return training

@@ -84,7 +84,7 @@ class FrozenEncoder:
                     start, at = start + n_rows, at + width
         norm_gain, norm_bias = weights["fusion_norm.weight"], weights["fusion_norm.bias"]
         arrays = first_weight, first_bias, second_weight, second_bias, tables, norm_gain, norm_bias
-        head = trained.head_weight, trained.head_bias, trained.settings.dropout, trained.report
+        head = trained.head_weight, trained.head_bias, trained.dropout, trained.report
         return cls(layout, *arrays, weights["projection.weight"].T, *head)
 
     def __post_init__(self) -> None:

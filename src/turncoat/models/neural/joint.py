@@ -77,10 +77,8 @@ def train_jointly(
     Calls `observe` with a snapshot of the start and of every cycle.
     """
     if not isinstance(start, TrainedEncoder | EncoderLayout):
-        raise ConfigError(
-            "start must be a TrainedEncoder or an EncoderLayout; "
-            f"found {type(start).__name__}, which cannot be trained"
-        )
+        found = f"{type(start).__name__}, which cannot be trained"
+        raise ConfigError(f"start must be a TrainedEncoder or an EncoderLayout; found {found}")
     layout = start.layout if isinstance(start, TrainedEncoder) else start
     layout.check_panel(panel)
     device = select_device(settings.device)
@@ -128,10 +126,8 @@ class _JointTraining:
         """Encode the rows and run one VBEM iteration on them, from k-means if `params` is None."""
         latents = self.encode_rows(network)
         if not np.isfinite(latents).all():
-            raise DataError(
-                f"the latents are no longer finite after cycle {cycle}. "
-                "Standardise the columns, or lower `learning_rate`"
-            )
+            remedy = "Standardise the columns, or lower `learning_rate`"
+            raise DataError(f"the latents are no longer finite after cycle {cycle}. {remedy}")
         encoded = Panel.from_arrays(latents, lengths=self.panel.lengths)
         states = VariationalHMM(
             self.settings.n_states,

@@ -103,17 +103,13 @@ class NeuralVariationalHMM(VariationalHMM):
         """Return a model with given parameters over the latents of a trained `encoder`."""
         model = super().from_params(params, **settings)
         if isinstance(model.encoder, Encoder):
-            raise ConfigError(
-                f"{cls.__name__}.from_params needs the trained encoder whose latents the "
-                "parameters describe; give `encoder`"
-            )
+            needed = "the trained encoder whose latents the parameters describe"
+            raise ConfigError(f"{cls.__name__}.from_params needs {needed}; give `encoder`")
         encoder = FrozenEncoder.from_trained(model.encoder)
         n_columns, latent_dim = params.means.shape[1], encoder.layout.latent_dim
         if n_columns != latent_dim or params.n_categories:
-            raise ConfigError(
-                f"the parameters describe {n_columns} continuous and {len(params.n_categories)} "
-                f"categorical columns; the encoder makes {latent_dim} latents"
-            )
+            found = f"{n_columns} continuous and {len(params.n_categories)} categorical columns"
+            raise ConfigError(f"the parameters describe {found}; the encoder makes {latent_dim}")
         return model._set_encoder(encoder)
 
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
@@ -174,8 +170,7 @@ class NeuralVariationalHMM(VariationalHMM):
         latents = self.encoder_.encode_row(continuous_row, categorical_row)
         if not self.dropout_draws:
             return super().step(belief, latents)
-        cells = np.empty(0) if continuous_row is None else np.asarray(continuous_row)
-        codes = np.empty(0, np.int64) if categorical_row is None else np.asarray(categorical_row)
+        cells, codes = self.encoder_.check_rows(continuous_row, categorical_row, n_dim=1)
         row = np.hstack([latents, self._variances(cells[None], codes[None])[0]])
         return self.to_latent_hmm().step(belief, row)
 
@@ -270,10 +265,8 @@ class NeuralVariationalHMM(VariationalHMM):
 
     def sample(self, lengths: ArrayLike, random_state: int | None = None) -> tuple[Panel, Any]:
         """Raise a ConfigError: latents cannot be turned back into rows."""
-        raise ConfigError(
-            "an encoder cannot turn latents back into rows. "
-            "For panels of latents, use to_latent_hmm().sample(lengths)"
-        )
+        remedy = "For panels of latents, use to_latent_hmm().sample(lengths)"
+        raise ConfigError(f"an encoder cannot turn latents back into rows. {remedy}")
 
     def _set_encoder(self, encoder: FrozenEncoder) -> Self:
         self.encoder_: FrozenEncoder = encoder
@@ -297,23 +290,17 @@ class NeuralVariationalHMM(VariationalHMM):
         super().check_settings(for_fit)
         if isinstance(self.encoder, Encoder):
             self.encoder.check_settings()
-        encoder = (
-            self.encoder.settings if isinstance(self.encoder, TrainedEncoder) else self.encoder
-        )
-        if self.dropout_draws and encoder.dropout == 0:
-            raise ConfigError(
-                f"dropout_draws is {self.dropout_draws} and the encoder's dropout is 0, so all "
-                "draws would be equal. Set dropout_draws to 0, or train with dropout"
-            )
+        if self.dropout_draws and self.encoder.dropout == 0:
+            found = f"dropout_draws is {self.dropout_draws} and the encoder's dropout is 0"
+            remedy = "Set dropout_draws to 0, or train with dropout"
+            raise ConfigError(f"{found}, so all draws would be equal. {remedy}")
 
     def _variances(self, continuous: Array, categorical: Array) -> Array:
         """Variances of the latents of N rows over the dropout draws [N, latent_dim] float32."""
         layout = self.encoder_.layout
         if not layout.n_continuous:
-            raise ConfigError(
-                "dropout_draws apply to the layer over continuous columns, and there are none. "
-                "Set dropout_draws to 0"
-            )
+            reason = "dropout_draws apply to the layer over continuous columns"
+            raise ConfigError(f"{reason}, and there are none. Set dropout_draws to 0")
         shape = self.dropout_draws, layout.hidden_dim
         masks = uncertainty.draw_dropout_masks(*shape, self.encoder_.dropout, self.random_state)
         rows = continuous, categorical

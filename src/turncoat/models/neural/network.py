@@ -39,7 +39,7 @@ class EncoderNetwork(nn.Module):
         self.fusion_activation = nn.GELU() if layout.activation == "gelu" else nn.Identity()
         self.projection = nn.Linear(hidden, layout.latent_dim, bias=False)
         self.head = nn.Linear(layout.latent_dim, 1) if with_head else None
-        self.register_code_places()
+        self._register_code_places()
 
     def encode(self, cells: Tensor, codes: Tensor) -> Tensor:
         """Return latents [N, latent_dim] of cells [N, D] (NaN: missing) and codes [N, J] (-1)."""
@@ -63,7 +63,7 @@ class EncoderNetwork(nn.Module):
         generator = torch.Generator(self.projection.weight.device)
         self.dropout.generator = generator.manual_seed(int(drawn >> np.uint64(1)))
 
-    def register_code_places(self) -> None:
+    def _register_code_places(self) -> None:
         """Register, in table order: columns, their rows for a missing code, their first rows."""
         rows = self.layout.table_rows
         groups = [list(columns) for _, columns in self.layout.table_groups]
@@ -71,8 +71,7 @@ class EncoderNetwork(nn.Module):
         by_group = (np.cumsum(rows[columns]) - rows[columns] for columns in groups)
         starts = np.concatenate([np.zeros(0, np.int64), *by_group])
         for name, places in (("order", order), ("missing", rows[order] - 1), ("starts", starts)):
-            places_tensor = torch.tensor(places, device="cpu")
-            self.register_buffer(f"code_{name}", places_tensor, persistent=False)
+            self.register_buffer(f"code_{name}", torch.tensor(places), persistent=False)
 
     def _embed_codes(self, codes: Tensor) -> Tensor:
         ordered = codes[:, self.code_order].long()
@@ -100,10 +99,9 @@ class SeededDropout(nn.Module):
 
 def build_network(layout: EncoderLayout, dropout: float, seed: int) -> EncoderNetwork:
     """Return an untrained network with a head: torch's usual initial weights, seeded."""
-    with torch.device("meta"):
+    # The layers draw first weights from torch's own generator, which is left as it was.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         network = EncoderNetwork(layout, dropout, with_head=True)
-    network = network.to_empty(device="cpu")
-    network.register_code_places()
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         if isinstance(module, nn.Linear):
@@ -113,7 +111,4 @@ def build_network(layout: EncoderLayout, dropout: float, seed: int) -> EncoderNe
                 module.bias.data.uniform_(-bound, bound, generator=generator)
         elif isinstance(module, nn.Embedding):
             module.weight.data.normal_(generator=generator)
-        elif isinstance(module, nn.LayerNorm):
-            module.weight.data.fill_(1.0)
-            module.bias.data.fill_(0.0)
     return network

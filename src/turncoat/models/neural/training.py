@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -112,7 +111,7 @@ class _Training:
         optimizer = Adam(network.parameters(), settings.learning_rate, fused=True)
         checkpoint, found, folder = None, None, settings.checkpoint_dir
         if folder is not None:
-            checkpoint = _Checkpoint.create(folder, self.layout, settings, self.panel)
+            checkpoint = _Checkpoint(folder, self.layout, settings, self.panel)
             found = checkpoint.load(network, optimizer)
         state, best = found or (TrainingState(settings.learning_rate), copy_weights(network))
         with progress_bars(show_progress) as show:
@@ -130,9 +129,7 @@ class _Training:
                 show("Training the encoder", state.epoch, settings.max_epochs, text)
         return self._build_result(state, best)
 
-    def _run_epoch(
-        self, network: EncoderNetwork, optimizer: Optimizer, state: TrainingState
-    ) -> float:
+    def _run_epoch(self, network: EncoderNetwork, optimizer: Adam, state: TrainingState) -> float:
         """Pass over the training rows in a new order; return the mean loss."""
         settings = self.settings
         order = np.random.default_rng([self.seed, state.epoch]).permutation(self.rows)
@@ -164,20 +161,15 @@ class _Training:
     def _compute_loss(self, network: EncoderNetwork, rows: Array) -> Tensor:
         """Mean cross-entropy over some rows, with fraud rows weighted by the class weight."""
         labels = torch.from_numpy(np.asarray(self.panel.labels)[rows].astype(np.float32))
-        return nn.functional.binary_cross_entropy_with_logits(
-            network(*self.data.take(rows)),
-            labels.to(self.device),
-            pos_weight=torch.tensor(self.class_weight, device=self.device),
-        )
+        log_odds = network(*self.data.take(rows))
+        weight = torch.tensor(self.class_weight, device=self.device)
+        cross_entropy = nn.functional.binary_cross_entropy_with_logits
+        return cross_entropy(log_odds, labels.to(self.device), pos_weight=weight)
 
     def _build_result(self, state: TrainingState, best: dict[str, Array]) -> TrainedEncoder:
-        report = TrainingReport(
-            train_losses=tuple(state.train_losses),
-            validation_losses=tuple(state.validation_losses),
-            best_epoch=state.best_epoch,
-            class_weight=self.class_weight,
-            stopped_early=state.epochs_since_improvement >= self.settings.patience_epochs,
-        )
+        losses = tuple(state.train_losses), tuple(state.validation_losses)
+        is_stalled = state.epochs_since_improvement >= self.settings.patience_epochs
+        report = TrainingReport(*losses, state.best_epoch, self.class_weight, is_stalled)
         weights = {name: array for name, array in best.items() if not name.startswith("head.")}
         head = best["head.weight"][0], float(best["head.bias"][0])
         return TrainedEncoder(self.layout, weights, *head, report, self.settings)
@@ -221,26 +213,22 @@ class TrainingState:
         return is_best
 
 
-@dataclass(frozen=True)
 class _Checkpoint:
-    """The folder of one training: of this panel, with these settings."""
+    """The folder of one training: of this panel, with these settings.
 
-    folder: str | PathLike[str]
-    identity: dict[str, Any]
-    max_epochs: int
+    Raises a BundleError for a folder that cannot be written, before the work begins.
+    """
 
-    @classmethod
-    def create(
-        cls, folder: str | PathLike[str], layout: EncoderLayout, settings: Encoder, panel: Panel
-    ) -> _Checkpoint:
-        """Raise a BundleError for a folder that cannot be written, before the work begins."""
+    def __init__(
+        self, folder: str | PathLike[str], layout: EncoderLayout, settings: Encoder, panel: Panel
+    ) -> None:
         TRAINING.check_target(folder)
         names = ("continuous", "categorical", "offsets", "labels")
         data = digest(panel.n_categories, {name: getattr(panel, name) for name in names})
         fixed = {k: v for k, v in settings.get_params().items() if k not in _CHANGEABLE}
         columns = {**asdict(layout), "n_categories": list(layout.n_categories)}
-        identity = {"layout": columns, "settings": fixed, "data": data}
-        return cls(folder, identity, settings.max_epochs)
+        self.folder, self.max_epochs = folder, settings.max_epochs
+        self.identity = {"layout": columns, "settings": fixed, "data": data}
 
     def save(
         self, state: TrainingState, network: nn.Module, best: dict[str, Array], optimizer: Optimizer
@@ -263,10 +251,9 @@ class _Checkpoint:
         content, arrays = TRAINING.load(self.folder)
         for name, value in self.identity.items():
             if content.get(name) != value:
-                raise BundleError(
-                    f"{self.folder} holds another training: its {name} is {content.get(name)!r}, "
-                    f"here {value!r}. Choose another folder"
-                )
+                change = f"its {name} is {content.get(name)!r}, here {value!r}"
+                another = f"{self.folder} holds another training"
+                raise BundleError(f"{another}: {change}. Choose another folder")
         try:
             with torch.no_grad():
                 for name, weights in network.named_parameters():
@@ -280,10 +267,8 @@ class _Checkpoint:
             reason = f"not a training this version understands ({problem!r})"
             raise BundleError(f"{self.folder}: {reason}") from problem
         if state.epoch > self.max_epochs:
-            raise BundleError(
-                f"{self.folder} holds a training of {state.epoch} epochs, and max_epochs is "
-                f"{self.max_epochs}. Choose another folder"
-            )
+            found = f"{self.folder} holds a training of {state.epoch} epochs"
+            raise BundleError(f"{found}; max_epochs is {self.max_epochs}. Choose another folder")
         return state, best
 
 
