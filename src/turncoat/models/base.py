@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Generic, Self
+from typing import Annotated, Any, ClassVar, Generic, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,32 +44,20 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     After `fit`: `params_` (parameters), `lower_bound_` (their bound), `fit_report_` (the report).
     """
 
-    rules: ClassVar[rule.Rules] = {
-        "n_states": rule.whole_number(1),
-        "n_restarts": rule.whole_number(1),
-        "max_iter": rule.whole_number(1),
-        "tol": rule.number(0.0),
-        "restart_halving": rule.one_of(True, False),
-        "random_state": rule.whole_number(0),
-        "precision": rule.one_of("float32", "float64"),
-        "n_threads": rule.or_none(rule.whole_number(1)),
-        "progress": rule.one_of(None, True, False),
-        "temperature": rule.positive_number(),
-    }
     params_type: ClassVar[type]
 
-    n_states: int
+    n_states: rule.Count
     _: KW_ONLY
-    n_restarts: int = 5
-    max_iter: int = 100
-    tol: float = 1e-5
-    restart_halving: bool = True
-    random_state: int = 0
-    precision: str = "float32"
-    n_threads: int | None = None
+    n_restarts: rule.Count = 5
+    max_iter: rule.Count = 100
+    tol: rule.NotNegative = 1e-5
+    restart_halving: rule.Flag = True
+    random_state: rule.Seed = 0
+    precision: Annotated[str, rule.one_of("float32", "float64")] = "float32"
+    n_threads: Annotated[int | None, rule.or_none(rule.whole_number(1))] = None
     init: P | None = None
-    progress: bool | None = None
-    temperature: float = 1.0
+    progress: Annotated[bool | None, rule.one_of(None, True, False)] = None
+    temperature: rule.Positive = 1.0
 
     @abstractmethod
     def _build_algorithm(self, columns: ColumnMoments) -> EMAlgorithm[P]:
@@ -220,7 +208,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
 
     def check_settings(self, for_fit: bool = True) -> None:
         """Raise a ConfigError for settings that break a rule; `init` is checked for fits only."""
-        rule.check_settings(self, self.get_params(deep=False), self.rules)
+        rule.check_settings(self, self.get_params(deep=False))
         if not for_fit or self.init is None:
             return
         name, init, kind = type(self).__name__, self.init, self.params_type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -153,15 +153,10 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
-    rules: ClassVar[rule.Rules] = {
-        **HiddenMarkovModel.rules,
-        "variance_floor": rule.number(0.0),
-        "category_smoothing": rule.number(0.0),
-    }
     params_type = HMMParams
 
-    variance_floor: float = 1e-3
-    category_smoothing: float = 0.1
+    variance_floor: rule.NotNegative = 1e-3
+    category_smoothing: rule.NotNegative = 0.1
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:

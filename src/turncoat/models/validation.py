@@ -1,11 +1,12 @@
-"""Rules for constructor arguments. Each class declares its rules, `check_settings` applies them."""
+"""Rules for constructor arguments: a class annotates its fields, `check_settings` checks them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 
@@ -67,9 +68,20 @@ def or_none(rule: Rule) -> Rule:
     return Rule(f"{rule.description}, or None", lambda v: v is None or rule.holds(v))
 
 
-def check_settings(owner: object, settings: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Raise a ConfigError that names the first of these settings that breaks its rule."""
-    for name, rule in rules.items():
+@cache
+def find_rules(kind: type) -> Rules:
+    """Return the rules in the field annotations of a class, by field."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    parts = ((name, part) for name, hint in hints for part in getattr(hint, "__metadata__", ()))
+    return {name: part for name, part in parts if isinstance(part, Rule)}
+
+
+def check_settings(owner: object, settings: Mapping[str, Any], rules: Rules | None = None) -> None:
+    """Raise a ConfigError that names the first of these settings that breaks its rule.
+
+    By default the rules are those of the owner's class.
+    """
+    for name, rule in (find_rules(type(owner)) if rules is None else rules).items():
         if name in settings and not rule.holds(settings[name]):
             expected = f"{name} must be {rule.description}"
             raise ConfigError(f"{type(owner).__name__}: {expected}; found {settings[name]!r}")
@@ -78,3 +90,12 @@ def check_settings(owner: object, settings: Mapping[str, Any], rules: Mapping[st
 def _is_finite(value: Any) -> bool:
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return is_number and math.isfinite(value)
+
+
+# Types of fields, with their rules.
+Count = Annotated[int, whole_number(1)]
+Seed = Annotated[int, whole_number(0)]
+Flag = Annotated[bool, one_of(True, False)]
+Positive = Annotated[float, positive_number()]
+NotNegative = Annotated[float, number(0.0)]
+Share = Annotated[float, fraction(allow_zero=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from scipy.special import digamma, gammaln
@@ -135,15 +135,10 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         Convergence, every restart, floors, empty states, decreases of the bound.
     """
 
-    rules: ClassVar[rule.Rules] = {
-        **HiddenMarkovModel.rules,
-        "prior": rule.or_none(rule.instance_of("a Prior", Prior)),
-        "emission": rule.one_of("expected-log", "predictive"),
-    }
     params_type = VariationalParams
 
-    prior: Prior | None = None
-    emission: str = "expected-log"
+    prior: Annotated[Prior | None, rule.or_none(rule.instance_of("a Prior", Prior))] = None
+    emission: Annotated[str, rule.one_of("expected-log", "predictive")] = "expected-log"
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from os import PathLike
 from types import ModuleType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -18,25 +18,11 @@ from turncoat.panel import MAX_VALUE, Panel, check_is_panel, check_known_codes, 
 
 _MAX_TABLE_WIDTH = 50
 
-ENCODER_RULES: rule.Rules = {
-    "latent_dim": rule.whole_number(1),
-    "hidden_dim": rule.whole_number(1),
-    "activation": rule.one_of("gelu", "none"),
-    "class_weighting": rule.one_of(True, False),
-    "dropout": rule.fraction(allow_zero=True),
-    "learning_rate": rule.positive_number(),
-    "min_learning_rate": rule.number(0.0),
-    "lr_patience_epochs": rule.whole_number(1),
-    "batch_size": rule.whole_number(1),
-    "max_gradient_norm": rule.positive_number(),
-    "max_epochs": rule.whole_number(1),
-    "patience_epochs": rule.whole_number(1),
-    "min_improvement": rule.number(0.0),
-    "validation_fraction": rule.fraction(allow_zero=False),
-    "device": rule.one_of("auto", "cpu", "cuda"),
-    "random_state": rule.or_none(rule.whole_number(0)),
-    "checkpoint_dir": rule.or_none(rule.instance_of("a folder", str, PathLike)),
-}
+Activation = Annotated[str, rule.one_of("gelu", "none")]
+Device = Annotated[str, rule.one_of("auto", "cpu", "cuda")]
+_Folder = Annotated[
+    str | PathLike[str] | None, rule.or_none(rule.instance_of("a folder", str, PathLike))
+]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -71,27 +57,27 @@ class Encoder(BaseEstimator):  # type: ignore[misc]
         Folder from which an interrupted training continues.
     """
 
-    latent_dim: int = 64
-    hidden_dim: int = 512
-    activation: str = "gelu"
-    class_weighting: bool = True
-    dropout: float = 0.1
-    learning_rate: float = 1e-3
-    min_learning_rate: float = 1e-6
-    lr_patience_epochs: int = 5
-    batch_size: int = 512
-    max_gradient_norm: float = 1.0
-    max_epochs: int = 200
-    patience_epochs: int = 15
-    min_improvement: float = 1e-5
-    validation_fraction: float = 0.15
-    device: str = "auto"
-    random_state: int | None = None
-    checkpoint_dir: str | PathLike[str] | None = None
+    latent_dim: rule.Count = 64
+    hidden_dim: rule.Count = 512
+    activation: Activation = "gelu"
+    class_weighting: rule.Flag = True
+    dropout: rule.Share = 0.1
+    learning_rate: rule.Positive = 1e-3
+    min_learning_rate: rule.NotNegative = 1e-6
+    lr_patience_epochs: rule.Count = 5
+    batch_size: rule.Count = 512
+    max_gradient_norm: rule.Positive = 1.0
+    max_epochs: rule.Count = 200
+    patience_epochs: rule.Count = 15
+    min_improvement: rule.NotNegative = 1e-5
+    validation_fraction: Annotated[float, rule.fraction(allow_zero=False)] = 0.15
+    device: Device = "auto"
+    random_state: Annotated[int | None, rule.or_none(rule.whole_number(0))] = None
+    checkpoint_dir: _Folder = None
 
     def check_settings(self) -> None:
         """Raise a ConfigError for the first setting that breaks its rule."""
-        rule.check_settings(self, vars(self), ENCODER_RULES)
+        rule.check_settings(self, vars(self))
 
     def train(self, panel: Panel, *, default_seed: int = 0, **options: Any) -> TrainedEncoder:
         """Train on the panel's labels and return the weights of the best epoch.
@@ -105,18 +91,21 @@ class Encoder(BaseEstimator):  # type: ignore[misc]
         return trained
 
 
+ENCODER_RULES = rule.find_rules(Encoder)
+
+
 @dataclass(frozen=True)
 class EncoderLayout:
     """Columns read and layer widths: D continuous and J categorical columns in, latents out."""
 
     n_continuous: int
     n_categories: tuple[int, ...]  # [J]
-    latent_dim: int = 64
-    hidden_dim: int = 512
-    activation: str = "gelu"  # before the last layer
+    latent_dim: rule.Count = 64
+    hidden_dim: rule.Count = 512
+    activation: Activation = "gelu"  # before the last layer
 
     def __post_init__(self) -> None:
-        rule.check_settings(self, vars(self), ENCODER_RULES)
+        rule.check_settings(self, vars(self))
 
     @property
     def normalises_cells(self) -> bool:

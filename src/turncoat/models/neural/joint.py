@@ -17,7 +17,7 @@ from torch.optim import Adam, Optimizer
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models import validation as rule
-from turncoat.models.neural.encoder import ENCODER_RULES, EncoderLayout, TrainedEncoder
+from turncoat.models.neural.encoder import Device, EncoderLayout, TrainedEncoder
 from turncoat.models.neural.model import latent_prior
 from turncoat.models.neural.network import EncoderNetwork, build_network
 from turncoat.models.neural.training import DeviceRows, deterministic_torch, select_device
@@ -28,31 +28,24 @@ from turncoat.panel import Panel
 _BATCH_ROWS = 8192  # encoded at once
 # A fit keeps the parameters whose bound it has computed: one update behind its iterations.
 _ONE_UPDATE = 2
-_RULES = {
-    "n_states": rule.whole_number(1),
-    "cycles": rule.whole_number(1),
-    "reweighted": rule.one_of(True, False),
-    "seed": rule.whole_number(0),
-    **ENCODER_RULES,
-}
 
 
 @dataclass(frozen=True)
 class JointSettings:
     """Settings of a joint training. Those it shares with `Encoder` have the published defaults."""
 
-    n_states: int
-    cycles: int = 30  # each has one VBEM iteration and one epoch of the encoder
-    reweighted: bool = False  # give all states equal weight in the encoder's loss
-    dropout: float = 0.1
-    learning_rate: float = 1e-3
-    batch_size: int = 512
-    max_gradient_norm: float = 1.0
-    device: str = "auto"
-    seed: int = 0
+    n_states: rule.Count
+    cycles: rule.Count = 30  # each has one VBEM iteration and one epoch of the encoder
+    reweighted: rule.Flag = False  # give all states equal weight in the encoder's loss
+    dropout: rule.Share = 0.1
+    learning_rate: rule.Positive = 1e-3
+    batch_size: rule.Count = 512
+    max_gradient_norm: rule.Positive = 1.0
+    device: Device = "auto"
+    seed: rule.Seed = 0
 
     def __post_init__(self) -> None:
-        rule.check_settings(self, vars(self), _RULES)
+        rule.check_settings(self, vars(self))
 
 
 @dataclass(frozen=True, eq=False)

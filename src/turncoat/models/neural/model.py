@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,19 @@ from turncoat.models.variational import VariationalBayes, VariationalHMM
 from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel
+
+_AnyEncoder = Annotated[
+    Encoder | TrainedEncoder | FrozenEncoder,
+    rule.instance_of(
+        "an Encoder, a TrainedEncoder or a FrozenEncoder", Encoder, TrainedEncoder, FrozenEncoder
+    ),
+]
+_Draws = Annotated[
+    int,
+    rule.Rule(
+        "0 or a whole number of at least 2", lambda v: rule.whole_number(0).holds(v) and v != 1
+    ),
+]
 
 
 def latent_prior() -> Prior:
@@ -69,25 +82,11 @@ class NeuralVariationalHMM(VariationalHMM):
         How its training went.
     """
 
-    rules: ClassVar[rule.Rules] = {
-        **VariationalHMM.rules,
-        "encoder": rule.instance_of(
-            "an Encoder, a TrainedEncoder or a FrozenEncoder",
-            Encoder,
-            TrainedEncoder,
-            FrozenEncoder,
-        ),
-        "shared_encoder": rule.one_of(True, False),
-        "dropout_draws": rule.Rule(
-            "0 or a whole number of at least 2", lambda v: rule.whole_number(0).holds(v) and v != 1
-        ),
-    }
-
-    encoder: Encoder | TrainedEncoder | FrozenEncoder = field(default_factory=Encoder)
-    shared_encoder: bool = True
-    dropout_draws: int = 0
-    n_restarts: int = 3
-    max_iter: int = 500
+    encoder: _AnyEncoder = field(default_factory=Encoder)
+    shared_encoder: rule.Flag = True
+    dropout_draws: _Draws = 0
+    n_restarts: rule.Count = 3
+    max_iter: rule.Count = 500
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
@@ -109,7 +108,8 @@ class NeuralVariationalHMM(VariationalHMM):
         n_columns, latent_dim = params.means.shape[1], encoder.layout.latent_dim
         if n_columns != latent_dim or params.n_categories:
             found = f"{n_columns} continuous and {len(params.n_categories)} categorical columns"
-            raise ConfigError(f"the parameters describe {found}; the encoder makes {latent_dim}")
+            made = f"the encoder makes {latent_dim} latents"
+            raise ConfigError(f"the parameters describe {found}; {made}")
         return model._set_encoder(encoder)
 
     def fit(self, panel: Panel, anchors: Anchors | None = None) -> Self:
