@@ -202,9 +202,9 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the fitted model to a folder. An earlier model there is replaced atomically."""
-        from turncoat.models.storage import save_model
+        from turncoat.models import storage
 
-        save_model(self, folder)
+        storage.MODEL.save(folder, *storage.pack_model(self))
 
     def check_settings(self, for_fit: bool = True) -> None:
         """Raise a ConfigError for settings that break a rule; `init` is checked for fits only."""

@@ -84,10 +84,7 @@ class MaximumLikelihood:
 
 
 def _normalise_counts(counts: Array, previous: Array | None) -> Array:
-    """Return rows of counts as probabilities.
-
-    An impossible transition stays impossible. A row without counts stays as it was.
-    """
+    """Return rows of counts as probabilities. Zeros, and rows without counts, stay as they were."""
     total = counts.sum(axis=-1, keepdims=True)
     has_rows = total > NO_EVIDENCE
     fallback = np.full(counts.shape, 1.0 / counts.shape[-1]) if previous is None else previous

@@ -28,6 +28,8 @@ _MAX_DEVIATION = 5.0  # standard deviations; k-means should not spend a state on
 _MAX_INDICATORS = 8  # per categorical column
 _GUESS_ROWS = 4096
 
+Options = tuple[str, int]  # working precision and number of threads
+
 # Only k-means uses BLAS and OpenMP. One thread keeps them from competing with our threads, and a
 # process that is forked later from waiting for theirs. The lock makes sure the limit is lifted.
 _kmeans_lock = threading.Lock()
@@ -42,7 +44,7 @@ class ColumnMoments:
 
 
 def measure_columns(
-    layout: ColumnLayout, observations: Observations, options: tuple[str, int]
+    layout: ColumnLayout, observations: Observations, options: Options
 ) -> ColumnMoments:
     """Return mean and variance of each column over its present cells, computed by the kernels."""
     first_rows = observations.continuous[:_GUESS_ROWS]
@@ -64,12 +66,9 @@ def kmeans_statistics(
     columns: ColumnMoments,
     n_states: int,
     seed: int,
-    options: tuple[str, int],
+    options: Options,
 ) -> Statistics:
-    """Return statistics of a subsample under its k-means++ clusters, for the first M-step.
-
-    Anchored rows start in a state that they may be in.
-    """
+    """Return statistics of a subsample under its k-means++ clusters, moved to allowed states."""
     sample, rows = subsample(panel, np.random.default_rng(seed))
     deviations = np.sqrt(columns.variances)
     states = cluster_rows(sample, n_states, columns.means, deviations, seed)
@@ -89,12 +88,9 @@ def _weighted_statistics(
     means: Array,
     scales: Array,
     probs: Array,
-    options: tuple[str, int],
+    options: Options,
 ) -> Statistics:
-    """Return statistics under state probabilities [N, K]; residuals are taken from the means.
-
-    The options are the working precision and the number of threads.
-    """
+    """Return statistics under state probabilities [N, K]; residuals are taken from the means."""
     (precision, n_threads), k, sizes = options, probs.shape[1], layout.n_categories
     shape, chain = (k, len(means)), (np.full(k, -np.log(k)), np.full((k, k), -np.log(k)))
     columns = np.broadcast_to(means, shape), np.broadcast_to(scales, shape), np.zeros(shape)

@@ -119,10 +119,7 @@ class LiveInference(ABC):
         return updated
 
     def predict_log_belief(self, belief: ArrayLike | None) -> Array:
-        """Return the log of the unnormalised belief [K] before the next row.
-
-        `belief` is the belief after the row before it, None for a new customer.
-        """
+        """Return the unnormalised log belief [K] before the next row; None for a new customer."""
         is_known = belief is not None
         stored = np.array(belief, np.float64)[None] if is_known else np.zeros((1, self.n_states))
         predicted: Array = self.predict_log_beliefs(stored, np.array([is_known]))[0]
@@ -136,10 +133,7 @@ class LiveInference(ABC):
     def explain_log_odds(
         self, state: int, log_predicted: Array, continuous: Array, categorical: Array
     ) -> LogOddsContributions:
-        """Split N rows' log odds of a state against its strongest rival into terms.
-
-        `log_predicted` [N, K] are the log beliefs before the rows.
-        """
+        """Split N rows' log odds of a state, given log beliefs before them [N, K], into terms."""
         recursion, rows = self._recursion(), _as_kernel_rows(continuous, categorical)
         inputs = log_predicted, *rows, recursion.tables, MAX_VALUE
         status, row, place, rivals, from_cells, from_codes = live.live_contributions(state, *inputs)

@@ -98,17 +98,14 @@ class HMMParams(_StateArrays):
 
 @dataclass(frozen=True, eq=False)
 class VariationalParams(_StateArrays):
-    """Posterior over parameters: Dirichlets, and a Normal-Gamma per state and column.
-
-    The Gamma has shape dof / 2 and rate scale / 2.
-    """
+    """Posterior over parameters: Dirichlets, and a Normal-Gamma per state and column."""
 
     initial_concentration: Array  # [K]
     transition_concentration: Array  # [K, K]
     location: Array  # [K, D] posterior mean of the mean
     mean_strength: Array  # [K, D] pseudo-observations behind it
-    dof: Array  # [K, D]
-    scale: Array  # [K, D]
+    dof: Array  # [K, D] the Gamma has shape dof / 2
+    scale: Array  # [K, D] and rate scale / 2
     category_concentration: tuple[Array, ...] = ()  # J arrays [K, C_j]
 
     def __post_init__(self) -> None:
@@ -147,10 +144,7 @@ class VariationalParams(_StateArrays):
         return tuple(_dirichlet_mean(a) for a in self.category_concentration)
 
     def credible_interval(self, name: str, level: float = 0.9) -> Any:
-        """Return the central credible interval (low, high) of a parameter by name.
-
-        For ``category_probs``, returns one pair per column.
-        """
+        """Return the central credible interval of a parameter: (low, high), or one per column."""
         if not 0.0 < level < 1.0:
             raise ConfigError(f"level must lie between 0 and 1; found {level}")
         tails = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
@@ -172,10 +166,7 @@ class VariationalParams(_StateArrays):
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior of the variational tier.
-
-    With D columns, nu0 = dof + dof_per_column * D and S0 = scale + scale_per_column * D.
-    """
+    """Prior of the variational tier, with nu0 and S0 as in `total_dof` and `total_scale`."""
 
     initial: float = 1.0
     transition: float = 1.0
@@ -256,10 +247,7 @@ def _beta_interval(concentration: Array, tails: tuple[float, float]) -> tuple[Ar
 def sample_panel(
     params: HMMParams | VariationalParams, lengths: ArrayLike, rng: np.random.Generator
 ) -> tuple[Panel, NDArray[np.int64]]:
-    """Draw sequences of the given lengths: the panel and the hidden path [N].
-
-    A posterior is used at its mean.
-    """
+    """Draw sequences of these lengths, from a posterior's mean: the panel and the path [N]."""
     sizes = np.atleast_1d(np.asarray(lengths))
     if sizes.ndim != 1 or sizes.size == 0 or sizes.dtype.kind not in "ui" or sizes.min() < 1:
         expected = "whole numbers of at least 1, one per sequence"

@@ -30,11 +30,6 @@ _ENCODER_NOT_SAVED = ("device", "checkpoint_dir")
 _PREFIX = "encoder."
 
 
-def save_model(model: HiddenMarkovModel[Any], folder: str | os.PathLike[str]) -> None:
-    """Write a fitted model into its own folder, replacing an earlier model atomically."""
-    MODEL.save(folder, *pack_model(model))
-
-
 def load_model(folder: str | os.PathLike[str]) -> Model:
     """Read a saved model; raise a BundleError for a damaged or unknown one."""
     content, arrays = MODEL.load(folder)
@@ -72,10 +67,7 @@ def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def unpack_model(content: dict[str, Any], arrays: dict[str, Array]) -> Model:
-    """Rebuild the model of `pack_model`.
-
-    Raises a LookupError, TypeError, ValueError or ConfigError for content that makes no sense.
-    """
+    """Rebuild the model of `pack_model`; content that makes no sense raises as in `load_model`."""
     kind: Any = _KINDS[content["kind"]]
     settings = dict(content["settings"])
     if settings.get("prior") is not None:

@@ -69,7 +69,7 @@ def or_none(rule: Rule) -> Rule:
 
 
 @cache
-def find_rules(kind: type) -> Rules:
+def find_rules(kind: Any) -> Rules:
     """Return the rules in the field annotations of a class, by field."""
     hints = get_type_hints(kind, include_extras=True).items()
     parts = ((name, part) for name, hint in hints for part in getattr(hint, "__metadata__", ()))
@@ -77,14 +77,12 @@ def find_rules(kind: type) -> Rules:
 
 
 def check_settings(owner: object, settings: Mapping[str, Any], rules: Rules | None = None) -> None:
-    """Raise a ConfigError that names the first of these settings that breaks its rule.
-
-    By default the rules are those of the owner's class.
-    """
-    for name, rule in (find_rules(type(owner)) if rules is None else rules).items():
+    """Raise a ConfigError for the first setting that breaks a rule, by default of its class."""
+    kind: Any = type(owner)
+    for name, rule in (find_rules(kind) if rules is None else rules).items():
         if name in settings and not rule.holds(settings[name]):
             expected = f"{name} must be {rule.description}"
-            raise ConfigError(f"{type(owner).__name__}: {expected}; found {settings[name]!r}")
+            raise ConfigError(f"{kind.__name__}: {expected}; found {settings[name]!r}")
 
 
 def _is_finite(value: Any) -> bool:

@@ -57,10 +57,7 @@ class VariationalBayes:
         )
 
     def penalty(self, params: VariationalParams) -> float:
-        """Return minus the divergence of the posterior from the prior.
-
-        The log-likelihood term plus this is the ELBO (E5 in docs/errata.md).
-        """
+        """Return minus the divergence from the prior: a term of the ELBO (E5 in docs/errata.md)."""
         prior, n_columns = self.prior, self.n_columns
         transition = prior.transition_concentration(params.n_states)
         categories = join_columns(params.category_concentration, params.n_states)

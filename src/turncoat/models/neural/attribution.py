@@ -91,9 +91,7 @@ class _Path:
             centred = self.cells - self.cells.mean()
             self.deviation = math.sqrt(float(np.square(centred).mean()) + NORM_EPSILON)
             self.standard = centred / self.deviation
-        first, tables, absent = encoder.first_weight, encoder.tables, self.weights.absent
-        inputs = self.standard, self.code_rows, first, tables, absent
-        self.directions = gradients.path_directions(*inputs)
+        self.directions = gradients.path_directions(self.standard, self.code_rows, self.weights)
 
     def encode(self, t: Array) -> tuple[Array, Array, PathLayers]:
         """Return latents at places t, their derivatives along the path, and the layers there."""
@@ -121,10 +119,10 @@ class _Path:
 
     def attribute(self, integral: _Integral, slopes: Array) -> tuple[Array, Array]:
         """Attribute slopes in the latents [M, C, latent_dim] to cells [C, D] and codes [C, J]."""
-        weights, nodes = self.weights, integral.weights
-        at_layers = gradients.backpropagate(nodes, slopes, integral.layers, weights)
-        inputs = self.encoder.first_weight, self.encoder.tables, self.code_rows, weights.missing
-        cell_slopes, from_codes = gradients.backpropagate_to_inputs(*at_layers, *inputs)
+        nodes, layers, weights = integral.weights, integral.layers, self.weights
+        at_layers = gradients.backpropagate(nodes, slopes, layers, weights)
+        found = gradients.backpropagate_to_inputs(*at_layers, self.code_rows, weights)
+        cell_slopes, from_codes = found
         return self._attribute_cells(cell_slopes), from_codes
 
     def _attribute_cells(self, slopes: Array) -> Array:

@@ -20,9 +20,7 @@ _MAX_TABLE_WIDTH = 50
 
 Activation = Annotated[str, rule.one_of("gelu", "none")]
 Device = Annotated[str, rule.one_of("auto", "cpu", "cuda")]
-_Folder = Annotated[
-    str | PathLike[str] | None, rule.or_none(rule.instance_of("a folder", str, PathLike))
-]
+_FOLDER_OR_NONE = rule.or_none(rule.instance_of("a folder", str, PathLike))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -73,7 +71,7 @@ class Encoder(BaseEstimator):  # type: ignore[misc]
     validation_fraction: Annotated[float, rule.fraction(allow_zero=False)] = 0.15
     device: Device = "auto"
     random_state: Annotated[int | None, rule.or_none(rule.whole_number(0))] = None
-    checkpoint_dir: _Folder = None
+    checkpoint_dir: Annotated[str | PathLike[str] | None, _FOLDER_OR_NONE] = None
 
     def check_settings(self) -> None:
         """Raise a ConfigError for the first setting that breaks its rule."""

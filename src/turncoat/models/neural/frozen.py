@@ -116,10 +116,7 @@ class FrozenEncoder:
         return self
 
     def embed(self, panel: Panel) -> Panel:
-        """Return the panel with latents as columns; sequences, labels, times and keys are kept.
-
-        The latents are cached while encoder and panel are in use.
-        """
+        """Return the panel with latents as columns, cached while encoder and panel are in use."""
         self.layout.check_panel(panel)
         cached = _EMBEDDED.setdefault(self, WeakKeyDictionary())
         if panel not in cached:
@@ -139,10 +136,7 @@ class FrozenEncoder:
     def check_rows(
         self, continuous: Rows, categorical: Rows, n_dim: int = 2
     ) -> tuple[Array, Array]:
-        """Return cells [N, D] float64 and codes [N, J] int64; raise a DataError for bad ones.
-
-        With one dimension, they are the cells [D] and codes [J] of a single row.
-        """
+        """Return valid cells [N, D] float64 and codes [N, J] int64; of one row, [D] and [J]."""
         cells, codes = _as_rows(continuous, categorical, n_dim)
         subject = "the row has" if n_dim == 1 else "the rows have"
         self.layout.check_rows(np.atleast_2d(cells), np.atleast_2d(codes), subject)

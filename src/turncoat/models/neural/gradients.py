@@ -28,6 +28,8 @@ class PathWeights(NamedTuple):
     second_back: Array
     last: Array
     last_back: Array
+    first: Array  # [D, hidden_dim] float32
+    tables: Array  # [codes, hidden_dim] float32
     missing: Array  # [J] rows of the tables for missing codes
     absent: Array  # [hidden_dim] what these rows add
 
@@ -41,7 +43,8 @@ class PathWeights(NamedTuple):
         _, second, last = encoder.float64_weights()
         packed = (pack_panels(weight) for weight in (second, second.T, last, last.T))
         wide = (vector.astype(np.float64) for vector in vectors)
-        return cls._make((*wide, *packed, missing, absent))
+        shared = encoder.first_weight, encoder.tables
+        return cls._make((*wide, *packed, *shared, missing, absent))
 
 
 class PathLayers(NamedTuple):
@@ -80,13 +83,11 @@ _TAIL = _tail_polynomial()
 
 
 @jit
-def path_directions(
-    standard: Array, code_rows: Array, first_weight: Array, tables: Array, absent: Array
-) -> tuple[Array, Array]:
+def path_directions(standard: Array, code_rows: Array, weights: PathWeights) -> tuple[Array, Array]:
     """Return derivatives along the path of the first hidden and the fused layer, both [H]."""
-    inner, fused = np.zeros(first_weight.shape[1]), -absent
-    add_products(standard, first_weight, inner)
-    add_code_rows(fused, code_rows, tables)
+    inner, fused = np.zeros(weights.first.shape[1]), -weights.absent
+    add_products(standard, weights.first, inner)
+    add_code_rows(fused, code_rows, weights.tables)
     return inner, fused
 
 
@@ -129,10 +130,7 @@ def run_along_path(
 def backpropagate(
     node_weights: Array, slopes: Array, layers: PathLayers, weights: PathWeights
 ) -> tuple[Array, Array]:
-    """Return the mean slopes along the path in the first hidden and in the fused layer [C, H].
-
-    `slopes` [M, C, latent_dim] are slopes in the latents.
-    """
+    """Return mean slopes in the first hidden and the fused layer [C, H] from those in latents."""
     n, n_kinds, width = len(node_weights), slopes.shape[1], len(weights.gain)
     at_fused = _multiply(slopes.reshape(n * n_kinds, slopes.shape[2]), weights.last_back)
     mean_inner, mean_fused = np.zeros((n_kinds, width)), np.zeros((n_kinds, width))
@@ -155,14 +153,10 @@ def backpropagate(
 
 @jit
 def backpropagate_to_inputs(
-    at_inner: Array,
-    at_fused: Array,
-    first_weight: Array,
-    tables: Array,
-    code_rows: Array,
-    missing: Array,
+    at_inner: Array, at_fused: Array, code_rows: Array, weights: PathWeights
 ) -> tuple[Array, Array]:
     """Return slopes in the cells [C, D] and contributions of codes [C, J] from slopes [C, H]."""
+    first_weight, tables, missing = weights.first, weights.tables, weights.missing
     n_kinds, width = at_inner.shape
     cell_slopes = np.empty((n_kinds, len(first_weight)))
     from_codes = np.empty((n_kinds, len(code_rows)))

@@ -65,10 +65,7 @@ def train_jointly(
     observe: Callable[[Snapshot], None],
     n_threads: int | None = None,
 ) -> None:
-    """Train from a trained encoder, or from new weights of a layout.
-
-    Calls `observe` with a snapshot of the start and of every cycle.
-    """
+    """Train from a trained encoder or new weights; `observe` the start and every cycle."""
     if not isinstance(start, TrainedEncoder | EncoderLayout):
         found = f"{type(start).__name__}, which cannot be trained"
         raise ConfigError(f"start must be a TrainedEncoder or an EncoderLayout; found {found}")
@@ -79,7 +76,8 @@ def train_jointly(
     with deterministic_torch(device, n_threads):
         network = build_network(layout, settings.dropout, settings.seed).to(device)
         if isinstance(start, TrainedEncoder):
-            _copy_weights(network, start)
+            weights = {name: torch.tensor(array) for name, array in start.weights.items()}
+            network.load_state_dict(weights, strict=False)  # all but the head, which is not used
         optimizer = Adam(network.parameters(), settings.learning_rate)
         snapshot = training.take_snapshot(0, network, None)
         observe(snapshot)
@@ -160,11 +158,3 @@ class _JointTraining:
         with torch.no_grad():
             blocks = [network.encode(*self.data.take(batch)).cpu() for batch in batches]
         return torch.cat(blocks).numpy()
-
-
-def _copy_weights(network: EncoderNetwork, trained: TrainedEncoder) -> None:
-    """Copy everything but the head, which joint training does not use."""
-    with torch.no_grad():
-        for name, weights in network.named_parameters():
-            if not name.startswith("head."):
-                weights.copy_(torch.tensor(trained.weights[name]))

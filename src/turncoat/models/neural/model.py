@@ -28,18 +28,11 @@ from turncoat.numerics.layout import LogModel
 from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel
 
-_AnyEncoder = Annotated[
-    Encoder | TrainedEncoder | FrozenEncoder,
-    rule.instance_of(
-        "an Encoder, a TrainedEncoder or a FrozenEncoder", Encoder, TrainedEncoder, FrozenEncoder
-    ),
-]
-_Draws = Annotated[
-    int,
-    rule.Rule(
-        "0 or a whole number of at least 2", lambda v: rule.whole_number(0).holds(v) and v != 1
-    ),
-]
+AnyEncoder = Encoder | TrainedEncoder | FrozenEncoder
+_KINDS = (Encoder, TrainedEncoder, FrozenEncoder)
+_IS_ENCODER = rule.instance_of("an Encoder, a TrainedEncoder or a FrozenEncoder", *_KINDS)
+_COUNT = rule.whole_number(0)
+_IS_DRAWS = rule.Rule("0 or a whole number of at least 2", lambda v: _COUNT.holds(v) and v != 1)
 
 
 def latent_prior() -> Prior:
@@ -82,18 +75,15 @@ class NeuralVariationalHMM(VariationalHMM):
         How its training went.
     """
 
-    encoder: _AnyEncoder = field(default_factory=Encoder)
+    encoder: Annotated[AnyEncoder, _IS_ENCODER] = field(default_factory=Encoder)
     shared_encoder: rule.Flag = True
-    dropout_draws: _Draws = 0
+    dropout_draws: Annotated[int, _IS_DRAWS] = 0
     n_restarts: rule.Count = 3
     max_iter: rule.Count = 500
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
-        """Return a model with the published settings.
-
-        Three full restarts, 500 iterations, tolerance 1e-3, and its own encoder with seed 42.
-        """
+        """Return a model with the published settings and its own encoder, trained with seed 42."""
         published = {"tol": 1e-3, "restart_halving": False, "shared_encoder": False}
         return cls(n_states, **{**published, "encoder": Encoder(random_state=42), **overrides})
 
@@ -150,10 +140,7 @@ class NeuralVariationalHMM(VariationalHMM):
         return kind.from_params(params, **{name: getattr(self, name) for name in names})
 
     def predict_head_probs(self, panel: Panel) -> Array:
-        """Return the fraud probability of each row [N] by the encoder's classification head.
-
-        With class weighting the probabilities are far too high.
-        """
+        """Return each row's fraud probability [N] by the encoder's head: weighted, if it was."""
         self._get_params()
         return np.asarray(expit(self.encoder_.score_latents(self.encoder_.embed(panel).continuous)))
 
@@ -188,10 +175,7 @@ class NeuralVariationalHMM(VariationalHMM):
     def explain_emission(
         self, continuous: ArrayLike, categorical: ArrayLike
     ) -> tuple[Array, Array, Array]:
-        """Attribute each row's log emission to cells [N, K, D] and codes [N, K, J].
-
-        Uses integrated gradients. The third array [N, K] is the log emission of an average row.
-        """
+        """Attribute log emissions to cells [N, K, D], codes [N, K, J] and an average row [N, K]."""
         self._get_params()
         cells, codes = self.encoder_.check_rows(continuous, categorical)
         shape = len(cells), self.n_states
@@ -214,17 +198,14 @@ class NeuralVariationalHMM(VariationalHMM):
         from_cells, from_codes = np.zeros(cells.shape), np.zeros(codes.shape)
         for i, before in enumerate(log_predicted):
             terms = self._emission_terms(cells[i], codes[i])
-            rivals[i], from_cells[i], from_codes[i], rest[i] = attribute_log_odds(
-                self.encoder_, terms, cells[i], codes[i], state, before
-            )
+            row = cells[i], codes[i]
+            found = attribute_log_odds(self.encoder_, terms, *row, state, before)
+            rivals[i], from_cells[i], from_codes[i], rest[i] = found
         history = log_predicted[:, state] - log_predicted[np.arange(len(rivals)), rivals]
         return LogOddsContributions(state, rivals, history, from_cells, from_codes, rest)
 
     def _emission_terms(self, cells: Array, codes: Array) -> EmissionTerms:
-        """Return a function of latents [M, latent_dim]: their terms of the log emission.
-
-        The row's variances are used for all of them.
-        """
+        """Return a function of latents [M, latent_dim]: terms of the log emission near one row."""
         model = self._scoring_model()
         if self.dropout_draws:
             variances = self._variances(cells[None], codes[None]).astype(np.float64)
@@ -241,10 +222,7 @@ class NeuralVariationalHMM(VariationalHMM):
         return self.to_latent_hmm().log_emission(rows, no_codes(rows))
 
     def prepare_sweep(self, panel: Panel, checkpoint_dir: PathLike[str] | None = None) -> Self:
-        """Return a copy with an encoder trained on the panel, for models of several orders.
-
-        Returns the model itself where it has a trained encoder, or where each order trains its own.
-        """
+        """Return a copy with an encoder trained on the panel, unless each order trains its own."""
         if not isinstance(self.encoder, Encoder) or not self.shared_encoder:
             return self
         model: Self = clone(self)

@@ -214,10 +214,7 @@ class TrainingState:
 
 
 class _Checkpoint:
-    """The folder of one training: of this panel, with these settings.
-
-    Raises a BundleError for a folder that cannot be written, before the work begins.
-    """
+    """The folder of one training. A BundleError at once if it cannot be written."""
 
     def __init__(
         self, folder: str | PathLike[str], layout: EncoderLayout, settings: Encoder, panel: Panel
@@ -268,7 +265,8 @@ class _Checkpoint:
             raise BundleError(f"{self.folder}: {reason}") from problem
         if state.epoch > self.max_epochs:
             found = f"{self.folder} holds a training of {state.epoch} epochs"
-            raise BundleError(f"{found}; max_epochs is {self.max_epochs}. Choose another folder")
+            limit = f"max_epochs is {self.max_epochs}"
+            raise BundleError(f"{found}, and {limit}. Choose another folder")
         return state, best
 
 
@@ -287,15 +285,13 @@ def select_device(name: str) -> torch.device:
 
 @contextmanager
 def deterministic_torch(device: torch.device, n_threads: int | None) -> Iterator[None]:
-    """Make a CPU compute the same bits every time; restore torch's settings afterwards.
-
-    The number of threads is set too, because another library may have changed it.
-    """
+    """Make a CPU compute the same bits every time; restore torch's settings afterwards."""
     is_strict = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     threads_before = torch.get_num_threads()
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
+    # Always set, because another library may have changed it.
     torch.set_num_threads(_default_threads() if n_threads is None else n_threads)
     try:
         yield

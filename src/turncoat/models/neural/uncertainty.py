@@ -93,10 +93,7 @@ def latent_variances(
 
 
 def widened_terms(model: LogModel, latents: Array, variances: Array) -> Array:
-    """Return each latent's term of log b(k) [N, K, latent_dim], with its variance added.
-
-    For Student columns the scale is widened in the same way, which is an approximation.
-    """
+    """Return each latent's term of log b(k) [N, K, latent_dim], with its variance added."""
     scales = model.scales  # of the emission before the temperature
     if model.dof is None:
         scales = scales * np.sqrt(model.temperature)
@@ -104,7 +101,7 @@ def widened_terms(model: LogModel, latents: Array, variances: Array) -> Array:
     residual = (latents[:, None, :].astype(np.float64) - model.means) * scales * shrinkage
     if model.dof is None:
         log_kernel = -0.5 * residual**2
-    else:
+    else:  # widened in the same way, which is an approximation
         log_kernel = -0.5 * (model.dof + 1.0) * np.log1p(residual**2 / model.dof)
     return np.asarray(model.constants + (np.log(shrinkage) + log_kernel) / model.temperature)
 
