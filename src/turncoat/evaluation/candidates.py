@@ -15,12 +15,8 @@ from scipy.special import logit
 from sklearn.base import clone
 
 from turncoat.arrays import Array
-from turncoat.evaluation.baselines import (
-    FittedXGBoost,
-    IsolationForestBaseline,
-    LogisticBaseline,
-    XGBoostBaseline,
-)
+from turncoat.evaluation import baselines
+from turncoat.evaluation.baselines import FittedXGBoost, XGBoostBaseline
 from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
 from turncoat.evaluation.hybrid import hybrid_columns
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
@@ -32,11 +28,8 @@ from turncoat.scoring.scores import MODES
 
 Scores = dict[str, Array]  # by part
 
-CALIBRATORS: dict[str, type[Calibrator]] = {
-    "Platt": Platt,
-    "isotonic": Isotonic,
-    "Venn-Abers": VennAbers,
-}
+CALIBRATORS: dict[str, type[Calibrator]]
+CALIBRATORS = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
 _SCORED = (CALIBRATION, TEST)
 _SATURATED = 0.999  # beliefs above this are saturated
 _CLIP = 1e-9
@@ -67,11 +60,8 @@ class CandidateScores:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-def _check_nothing(_: Path) -> None:
-    """Only scores are kept."""
-
-
-def _load_detector(folder: Path) -> Detector:
+def load_detector(folder: Path) -> Detector:
+    """The fitted detector in a candidate's folder."""
     return load(folder / "detector")
 
 
@@ -88,29 +78,28 @@ class Candidate:
     needs: tuple[str, ...]  # keys of candidates that must be finished before
     fit: Callable[[Fold, int, Mapping[str, Path], Path], CandidateScores]
     # called with (fold, seed, folders of what it needs, own folder)
-    check: Callable[[Path], object] = _check_nothing  # BundleError if its model is damaged
+    check: Callable[[Path], object] | None = None  # BundleError if its model is damaged
 
 
 def hmm_candidate(
     key: str, title: str, tier: str, detector: Detector, encoder_of: str | None = None
 ) -> Candidate:
-    """A detector: corrected and raw scores, filtered and smoothed, and in-sample rates (E8).
+    """A detector: corrected and raw scores, filtered and smoothed, and in-sample rates.
 
-    A neural one trains an encoder, whose head is a column too, or takes that of `encoder_of`.
+    In-sample rates show what erratum E8 changes (docs/errata.md). A neural detector trains an
+    encoder, whose head is a column too, or takes that of `encoder_of`.
     """
     hmm = (tier, detector.supervision)
     columns = []
     for kind in ("corrected", "raw"):
         for mode in MODES:
             name, main = f"{title}, {kind}, {mode}", (kind, mode) == ("corrected", "filtered")
-            is_probability = kind == "corrected"
-            columns.append(ScoreColumn(name, "hmm", kind, is_probability, *hmm, mode, is_main=main))
-    in_sample = f"{title}, in-sample rates"
+            about = (kind, kind == "corrected", *hmm, mode)
+            columns.append(ScoreColumn(name, "hmm", *about, is_main=main))
+    in_sample, head = f"{title}, in-sample rates", f"{title}, encoder's head"
     note = "fraud rates measured on the rows the model was fitted on (E8)"
-    columns.append(
-        ScoreColumn(in_sample, "hmm", "corrected", True, *hmm, "filtered", note, is_main=False)
-    )
-    head = f"{title}, encoder's head"
+    about = ("corrected", True, *hmm, "filtered")
+    columns.append(ScoreColumn(in_sample, "hmm", *about, note, is_main=False))
     has_head = isinstance(detector.model, NeuralVariationalHMM) and encoder_of is None
     if has_head:
         note = "the encoder's own classifier, which the neural tier discards"
@@ -119,7 +108,7 @@ def hmm_candidate(
     def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
         fitted = clone(detector).set_params(model__random_state=seed)
         if encoder_of is not None:
-            fitted.set_params(model__encoder=_load_detector(folders[encoder_of]).model_.encoder_)
+            fitted.set_params(model__encoder=load_detector(folders[encoder_of]).model_.encoder_)
         fitted.fit(fold.transactions, fold.split).save(folder / "detector")
         scores: dict[str, Scores] = {column.name: {} for column in columns}
         saturation = 0.0
@@ -132,20 +121,44 @@ def hmm_candidate(
                 if mode == "filtered":
                     rates = fitted.calibration_.in_sample.rates
                     scores[in_sample][part] = (scored.belief @ rates)[places]
-                    is_saturated = scored.belief[places].max(axis=1) > _SATURATED
-                    saturation = float(is_saturated.mean())
+                    saturation = float((scored.belief[places].max(axis=1) > _SATURATED).mean())
             if has_head:
                 scores[head][part] = fitted.model_.predict_head_probs(panel)[places]
         return CandidateScores(scores, {"saturation": saturation})
 
     needs = () if encoder_of is None else (encoder_of,)
-    return Candidate(key, tuple(columns), needs, fit, _load_detector)
+    return Candidate(key, tuple(columns), needs, fit, load_detector)
 
 
-def baseline_candidate(
-    key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]
-) -> Candidate:
-    """A model without states on the same rows and columns."""
+def baseline_candidates(
+    n_trials: int, search_rows: int, max_lstm_epochs: int, announce: Announce
+) -> dict[str, Candidate]:
+    """Models without states on the same rows and columns, by key.
+
+    XGBoost has all engineered columns and is tuned; `announce` is called after every trial.
+    """
+
+    def logistic(fold: Fold, _: Path) -> baselines.LogisticBaseline:
+        return baselines.LogisticBaseline(fold.features.plan.n_categories, search_rows=search_rows)
+
+    def forest(*_: object) -> baselines.IsolationForestBaseline:
+        return baselines.IsolationForestBaseline()
+
+    def xgboost(_: Fold, folder: Path) -> XGBoostBaseline:
+        trials = folder / "trials"
+        return XGBoostBaseline(n_trials, search_rows=search_rows, folder=trials, announce=announce)
+
+    made = (
+        _row_candidate("logistic", "logistic regression", "probability", logistic),
+        _row_candidate("isolation-forest", "Isolation Forest", "anomaly", forest),
+        _row_candidate("xgboost", "XGBoost", "probability", xgboost),
+        _lstm_candidate(max_lstm_epochs),
+    )
+    return {one.key: one for one in made}
+
+
+def _row_candidate(key: str, title: str, kind: str, make: Callable[[Fold, Path], Any]) -> Candidate:
+    """A baseline that scores rows one by one."""
     column = ScoreColumn(title, "baseline", kind, kind == "probability")
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> CandidateScores:
@@ -153,42 +166,13 @@ def baseline_candidate(
         fitted = make(fold, folder).fit(*rows, seed)
         if isinstance(fitted, FittedXGBoost):
             fitted.save(folder / _XGBOOST_FILE)
-        return CandidateScores(
-            {title: {part: fitted.score(fold.columns[part]) for part in _SCORED}}
-        )
+        scores = {part: fitted.score(fold.columns[part]) for part in _SCORED}
+        return CandidateScores({title: scores})
 
-    check = _load_xgboost if key == "xgboost" else _check_nothing
-    return Candidate(key, (column,), (), fit, check)
+    return Candidate(key, (column,), (), fit, _load_xgboost if key == "xgboost" else None)
 
 
-def logistic_candidate(search_rows: int) -> Candidate:
-    """Logistic regression."""
-
-    def make(fold: Fold, _: Path) -> LogisticBaseline:
-        return LogisticBaseline(fold.features.plan.n_categories, search_rows=search_rows)
-
-    return baseline_candidate("logistic", "logistic regression", "probability", make)
-
-
-def isolation_forest_candidate() -> Candidate:
-    """Isolation Forest, without labels."""
-    title = "Isolation Forest"
-    return baseline_candidate(
-        "isolation-forest", title, "anomaly", lambda *_: IsolationForestBaseline()
-    )
-
-
-def xgboost_candidate(n_trials: int, search_rows: int, announce: Announce) -> Candidate:
-    """XGBoost with all engineered columns, tuned; `announce` is called after every trial."""
-
-    def make(_: Fold, folder: Path) -> XGBoostBaseline:
-        trials = folder / "trials"
-        return XGBoostBaseline(n_trials, search_rows=search_rows, folder=trials, announce=announce)
-
-    return baseline_candidate("xgboost", "XGBoost", "probability", make)
-
-
-def lstm_candidate(max_epochs: int) -> Candidate:
+def _lstm_candidate(max_epochs: int) -> Candidate:
     """An LSTM over the same sequences and columns."""
     note = "reads each customer's transactions in order, up to the one it scores"
     column = ScoreColumn("LSTM", "baseline", "probability", True, note=note)
@@ -196,10 +180,8 @@ def lstm_candidate(max_epochs: int) -> Candidate:
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], __: Path) -> CandidateScores:
         from turncoat.evaluation.lstm import LSTMBaseline
 
-        panel, places = fold.panel(TRAIN, fold.features)
-        fitted = LSTMBaseline(max_epochs=max_epochs).fit(
-            panel, places, seed, n_threads=_LSTM_THREADS
-        )
+        rows = fold.panel(TRAIN, fold.features)
+        fitted = LSTMBaseline(max_epochs=max_epochs).fit(*rows, seed, n_threads=_LSTM_THREADS)
         scores = {}
         for part in _SCORED:
             panel, places = fold.panel(part, fold.features)
@@ -215,7 +197,7 @@ def hybrid_candidate(detector_key: str, title: str) -> Candidate:
     column = ScoreColumn("hybrid", "hybrid", "probability", True, note=note)
 
     def fit(fold: Fold, seed: int, folders: Mapping[str, Path], _: Path) -> CandidateScores:
-        detector = _load_detector(folders[detector_key])
+        detector = load_detector(folders[detector_key])
         columns = {}
         for part, own in fold.columns.items():
             panel, places = fold.panel(part, detector.features_)
@@ -229,7 +211,7 @@ def hybrid_candidate(detector_key: str, title: str) -> Candidate:
 
 
 def ranker_candidate(detector_key: str, title: str) -> Candidate:
-    """XGBoost's score inside the regimes of a detector (method, section 7b).
+    """XGBoost's score inside the regimes of a detector (docs/scores.md).
 
     `Detector.add_ranker` would score with the detector's features; XGBoost has more here.
     """
@@ -238,7 +220,7 @@ def ranker_candidate(detector_key: str, title: str) -> Candidate:
     column = ScoreColumn(name, "ranker", "probability", True, mode="filtered", note=note)
 
     def fit(fold: Fold, _: int, folders: Mapping[str, Path], __: Path) -> CandidateScores:
-        detector = _load_detector(folders[detector_key])
+        detector = load_detector(folders[detector_key])
         booster = _load_xgboost(folders["xgboost"])
         inputs = {}
         for part in _SCORED:
@@ -259,7 +241,7 @@ def head_ranker_candidate(detector_key: str, title: str) -> Candidate:
     column = ScoreColumn(name, "ranker", "probability", True, mode="filtered", note=note)
 
     def fit(fold: Fold, _: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
-        detector = _load_detector(folders[detector_key])
+        detector = load_detector(folders[detector_key])
         encoder = detector.model_.encoder_
         ranked = detector.add_ranker(encoder, fold.transactions, fold.split)
         ranked.save(folder / "detector")
@@ -270,7 +252,7 @@ def head_ranker_candidate(detector_key: str, title: str) -> Candidate:
             scores[part] = ranked.score_panel(panel, ranker_scores=external).probability[places]
         return CandidateScores({name: scores})
 
-    return Candidate("head-ranker", (column,), (detector_key,), fit, _load_detector)
+    return Candidate("head-ranker", (column,), (detector_key,), fit, load_detector)
 
 
 def calibrate(
@@ -278,8 +260,7 @@ def calibrate(
 ) -> tuple[ScoreColumn, Array]:
     """Another column's test scores [n], calibrated on the calibration part."""
     fitted = CALIBRATORS[calibrator].fit(scores[CALIBRATION], fold.labels(CALIBRATION))
+    about = ("calibrated", "probability", True, column.tier, column.supervision, column.mode)
     note = f"{column.name}, calibrated on the calibration part"
-    hmm = (column.tier, column.supervision, column.mode)
-    name = f"{column.name}, {calibrator}"
-    calibrated = ScoreColumn(name, "calibrated", "probability", True, *hmm, note)
-    return calibrated, fitted.calibrate(scores[TEST])
+    made = ScoreColumn(f"{column.name}, {calibrator}", *about, note)
+    return made, fitted.calibrate(scores[TEST])

@@ -12,9 +12,9 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, PARTS, drop_short_sequences
 from turncoat.evaluation import metrics, results
-from turncoat.evaluation.bootstrap import Resamples, bootstrap, wilcoxon_p
+from turncoat.evaluation.bootstrap import UNITS, Resamples, bootstrap, wilcoxon_p
 from turncoat.evaluation.candidates import CALIBRATORS, ScoreColumn, calibrate
-from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, ScoredLabels
+from turncoat.evaluation.metrics import LOSSES, METRICS, ROW_METRICS, ScoredLabels, or_none
 from turncoat.evaluation.paper.latent_map import LatentMap, build_latent_map
 from turncoat.evaluation.protocols import CALIBRATION, TEST
 from turncoat.evaluation.regimes import describe_regimes, measure_tier
@@ -61,28 +61,21 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
     """Everything that a report shows; `scenarios` [N] names each transaction's kind of fraud."""
     evaluator = Evaluator(study)
     settings, transactions = study.settings, study.transactions
-    regimes = _describe_all_regimes(study)
-    selections = _summarise_selections(study)
-    times = transactions.times
+    regimes, selections = _describe_all_regimes(study), _summarise_selections(study)
+    variants = (f"{tier}, {score}" for tier in settings.tiers for score in _SCORING_VARIANTS)
+    n_days = round((transactions.times.max() - transactions.times.min()) / DAY)
+    fraud_rate = float(np.asarray(transactions.labels).mean())
+    sizes = transactions.n_rows, transactions.n_customers, fraud_rate, n_days
     return results.Results(
         protocol=settings.protocol,
         preset=settings.preset,
-        data=results.DataSummary(
-            source=transactions.source,
-            schema=transactions.schema.name,
-            n_transactions=transactions.n_rows,
-            n_customers=transactions.n_customers,
-            fraud_rate=float(np.asarray(transactions.labels).mean()),
-            n_days=round((times.max() - times.min()) / DAY),
-        ),
+        data=results.DataSummary(transactions.source, transactions.schema.name, *sizes),
         parts=_summarise_parts(study),
         n_folds=len(study.folds),
         seeds=settings.seeds,
         hmm_features=settings.include,
         candidates=evaluator.candidates,
-        scoring_variants=tuple(
-            f"{tier}, {variant}" for tier in settings.tiers for variant in _SCORING_VARIANTS
-        ),
+        scoring_variants=tuple(variants),
         comparisons=_compare_all(evaluator),
         slices=_measure_all_slices(evaluator, scenarios),
         selections=selections,
@@ -111,22 +104,19 @@ class Evaluator:
     def _scores(self) -> dict[str, tuple[ScoreColumn, dict[tuple[int, int], Array]]]:
         """Columns with their test scores by fold and seed."""
         study = self.study
-        found: dict[str, tuple[ScoreColumn, dict[tuple[int, int], Array]]] = {}
+        found, calibrated = {}, {}
         for column in study.columns:
             by_run = {run: study.scores(*run, column.name) for run in study.fits}
             found[column.name] = column, {run: parts[TEST] for run, parts in by_run.items()}
-        for column in study.columns:
-            for name in self._calibrations(column):
-                for run in study.fits:
-                    scores = study.scores(*run, column.name)
-                    made, calibrated = calibrate(column, name, study.folds[run[0]], scores)
-                    found.setdefault(made.name, (made, {}))[1][run] = calibrated
-        return found
-
-    def _calibrations(self, column: ScoreColumn) -> tuple[str, ...]:
-        if column.name == "XGBoost":
-            return tuple(CALIBRATORS)
-        return self.study.settings.calibrations if column.is_main else ()
+            names = study.settings.calibrations if column.is_main else ()
+            for name in CALIBRATORS if column.name == "XGBoost" else names:
+                made = {
+                    run: calibrate(column, name, study.folds[run[0]], scores)
+                    for run, scores in by_run.items()
+                }
+                own = next(iter(made.values()))[0]
+                calibrated[own.name] = own, {run: scores for run, (_, scores) in made.items()}
+        return found | calibrated
 
     @property
     def is_paper(self) -> bool:
@@ -163,15 +153,10 @@ class Evaluator:
             groups = [set(self.columns) - baselines, baselines]
         found = []
         for group in groups:
-            names = [name for name in self.columns if name in group]
-            columns = {
-                f"{n}@{seed}": self.scored(n, seed) for n in names for seed in settings.seeds
-            }
+            pairs = [(n, seed) for n in self.columns if n in group for seed in settings.seeds]
+            columns = {f"{name}@{seed}": self.scored(name, seed) for name, seed in pairs}
             options = {"n_resamples": settings.n_resamples, "seed": settings.seeds[0]}
-            units = {
-                unit: bootstrap(columns, unit, **options) for unit in ("transaction", "customer")
-            }
-            found.append((group, units))
+            found.append((group, {unit: bootstrap(columns, unit, **options) for unit in UNITS}))
         return found
 
     def _find_resamples(self, *names: str) -> dict[str, Resamples] | None:
@@ -187,33 +172,26 @@ class Evaluator:
 
     def _evaluate(self, name: str, column: ScoreColumn) -> CandidateResult:
         seeds = self.study.settings.seeds
-        by_seed = [
-            [metrics.measure(scored) for scored in self.scored(name, seed)] for seed in seeds
-        ]
-        units = self._find_resamples(name) or {}
+        by_seed = [list(map(metrics.measure, self.scored(name, seed))) for seed in seeds]
         estimates = {}
         for metric, about in METRICS.items():
-            if (about.needs_probability and not column.is_probability) or (
-                metric == "card_precision_100" and not self._has_enough_cards
-            ):
+            if about.needs_probability and not column.is_probability:
+                continue
+            if metric == "card_precision_100" and not self._has_enough_cards:
                 continue
             values = np.array([[fold[metric] for fold in folds] for folds in by_seed])
             seed_means = metrics.mean_of_known(values, axis=1)
-            intervals = {
-                f"{unit}_interval": units[unit].interval(self._seed_columns(name), metric)
-                if metric in ROW_METRICS
-                else None
-                for unit in ("transaction", "customer")
+            spread = float(np.std(seed_means, ddof=1)) if len(seeds) > 1 else np.nan
+            units = (self._find_resamples(name) or {}) if metric in ROW_METRICS else {}
+            found = {
+                unit: one.interval(self._seed_columns(name), metric) for unit, one in units.items()
             }
             estimates[metric] = results.MetricEstimate(
-                value=metrics.or_none(float(metrics.mean_of_known(seed_means))),
-                by_fold=tuple(
-                    metrics.or_none(float(v)) for v in metrics.mean_of_known(values, axis=0)
-                ),
-                seed_std=metrics.or_none(float(np.std(seed_means, ddof=1)))
-                if len(seeds) > 1
-                else None,
-                **intervals,
+                value=or_none(metrics.mean_of_known(seed_means)),
+                by_fold=tuple(map(or_none, metrics.mean_of_known(values, axis=0))),
+                seed_std=or_none(spread),
+                transaction_interval=found.get("transaction"),
+                customer_interval=found.get("customer"),
             )
         fields = {key: value for key, value in asdict(column).items() if key != "is_main"}
         curves = metrics.compute_curves(ScoredLabels.concatenate(self.scored(name, seeds[0])))
@@ -233,41 +211,30 @@ class Evaluator:
         self, first: str, second: str, metric: str, topic: str = ""
     ) -> results.Comparison | None:
         """First column minus second; None if one is missing or they have different rows."""
-        if first not in self.columns or second not in self.columns:
-            return None
         units = self._find_resamples(first, second)
         if units is None:
             return None
-        values = {
-            one.name: one.metrics[metric].value for one in self.candidates if metric in one.metrics
-        }
-        intervals = [
-            unit.difference(self._seed_columns(first), self._seed_columns(second), metric)
-            for unit in units.values()
-        ]
-        one, two = values[first], values[second]
-        if one is None or two is None or intervals[0] is None or intervals[1] is None:
+        columns = self._seed_columns(first), self._seed_columns(second)
+        transaction, customer = (units[unit].difference(*columns, metric) for unit in UNITS)
+        values = {one.name: one.metrics.get(metric) for one in self.candidates}
+        one, two = (found.value if (found := values[name]) else None for name in (first, second))
+        if one is None or two is None or transaction is None or customer is None:
             return None
         p = None
         if metric in LOSSES:
-            seed = self.study.settings.seeds[0]
-            losses = (
-                np.concatenate([LOSSES[metric](scored) for scored in self.scored(name, seed)])
-                for name in (first, second)
-            )
-            p = wilcoxon_p(*losses)
-        return results.Comparison(
-            first, second, metric, one - two, intervals[0], intervals[1], p, topic
-        )
+            scored = (self.scored(name, self.study.settings.seeds[0]) for name in (first, second))
+            p = wilcoxon_p(*(np.concatenate(list(map(LOSSES[metric], folds))) for folds in scored))
+        pair = (first, second, metric, one - two)
+        return results.Comparison(*pair, transaction, customer, p, topic)
 
 
 def _compare_all(evaluator: Evaluator) -> tuple[results.Comparison, ...]:
     tier, found = evaluator.study.settings.main_tier, []
     for first, second, metric, topic in COMPARISONS:
         first, second = first.format(tier=tier), second.format(tier=tier)
-        comparison = evaluator.compare(first, second, metric, topic) if first != second else None
-        found += [comparison] if comparison is not None else []
-    return tuple(found)
+        if first != second:
+            found.append(evaluator.compare(first, second, metric, topic))
+    return tuple(one for one in found if one is not None)
 
 
 def _measure_all_slices(
@@ -288,7 +255,7 @@ def _measure_all_slices(
         found.append(slice_by_history(scored, n_earlier, name))
         if scenarios is not None:
             kinds = np.concatenate([scenarios[fold.rows(TEST)[own]] for fold, own in folds])
-            present = sorted(set(kinds[scored.labels == 1].tolist()))
+            present = np.unique(kinds[scored.labels == 1]).tolist()
             titles = {kind: f"scenario {kind}" for kind in present}
             found.append(slice_by_scenario(scored, kinds, titles, name))
     return tuple(found)
@@ -302,8 +269,8 @@ def _summarise_selections(study: Study) -> tuple[OrderSelection, ...]:
         stability = states.stabilities.get(title)
         orders = []
         for step in choice.trail:
-            one, enrichment = step.order, metrics.or_none(step.order.enrichment)
-            measured = (dict(one.criteria), one.occupancy, one.rate, enrichment)
+            one = step.order
+            measured = (dict(one.criteria), one.occupancy, one.rate, or_none(one.enrichment))
             verdict = (step.eligible, step.kept, step.reason)
             orders.append(results.OrderRow(step.n_states, *measured, *verdict))
         found.append(
@@ -335,9 +302,9 @@ def _describe_all_regimes(study: Study) -> tuple[RegimeTable, ...]:
     found = []
     for key, title in study.settings.detectors.items():
         fit = study.first_fits[key]
-        detector = fit.detector
+        detector, saturation = fit.detector, fit.outcome.figures["saturation"]
         panel, _ = study.folds[0].panel(CALIBRATION, detector.features_)
-        found.append(describe_regimes(title, detector, panel, fit.outcome.figures["saturation"]))
+        found.append(describe_regimes(title, detector, panel, saturation))
     return tuple(found)
 
 
@@ -346,18 +313,12 @@ def _measure_tiers(evaluator: Evaluator) -> tuple[results.TierRow, ...]:
     for key, title in settings.detectors.items():
         model = study.first_fits[key].detector.model_
         is_neural = isinstance(model, NeuralVariationalHMM)
-        found.append(
-            measure_tier(
-                title,
-                f"{title}, {_MAIN}",
-                model.n_states,
-                study.states.chosen_by[title.partition(",")[0]],
-                model.encoder_.layout.latent_dim if is_neural else None,
-                [evaluator.scored(f"{title}, raw, filtered", seed) for seed in settings.seeds],
-                n_resamples=settings.n_resamples,
-                seed=settings.seeds[0],
-            )
-        )
+        width = model.encoder_.layout.latent_dim if is_neural else None
+        chosen_by = study.states.chosen_by[title.partition(",")[0]]
+        about = title, f"{title}, {_MAIN}", model.n_states, chosen_by, width
+        raw = [evaluator.scored(f"{title}, raw, filtered", seed) for seed in settings.seeds]
+        n_resamples, seed = settings.n_resamples, settings.seeds[0]
+        found.append(measure_tier(*about, raw, n_resamples=n_resamples, seed=seed))
     return tuple(found)
 
 
@@ -366,11 +327,8 @@ def _summarise_trainings(study: Study) -> tuple[results.EncoderTraining, ...]:
     if NEURAL not in study.settings.tiers:
         return ()
     model = study.first_fits[NEURAL].detector.model_
-    report = model.training_
-    width, losses = (
-        model.encoder_.layout.latent_dim,
-        (report.train_losses, report.validation_losses),
-    )
+    report, width = model.training_, model.encoder_.layout.latent_dim
+    losses = (report.train_losses, report.validation_losses)
     end = (report.best_epoch, report.stopped_early, report.class_weight)
     return (results.EncoderTraining(NEURAL, width, *losses, *end),)
 
@@ -382,18 +340,11 @@ def _build_latent_maps(study: Study) -> tuple[LatentMap, ...]:
     fold, detector = study.folds[0], study.first_fits[NEURAL].detector
     panel, places = fold.panel(TEST, detector.features_)
     model = detector.model_
-    return (
-        build_latent_map(
-            NEURAL,
-            model.encoder_.embed(panel).continuous[places],
-            model.filter(panel).probs[places].argmax(axis=1),
-            fold.labels(TEST),
-            detector.regimes.fraud_state,
-            n_states=model.n_states,
-            head=model.predict_head_probs(panel)[places],
-            seed=study.settings.seeds[0],
-        ),
-    )
+    latents = model.encoder_.embed(panel).continuous[places]
+    regimes = model.filter(panel).probs[places].argmax(axis=1)
+    rows = latents, regimes, fold.labels(TEST), detector.regimes.fraud_state
+    head, seed = model.predict_head_probs(panel)[places], study.settings.seeds[0]
+    return (build_latent_map(NEURAL, *rows, n_states=model.n_states, head=head, seed=seed),)
 
 
 def _summarise_parts(study: Study) -> tuple[results.SplitPart, ...]:
@@ -425,9 +376,8 @@ def _find_warnings(
     for table in regimes:
         if table.saturation > _MAX_SATURATION:
             yield StudyWarning("saturated", table.detector, {"saturation": table.saturation})
-        if table.temporal_share < _MIN_TEMPORAL_SHARE:
-            values = {"temporal_share": table.temporal_share}
-            yield StudyWarning("no_sequence", table.detector, values)
+        if (temporal_share := table.temporal_share) < _MIN_TEMPORAL_SHARE:
+            yield StudyWarning("no_sequence", table.detector, {"temporal_share": temporal_share})
     for selection in selections:
         chosen, tier = selection.by_eligibility, selection.tier
         stability = {row["n_states"]: row["by_eligibility"] for row in selection.stability}

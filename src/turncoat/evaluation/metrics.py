@@ -197,8 +197,8 @@ def check_weights(weights: ArrayLike | None, n_rows: int) -> Array:
     return counted
 
 
-def or_none(value: float) -> float | None:
-    """A value as results hold it: None instead of NaN."""
+def or_none(value: float | Array) -> float | None:
+    """A single value as results hold it: None instead of NaN."""
     return None if math.isnan(value) else float(value)
 
 

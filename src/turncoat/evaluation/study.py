@@ -35,21 +35,13 @@ from turncoat.evaluation.settings import NEURAL, StudySettings
 from turncoat.features.split_panels import build_fit_panel
 from turncoat.models.neural.encoder import Encoder, split_training_rows
 from turncoat.panel import Panel
-from turncoat.scoring import Detector, load
+from turncoat.scoring import Detector
 from turncoat.selection import Stability, Sweep, choose_width, sweep, sweep_widths
 from turncoat.storage import BundleFormat, check_writable, digest, replace_file
 
 FIT = BundleFormat("fit", version=1)
-PACKAGES: tuple[str, ...] = (
-    "turncoat",
-    "numpy",
-    "numba",
-    "scipy",
-    "scikit-learn",
-    "polars",
-    "xgboost-cpu",
-)
-PACKAGES += ("xgboost", "optuna", "venn-abers")
+PACKAGES: tuple[str, ...] = ("turncoat", "numpy", "numba", "scipy", "scikit-learn", "polars")
+PACKAGES += ("xgboost-cpu", "xgboost", "optuna", "venn-abers")
 _IDENTITY_FILE, _JOINT_FILE = "study.json", "joint.json"
 _ANNOUNCE_EVERY = 10  # trials of XGBoost
 
@@ -65,7 +57,7 @@ class CandidateFit:
     @property
     def detector(self) -> Detector:
         """The fitted detector, from disk."""
-        return load(self.folder / "detector")
+        return make.load_detector(self.folder)
 
 
 @dataclass(frozen=True)
@@ -213,11 +205,8 @@ def _check_encoder_rows(transactions: Transactions, split: Split) -> None:
 
 def _open_folder(folder: Path, settings: StudySettings, fingerprint: str) -> None:
     """Make the run's folder, or check that it belongs to the same study."""
-    identity = {
-        "turncoat": turncoat.__version__,
-        "data": fingerprint,
-        "settings": settings.to_dict(),
-    }
+    plain = settings.to_dict()
+    identity = {"turncoat": turncoat.__version__, "data": fingerprint, "settings": plain}
     path = folder / _IDENTITY_FILE
     if path.exists():
         try:
@@ -273,10 +262,8 @@ def _choose_states(
             title = f"{tier}, {width} latents" if several else tier
             sweeps[title] = one
             if settings.n_stability:
-                stability = one.compute_stability(
-                    transactions, split, settings.n_stability, progress=False
-                )
-                stabilities[title] = stability
+                rows = transactions, split, settings.n_stability
+                stabilities[title] = one.compute_stability(*rows, progress=False)
         choices = {width: one.choose() for width, one in by_width.items()}
         chosen = choose_width(choices)
         kept = None if chosen is None else choices[chosen].kept
@@ -310,13 +297,8 @@ def _make_candidates(
     if NEURAL in settings.tiers:
         key = "anchored" if tier == NEURAL else "neural-anchored"
         found.append(make.head_ranker_candidate(key, settings.detectors[key]))
-    search = settings.n_trials, settings.search_rows, announce
-    baselines = {
-        "logistic": make.logistic_candidate(settings.search_rows),
-        "isolation-forest": make.isolation_forest_candidate(),
-        "xgboost": make.xgboost_candidate(*search),
-        "lstm": make.lstm_candidate(settings.max_lstm_epochs),
-    }
+    efforts = settings.n_trials, settings.search_rows, settings.max_lstm_epochs
+    baselines = make.baseline_candidates(*efforts, announce)
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
         found.append(make.hybrid_candidate(tier, tier))
@@ -379,7 +361,8 @@ def _load_fit(candidate: Candidate, place: Path) -> CandidateScores | None:
     """The scores of a finished candidate; None if it is unfinished or damaged."""
     try:
         content, arrays = FIT.load(place / "scores")
-        candidate.check(place)
+        if candidate.check is not None:
+            candidate.check(place)
     except BundleError:
         return None
     scores: dict[str, dict[str, Array]] = {}

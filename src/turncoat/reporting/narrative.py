@@ -25,6 +25,8 @@ _WARNINGS = {
     "few_frauds": "The {subject} part has only {n_frauds:.0f} frauds{fold}: metrics are rough.",
     "saturated": "{subject}: {saturation:.0%} of test beliefs are above 0.999. The posteriors are "
     "saturated; try fewer features or temperature auto.",
+    "miscalibrated": "Not calibrated, by equal-mass ECE at a fraud rate of {fraud_rate:.4f}: "
+    "{shown}.",
     "no_sequence": "{subject}: temporal share {temporal_share:.2%}. The sequence adds almost "
     "nothing.",
     "no_eligible_order": "{subject}: no number of regimes is eligible; {n_states:.0f} were used.",
@@ -33,7 +35,7 @@ _WARNINGS = {
     "different_rows": "The paper's protocol does not compare on the same rows: it evaluates its "
     "models on customers with 5 transactions or more.",
 }
-_CHOSEN_BY = {
+CHOSEN_BY = {  # how a number of states was chosen
     "given": "given",
     "eligibility": "chosen by eligibility",
     "fallback": "the fallback, because no number is eligible",
@@ -47,8 +49,7 @@ _SUMMARY_METRICS = {
 
 def title_results(results: Results) -> str:
     """The title of a report."""
-    name = "Study" if results.data is None else results.data.schema
-    return f"{name}: {results.protocol.name} comparison"
+    return f"{results.data.schema if results.data else 'Study'}: {results.protocol.name} comparison"
 
 
 def describe_split(protocol: SplitProtocol) -> str:
@@ -64,11 +65,6 @@ def describe_split(protocol: SplitProtocol) -> str:
         f"training (the last two weeks for selection and calibration) and a label delay of {delay}."
         f" {cards if protocol.drop_compromised else 'All cards are kept.'}"
     )
-
-
-def describe_choice(chosen_by: str) -> str:
-    """How a number of states was chosen."""
-    return _CHOSEN_BY.get(chosen_by, chosen_by)
 
 
 def summarise(results: Results) -> tuple[str, ...]:
@@ -98,7 +94,7 @@ def list_scores(results: Results) -> Iterator[str]:
     tiers = [(row, by_name[row.candidate]) for row in results.tiers if row.candidate in by_name]
     for row, one in tiers:
         if one.supervision == "none":
-            states = f"{row.n_states} regimes ({describe_choice(row.chosen_by)})"
+            states = f"{row.n_states} regimes ({CHOSEN_BY.get(row.chosen_by, row.chosen_by)})"
             yield f"{row.name}, {states}: {_metrics_text(one)}."
     names = [row.candidate for row, one in tiers if one.supervision == "anchored"]
     names += ["regime-calibrated head", "LSTM", "XGBoost", "hybrid", "regime-calibrated XGBoost"]
@@ -122,51 +118,32 @@ def list_warnings(results: Results) -> tuple[str, ...]:
     fold = " in one fold" if results.n_folds > 1 else ""
     sentences, loose = [], [one for one in results.warnings if one.code == "miscalibrated"]
     for one in results.warnings:
-        if one.code != "miscalibrated":
-            values = {"subject": one.subject, "fold": fold, **one.values}
+        values = {"subject": one.subject, "fold": fold, **one.values}
+        if one.code == "miscalibrated":
+            values["shown"] = "; ".join(f"{o.subject} ({o.values['ece']:.4f})" for o in loose)
+        if one.code != "miscalibrated" or one is loose[0]:
             sentences.append(_WARNINGS.get(one.code, "{subject}").format(**values))
-        elif one is loose[0]:
-            shown = "; ".join(f"{each.subject} ({each.values['ece']:.4f})" for each in loose)
-            rate = one.values["fraud_rate"]
-            sentences.append(
-                f"Not calibrated, by equal-mass ECE at a fraud rate of {rate:.4f}: {shown}."
-            )
     return tuple(sentences)
 
 
-def list_errata(results: Results) -> Iterator[str]:
-    """What the corrections to the paper change here."""
+def list_errata(results: Results) -> tuple[str, ...]:
+    """What the corrections to the paper (docs/errata.md) change here."""
     by_name = {one.name: one for one in results.candidates}
 
     def value(name: str, metric: str) -> float | None:
         estimate = by_name[name].metrics.get(metric) if name in by_name else None
         return None if estimate is None else estimate.value
 
+    tiers = []
     for table in results.regimes:
-        tier = table.detector
-        raw = by_name.get(f"{tier}, raw, filtered")
-        if raw is None or raw.supervision != "none":
-            continue
-        in_sample = value(f"{tier}, in-sample rates", "log_loss")
-        held_out = value(f"{tier}, corrected, filtered", "log_loss")
-        if in_sample is not None and held_out is not None:
-            yield (
-                f"E8, {tier}: the log loss on test rows is {in_sample:.5f} with fraud rates of the "
-                f"fit rows, and {held_out:.5f} with those of calibration customers."
-            )
-        smoothed = value(f"{tier}, corrected, smoothed", "average_precision")
-        filtered = value(f"{tier}, corrected, filtered", "average_precision")
-        if smoothed is not None and filtered is not None:
-            yield (
-                f"E9, {tier}: average precision is {smoothed:.4f} with hindsight and "
-                f"{filtered:.4f} without. If they agree to four decimals, the emissions have "
-                "drowned the transitions."
-            )
-        yield (
-            f"E7, {tier}: genuine transactions in the fraud regime are {table.misread_share:.2%} "
-            "of all traffic (MRIE, calibration part); mean membership minus the fraud rate is "
-            f"{table.signed_gap:+.2%}. Neither is a calibration error."
-        )
+        tier, raw = table.detector, by_name.get(f"{table.detector}, raw, filtered")
+        if raw is not None and raw.supervision == "none":
+            scores = ("in-sample rates", "corrected, filtered")
+            losses = (value(f"{tier}, {score}", "log_loss") for score in scores)
+            scores = ("corrected, smoothed", "corrected, filtered")
+            precisions = (value(f"{tier}, {score}", "average_precision") for score in scores)
+            tiers.append((table, *losses, *precisions))
+    return tuple(show.render("errata.txt.jinja", tiers=tiers).splitlines())
 
 
 def describe_trait(trait: RegimeTrait) -> str:

@@ -121,7 +121,7 @@ def write_report(results: Results, manifest: Mapping[str, Any], folder: Path) ->
 
 def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     """The report with all figures and tables; nothing is written yet."""
-    errata = tuple(narrative.list_errata(results))
+    errata = narrative.list_errata(results)
     tiers = comparisons.tiers_table(results) if results.tiers else None
     published = comparisons.published_table(results) if results.published else None
     scoring = comparisons.scoring_table(results) if results.scoring_variants else None
@@ -175,7 +175,7 @@ def _selection_block(results: Results, place: int) -> Block:
     eligible, best = ("none" if k is None else f"K = {k}" for k in answers)
     used = f"K = {one.used}" if one.is_used else "no"
     facts = (
-        ("Used", used, narrative.describe_choice(one.chosen_by)),
+        ("Used", used, narrative.CHOSEN_BY.get(one.chosen_by, one.chosen_by)),
         ("By eligibility", eligible, "the rule that looks for one useful fraud regime"),
         ("By criterion", best, "" if one.criterion is None else show.title_of(one.criterion)),
         ("Fraud rate", show.percent(one.base_rate), "of all rows of the part"),

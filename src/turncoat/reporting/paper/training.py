@@ -185,47 +185,10 @@ def _measure(cycle: JointCycle, name: str) -> float | None:
 
 
 def describe_joint_training(joint: JointTraining) -> tuple[str, ...]:
-    """Whether occupancy collapsed, run by run and in all."""
-    rule = (
-        "Occupancy has collapsed if a run ends with fewer than "
-        f"{joint.min_effective_states:.2f} effective states, those of a perfect split of fraud "
-        f"({joint.fraud_rate:.2%} of rows) from the rest."
-    )
-    runs = [run for run in joint.runs if run.cycles]
-    collapsed = [run.start for run in runs if run.collapsed_at is not None]
-    standing = [run.start for run in runs if run.collapsed_at is None]
-    conclusion = (
-        f"The paper's occupancy collapse shows only in part: collapsed {'; '.join(collapsed)}. "
-        f"Not collapsed {'; '.join(standing)}."
-    )
-    if not collapsed:
-        conclusion = "No run collapsed: the paper's occupancy collapse does not show here."
-    elif not standing:
-        conclusion = "Every run collapsed, as the paper reports."
-    return (rule, *map(_describe_run, runs), conclusion)
-
-
-def _describe_run(run: JointRun) -> str:
-    first, last = run.cycles[0], run.cycles[-1]
-    outcome = f"no collapse by cycle {last.cycle}"
-    if run.collapsed_at is not None:
-        outcome = f"collapsed in cycle {run.collapsed_at} and stayed collapsed"
-
-    def course(name: str) -> str:
-        values = [getattr(cycle, name) for cycle in run.cycles]
-        return f"{values[0]:.3g} to {values[-1]:.3g} (lowest {min(values):.3g})"
-
-    found = (first.enrichment, last.enrichment)
-    enrichments = ("none" if value is None else f"{value:.1f}" for value in found)
-    shares = (f"{_measure(cycle, 'largest_share') or 0.0:.1%}" for cycle in (first, last))
-    return (
-        f"{show.capitalise(run.start)}: {outcome}. Effective states {first.effective_states:.2f} "
-        f"to {last.effective_states:.2f} of {len(first.counts)}; largest state "
-        f"{' to '.join(shares)} of rows; highest enrichment of a state "
-        f"{' to '.join(enrichments)}. Distance between the centroids of fraud and the rest "
-        f"{course('separation')}; relative to the spread within both "
-        f"{course('relative_separation')}; spread of all latents {course('spread')}."
-    )
+    """Whether occupancy collapsed, run by run and in all, a sentence each."""
+    values = {"joint": joint, "runs": [run for run in joint.runs if run.cycles]}
+    text = show.render("paper/joint.txt.jinja", measure=_measure, show=show, **values)
+    return tuple(text.splitlines())
 
 
 def _kept_loss(training: EncoderTraining) -> float | None:
