@@ -7,8 +7,13 @@ import pytest
 
 from tests.evaluation.samples import make_scored
 from turncoat.errors import DataError
-from turncoat.evaluation.metrics import measure, or_none
-from turncoat.evaluation.slices import SLICE_METRICS, slice_by_history, slice_by_scenario
+from turncoat.evaluation.metrics import (
+    SLICE_METRICS,
+    measure,
+    or_none,
+    slice_by_history,
+    slice_by_scenario,
+)
 
 
 def test_history_is_cut_at_the_2nd_5th_and_20th_transaction() -> None:

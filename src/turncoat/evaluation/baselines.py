@@ -16,17 +16,29 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import IsolationForest
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from turncoat.arrays import Array
-from turncoat.errors import BundleError, ConfigError, DataError, check_count
+from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.evaluation import tuning
 from turncoat.evaluation.protocols import assign_customer_folds, sample_customers
 from turncoat.evaluation.tuning import DEFAULT_PARAMS, Announce, Trial, XGBoostParams
+from turncoat.models.validation import Rule, check_settings, or_none, whole_number
 from turncoat.numerics.engine import available_threads
 from turncoat.storage import replace_file
 
 _BATCH_ROWS = 8192
+_MAX_ITER = 2000  # of logistic regression
+_MEDIAN: dict[str, Any] = {"strategy": "median", "keep_empty_features": True}  # to fill cells
+_SEARCH_RULES = {"n_folds": whole_number(2), "search_rows": whole_number(1)}
+_XGBOOST_RULES = {"n_trials": whole_number(0), "n_threads": or_none(whole_number(1))}
+_FOREST_RULES = {"n_trees": whole_number(1), "subsample": whole_number(2)}
+_STRENGTHS = Rule("one or more positive numbers", lambda v: v and all(0 < s < math.inf for s in v))
 
 
 @dataclass(frozen=True)
@@ -43,17 +55,9 @@ class LogisticBaseline:
     search_rows: int = 60_000
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
-        check_count("n_folds", self.n_folds, 2)
-        check_count("search_rows", self.search_rows, 1)
-        if not self.strengths or not all(0 < strength < math.inf for strength in self.strengths):
-            raise ConfigError(
-                f"strengths is {self.strengths!r}; it must be one or more positive numbers"
-            )
+        check_settings(self, vars(self), {"strengths": _STRENGTHS, **_SEARCH_RULES})
 
-    def fit(
-        self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
-    ) -> FittedLogistic:
+    def fit(self, columns: Array, labels: Array, customers: Array, seed: int) -> FittedLogistic:
         """Fit to columns [N, D], labels [N] and customers [N]."""
         columns, labels, customers = _check_training_rows(columns, labels, customers)
         encoder = DesignEncoder(self.n_categories).fit(columns)
@@ -63,16 +67,17 @@ class LogisticBaseline:
             design, known = encoder.transform(columns[part]), labels[part]
             folds = assign_customer_folds(known, customers[part], self.n_folds, seed)
 
-            def precision(candidate: float) -> float:
-                def fit_and_score(fit: Array, test: Array) -> Array:
-                    model = _fit_regression(design[fit], known[fit], candidate)
-                    return np.asarray(model.decision_function(design[test]))
+            def fit_and_score(candidate: float, fit: Array, test: Array) -> Array:
+                model = LogisticRegression(C=candidate, max_iter=_MAX_ITER)
+                fitted = model.fit(design[fit], known[fit])
+                return np.asarray(fitted.decision_function(design[test]))
 
-                return tuning.cross_validate(folds, known, fit_and_score)
+            def precision(candidate: float) -> float:
+                return tuning.cross_validate(folds, known, partial(fit_and_score, candidate))
 
             strength = max(sorted(self.strengths), key=precision)
-        regression = _fit_regression(encoder.transform(columns), labels, strength)
-        return FittedLogistic(encoder, regression, strength)
+        regression = LogisticRegression(C=strength, max_iter=_MAX_ITER)
+        return FittedLogistic(encoder, regression.fit(encoder.transform(columns), labels), strength)
 
 
 class DesignEncoder:
@@ -87,22 +92,15 @@ class DesignEncoder:
 
     def fit(self, columns: Array) -> DesignEncoder:
         """Learn medians, scales and flags from columns [N, D]."""
-        from sklearn.compose import ColumnTransformer
-        from sklearn.impute import MissingIndicator
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
         self.n_columns = columns.shape[1]
         n_numbers = self.n_columns - len(self.n_categories)
         if n_numbers < 0:
-            raise ConfigError(
-                f"n_categories names {len(self.n_categories)} categorical columns; "
-                f"the rows have {self.n_columns} columns"
-            )
+            found = f"{len(self.n_categories)} categorical columns"
+            raise ConfigError(f"n_categories names {found}; the rows have {self.n_columns} columns")
         numbers, codes = slice(0, n_numbers), slice(n_numbers, self.n_columns)
         categories = [np.append(np.arange(size), np.nan) for size in self.n_categories]
         steps = [
-            ("numbers", make_pipeline(_median_imputer(), StandardScaler()), numbers),
+            ("numbers", make_pipeline(SimpleImputer(**_MEDIAN), StandardScaler()), numbers),
             ("missing", MissingIndicator(error_on_new=False), numbers),
             ("codes", OneHotEncoder(categories=categories), codes),
         ]
@@ -120,10 +118,9 @@ class DesignEncoder:
             codes = columns[:, self.n_columns - len(self.n_categories) + j]
             wrong = np.flatnonzero((codes < 0) | (codes >= size))
             if len(wrong):
-                raise DataError(
-                    f"row {wrong[0]}, categorical column {j}: found code {codes[wrong[0]]:.0f}; "
-                    f"codes run from 0 to {size - 1}. Pass the panel's `n_categories`"
-                )
+                found = f"found code {codes[wrong[0]]:.0f}; codes run from 0 to {size - 1}"
+                place = f"row {wrong[0]}, categorical column {j}"
+                raise DataError(f"{place}: {found}. Pass the panel's `n_categories`")
         return columns.astype(np.float64)
 
 
@@ -141,18 +138,6 @@ class FittedLogistic:
         return np.asarray(self.regression.predict_proba(design)[:, 1], np.float64)
 
 
-def _fit_regression(design: Any, labels: Array, strength: float) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=strength, max_iter=2000).fit(design, labels)
-
-
-def _median_imputer() -> Any:
-    from sklearn.impute import SimpleImputer
-
-    return SimpleImputer(strategy="median", keep_empty_features=True)
-
-
 @dataclass(frozen=True)
 class IsolationForestBaseline:
     """Isolation Forest: sees no labels, and its score is not a probability."""
@@ -161,22 +146,16 @@ class IsolationForestBaseline:
     subsample: int = 512
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
-        check_count("n_trees", self.n_trees, 1)
-        check_count("subsample", self.subsample, 2)
+        check_settings(self, vars(self), _FOREST_RULES)
 
     def fit(
-        self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
+        self, columns: Array, labels: Array, customers: Array, seed: int
     ) -> FittedIsolationForest:
         """Fit to columns [N, D]; labels and customers are not used."""
-        from sklearn.ensemble import IsolationForest
-
         columns = _check_columns(columns)
-        imputer = _median_imputer().fit(columns)
-        n_samples = min(self.subsample, len(columns))
-        forest = IsolationForest(
-            n_estimators=self.n_trees, max_samples=n_samples, random_state=seed
-        )
+        imputer = SimpleImputer(**_MEDIAN).fit(columns)
+        forest = IsolationForest(n_estimators=self.n_trees, random_state=seed)
+        forest.set_params(max_samples=min(self.subsample, len(columns)))
         return FittedIsolationForest(forest.fit(imputer.transform(columns)), imputer)
 
 
@@ -216,16 +195,9 @@ class XGBoostBaseline:
     announce: Announce | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
-        check_count("n_trials", self.n_trials, 0)
-        check_count("n_folds", self.n_folds, 2)
-        check_count("search_rows", self.search_rows, 1)
-        if self.n_threads is not None:
-            check_count("n_threads", self.n_threads, 1)
+        check_settings(self, vars(self), {**_SEARCH_RULES, **_XGBOOST_RULES})
 
-    def fit(
-        self, columns: Array, labels: ArrayLike, customers: ArrayLike, seed: int
-    ) -> FittedXGBoost:
+    def fit(self, columns: Array, labels: Array, customers: Array, seed: int) -> FittedXGBoost:
         """Search if trials are asked for, then fit to columns [N, D] and labels [N]."""
         columns, labels, customers = _check_training_rows(columns, labels, customers)
         tuning.import_extra("xgboost", "the XGBoost baseline")
@@ -263,9 +235,8 @@ class FittedXGBoost:
 
     def score(self, columns: Array) -> Array:
         """Probabilities of fraud [N]."""
-        return tuning.predict_booster(
-            self.booster, _check_columns(columns, self.booster.num_features())
-        )
+        columns = _check_columns(columns, self.booster.num_features())
+        return tuning.predict_booster(self.booster, columns)
 
     def save(self, path: Path) -> None:
         """Write the booster as XGBoost's JSON; the file is replaced atomically."""
@@ -280,41 +251,31 @@ class FittedXGBoost:
         except OSError as problem:
             raise BundleError(f"{path}: cannot be read ({problem.strerror})") from problem
         except ValueError as problem:  # XGBoostError is one
-            raise BundleError(
-                f"{path}: not an XGBoost model as `save` writes it. Fit it again"
-            ) from problem
+            rule = "not an XGBoost model as `save` writes it"
+            raise BundleError(f"{path}: {rule}. Fit it again") from problem
         if booster.attr("turncoat") is None:
             raise BundleError(f"{path}: an XGBoost model of another program. Fit it again")
         return cls(booster)
 
 
-def _check_training_rows(
-    columns: Array, labels: ArrayLike, customers: ArrayLike
-) -> tuple[Array, Array, Array]:
+def _check_training_rows(columns: Array, labels: Array, customers: Array) -> list[Array]:
     columns, known, keys = _check_columns(columns), np.asarray(labels), np.asarray(customers)
     if known.shape != (len(columns),) or keys.shape != (len(columns),):
-        raise DataError(
-            f"{len(columns)} rows need as many labels and customers; "
-            f"found {known.shape} and {keys.shape}"
-        )
+        found = f"{known.shape} and {keys.shape}"
+        raise DataError(f"{len(columns)} rows need as many labels and customers; found {found}")
     values = np.unique(known).tolist()
     if values != [0, 1]:
-        raise DataError(
-            f"a baseline needs labels 0 and 1, both present; found {values[:5]}. "
-            "Leave out rows without a label"
-        )
-    return columns, known.astype(np.int8), keys
+        rule = "a baseline needs labels 0 and 1, both present"
+        raise DataError(f"{rule}; found {values[:5]}. Leave out rows without a label")
+    return [columns, known.astype(np.int8), keys]
 
 
 def _check_columns(columns: Array, width: int | None = None) -> Array:
     columns = np.asarray(columns, np.float32)
     if columns.ndim != 2 or 0 in columns.shape or (width is not None and columns.shape[1] != width):
-        raise DataError(
-            f"columns must be a table [rows, {width or 'columns'}]; found shape {columns.shape}. "
-            "Make it with `build_ranker_matrix`"
-        )
-    infinite = np.argwhere(np.isinf(columns))
-    if len(infinite):
-        row, column = infinite[0]
+        rule = f"columns must be a table [rows, {width or 'columns'}]"
+        remedy = "Make it with `build_ranker_matrix`"
+        raise DataError(f"{rule}; found shape {columns.shape}. {remedy}")
+    for row, column in np.argwhere(np.isinf(columns)):
         raise DataError(f"row {row}, column {column} is infinite; use NaN for a missing value")
     return columns

@@ -42,13 +42,12 @@ class Resamples:
     def values_of(self, column: Column, metric: str) -> Array:
         """One metric in all resamples [R]."""
         names = (column,) if isinstance(column, str) else tuple(column)
-        for name in names:
-            if name not in self.columns:
-                allowed = ", ".join(self.columns)
-                raise ConfigError(f"column {name!r} was not resampled; choose from {allowed}")
+        if unknown := [name for name in names if name not in self.columns]:
+            found = f"column {unknown[0]!r} was not resampled"
+            raise ConfigError(f"{found}; choose from {', '.join(self.columns)}")
         if metric not in ROW_METRICS:
-            allowed = ", ".join(ROW_METRICS)
-            raise ConfigError(f"metric {metric!r} is not resampled; choose from {allowed}")
+            found = f"metric {metric!r} is not resampled"
+            raise ConfigError(f"{found}; choose from {', '.join(ROW_METRICS)}")
         places = [self.columns.index(name) for name in names]
         return mean_of_known(self.values[:, places, ROW_METRICS.index(metric)], axis=1)
 
@@ -80,33 +79,24 @@ def bootstrap(
     if unit not in UNITS:
         raise ConfigError(f"unit is {unit!r}; it must be one of {', '.join(UNITS)}")
     n_threads = n_threads or available_threads()
-    for name, value, minimum in (
-        ("n_resamples", n_resamples, 1),
-        ("seed", seed, 0),
-        ("n_threads", n_threads, 1),
-    ):
+    limits = (("n_resamples", n_resamples, 1), ("seed", seed, 0), ("n_threads", n_threads, 1))
+    for name, value, minimum in limits:
         if value < minimum:
             raise ConfigError(f"{name} is {value!r}; it must be at least {minimum}")
     folds = _check_common_rows(columns)
     rankings = [[fold.ranking for fold in column] for column in columns.values()]
     sizes = [len(fold) for fold in folds]
-    all_customers = np.concatenate([fold.customers for fold in folds])
-    customers, codes = np.unique(all_customers, return_inverse=True)
+    keys = np.concatenate([fold.customers for fold in folds])
+    customers, codes = np.unique(keys, return_inverse=True)
     codes_by_fold = np.split(codes, np.cumsum(sizes)[:-1])
 
-    def draw_weights(r: int) -> list[Array]:
-        if unit == "transaction":
-            drawn = draw_transactions(seed, r, sizes)
-            return [_count(rows, size) for rows, size in zip(drawn, sizes, strict=True)]
-        counts = _count(draw_customers(seed, r, len(customers)), len(customers))
-        return [counts[fold] for fold in codes_by_fold]
-
     def resample(r: int) -> Array:
-        weights = draw_weights(r)
-        by_fold = [
-            [row_metrics(*pair) for pair in zip(column, weights, strict=True)]
-            for column in rankings
-        ]
+        if unit == "transaction":
+            weights = list(map(_count, draw_transactions(seed, r, sizes), sizes))
+        else:
+            counts = _count(draw_customers(seed, r, len(customers)), len(customers))
+            weights = [counts[fold] for fold in codes_by_fold]
+        by_fold = [list(map(row_metrics, column, weights)) for column in rankings]
         return mean_of_known(np.array(by_fold), axis=1)
 
     with ThreadPoolExecutor(n_threads) as pool:
@@ -132,10 +122,8 @@ def wilcoxon_p(first_losses: Array, second_losses: Array) -> float | None:
     not, so the value is too small; trust the customer interval of the difference instead.
     """
     if first_losses.shape != second_losses.shape or first_losses.ndim != 1:
-        raise DataError(
-            "paired losses must be of the same rows; "
-            f"found shapes {first_losses.shape} and {second_losses.shape}"
-        )
+        shapes = f"{first_losses.shape} and {second_losses.shape}"
+        raise DataError(f"paired losses must be of the same rows; found shapes {shapes}")
     differences = first_losses - second_losses
     if len(differences) == 0 or np.isnan(differences).any():
         return None
@@ -151,17 +139,13 @@ def _check_common_rows(columns: Mapping[str, Sequence[ScoredLabels]]) -> Sequenc
     name, common = next(iter(columns.items()))
     for other, folds in columns.items():
         if len(folds) != len(common):
-            raise DataError(
-                f"columns must have the same folds; {name!r} has {len(common)}, "
-                f"{other!r} has {len(folds)}"
-            )
+            found = f"{name!r} has {len(common)}, {other!r} has {len(folds)}"
+            raise DataError(f"columns must have the same folds; {found}")
         for f, (one, two) in enumerate(zip(common, folds, strict=True)):
             same_labels = np.array_equal(one.labels, two.labels)
             if not same_labels or not np.array_equal(one.customers, two.customers):
-                raise DataError(
-                    f"columns must have the same rows; in fold {f} {name!r} and {other!r} differ "
-                    "in labels or customers"
-                )
+                found = f"in fold {f} {name!r} and {other!r} differ in labels or customers"
+                raise DataError(f"columns must have the same rows; {found}")
     return common
 
 

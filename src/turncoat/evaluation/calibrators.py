@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 
 from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.evaluation.tuning import import_extra
 
 _CLIP = 1e-9  # scores closer to 0 or 1 are moved here before taking log odds
-
-
-class Calibrator(Protocol):
-    """Turns scores into probabilities once fitted."""
-
-    @classmethod
-    def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Self:
-        """Fit to scores [N] and labels [N] (0 or 1)."""
-        ...
-
-    def calibrate(self, scores: ArrayLike) -> Array:
-        """Probabilities of fraud [N]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -41,8 +30,6 @@ class Platt:
     @classmethod
     def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Platt:
         """Fit to scores [N] and labels [N], without a penalty."""
-        from sklearn.linear_model import LogisticRegression
-
         values, known = _check_rows(scores, labels)
         uses_log_odds = bool(values.min() >= 0 and values.max() <= 1)
         z = _log_odds(values) if uses_log_odds else values
@@ -68,8 +55,6 @@ class Isotonic:
     @classmethod
     def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Isotonic:
         """Fit to scores [N] and labels [N]."""
-        from sklearn.isotonic import IsotonicRegression
-
         regression = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
         return cls(regression.fit(*_check_rows(scores, labels)))
 
@@ -88,11 +73,7 @@ class VennAbers:
 
     @classmethod
     def fit(cls, scores: ArrayLike, labels: ArrayLike, decimals: int | None = None) -> VennAbers:
-        """Fit to scores [N] and labels [N].
-
-        The exact fit takes a second or two on 60,000 rows and grows with their square; `decimals`
-        rounds the scores to save time.
-        """
+        """Fit to scores [N] and labels [N]; `decimals` rounds scores, for very many rows."""
         values, known = _check_rows(scores, labels)
         # The library sets NumPy's error state for good unless it is imported in here.
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -106,10 +87,9 @@ class VennAbers:
     def bounds(self, scores: ArrayLike) -> tuple[Array, Array]:
         """The two probabilities p0 <= p1 of each score [N]."""
         values = _check_scores(scores)
-        return (
-            np.clip(self.if_genuine[np.searchsorted(self.scores, values, "right")], 0.0, 1.0),
-            np.clip(self.if_fraud[np.searchsorted(self.scores, values, "left")], 0.0, 1.0),
-        )
+        lower = self.if_genuine[np.searchsorted(self.scores, values, "right")]
+        upper = self.if_fraud[np.searchsorted(self.scores, values, "left")]
+        return np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
 
     def calibrate(self, scores: ArrayLike) -> Array:
         """Probabilities of fraud [N]: p1 / (1 - p0 + p1), the least regret in log loss."""
@@ -123,10 +103,8 @@ def _check_rows(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Array]:
         raise DataError(f"{len(values)} scores need as many labels; found shape {known.shape}")
     found = np.unique(known).tolist()
     if found != [0, 1]:
-        raise DataError(
-            f"calibration labels must be 0 and 1, both present; found {found[:5]}. "
-            "Choose a larger calibration part"
-        )
+        rule = "calibration labels must be 0 and 1, both present"
+        raise DataError(f"{rule}; found {found[:5]}. Choose a larger calibration part")
     return values, known.astype(np.int64)
 
 
@@ -134,9 +112,8 @@ def _check_scores(scores: ArrayLike) -> Array:
     values = np.asarray(scores, np.float64)
     if values.ndim != 1:
         raise DataError(f"scores must be one for each row; found shape {values.shape}")
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if wrong.size:
-        row = wrong[0]
+    if not np.isfinite(values).all():
+        row = np.isfinite(values).argmin()
         raise DataError(f"the score of row {row} is {values[row]}. Give every row a finite score")
     return values
 

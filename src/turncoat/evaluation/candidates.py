@@ -1,7 +1,4 @@
-"""The candidates of a study: each is fitted on a fold and scores its calibration and test rows.
-
-A candidate that needs another one (the hybrid needs a detector and XGBoost) loads it from disk.
-"""
+"""The candidates of a study: each is fitted on a fold and scores calibration and test rows."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from sklearn.base import clone
 from turncoat.arrays import Array
 from turncoat.evaluation import baselines
 from turncoat.evaluation.baselines import FittedXGBoost, XGBoostBaseline
-from turncoat.evaluation.calibrators import Calibrator, Isotonic, Platt, VennAbers
+from turncoat.evaluation.calibrators import Isotonic, Platt, VennAbers
 from turncoat.evaluation.hybrid import hybrid_columns
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.evaluation.tuning import Announce
@@ -28,7 +25,7 @@ from turncoat.scoring.scores import MODES
 
 Scores = dict[str, Array]  # by part
 
-CALIBRATORS: dict[str, type[Calibrator]]
+CALIBRATORS: dict[str, type[Platt | Isotonic | VennAbers]]
 CALIBRATORS = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
 _SCORED = (CALIBRATION, TEST)
 _SATURATED = 0.999  # beliefs above this are saturated
@@ -133,10 +130,7 @@ def hmm_candidate(
 def baseline_candidates(
     n_trials: int, search_rows: int, max_lstm_epochs: int, announce: Announce
 ) -> dict[str, Candidate]:
-    """Models without states on the same rows and columns, by key.
-
-    XGBoost has all engineered columns and is tuned; `announce` is called after every trial.
-    """
+    """Models without states on the same rows; `announce` is called after XGBoost's trials."""
 
     def logistic(fold: Fold, _: Path) -> baselines.LogisticBaseline:
         return baselines.LogisticBaseline(fold.features.plan.n_categories, search_rows=search_rows)

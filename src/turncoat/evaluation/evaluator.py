@@ -20,7 +20,6 @@ from turncoat.evaluation.protocols import CALIBRATION, TEST
 from turncoat.evaluation.regimes import describe_regimes, measure_tier
 from turncoat.evaluation.results import CandidateResult, OrderSelection, RegimeTable, StudyWarning
 from turncoat.evaluation.settings import NEURAL
-from turncoat.evaluation.slices import slice_by_history, slice_by_scenario
 from turncoat.evaluation.study import Study
 from turncoat.models.neural.model import NeuralVariationalHMM
 
@@ -110,12 +109,10 @@ class Evaluator:
             found[column.name] = column, {run: parts[TEST] for run, parts in by_run.items()}
             names = study.settings.calibrations if column.is_main else ()
             for name in CALIBRATORS if column.name == "XGBoost" else names:
-                made = {
-                    run: calibrate(column, name, study.folds[run[0]], scores)
-                    for run, scores in by_run.items()
-                }
-                own = next(iter(made.values()))[0]
-                calibrated[own.name] = own, {run: scores for run, (_, scores) in made.items()}
+                own: dict[tuple[int, int], Array] = {}
+                for run, parts in by_run.items():
+                    made, own[run] = calibrate(column, name, study.folds[run[0]], parts)
+                calibrated[made.name] = made, own
         return found | calibrated
 
     @property
@@ -183,9 +180,8 @@ class Evaluator:
             seed_means = metrics.mean_of_known(values, axis=1)
             spread = float(np.std(seed_means, ddof=1)) if len(seeds) > 1 else np.nan
             units = (self._find_resamples(name) or {}) if metric in ROW_METRICS else {}
-            found = {
-                unit: one.interval(self._seed_columns(name), metric) for unit, one in units.items()
-            }
+            own = self._seed_columns(name)
+            found = {unit: one.interval(own, metric) for unit, one in units.items()}
             estimates[metric] = results.MetricEstimate(
                 value=or_none(metrics.mean_of_known(seed_means)),
                 by_fold=tuple(map(or_none, metrics.mean_of_known(values, axis=0))),
@@ -252,12 +248,12 @@ def _measure_all_slices(
         rows = [evaluator.rows(f, evaluator.columns[name]) for f in range(len(study.folds))]
         folds = list(zip(study.folds, rows, strict=True))
         n_earlier = np.concatenate([fold.n_earlier[own] for fold, own in folds])
-        found.append(slice_by_history(scored, n_earlier, name))
+        found.append(metrics.slice_by_history(scored, n_earlier, name))
         if scenarios is not None:
             kinds = np.concatenate([scenarios[fold.rows(TEST)[own]] for fold, own in folds])
             present = np.unique(kinds[scored.labels == 1]).tolist()
             titles = {kind: f"scenario {kind}" for kind in present}
-            found.append(slice_by_scenario(scored, kinds, titles, name))
+            found.append(metrics.slice_by_scenario(scored, kinds, titles, name))
     return tuple(found)
 
 
@@ -328,9 +324,8 @@ def _summarise_trainings(study: Study) -> tuple[results.EncoderTraining, ...]:
         return ()
     model = study.first_fits[NEURAL].detector.model_
     report, width = model.training_, model.encoder_.layout.latent_dim
-    losses = (report.train_losses, report.validation_losses)
-    end = (report.best_epoch, report.stopped_early, report.class_weight)
-    return (results.EncoderTraining(NEURAL, width, *losses, *end),)
+    names = ("train_losses", "validation_losses", "best_epoch", "stopped_early", "class_weight")
+    return (results.EncoderTraining(NEURAL, width, *(getattr(report, name) for name in names)),)
 
 
 def _build_latent_maps(study: Study) -> tuple[LatentMap, ...]:

@@ -1,7 +1,4 @@
-"""Columns for a ranker from a hidden Markov model: belief, its change and entropy, row likelihood.
-
-The columns of a row do not depend on later rows.
-"""
+"""Columns for a ranker from an HMM: belief, its change and entropy, likelihood of the row."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _BATCH_CELLS = 1 << 22
 
 
 def hybrid_columns(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> Array:
-    """Columns [N, 2 K + 2] of a panel under a fitted detector or model, named by `hybrid_names`."""
+    """Columns [N, 2 K + 2], named by `hybrid_names`; those of a row do not depend on later rows."""
     model = _model_of(source)
     belief = model.filter(panel).probs
     change = np.diff(belief, axis=0, prepend=0.0)
@@ -39,10 +36,7 @@ def hybrid_names(n_states: int) -> tuple[str, ...]:
 
 
 def row_log_likelihoods(source: Detector | HiddenMarkovModel[Any], panel: Panel) -> Array:
-    """Log predictive density of each row given the customer's earlier rows [N], at temperature 1.
-
-    The sum over a sequence is the model's `log_likelihood`.
-    """
+    """Log density of rows given earlier ones [N], at temperature 1; sums to `log_likelihood`."""
     plain = copy(_model_of(source)).set_params(temperature=1.0)
     return _row_log_likelihoods(plain, panel, plain.filter(panel).probs)
 

@@ -6,6 +6,7 @@ On a CPU a fit depends only on panel, places, settings, seed and torch's number 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,12 +16,8 @@ from torch import Tensor, nn
 
 from turncoat.arrays import Array
 from turncoat.errors import DataError
-from turncoat.models.neural.encoder import (
-    ENCODER_RULES,
-    EncoderLayout,
-    split_training_rows,
-    table_width,
-)
+from turncoat.models.neural import encoder
+from turncoat.models.neural.encoder import EncoderLayout, table_width
 from turncoat.models.neural.training import deterministic_torch, select_device
 from turncoat.models.validation import Rule, check_settings, whole_number
 from turncoat.panel import Panel
@@ -32,7 +29,7 @@ _RULES: dict[str, Rule] = {
     "hidden_dim": whole_number(2),
     "window_rows": whole_number(1),
     "batch_rows": whole_number(1),
-    **{name: ENCODER_RULES[name] for name in _SHARED},
+    **{name: encoder.ENCODER_RULES[name] for name in _SHARED},
 }
 _MAX_GRADIENT_NORM = 1.0
 _BATCH_SEQUENCES = 1024  # when scoring
@@ -41,10 +38,7 @@ _BATCH_ROWS = 8192
 
 @dataclass(frozen=True)
 class LSTMBaseline:
-    """An LSTM trained with plain cross-entropy, so that its scores are probabilities.
-
-    The weights of the epoch with the best validation loss are kept.
-    """
+    """An LSTM trained with plain cross-entropy, so that its scores are probabilities."""
 
     hidden_dim: int = 64
     max_epochs: int = 30
@@ -56,7 +50,6 @@ class LSTMBaseline:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
         check_settings(self, vars(self), _RULES)
 
     def fit(
@@ -64,13 +57,10 @@ class LSTMBaseline:
         panel: Panel,
         places: Array,
         seed: int,
-        announce: Callable[[int, float], None] | None = None,
+        announce: Callable[[int, float], None] | None = None,  # with epoch, validation loss
         n_threads: int | None = None,
     ) -> FittedLSTM:
-        """Train on the known labels of the rows at `places`; all other rows are history.
-
-        `announce` is called with (epoch, validation loss).
-        """
+        """Train on the known labels of the rows at `places`; all other rows are history."""
         is_target, held_out = _split_targets(panel, places, self.validation_fraction, seed)
         device = select_device(self.device)
         layout = EncoderLayout(panel.n_continuous, panel.n_categories)
@@ -79,7 +69,7 @@ class LSTMBaseline:
             may_miss = np.asarray(np.isnan(panel.continuous).any(axis=0))
             network = _make_network(layout, may_miss, self.hidden_dim, seed).to(device)
             optimiser = torch.optim.Adam(network.parameters(), self.learning_rate)
-            lowest, best, waited = np.inf, _copy_weights(network), 0
+            lowest, best, waited = np.inf, deepcopy(network.state_dict()), 0
             for epoch in range(1, self.max_epochs + 1):
                 for batch in windows.batches(self.batch_rows, np.random.default_rng([seed, epoch])):
                     optimiser.zero_grad()
@@ -94,7 +84,7 @@ class LSTMBaseline:
                     )
                 waited += 1
                 if loss < lowest:
-                    lowest, best, waited = loss, _copy_weights(network), 0
+                    lowest, best, waited = loss, deepcopy(network.state_dict()), 0
                 if announce is not None:
                     announce(epoch, loss)
                 if waited == self.patience_epochs:
@@ -130,9 +120,8 @@ class _Network(nn.Module):
             nn.init.zeros_(table.weight)  # a code unseen in training has no effect
         self.tables = nn.ModuleList(tables)
         width = layout.n_continuous + int(may_miss.sum()) + sum(table_width(size) for size in sizes)
-        self.row_layer = nn.Sequential(
-            nn.Linear(width, hidden_dim), nn.LayerNorm(hidden_dim), nn.GELU()
-        )
+        layers = nn.Linear(width, hidden_dim), nn.LayerNorm(hidden_dim), nn.GELU()
+        self.row_layer = nn.Sequential(*layers)
         self.memory = nn.LSTM(hidden_dim, hidden_dim)
         self.head = nn.Linear(hidden_dim, 1)
         self.register_buffer("flagged", torch.from_numpy(np.flatnonzero(may_miss)))
@@ -145,9 +134,8 @@ class _Network(nn.Module):
         known = torch.where(codes < 0, self.missing_codes, codes)
         embedded = [table(column) for table, column in zip(self.tables, known.T, strict=True)]
         flags = torch.isnan(cells[:, self.flagged]).to(cells.dtype)
-        rows = self.row_layer(
-            torch.cat([torch.nan_to_num(cells, nan=0.0), flags, *embedded], dim=1)
-        )
+        columns = [torch.nan_to_num(cells, nan=0.0), flags, *embedded]
+        rows = self.row_layer(torch.cat(columns, dim=1))
         read, state = self.memory(nn.utils.rnn.PackedSequence(rows, going), state)
         return self.head(read.data)[:, 0], state
 
@@ -169,15 +157,8 @@ def _make_network(layout: EncoderLayout, may_miss: Array, hidden_dim: int, seed:
         return _Network(layout, may_miss, hidden_dim)
 
 
-def _copy_weights(network: _Network) -> dict[str, Tensor]:
-    return {name: values.clone() for name, values in network.state_dict().items()}
-
-
 def _interleave(starts: Array, lengths: Array) -> tuple[Array, Array, Array]:
-    """Rows of sequences, longest first, in the order of a packed sequence, without padding.
-
-    Returns the rows, the sequence of each row, and the number of sequences at each step.
-    """
+    """Rows, each row's sequence and sequences per step, in packed order; longest sequence first."""
     going = np.searchsorted(-lengths, -np.arange(lengths[0]), side="left")
     step = np.repeat(np.arange(len(going)), going)
     whose = np.arange(len(step)) - np.repeat(np.cumsum(going) - going, going)
@@ -206,10 +187,7 @@ def _log_odds(network: _Network, panel: Panel) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Windows:
-    """The training sequences in windows of `window_rows` target rows, after as many of history.
-
-    Every target row is trained on once per epoch, with `window_rows` rows of history or more.
-    """
+    """Windows of `window_rows` target rows, each after as many rows of history or fewer."""
 
     panel: Panel
     is_target: Array  # [N] bool
@@ -242,9 +220,8 @@ class _Windows:
         odds, _ = network.score_rows(self.panel, rows, going)
         places = np.flatnonzero(self.is_target[rows] & (rows >= self.own[batch][whose]))
         labels = torch.from_numpy(np.asarray(self.panel.labels)[rows[places]]).to(odds)
-        return nn.functional.binary_cross_entropy_with_logits(
-            odds[torch.from_numpy(places).to(odds.device)], labels
-        )
+        own = odds[torch.from_numpy(places).to(odds.device)]
+        return nn.functional.binary_cross_entropy_with_logits(own, labels)
 
 
 def _validation_loss(network: _Network, panel: Panel, is_target: Array) -> float:
@@ -258,25 +235,20 @@ def _validation_loss(network: _Network, panel: Panel, is_target: Array) -> float
 
 
 def _split_targets(panel: Panel, places: Array, share: float, seed: int) -> tuple[Array, Array]:
-    """Masks [N] of the labelled rows at `places` for training and for validation.
-
-    No customer is in both.
-    """
+    """Masks [N] of labelled rows at `places` to train and to validate; no customer is in both."""
     if not isinstance(panel, Panel):
-        raise DataError(
-            f"expected a Panel, found {type(panel).__name__}; make one with Panel.from_arrays"
-        )
+        found = type(panel).__name__
+        raise DataError(f"expected a Panel, found {found}; make one with Panel.from_arrays")
     places = np.asarray(places)
     is_index = places.ndim == 1 and places.dtype.kind in "ui"
     if not is_index or np.any((places < 0) | (places >= panel.n_rows)):
-        raise DataError(
-            f"places must be whole numbers from 0 to {panel.n_rows - 1}, the panel's rows"
-        )
+        last = panel.n_rows - 1
+        raise DataError(f"places must be whole numbers from 0 to {last}, the panel's rows")
     labels = np.full(panel.n_rows, -1, np.int8)
     if panel.labels is not None:
         labels[places] = panel.labels[places]
     try:
-        train, held_out = split_training_rows(replace(panel, labels=labels), share, seed)
+        train, held_out = encoder.split_training_rows(replace(panel, labels=labels), share, seed)
     except DataError as problem:
         found = []
         for label in (0, 1):

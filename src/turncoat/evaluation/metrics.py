@@ -12,24 +12,27 @@ is a property of all rows, including those of weight 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-from turncoat.evaluation.results import Curves
+from turncoat.evaluation.results import Curves, SliceRow, SliceTable
 from turncoat.numerics.jit import jit_exact
+
+Weights = ArrayLike | None  # [N] how often each row counts; None for once
 
 N_BINS = 15
 BUDGETS = (0.001, 0.005, 0.01, 0.05)  # shares of all transactions that are alerted
 DAILY_ALERTS = 100  # customers, or transactions, reviewed in a day
 _CLIP = 1e-12
 _MAX_POINTS = 200
+_FIELDS = ("scores", "labels", "customers", "days")  # of ScoredLabels
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ METRICS: dict[str, Metric] = {
 }
 DAY_METRICS = ("card_precision_100", "precision_100_daily")
 ROW_METRICS = tuple(name for name in METRICS if name not in DAY_METRICS)  # as `row_metrics` orders
+SLICE_METRICS = ("average_precision", "auroc", "ece_mass", "brier")
+# Slices by length of history, with the smallest number of earlier transactions of each.
+HISTORY = {"first": 0, "2nd to 4th": 1, "5th to 19th": 4, "20th and later": 19}
 
 
 class Ranking(NamedTuple):
@@ -95,25 +101,15 @@ class ScoredLabels:
     days: Array  # [N] whole numbers
 
     def __post_init__(self) -> None:
-        """Validate the arrays."""
         scores = np.asarray(self.scores)
         if scores.ndim != 1 or scores.dtype.kind not in "fiub":
-            raise DataError(
-                f"scores must be one number per transaction; found {scores.dtype} {scores.shape}"
-            )
-        if not np.isfinite(scores).all():
-            row = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise DataError(
-                f"scores must be finite; row {row} has {scores[row]}. "
-                "Leave out transactions without a score"
-            )
+            found = f"{scores.dtype} {scores.shape}"
+            raise DataError(f"scores must be one number per transaction; found {found}")
+        remedy = ". Leave out transactions without a score"
+        _check_each("scores", scores, np.isfinite(scores), "finite", remedy)
         labels = _check_integers("labels", self.labels, len(scores), bools=True)
-        if ((labels != 0) & (labels != 1)).any():
-            row = int(np.flatnonzero((labels != 0) & (labels != 1))[0])
-            raise DataError(
-                f"labels must be 0 or 1; row {row} has {labels[row]}. "
-                "Leave out transactions without a known label"
-            )
+        remedy = ". Leave out transactions without a known label"
+        _check_each("labels", labels, np.isin(labels, (0, 1)), "0 or 1", remedy)
         object.__setattr__(self, "scores", scores.astype(np.float64, copy=False))
         object.__setattr__(self, "labels", labels)
         for name in ("customers", "days"):
@@ -125,8 +121,7 @@ class ScoredLabels:
         """The rows of several parts, such as folds, as one."""
         if not parts:
             raise DataError("no part was given; give at least one")
-        names = ("scores", "labels", "customers", "days")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS))
 
     def __len__(self) -> int:
         """Number of transactions N."""
@@ -144,27 +139,29 @@ class ScoredLabels:
 
     def take(self, rows: Array) -> ScoredLabels:
         """The rows of a mask or of row numbers."""
-        return ScoredLabels(
-            self.scores[rows], self.labels[rows], self.customers[rows], self.days[rows]
-        )
+        return ScoredLabels(*(getattr(self, name)[rows] for name in _FIELDS))
+
+
+def _check_each(name: str, values: Array, is_right: Array, rule: str, remedy: str = "") -> None:
+    """Refuse the first of the values [N] that is not right."""
+    if not is_right.all():
+        row = int(is_right.argmin())
+        raise DataError(f"{name} must be {rule}; row {row} has {values[row]}{remedy}")
 
 
 def _check_integers(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
-        raise DataError(
-            f"{name} must have one entry for each of the {n_rows:,} scores; "
-            f"found shape {array.shape}"
-        )
+        expected = f"one entry for each of the {n_rows:,} scores"
+        raise DataError(f"{name} must have {expected}; found shape {array.shape}")
     if n_rows > 0 and array.dtype.kind not in ("iub" if bools else "iu"):
-        raise DataError(
-            f"{name} must be whole numbers; found type {array.dtype}. Convert them to integers"
-        )
+        found = f"found type {array.dtype}. Convert them to integers"
+        raise DataError(f"{name} must be whole numbers; {found}")
     return array.astype(np.int64, copy=False)
 
 
 def measure(
-    scored: ScoredLabels, names: Iterable[str] = tuple(METRICS), weights: ArrayLike | None = None
+    scored: ScoredLabels, names: Iterable[str] = tuple(METRICS), weights: Weights = None
 ) -> dict[str, float]:
     """Metrics by name, each row counted `weights` [N] times; NaN where a metric does not exist."""
     wanted = list(names)
@@ -180,20 +177,17 @@ def measure(
     return {name: values[name] for name in wanted}
 
 
-def check_weights(weights: ArrayLike | None, n_rows: int) -> Array:
+def check_weights(weights: Weights, n_rows: int) -> Array:
     """Weights [N] as floats; 1 each by default."""
     if weights is None:
         return np.ones(n_rows)
     array = np.asarray(weights)
     if array.shape != (n_rows,) or array.dtype.kind not in "fiub":
-        raise DataError(
-            f"weights must be one number for each of the {n_rows:,} rows; "
-            f"found {array.dtype} {array.shape}"
-        )
+        expected = f"one number for each of the {n_rows:,} rows"
+        raise DataError(f"weights must be {expected}; found {array.dtype} {array.shape}")
     counted = array.astype(np.float64)
-    if not (np.isfinite(counted) & (counted >= 0)).all():
-        row = int(np.flatnonzero(~(np.isfinite(counted) & (counted >= 0)))[0])
-        raise DataError(f"weights must be finite and not negative; row {row} has {counted[row]}")
+    is_right = np.isfinite(counted) & (counted >= 0)
+    _check_each("weights", counted, is_right, "finite and not negative")
     return counted
 
 
@@ -213,26 +207,21 @@ def mean_of_known(values: Array, axis: int = 0) -> Array:
 
 def log_losses(scored: ScoredLabels) -> Array:
     """Negative log probability of each row's label [N]; NaN without probabilities."""
-    if not scored.ranking.is_probability:
-        return np.full(len(scored), np.nan)
     chances = np.where(scored.labels == 1, scored.scores, 1.0 - scored.scores)
-    return np.asarray(-np.log(np.clip(chances, _CLIP, 1.0)))
+    losses = -np.log(np.clip(chances, _CLIP, 1.0))
+    return losses if scored.ranking.is_probability else np.full(len(scored), np.nan)
 
 
 def brier_losses(scored: ScoredLabels) -> Array:
     """Squared distance of score and label [N]; NaN without probabilities."""
-    if not scored.ranking.is_probability:
-        return np.full(len(scored), np.nan)
-    losses: Array = (scored.scores - scored.labels) ** 2
-    return losses
+    losses = (scored.scores - scored.labels) ** 2
+    return losses if scored.ranking.is_probability else np.full(len(scored), np.nan)
 
 
 LOSSES = {"brier": brier_losses, "log_loss": log_losses}  # metrics that are means over rows
 
 
-def card_precision(
-    scored: ScoredLabels, k: int = DAILY_ALERTS, weights: ArrayLike | None = None
-) -> float:
+def card_precision(scored: ScoredLabels, k: int = DAILY_ALERTS, weights: Weights = None) -> float:
     """Card precision@k of the Fraud Detection Handbook, mean over days.
 
     Every day the k customers with the highest score are reviewed. The precision is the number of
@@ -256,13 +245,8 @@ def card_precision(
     return float(np.mean(shares)) if shares else math.nan
 
 
-def daily_precision(
-    scored: ScoredLabels, k: int = DAILY_ALERTS, weights: ArrayLike | None = None
-) -> float:
-    """Frauds among the k highest scores of a day over k, even if it has fewer; mean over days.
-
-    A group of equal scores at the edge counts in proportion.
-    """
+def daily_precision(scored: ScoredLabels, k: int = DAILY_ALERTS, weights: Weights = None) -> float:
+    """Frauds among a day's k highest scores over k, mean over days; ties at the edge are shared."""
     counted = check_weights(weights, len(scored))
     shares = []
     for rows in _split_by_day(scored, np.flatnonzero(counted > 0)):
@@ -279,12 +263,47 @@ def _split_by_day(scored: ScoredLabels, rows: Array) -> list[Array]:
     return np.split(ordered, np.flatnonzero(np.diff(scored.days[ordered])) + 1)
 
 
-def compute_curves(scored: ScoredLabels, n_bins: int = N_BINS) -> Curves:
-    """Precision at up to 200 evenly spaced recalls, and reliability in bins of equal mass.
+def slice_by_history(scored: ScoredLabels, n_earlier: ArrayLike, candidate: str) -> SliceTable:
+    """Slices by the number of earlier transactions of the row's customer, `n_earlier` [N]."""
+    counts = _check_rows("n_earlier", n_earlier, scored)
+    if counts.dtype.kind not in "iu" or (counts < 0).any():
+        found = f"found {counts.dtype} {counts.min(initial=0)}"
+        raise DataError(f"n_earlier must count earlier transactions, whole numbers from 0; {found}")
+    slices = np.searchsorted(list(HISTORY.values()), counts, side="right") - 1
+    masks = ((label, slices == s) for s, label in enumerate(HISTORY))
+    return _measure_slices(scored, masks, "by length of history", candidate)
 
-    Precision and recall are empty without fraud, reliability without probabilities. Bins are in
-    the order of rising scores.
-    """
+
+def slice_by_scenario(
+    scored: ScoredLabels, scenarios: ArrayLike, labels: Mapping[Any, str], candidate: str
+) -> SliceTable:
+    """Slices of all genuine rows and the frauds of one of the scenarios [N] named by `labels`."""
+    keys, is_genuine = _check_rows("scenarios", scenarios, scored), scored.labels == 0
+    masks = ((label, is_genuine | (keys == key)) for key, label in labels.items())
+    return _measure_slices(scored, masks, "by scenario", candidate)
+
+
+def _check_rows(name: str, values: ArrayLike, scored: ScoredLabels) -> Array:
+    array = np.asarray(values)
+    if array.shape != (len(scored),):
+        expected = f"one entry for each of the {len(scored):,} scored rows"
+        raise DataError(f"{name} must have {expected}; found shape {array.shape}")
+    return array
+
+
+def _measure_slices(
+    scored: ScoredLabels, masks: Iterable[tuple[str, Array]], title: str, candidate: str
+) -> SliceTable:
+    rows = []
+    for label, mask in masks:
+        part = scored.take(mask)
+        metrics = {name: or_none(v) for name, v in measure(part, SLICE_METRICS).items()}
+        rows.append(SliceRow(label, len(part), part.n_frauds, metrics))
+    return SliceTable(title, candidate, tuple(rows))
+
+
+def compute_curves(scored: ScoredLabels, n_bins: int = N_BINS) -> Curves:
+    """Precision at up to 200 recalls, and reliability in bins of equal mass, by rising score."""
     weight, frauds, gaps = accumulate(scored.ranking, np.ones(len(scored)))[0]
     recalls = np.linspace(0.0, 1.0, _MAX_POINTS + 1)[1:] if frauds[-1] > 0 else np.empty(0)
     # The first place of each recall: later ones have less precision.
@@ -333,10 +352,7 @@ def row_metrics(ranking: Ranking, weights: Array) -> Array:
 
 @jit_exact
 def accumulate(ranking: Ranking, weights: Array) -> tuple[Array, float, float]:
-    """Running sums over the best groups, and total Brier and log losses.
-
-    The sums [3, G + 1] are of weights, of frauds, and of labels minus scores.
-    """
+    """Running sums [3, G + 1] of weights, frauds and labels minus scores; Brier and log loss."""
     sums = np.zeros((3, len(ranking.ends) + 1))
     weight = frauds = gap = brier = log_loss = 0.0
     start = 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from sklearn.model_selection import StratifiedGroupKFold
 
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split, split_by_customer, split_by_time, split_prequential
@@ -36,15 +38,12 @@ class SplitProtocol:
     drop_compromised: bool = True  # handbook: leave out cards with known fraud
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
         if self.name not in PROTOCOLS:
             allowed = ", ".join(PROTOCOLS)
             raise ConfigError(f"the protocol is {self.name!r}; it must be one of {allowed}")
         if self.train_days <= 14:
-            raise ConfigError(
-                f"train_days is {self.train_days!r}; it must be above 14, because selection and "
-                "calibration take 7 days each"
-            )
+            rule = "it must be above 14, because selection and calibration take 7 days each"
+            raise ConfigError(f"train_days is {self.train_days!r}; {rule}")
         check_count("n_folds", self.n_folds, 1)
 
     def splits(self, transactions: Transactions) -> list[Split]:
@@ -65,24 +64,15 @@ class SplitProtocol:
                 f"of training need {n_days:g} days of data, and there are "
                 f"{(end - begin) / DAY:.0f}. Use fewer weeks (--folds), or more data"
             )
-        folds = split_prequential(
-            *rows,
-            train_s=self.train_days * DAY,
-            gap_s=delay,
-            start_s=start,
-            drop_compromised=self.drop_compromised,
-            memory_s=_HANDBOOK_MEMORY,
-            require_fraud=True,
-        )
+        windows = {"train_s": self.train_days * DAY, "gap_s": delay, "start_s": start}
+        options: dict[str, Any] = {**windows, "memory_s": _HANDBOOK_MEMORY, "require_fraud": True}
+        folds = split_prequential(*rows, drop_compromised=self.drop_compromised, **options)
         return folds[-self.n_folds :]
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Rows and features of the train, calibration and test parts.
-
-    Baselines need no selection part, so the train part holds the fit and selection rows.
-    """
+    """Rows and features of three parts; the train part holds the fit and selection rows."""
 
     transactions: Transactions
     split: Split
@@ -131,14 +121,11 @@ class Fold:
 
 def assign_customer_folds(labels: Array, customers: Array, n_folds: int, seed: int) -> Array:
     """The fold of each row [N]: customers are not shared, labels are balanced."""
-    from sklearn.model_selection import StratifiedGroupKFold
-
     n_defrauded = len(np.unique(customers[labels == 1]))
     if n_defrauded < n_folds:
-        raise DataError(
-            f"{n_defrauded} customers have fraud, too few for {n_folds} folds without shared "
-            "customers. Give more rows, or search with fewer folds"
-        )
+        rule = f"too few for {n_folds} folds without shared customers"
+        remedy = "Give more rows, or search with fewer folds"
+        raise DataError(f"{n_defrauded} customers have fraud, {rule}. {remedy}")
     splitter = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
     folds = np.empty(len(labels), np.int64)
     for fold, (_, test) in enumerate(splitter.split(labels, labels, customers)):
@@ -147,10 +134,7 @@ def assign_customer_folds(labels: Array, customers: Array, n_folds: int, seed: i
 
 
 def sample_customers(labels: Array, customers: Array, n_rows: int, seed: int) -> Array:
-    """Rows of random customers, about `n_rows` in all, in their order.
-
-    Customers with and without fraud are drawn in the same proportion.
-    """
+    """Rows of about `n_rows` / N of the customers with fraud, and of those without, in order."""
     if len(labels) <= n_rows:
         return np.arange(len(labels))
     keys, codes = np.unique(customers, return_inverse=True)

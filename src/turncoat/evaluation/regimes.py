@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,6 @@ _MAX_TRAITS = 6
 _MIN_DEVIATION = 0.3  # standard deviations; a mean nearer to the overall mean says little
 _MIN_SHARE_CHANGE = 0.05
 _SHARE_WEIGHT = 4.0  # ranks a change of share against a deviation
-_TIER_FIGURES = ("occupancy", "fraud_rate", "fraud_captured", "enrichment")
 
 
 def describe_regimes(name: str, detector: Detector, panel: Panel, saturation: float) -> RegimeTable:
@@ -26,19 +26,12 @@ def describe_regimes(name: str, detector: Detector, panel: Panel, saturation: fl
     regimes = detector.regimes
     low, high = regimes.interval()
     traits = _find_traits(detector, *_regime_means(detector, panel))
-    rows = tuple(
-        RegimeRow(
-            number=k,
-            share=float(regimes.occupancy[k]),
-            fraud_rate=float(regimes.mean_rates[k]),
-            lower=float(low[k]),
-            upper=float(high[k]),
-            enrichment=or_none(float(regimes.enrichment[k])),
-            stickiness=float(regimes.stickiness[k]),
-            traits=traits[k],
-        )
-        for k in range(regimes.n_states)
-    )
+    columns = (regimes.occupancy, regimes.mean_rates, low, high)
+    rows = []
+    for k in range(regimes.n_states):
+        share, rate, lower, upper = (float(column[k]) for column in columns)
+        enrichment, stickiness = or_none(regimes.enrichment[k]), float(regimes.stickiness[k])
+        rows.append(RegimeRow(k, share, rate, lower, upper, enrichment, stickiness, traits[k]))
     matrix = detector.model_.params_.transition_matrix
     return RegimeTable(
         detector=name,
@@ -49,16 +42,13 @@ def describe_regimes(name: str, detector: Detector, panel: Panel, saturation: fl
         misread_share=regimes.misread_share,
         signed_gap=regimes.signed_gap,
         saturation=saturation,
-        rows=rows,
+        rows=tuple(rows),
         transition_matrix=tuple(tuple(map(float, row)) for row in matrix),
     )
 
 
 def _regime_means(detector: Detector, panel: Panel) -> tuple[Array, list[Array]]:
-    """Means [K, D] of the continuous columns and category shares [K, C] of each categorical one.
-
-    They are the model's own parameters, or averages over filtered beliefs behind an encoder.
-    """
+    """Means [K, D] and category shares [K, C]: the model's, or over beliefs behind an encoder."""
     model = detector.model_
     if model.to_latent_hmm() is model:
         return model.params_.means, list(model.params_.category_probs)
@@ -81,10 +71,7 @@ def _divide(sums: Array, weights: Array) -> Array:
 def _find_traits(
     detector: Detector, means: Array, category_shares: list[Array]
 ) -> list[tuple[RegimeTrait, ...]]:
-    """For each regime, the features that set it apart, strongest first.
-
-    Means are on a scale where all transactions have mean 0 and standard deviation 1.
-    """
+    """For each regime the features that set it apart, strongest first; means are in SDs."""
     plan, occupancy = detector.features_.plan, detector.regimes.occupancy
     found: list[list[tuple[float, RegimeTrait]]] = [[] for _ in occupancy]
     for d, name in enumerate(plan.continuous):
@@ -123,10 +110,7 @@ def measure_tier(
     n_resamples: int,
     seed: int,
 ) -> TierRow:
-    """What a detector's fraud regime holds on test rows.
-
-    `memberships` are its raw, filtered scores (beliefs in the fraud regime) by seed and fold.
-    """
+    """What a fraud regime holds, by test beliefs in it (raw, filtered scores) by seed and fold."""
     values, resampled = [], []
     for folds in memberships:
         for f, scored in enumerate(folds):
@@ -138,12 +122,8 @@ def measure_tier(
             resampled.append(_tier_figures(np.stack([sums[rows].sum(axis=0) for rows in draws])))
     means = mean_of_known(np.array(values), axis=0)
     columns = mean_of_known(np.array(resampled), axis=0).T
-    fields = {name: or_none(float(v)) for name, v in zip(_TIER_FIGURES, means, strict=True)}
-    intervals = {
-        f"{name}_interval": percentile_interval(column)
-        for name, column in zip(_TIER_FIGURES, columns, strict=True)
-    }
-    return TierRow(name, candidate, n_states, chosen_by, latent_dim, **fields, **intervals)  # type: ignore[arg-type]
+    figures: Any = (*map(or_none, means), *map(percentile_interval, columns))
+    return TierRow(name, candidate, n_states, chosen_by, latent_dim, *figures)
 
 
 def _sum_by_customer(scored: ScoredLabels) -> Array:
@@ -155,7 +135,7 @@ def _sum_by_customer(scored: ScoredLabels) -> Array:
 
 
 def _tier_figures(sums: Array) -> Array:
-    """`_TIER_FIGURES` of sums [R, 4] as [R, 4]; NaN where one does not exist."""
+    """Occupancy, fraud rate, captured fraud and enrichment [R, 4] of sums [R, 4]; may be NaN."""
     rows, members, caught, frauds = sums.T
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = caught / members

@@ -29,15 +29,8 @@ TIERS: dict[str, type[BaumWelchHMM] | type[VariationalHMM]] = {
 BASELINES = ("logistic", "isolation-forest", "xgboost", "lstm")
 ABLATIONS = ("joint",)
 AUTO = "auto"
-_MIN_COUNTS = {
-    "n_restarts": 1,
-    "max_iter": 1,
-    "n_trials": 0,
-    "n_stability": 0,
-    "n_resamples": 1,
-    "max_lstm_epochs": 1,
-    "joint_cycles": 1,
-}
+_POSITIVE = ("n_restarts", "max_iter", "n_resamples", "max_lstm_epochs", "joint_cycles")
+_MIN_COUNTS = {**dict.fromkeys(_POSITIVE, 1), "n_trials": 0, "n_stability": 0}
 
 
 @dataclass(frozen=True)
@@ -77,60 +70,41 @@ class StudySettings:
     seeds: tuple[int, ...] = (42,)
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
         self._check_choices()
         if not self.tiers or not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(
-                "a study needs at least one tier, and seeds that differ; "
-                f"found {self.tiers} and {self.seeds}"
-            )
+            rule = "a study needs at least one tier, and seeds that differ"
+            raise ConfigError(f"{rule}; found {self.tiers} and {self.seeds}")
         is_count = isinstance(self.states, int) and not isinstance(self.states, bool)
         if self.states != AUTO and (not is_count or int(self.states) < 1):
-            raise ConfigError(
-                f"states is {self.states!r}; it must be a whole number of at least 1, or {AUTO!r}"
-            )
-        if not self.latent_dims or len(set(self.latent_dims)) < len(self.latent_dims):
-            raise ConfigError(
-                f"latent_dims is {self.latent_dims}; it must be one or more widths, each once"
-            )
-        if len(self.latent_dims) > 1 and self.states != AUTO:
-            raise ConfigError(
-                "a latent width is chosen together with the number of states; "
-                f"name one of {self.latent_dims}, or set states to auto"
-            )
+            rule = f"it must be a whole number of at least 1, or {AUTO!r}"
+            raise ConfigError(f"states is {self.states!r}; {rule}")
+        widths = self.latent_dims
+        if not widths or len(set(widths)) < len(widths):
+            raise ConfigError(f"latent_dims is {widths}; it must be one or more widths, each once")
+        if len(widths) > 1 and self.states != AUTO:
+            rule = "a latent width is chosen together with the number of states"
+            raise ConfigError(f"{rule}; name one of {widths}, or set states to auto")
         if "joint" in self.ablations and self.states == 1:
             raise ConfigError("the ablation 'joint' needs 2 states or more; found 1")
         if self.ablations and NEURAL not in self.tiers:
-            raise ConfigError(
-                f"the ablation {self.ablations[0]!r} is of the neural tier. "
-                "Add it to the tiers, or leave the ablation out"
-            )
+            rule = f"the ablation {self.ablations[0]!r} is of the neural tier"
+            raise ConfigError(f"{rule}. Add it to the tiers, or leave the ablation out")
         for name, minimum in _MIN_COUNTS.items():
             check_count(name, getattr(self, name), minimum)
 
     def _check_choices(self) -> None:
-        choices = {
-            "tiers": tuple(TIERS),
-            "baselines": BASELINES,
-            "calibrations": tuple(CALIBRATORS),
-            "ablations": ABLATIONS,
-        }
-        for name, allowed in choices.items():
+        choices = {"tiers": TIERS, "baselines": BASELINES, "calibrations": CALIBRATORS}
+        for name, allowed in {**choices, "ablations": ABLATIONS}.items():
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise ConfigError(f"{name} lists something twice: {', '.join(values)}")
-            for value in values:
-                if value not in allowed:
-                    raise ConfigError(
-                        f"{name} has {value!r}; each must be one of {', '.join(allowed)}"
-                    )
+            if unknown := [value for value in values if value not in allowed]:
+                rule = f"each must be one of {', '.join(allowed)}"
+                raise ConfigError(f"{name} has {unknown[0]!r}; {rule}")
 
     @property
     def main_tier(self) -> str:
-        """The tier of the hybrid, the ranker and the anchored detector.
-
-        It is the last one without an encoder, because an encoder has seen the fit part's labels.
-        """
+        """The tier of hybrid and ranker: the last without an encoder, which has seen labels."""
         return next((tier for tier in reversed(self.tiers) if tier != NEURAL), NEURAL)
 
     @property
@@ -145,11 +119,8 @@ class StudySettings:
     def make_features(self, tier: str | None = None) -> Features:
         """Unfitted features of a tier; all of them for the baselines and the neural tier."""
         include = None if tier in (None, NEURAL) else self.include
-        return Features(
-            label_delay_days=self.protocol.label_delay_days,
-            missing_flags=self.missing_flags,
-            include=include,
-        )
+        delay, flags = self.protocol.label_delay_days, self.missing_flags
+        return Features(label_delay_days=delay, missing_flags=flags, include=include)
 
     def make_model(self, tier: str, n_states: int) -> BaumWelchHMM | VariationalHMM:
         """An unfitted model."""
@@ -160,14 +131,10 @@ class StudySettings:
             options |= {"n_restarts": self.n_restarts, "max_iter": self.max_iter}
             model = TIERS[tier](n_states, **options)
         if tier == NEURAL:
-            model.set_params(
-                dropout_draws=self.dropout_draws,
-                encoder__latent_dim=self.latent_dims[0],
-                encoder__hidden_dim=self.hidden_dim,
-                encoder__max_epochs=self.max_epochs,
-                encoder__class_weighting=self.class_weighting,
-                encoder__activation=self.activation,
-            )
+            names = ("hidden_dim", "max_epochs", "class_weighting", "activation")
+            own = {f"encoder__{name}": getattr(self, name) for name in names}
+            own |= {"encoder__latent_dim": self.latent_dims[0]}
+            model.set_params(dropout_draws=self.dropout_draws, **own)
         return model
 
     def make_detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
@@ -186,17 +153,15 @@ class StudySettings:
         for supervision in ("none", "anchored"):
             self.make_detector(self.main_tier, n_states, supervision).check_settings()
         if self.anchored_states is not None and self.anchored_states <= self.n_fraud_states:
-            raise ConfigError(
-                f"anchored_states is {self.anchored_states}; "
-                f"it must be above the {self.n_fraud_states} states of fraud"
-            )
+            rule = f"it must be above the {self.n_fraud_states} states of fraud"
+            raise ConfigError(f"anchored_states is {self.anchored_states}; {rule}")
         if not all(0 <= seed < 2**32 for seed in self.seeds):
             raise ConfigError(f"seeds are {self.seeds}; each must be at least 0 and below 2**32")
         if NEURAL in self.tiers:
             import_training()
             for width in self.latent_dims:
-                one = replace(self, latent_dims=(width,))
-                one.make_detector(NEURAL, n_states).check_settings()
+                own = replace(self, latent_dims=(width,))
+                own.make_detector(NEURAL, n_states).check_settings()
             require_extra("umap", "the map of latents")
         if "lstm" in self.baselines:
             import_training()

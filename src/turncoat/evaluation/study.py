@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from rich.console import Console
 
@@ -117,9 +118,8 @@ def run_study(
     fingerprint = fingerprint_data(transactions)
     _open_folder(folder, settings, fingerprint)
     states = _choose_states(transactions, splits[0], settings, folder, console)
-    chosen = settings
-    if states.latent_dim is not None:
-        chosen = replace(settings, latent_dims=(states.latent_dim,))
+    widths = settings.latent_dims if states.latent_dim is None else (states.latent_dim,)
+    chosen = replace(settings, latent_dims=widths)
     candidates = _make_candidates(chosen, states.n_states, console)
     progress = _Progress(console, len(splits) * len(settings.seeds) * len(candidates))
     folds, fits = [], {}
@@ -187,9 +187,8 @@ def load_manifest(path: Path) -> tuple[Mapping[str, Any], StudySettings]:
             raise BundleError(f"{path}: not the manifest of a run: {missing} missing")
         return manifest, StudySettings.from_dict(manifest["settings"])
     except OSError as problem:
-        raise BundleError(
-            f"{path}: cannot be read ({problem.strerror}). Give the manifest.json of a run"
-        ) from problem
+        remedy = "Give the manifest.json of a run"
+        raise BundleError(f"{path}: cannot be read ({problem.strerror}). {remedy}") from problem
     except (ValueError, LookupError, TypeError) as problem:
         raise BundleError(f"{path}: not the manifest of a run") from problem
 
@@ -210,17 +209,13 @@ def _open_folder(folder: Path, settings: StudySettings, fingerprint: str) -> Non
     path = folder / _IDENTITY_FILE
     if path.exists():
         try:
-            before = json.loads(path.read_bytes())
-        except ValueError as problem:
-            raise BundleError(f"{path} cannot be read. Choose another folder") from problem
-        if not isinstance(before, dict):
-            raise BundleError(f"{path} does not describe a study. Choose another folder")
-        changed = [name for name in identity if before.get(name) != identity[name]]
+            before = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        except msgspec.MsgspecError as problem:
+            raise BundleError(f"{path} describes no study. Choose another folder") from problem
+        changed = ", ".join(name for name in identity if before.get(name) != identity[name])
         if changed:
-            raise ConfigError(
-                f"{folder} holds another study: other {', '.join(changed)}. "
-                "Choose another folder, or remove it"
-            )
+            remedy = "Choose another folder, or remove it"
+            raise ConfigError(f"{folder} holds another study: other {changed}. {remedy}")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BundleError(f"{folder} exists and holds no study. Choose another folder")
@@ -327,14 +322,9 @@ def _train_jointly(
                 console.print(f"  joint training {start}: {total} cycles", highlight=False)
 
         began = time.perf_counter()
-        found = train_jointly_from_all_starts(
-            panel,
-            settings.make_model(NEURAL, n_states).train_encoder(panel),
-            n_states=n_states,
-            cycles=settings.joint_cycles,
-            seed=settings.seeds[0],
-            announce=announce,
-        )
+        trained = settings.make_model(NEURAL, n_states).train_encoder(panel)
+        options = {"n_states": n_states, "cycles": settings.joint_cycles, "seed": settings.seeds[0]}
+        found = train_jointly_from_all_starts(panel, trained, announce=announce, **options)
     elapsed_s = time.perf_counter() - began
     console.print(f"joint training, for comparison ({elapsed_s:.1f} s)", highlight=False)
     save_results(found, path)
@@ -348,12 +338,9 @@ def _fit_candidate(
     for name in ("scores", "detector"):  # left by an unfinished or damaged fit
         shutil.rmtree(place / name, ignore_errors=True)
     outcome = candidate.fit(fold, seed, folders, place)
-    by_part = {
-        f"{part}/{name}": scores
-        for name, parts in outcome.scores.items()
-        for part, scores in parts.items()
-    }
-    FIT.save(place / "scores", {"figures": dict(outcome.figures)}, by_part)
+    columns = outcome.scores.items()
+    arrays = {f"{part}/{name}": parts[part] for name, parts in columns for part in parts}
+    FIT.save(place / "scores", {"figures": dict(outcome.figures)}, arrays)
     return outcome
 
 
@@ -384,11 +371,8 @@ class _Progress:
     @contextmanager
     def fitting(self, name: str) -> Iterator[None]:
         start, text = time.perf_counter(), f"{self.n_done + 1} of {self.n_fits}: {name}"
-        eta = ""
-        if self.n_fresh:
-            left_s = (start - self.began) / self.n_fresh * (self.n_fits - self.n_done)
-            eta = f", about {left_s:.0f} s left"
-        with self.console.status(text + eta):
+        left_s = (start - self.began) / max(self.n_fresh, 1) * (self.n_fits - self.n_done)
+        with self.console.status(text + (f", about {left_s:.0f} s left" if self.n_fresh else "")):
             yield
         self.n_fresh += 1
         elapsed_s = time.perf_counter() - start

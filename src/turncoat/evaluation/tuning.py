@@ -1,7 +1,4 @@
-"""Hyperparameter search for XGBoost over customer-disjoint folds.
-
-Finished trials are kept in a file, so an interrupted search resumes where it stopped.
-"""
+"""Hyperparameter search for XGBoost over customer-disjoint folds; resumes from a file."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from sklearn.metrics import average_precision_score
 
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError
@@ -117,22 +116,17 @@ def make_objective(
 ) -> Callable[[XGBoostParams], float]:
     """A function from parameters to mean average precision over the folds."""
 
-    def objective(params: XGBoostParams) -> float:
-        def fit_and_score(fit: Array, test: Array) -> Array:
-            booster = fit_booster(params, columns[fit], labels[fit], seed, _SEARCH_THREADS)
-            return predict_booster(booster, columns[test])
+    def fit_and_score(params: XGBoostParams, fit: Array, test: Array) -> Array:
+        booster = fit_booster(params, columns[fit], labels[fit], seed, _SEARCH_THREADS)
+        return predict_booster(booster, columns[test])
 
-        return cross_validate(folds, labels, fit_and_score)
-
-    return objective
+    return lambda params: cross_validate(folds, labels, partial(fit_and_score, params))
 
 
 def cross_validate(
     folds: Array, labels: Array, fit_and_score: Callable[[Array, Array], Array]
 ) -> float:
     """Mean average precision of `fit_and_score(fit rows, test rows)`; each fold is test once."""
-    from sklearn.metrics import average_precision_score
-
     values = []
     for fold in range(int(folds.max()) + 1):
         test = np.flatnonzero(folds == fold)
@@ -157,9 +151,8 @@ def load_trials(path: Path) -> list[Trial]:
     except FileNotFoundError:
         return []
     except msgspec.MsgspecError as problem:
-        raise BundleError(
-            f"{path}: not the trials of a search ({problem}). Delete it to search anew"
-        ) from problem
+        text = f"{path}: not the trials of a search ({problem}). Delete it to search anew"
+        raise BundleError(text) from problem
 
 
 def fit_booster(

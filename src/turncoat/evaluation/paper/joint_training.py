@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -90,12 +91,10 @@ def train_jointly_from_all_starts(
     def run(start: str) -> JointRun:
         measured: list[JointCycle] = []
 
-        def observe(snapshot: Snapshot) -> None:
-            measured.append(
-                measure_cycle(snapshot.cycle, snapshot.latents, snapshot.posteriors, labels)
-            )
+        def observe(now: Snapshot) -> None:
+            measured.append(measure_cycle(now.cycle, now.latents, now.posteriors, labels))
             if announce is not None:
-                announce(start, snapshot.cycle, cycles)
+                announce(start, now.cycle, cycles)
 
         reweighted = start == REWEIGHTED
         settings = JointSettings(n_states, cycles, reweighted=reweighted, seed=seed, **shared)
@@ -145,21 +144,15 @@ def effective_states_of_split(fraud_rate: float) -> float:
 
 def find_collapse(cycles: list[JointCycle], min_states: float) -> int | None:
     """The cycle from which a run stays below `min_states` to its end; None if it ends above."""
-    collapsed_at = None
-    for one in reversed(cycles):
-        if one.effective_states >= min_states:
-            break
-        collapsed_at = one.cycle
-    return collapsed_at
+    collapsed = takewhile(lambda one: one.effective_states < min_states, reversed(cycles))
+    return min((one.cycle for one in collapsed), default=None)
 
 
 def _require_labels(panel: Panel) -> Array:
     found = [] if panel.labels is None else sorted({0, 1} & set(panel.labels.tolist()))
     if panel.labels is None or len(found) < 2:
-        raise DataError(
-            "measuring a joint training needs rows with label 0 and with label 1; "
-            f"the {panel.n_rows:,} rows have {found}"
-        )
+        rule = "measuring a joint training needs rows with label 0 and with label 1"
+        raise DataError(f"{rule}; the {panel.n_rows:,} rows have {found}")
     return panel.labels
 
 

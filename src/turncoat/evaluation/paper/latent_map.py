@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigsh
+from sklearn.neighbors import NearestNeighbors
 
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
-from turncoat.evaluation.paper.manifold import (
-    MIN_ROWS,
-    Direction,
-    LatentAxis,
-    ManifoldTest,
-    grade_claims,
-    smaller_share,
-    walk,
-)
+from turncoat.evaluation.paper import manifold
+from turncoat.evaluation.paper.manifold import MIN_ROWS, Direction, LatentAxis, ManifoldTest
 from turncoat.evaluation.tuning import import_extra
 
 N_NEIGHBOURS = 15
@@ -83,21 +80,20 @@ def build_latent_map(
         # would connect to the nearest crowd, and few of them would connect crowds.
         in_piece = _largest_piece(graph.minimum(graph.T), which)
         directions.extend(_diffusion(graph, which, labels, seed))
-    walks = [walk(one, points, regimes, labels, n_states, head) for one in directions]
+    walks = [manifold.walk(one, points, regimes, labels, n_states, head) for one in directions]
     projection = UMAP if len(distinct) > N_NEIGHBOURS else COMPONENTS
     places = _project(points, seed) if projection == UMAP else components
+    columns = (places[:, 0], places[:, 1], regimes, labels)
+    x, y, own_regimes, own_labels = (tuple(column.tolist()) for column in columns)
     return LatentMap(
         detector,
         len(latents),
-        tuple(places[:, 0].tolist()),
-        tuple(places[:, 1].tolist()),
-        tuple(regimes.tolist()),
-        tuple(labels.tolist()),
+        *(x, y, own_regimes, own_labels),
         fraud_regime,
         first_share,
         float(in_piece.mean()),
         tuple(one.axis for one in walks),
-        grade_claims(walks, in_piece, labels, fraud_regime, seed),
+        manifold.grade_claims(walks, in_piece, labels, fraud_regime, seed),
         projection,
     )
 
@@ -120,21 +116,15 @@ def _check(
     latents = np.asarray(latents, np.float64)
     regimes, labels = np.asarray(regimes), np.asarray(labels)
     if latents.ndim != 2 or latents.size == 0 or not np.isfinite(latents).all():
-        raise DataError(
-            "latents must be finite numbers [rows, columns] with at least one row; "
-            f"found shape {latents.shape}"
-        )
+        rule = "latents must be finite numbers [rows, columns] with at least one row"
+        raise DataError(f"{rule}; found shape {latents.shape}")
     for name, values, limit in (("regimes", regimes, n_states), ("labels", labels, 2)):
         if values.shape != latents.shape[:1] or not np.isin(values, np.arange(limit)).all():
-            raise DataError(
-                f"{name} must be whole numbers below {limit}, one for each of the "
-                f"{len(latents):,} latents"
-            )
+            rule = f"whole numbers below {limit}, one for each of the {len(latents):,} latents"
+            raise DataError(f"{name} must be {rule}")
     if not 0 <= fraud_regime < n_states or max_rows < 1:
-        raise ConfigError(
-            f"the fraud regime must be one of {n_states}, and max_rows 1 or more; "
-            f"found {fraud_regime} and {max_rows}"
-        )
+        rule = f"the fraud regime must be one of {n_states}, and max_rows 1 or more"
+        raise ConfigError(f"{rule}; found {fraud_regime} and {max_rows}")
     return latents, regimes.astype(np.int64), labels.astype(np.int64)
 
 
@@ -158,9 +148,6 @@ def _principal_components(points: Array) -> tuple[Array, float]:
 
 def _neighbour_graph(distinct: Array) -> Any:
     """The graph from each point to its 15 nearest, with distances."""
-    from scipy.sparse import csr_array
-    from sklearn.neighbors import NearestNeighbors
-
     n_points, n_near = len(distinct), min(N_NEIGHBOURS, len(distinct) - 1)
     distances, nearest = NearestNeighbors(n_neighbors=n_near).fit(distinct).kneighbors()
     weights = np.maximum(distances, 10.0**-_DIGITS).ravel()
@@ -170,8 +157,6 @@ def _neighbour_graph(distinct: Array) -> Any:
 
 def _largest_piece(graph: Any, which: Array) -> Array:
     """Mask [N] of the rows in the largest connected piece, given each row's point `which` [N]."""
-    from scipy.sparse.csgraph import connected_components
-
     pieces = connected_components(graph, directed=False)[1][which]
     return np.asarray(pieces == np.bincount(pieces).argmax())
 
@@ -184,14 +169,11 @@ def _diffusion(graph: Any, which: Array, labels: Array, seed: int) -> list[Direc
     alpha = 1, so that dense places do not attract. Along a curve of even density the component is a
     cosine of the length, so places are lengths; otherwise they count steps between neighbours.
     """
-    from scipy.sparse import csr_array, diags_array
-    from scipy.sparse.linalg import eigsh
-
     either = graph.maximum(graph.T)
     placed = _largest_piece(either, which)
     rows = np.flatnonzero(placed)
     points, own = np.unique(which[rows], return_inverse=True)
-    if len(points) < MIN_ROWS or smaller_share(placed, labels) < _MIN_PLACED:
+    if len(points) < MIN_ROWS or manifold.smaller_share(placed, labels) < _MIN_PLACED:
         return []
     scale = graph.max(axis=1).toarray().ravel()[points]
     near = either[points][:, points].tocoo()

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.stats import spearmanr
+from sklearn.isotonic import isotonic_regression
 
 from turncoat.arrays import Array
 
@@ -52,10 +55,7 @@ class LatentAxis:
 
 @dataclass(frozen=True)
 class ManifoldTest:
-    """Which parts of the claim hold along the axis with the highest segmentation.
-
-    Grades are `HOLDS`, `PARTLY`, `FAILS` or `UNKNOWN`; chance levels come from shuffles.
-    """
+    """Which parts of the claim hold along the most segmented axis; chance comes from shuffles."""
 
     axis: int  # place among the map's axes
     n_rows: int  # placed on it
@@ -103,10 +103,8 @@ def walk(
     shares = np.zeros((int(bins[-1]) + 1, n_states))
     np.add.at(shares, (bins, regimes), 1.0)
 
-    def median_place(regime: int) -> float:
-        return float(np.median(np.flatnonzero(regimes == regime)))
-
-    order = sorted(np.unique(regimes).tolist(), key=median_place)
+    order = np.unique(regimes).tolist()
+    order.sort(key=lambda regime: np.median(np.flatnonzero(regimes == regime)))
     axis = LatentAxis(
         direction.name,
         tuple(_group_means(labels, bins).tolist()),
@@ -123,10 +121,7 @@ def walk(
 
 
 def measure_segmentation(regimes: Array) -> float:
-    """Between-regime variance of ranks [N] relative to unbroken segments of the same sizes.
-
-    1 for unbroken segments, near 0 for regimes mixed throughout, and 0 with one regime only.
-    """
+    """1 if regimes [N] are unbroken segments, near 0 if they are mixed, and 0 with only one."""
     n_rows, counts = len(regimes), np.bincount(regimes).astype(np.float64)
     present = counts > 0
     if present.sum() < 2:
@@ -144,8 +139,6 @@ def measure_adjacency(latents: Array, regimes: Array, order: Sequence[int]) -> f
     1 for centroids along any curve, 2 / K by chance. Regimes of fewer than 10 rows are left out;
     None if fewer than 3 remain.
     """
-    from scipy.spatial.distance import cdist
-
     masks = [regimes == regime for regime in order]
     centroids = [latents[mask].mean(axis=0) for mask in masks if mask.sum() >= _MIN_GROUP_ROWS]
     if len(centroids) < 3:
@@ -156,10 +149,7 @@ def measure_adjacency(latents: Array, regimes: Array, order: Sequence[int]) -> f
 
 
 def measure_monotonicity(labels: Array) -> float | None:
-    """Share of the variance of the fraud rate over bins that the best rising curve explains.
-
-    None if all labels are the same.
-    """
+    """Share of the fraud rate's variance over bins that the best rising curve explains, or None."""
     if labels.min() == labels.max():
         return None
     bins = _assign_bins(len(labels))
@@ -202,8 +192,6 @@ def measure_valley(places: Array) -> float:
 
 def correlate_with_places(scores: Array) -> float | None:
     """Rank correlation of scores [N] with their places; None if all scores are the same."""
-    from scipy.stats import spearmanr
-
     if scores.min() == scores.max():
         return None
     return float(spearmanr(np.arange(len(scores)), scores).statistic)
@@ -212,18 +200,18 @@ def correlate_with_places(scores: Array) -> float | None:
 def grade_claims(
     walks: Sequence[Walk], in_piece: Array, labels: Array, fraud_regime: int, seed: int
 ) -> ManifoldTest | None:
-    """Grade the claim along the most segmented axis, the kindest to it; None without an axis.
-
-    `in_piece` [N] marks rows in the largest piece; `labels` [N] are those of all rows.
-    """
+    """Grade the claim along the most segmented axis, the kindest to it; None without an axis."""
     if not walks:
         return None
     best = max(range(len(walks)), key=lambda place: walks[place].axis.segmentation)
     axis, regimes, own_labels = walks[best]
     rng = np.random.default_rng(seed)
-    end_chance = _max_of_shuffles(
-        lambda: measure_monotonicity(_orient(rng.permutation(own_labels))) or 0.0
-    )
+
+    def shuffle_labels() -> float:
+        labels = rng.permutation(own_labels)
+        return measure_monotonicity(labels[::-1] if _falls(labels) else labels) or 0.0
+
+    end_chance = _max_of_shuffles(shuffle_labels)
     n_passed = (smaller_share(in_piece, labels) >= MIN_PIECE) + (axis.valley_depth <= MAX_VALLEY)
     segments, segments_chance = _grade_segments(axis, regimes, rng)
     fading, fading_chance = _grade_fading(axis, own_labels, end_chance, rng)
@@ -278,10 +266,12 @@ def _grade_fading(
     cells = _assign_cells(labels)
     switch = _explain_by_step(_group_means(labels, cells), np.bincount(cells))[1]
     edge = int(np.searchsorted(cells, switch))
-    sides = labels[:edge], labels[edge:]
-    chance = _max_of_shuffles(
-        lambda: measure_gradualness(np.concatenate([rng.permutation(s) for s in sides])) or 0.0
-    )
+
+    def shuffle_sides() -> float:
+        sides = rng.permutation(labels[:edge]), rng.permutation(labels[edge:])
+        return measure_gradualness(np.concatenate(sides)) or 0.0
+
+    chance = _max_of_shuffles(shuffle_sides)
     grade = _grade(axis.gradualness, chance, MIN_GRADUAL, MIN_PARTLY_GRADUAL)
     return (UNKNOWN if grade == FAILS and chance >= MIN_GRADUAL else grade), chance
 
@@ -299,10 +289,6 @@ def _max_of_shuffles(draw: Callable[[], float]) -> float:
 def _falls(labels: Array) -> bool:
     """Whether frauds are, on average, in the first half."""
     return bool((labels * (np.arange(len(labels)) - (len(labels) - 1) / 2.0)).sum() < 0.0)
-
-
-def _orient(labels: Array) -> Array:
-    return labels[::-1] if _falls(labels) else labels
 
 
 def _assign_bins(n_rows: int) -> Array:
@@ -324,8 +310,6 @@ def _group_means(labels: Array, groups: Array) -> Array:
 
 def _explain_by_rise(rates: Array, weights: Array) -> float:
     """Sum of squares that the best rising curve explains."""
-    from sklearn.isotonic import isotonic_regression
-
     fitted = isotonic_regression(rates, sample_weight=weights)
     return float((weights * (fitted - np.average(rates, weights=weights)) ** 2).sum())
 
