@@ -214,8 +214,9 @@ def log_losses(scored: ScoredLabels) -> Array:
 
 def brier_losses(scored: ScoredLabels) -> Array:
     """Squared distance of score and label [N]; NaN without probabilities."""
-    losses = (scored.scores - scored.labels) ** 2
-    return losses if scored.ranking.is_probability else np.full(len(scored), np.nan)
+    if not scored.ranking.is_probability:
+        return np.full(len(scored), np.nan)
+    return np.asarray((scored.scores - scored.labels) ** 2)
 
 
 LOSSES = {"brier": brier_losses, "log_loss": log_losses}  # metrics that are means over rows

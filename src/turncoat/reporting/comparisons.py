@@ -65,17 +65,13 @@ def all_metrics_table(results: Results) -> Table:
         Column("seed_std", "SD over seeds", number),
         Column("fold", "By fold", number, is_interval=True),
     )
-    groups = tuple(
-        tables.RowGroup(
-            one.name, tuple(_metric_cells(one, m) for m in show.order_metrics(one.metrics))
-        )
-        for one in results.candidates
-    )
-    caption = (
-        "All metrics. Intervals are 90 % bootstrap intervals of the mean. "
-        f"{_GREYED} {provenance(results, results.candidates)}"
-    )
-    return Table("all_metrics", caption, columns, groups, "candidate")
+    groups = []
+    for one in results.candidates:
+        rows = (_metric_cells(one, metric) for metric in show.order_metrics(one.metrics))
+        groups.append(tables.RowGroup(one.name, tuple(rows)))
+    text = "All metrics. Intervals are 90 % bootstrap intervals of the mean."
+    caption = f"{text} {_GREYED} {provenance(results, results.candidates)}"
+    return Table("all_metrics", caption, columns, tuple(groups), "candidate")
 
 
 def _metric_cells(one: CandidateResult, metric: str) -> tuple[Cell, ...]:
@@ -165,10 +161,10 @@ def published_table(results: Results) -> Table:
     if ours:
         groups["This run"] = ours
     where = f"This run: {provenance(results, ours)}" if ours else ""
-    caption = (
-        "Published results have their authors' splits and inference, and were not reproduced here. "
-        f"{_GREYED} {where}"
+    text = (
+        "Published results have their authors' splits and inference, and were not reproduced here"
     )
+    caption = f"{text}. {_GREYED} {where}"
     return build_table("published", caption, columns, groups, "source")
 
 
@@ -195,10 +191,9 @@ def comparisons_table(results: Results) -> Table:
         Column("transaction", "Interval over transactions", number, "", transaction, True),
         Column("wilcoxon_p", "Wilcoxon p", show.p_value, p),
     )
-    caption = (
-        "Differences on the same resamples, with 90 % intervals; above 0 the first is higher. "
-        f"{provenance(results, compared_candidates(results, results.comparisons))}"
-    )
+    where = provenance(results, compared_candidates(results, results.comparisons))
+    text = "Differences on the same resamples, with 90 % intervals; above 0 the first is higher."
+    caption = f"{text} {where}"
     return build_table("comparisons", caption, columns, results.comparisons)
 
 
@@ -215,11 +210,8 @@ def slice_tables(results: Results) -> list[Table]:
     by_name, found = {one.name: one for one in results.candidates}, []
 
     def cell(metric: str, pair: tuple[str, SliceRow]) -> Cell:
-        value, one, text = (
-            pair[1].metrics.get(metric),
-            by_name.get(pair[0]),
-            show.metric_text(metric),
-        )
+        value, text = pair[1].metrics.get(metric), show.metric_text(metric)
+        one = by_name.get(pair[0])
         muted = one is not None and text.mutes(one.is_probability)
         return Cell(show.number(value, text.decimals), value, muted=muted)
 

@@ -34,26 +34,19 @@ class MetricText(NamedTuple):
         return self.is_calibration and not is_probability
 
 
+_GAP = "mean gap between score and fraud rate over bins with equally many rows"
+_DAILY = "share of {} among the 100 {} with the highest scores of a day"
 _FOUND = "share of fraud found if {} transactions are reviewed"
 _TEXTS = {
     "average_precision": ("AP", "average precision, the area under the precision-recall curve"),
     "auroc": ("AUROC", "chance that a fraud scores above a genuine transaction"),
     "ks": ("KS", "largest distance between the score distributions of fraud and of the rest"),
-    "ece_mass": (
-        "ECE, equal mass",
-        "mean gap between score and fraud rate over bins with equally many rows",
-    ),
+    "ece_mass": ("ECE, equal mass", _GAP),
     "ece_width": ("ECE, equal width", "the same over 15 bins of equal width, as in the paper"),
     "brier": ("Brier", "mean squared error of the score as a probability"),
     "log_loss": ("Log loss", "mean negative log likelihood of the labels, in nats"),
-    "card_precision_100": (
-        "Card precision @100",
-        "share of defrauded among the 100 customers with the highest scores of a day",
-    ),
-    "precision_100_daily": (
-        "Precision @100",
-        "share of fraud among the 100 transactions with the highest scores of a day",
-    ),
+    "card_precision_100": ("Card precision @100", _DAILY.format("defrauded", "customers")),
+    "precision_100_daily": ("Precision @100", _DAILY.format("fraud", "transactions")),
     "recall_at_0.1%": (f"Recall at 0.1{_PERCENT}", _FOUND.format("1 in 1,000")),
     "recall_at_0.5%": (f"Recall at 0.5{_PERCENT}", _FOUND.format("5 in 1,000")),
     "recall_at_1%": (f"Recall at 1{_PERCENT}", _FOUND.format("1 in 100")),
@@ -187,13 +180,9 @@ def join_words(words: Iterable[str]) -> str:
 
 def render(template: str, **values: Any) -> str:
     """A template of this package, filled in; only HTML is escaped."""
-    pages = Environment(
-        loader=PackageLoader("turncoat.reporting", "."),
-        autoescape=select_autoescape(["html.jinja"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader, escape = PackageLoader("turncoat.reporting", "."), select_autoescape(["html.jinja"])
+    pages = Environment(loader=loader, autoescape=escape, undefined=StrictUndefined)
+    pages.trim_blocks = pages.lstrip_blocks = True
     pages.filters["fmt"] = format
     return pages.get_template(template).render(**values)
 

@@ -20,13 +20,11 @@ from turncoat.reporting.paper import latent_map, training
 from turncoat.reporting.tables import Table
 from turncoat.storage import replace_file
 
-_PRECISION_RECALL = (
-    "Models of one kind in colour, all others in grey. Curves are of all folds together, first "
-    "seed.",
-)
+_FOLDS = "all folds together, first seed."
+_PRECISION_RECALL = f"Models of one kind in colour, all others in grey. Curves are of {_FOLDS}"
 _RELIABILITY = (
     "Mean score against fraud rate in bins of equally many rows: on the dotted line both agree. "
-    "Only scores that are probabilities; all folds together, first seed.",
+    f"Only scores that are probabilities; {_FOLDS}"
 )
 
 
@@ -162,11 +160,9 @@ def _curve_blocks(results: Results) -> tuple[Block, ...]:
     panels = curve_panels(results)
     curves = tuple(precision_recall_figure(results, panel) for panel in panels)
     bins = tuple(reliability_figure(results, panel) for panel in panels)
-    blocks = (
-        Block("Precision and recall", _PRECISION_RECALL, figures=curves),
-        Block("Reliability", _RELIABILITY, figures=bins),
-    )
-    return tuple(block for block in blocks if block.figures)
+    precision = Block("Precision and recall", (_PRECISION_RECALL,), figures=curves)
+    reliability = Block("Reliability", (_RELIABILITY,), figures=bins)
+    return tuple(block for block in (precision, reliability) if block.figures)
 
 
 def _selection_block(results: Results, place: int) -> Block:
@@ -208,10 +204,8 @@ def _neural_blocks(results: Results) -> tuple[Block, ...]:
         blocks += _latent_blocks(results, place)
     joint = results.joint_training
     if joint is not None:
-        text, figures = (
-            training.describe_joint_training(joint),
-            training.joint_figures(results, joint),
-        )
+        text = training.describe_joint_training(joint)
+        figures = training.joint_figures(results, joint)
         rows, cycles = training.joint_table(results, joint), training.cycles_table(results, joint)
         title = "Joint training of encoder and states"
         blocks.append(Block(title, text, figures=figures, tables=(rows,), files=(cycles,)))

@@ -47,11 +47,9 @@ def losses_figure(results: Results, place: int) -> ReportFigure | None:
     _finish_axes(axes, show.tick)
     n_epochs, name = len(training.train_losses), training.detector
     axes.set(xlim=(0.5, n_epochs + 0.5), xlabel="Epoch", ylabel="Loss")
-    caption = (
-        f"Cross-entropy after each epoch, {name}; a fraud row weighs "
-        f"{show.ratio(training.class_weight)}.{' Logarithmic axis.' if is_wide else ''} "
-        f"{_where_trained(results)}"
-    )
+    what = f"Cross-entropy after each epoch, {name}"
+    weight, scale = show.ratio(training.class_weight), " Logarithmic axis." if is_wide else ""
+    caption = f"{what}; a fraud row weighs {weight}.{scale} {_where_trained(results)}"
     alt = f"Training and validation loss of {name} over {n_epochs} epochs; {kept}"
     return canvas.finish(f"losses-{place + 1}", name, caption, alt)
 
@@ -124,14 +122,11 @@ def _counts_figure(results: Results, joint: JointTraining) -> ReportFigure | Non
             below = above
         axes.set_ylim(bottom=0, top=max(below) or None)
         _finish_axes(axes, show.count, grid=False)
-    what = (
-        f"Effective counts of the {joint.n_states} states, the largest at the bottom, over cycles "
-        "of joint training"
-    )
-    ends = (
-        f"{run.start}: {show.join_words(map(show.count, run.cycles[-1].counts))} rows at last"
-        for run in runs
-    )
+    states = f"Effective counts of the {joint.n_states} states, the largest at the bottom"
+    what = f"{states}, over cycles of joint training"
+    last_counts = (show.join_words(map(show.count, run.cycles[-1].counts)) for run in runs)
+    pairs = zip(runs, last_counts, strict=True)
+    ends = (f"{run.start}: {counts} rows at last" for run, counts in pairs)
     caption = f"{what}. {_where_joint(results, joint)}"
     return canvas.finish("joint-counts", "Counts", caption, f"{what}. {'; '.join(ends)}")
 
@@ -155,10 +150,8 @@ def joint_table(results: Results, joint: JointTraining) -> Table:
         column("enrichment", "Enrichment", ratio, "highest of a state with 0.5 % of rows or more"),
     )
     rows = {show.capitalise(run.start): _notable_cycles(run) for run in joint.runs if run.cycles}
-    caption = (
-        f"Joint training of encoder ({joint.latent_dim} latents) and states (K = "
-        f"{joint.n_states}). {_where_joint(results, joint)}"
-    )
+    trained = f"encoder ({joint.latent_dim} latents) and states (K = {joint.n_states})"
+    caption = f"Joint training of {trained}. {_where_joint(results, joint)}"
     return build_table("joint", caption, columns, rows, "start")
 
 
