@@ -23,6 +23,7 @@ from turncoat.models.validation import Rule, check_settings, whole_number
 from turncoat.panel import Panel
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each [1, sequences, hidden_dim]
+Result = tuple[Tensor, State]  # log odds and states
 
 _SHARED = ("max_epochs", "patience_epochs", "learning_rate", "validation_fraction", "device")
 _RULES: dict[str, Rule] = {
@@ -67,7 +68,9 @@ class LSTMBaseline:
         windows = _Windows.of(panel, is_target, self.window_rows)
         with deterministic_torch(device, n_threads):
             may_miss = np.asarray(np.isnan(panel.continuous).any(axis=0))
-            network = _make_network(layout, may_miss, self.hidden_dim, seed).to(device)
+            with torch.random.fork_rng(devices=[]):  # weights depend on the seed alone
+                torch.default_generator.manual_seed(seed)
+                network = _Network(layout, may_miss, self.hidden_dim).to(device)
             optimiser = torch.optim.Adam(network.parameters(), self.learning_rate)
             lowest, best, waited = np.inf, deepcopy(network.state_dict()), 0
             for epoch in range(1, self.max_epochs + 1):
@@ -78,10 +81,9 @@ class LSTMBaseline:
                     optimiser.step()
                 loss = _validation_loss(network, panel, held_out)
                 if not np.isfinite(loss):
-                    raise DataError(
-                        f"the LSTM's validation loss became {loss} in epoch {epoch}. "
-                        "Standardise the columns, or lower `learning_rate`"
-                    )
+                    found = f"the LSTM's validation loss became {loss} in epoch {epoch}"
+                    remedy = "Standardise the columns, or lower `learning_rate`"
+                    raise DataError(f"{found}. {remedy}")
                 waited += 1
                 if loss < lowest:
                     lowest, best, waited = loss, deepcopy(network.state_dict()), 0
@@ -120,7 +122,7 @@ class _Network(nn.Module):
             nn.init.zeros_(table.weight)  # a code unseen in training has no effect
         self.tables = nn.ModuleList(tables)
         width = layout.n_continuous + int(may_miss.sum()) + sum(table_width(size) for size in sizes)
-        layers = nn.Linear(width, hidden_dim), nn.LayerNorm(hidden_dim), nn.GELU()
+        layers = (nn.Linear(width, hidden_dim), nn.LayerNorm(hidden_dim), nn.GELU())
         self.row_layer = nn.Sequential(*layers)
         self.memory = nn.LSTM(hidden_dim, hidden_dim)
         self.head = nn.Linear(hidden_dim, 1)
@@ -128,33 +130,19 @@ class _Network(nn.Module):
         self.register_buffer("missing_codes", torch.tensor(sizes, dtype=torch.int64))
 
     def forward(
-        self, cells: Tensor, codes: Tensor, going: Tensor, state: State | None = None
-    ) -> tuple[Tensor, State]:
-        """Log odds [N] of rows in the order of `_interleave`, and the states after them."""
-        known = torch.where(codes < 0, self.missing_codes, codes)
-        embedded = [table(column) for table, column in zip(self.tables, known.T, strict=True)]
-        flags = torch.isnan(cells[:, self.flagged]).to(cells.dtype)
-        columns = [torch.nan_to_num(cells, nan=0.0), flags, *embedded]
-        rows = self.row_layer(torch.cat(columns, dim=1))
-        read, state = self.memory(nn.utils.rnn.PackedSequence(rows, going), state)
-        return self.head(read.data)[:, 0], state
-
-    def score_rows(
         self, panel: Panel, rows: Array, going: Array, state: State | None = None
-    ) -> tuple[Tensor, State]:
-        """Log odds and states of some rows of a panel."""
+    ) -> Result:
+        """Log odds [N] of rows in the order of `_interleave`, and the states after them."""
         like = self.head.weight
         cells = torch.from_numpy(panel.continuous[rows]).to(like)
         codes = torch.from_numpy(panel.categorical[rows]).to(like.device, torch.int64)
-        found: tuple[Tensor, State] = self(cells, codes, torch.from_numpy(going), state)
-        return found
-
-
-def _make_network(layout: EncoderLayout, may_miss: Array, hidden_dim: int, seed: int) -> _Network:
-    """Torch's usual starting weights, drawn from the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return _Network(layout, may_miss, hidden_dim)
+        known = torch.where(codes < 0, self.missing_codes, codes)
+        embedded = [table(column) for table, column in zip(self.tables, known.T, strict=True)]
+        flags = torch.isnan(cells[:, self.flagged]).to(cells.dtype)
+        columns = torch.cat([torch.nan_to_num(cells, nan=0.0), flags, *embedded], dim=1)
+        packed = nn.utils.rnn.PackedSequence(self.row_layer(columns), torch.from_numpy(going))
+        read, state = self.memory(packed, state)
+        return self.head(read.data)[:, 0], state
 
 
 def _interleave(starts: Array, lengths: Array) -> tuple[Array, Array, Array]:
@@ -177,7 +165,7 @@ def _log_odds(network: _Network, panel: Panel) -> Array:
             while len(lengths):
                 stretch = max(_BATCH_ROWS // len(lengths), 1)
                 rows, _, going = _interleave(starts, np.minimum(lengths, stretch))
-                odds, (hidden, cell) = network.score_rows(panel, rows, going, state)
+                odds, (hidden, cell) = network(panel, rows, going, state)
                 found[rows] = odds.cpu().numpy()
                 n_left = int((lengths > stretch).sum())
                 starts, lengths = starts[:n_left] + stretch, lengths[:n_left] - stretch
@@ -217,7 +205,7 @@ class _Windows:
     def loss(self, network: _Network, batch: Array) -> Tensor:
         """Mean cross-entropy over the target rows of some windows, longest first."""
         rows, whose, going = _interleave(self.first[batch], self.lengths[batch])
-        odds, _ = network.score_rows(self.panel, rows, going)
+        odds, _ = network(self.panel, rows, going)
         places = np.flatnonzero(self.is_target[rows] & (rows >= self.own[batch][whose]))
         labels = torch.from_numpy(np.asarray(self.panel.labels)[rows[places]]).to(odds)
         own = odds[torch.from_numpy(places).to(odds.device)]
@@ -237,8 +225,8 @@ def _validation_loss(network: _Network, panel: Panel, is_target: Array) -> float
 def _split_targets(panel: Panel, places: Array, share: float, seed: int) -> tuple[Array, Array]:
     """Masks [N] of labelled rows at `places` to train and to validate; no customer is in both."""
     if not isinstance(panel, Panel):
-        found = type(panel).__name__
-        raise DataError(f"expected a Panel, found {found}; make one with Panel.from_arrays")
+        kind = type(panel).__name__
+        raise DataError(f"expected a Panel, found {kind}; make one with Panel.from_arrays")
     places = np.asarray(places)
     is_index = places.ndim == 1 and places.dtype.kind in "ui"
     if not is_index or np.any((places < 0) | (places >= panel.n_rows)):
@@ -255,9 +243,8 @@ def _split_targets(panel: Panel, places: Array, share: float, seed: int) -> tupl
             n_customers = np.logical_or.reduceat(labels == label, panel.offsets[:-1]).sum()
             n_rows = (labels == label).sum()
             found.append(f"{n_rows} rows of {n_customers} customers with label {label}")
-        raise DataError(
-            "the LSTM baseline needs customers with each label for training and for validation; "
-            f"found {' and '.join(found)}. Give the panel labels, or more customers"
-        ) from problem
+        rule = "the LSTM baseline needs customers with each label for training and for validation"
+        text = f"{rule}; found {' and '.join(found)}. Give the panel labels, or more customers"
+        raise DataError(text) from problem
     every_row = np.arange(panel.n_rows)
     return np.isin(every_row, train), np.isin(every_row, held_out)

@@ -344,7 +344,8 @@ def row_metrics(ranking: Ranking, weights: Array) -> Array:
         if all_frauds < all_rows:
             values[1], values[2] = _auroc_and_ks(weight, frauds)
     if all_rows > 0 and ranking.is_probability:
-        values[3] = _ece_width(gaps, ranking.width_ends) / all_rows
+        # Bins of equal width; a score on an edge is in the upper one.
+        values[3] = np.abs(np.diff(gaps[ranking.width_ends])).sum() / all_rows
         values[4] = _ece_mass(weight, gaps) / all_rows
         values[5] = brier / all_rows
         values[6] = log_loss / all_rows
@@ -392,15 +393,6 @@ def _auroc_and_ks(weight: Array, frauds: Array) -> tuple[float, float]:
         distance = max(distance, abs(frauds[g] * all_genuine - genuine * all_frauds))
         before = genuine
     return pairs / (2.0 * all_frauds * all_genuine), distance / (all_frauds * all_genuine)
-
-
-@jit_exact
-def _ece_width(gaps: Array, ends: Array) -> float:
-    """Absolute gaps over bins of equal width; a score on an edge is in the upper bin."""
-    total = 0.0
-    for b in range(1, len(ends)):
-        total += abs(gaps[ends[b]] - gaps[ends[b - 1]])
-    return total
 
 
 @jit_exact

@@ -304,11 +304,7 @@ def _make_candidates(
 def _train_jointly(
     detector: Detector, fold: Fold, settings: StudySettings, path: Path, console: Console
 ) -> JointTraining:
-    """Joint training on the rows of the neural detector, from disk if it is finished.
-
-    The encoder is trained again, because the saved one is folded and cannot be trained on. With the
-    same rows and seed it is the same.
-    """
+    """Joint training on the rows of the neural detector, from disk if it is finished."""
     with contextlib.suppress(BundleError):
         return load_joint_training(path)
     panel = build_fit_panel(detector.features_, fold.transactions, fold.split)
@@ -322,6 +318,7 @@ def _train_jointly(
                 console.print(f"  joint training {start}: {total} cycles", highlight=False)
 
         began = time.perf_counter()
+        # The saved encoder is folded and cannot be trained on. With the same seed it is the same.
         trained = settings.make_model(NEURAL, n_states).train_encoder(panel)
         options = {"n_states": n_states, "cycles": settings.joint_cycles, "seed": settings.seeds[0]}
         found = train_jointly_from_all_starts(panel, trained, announce=announce, **options)

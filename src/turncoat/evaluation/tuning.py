@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -21,6 +20,7 @@ from turncoat.errors import BundleError, ConfigError
 from turncoat.storage import digest, replace_file
 
 XGBoostParams = dict[str, int | float | str]
+Objective = Callable[[XGBoostParams], float]  # mean average precision
 Announce = Callable[[int, int, float], None]  # (trials done, trials in all, best value so far)
 
 MAX_EXACT_ROWS = 50_000  # above this XGBoost's exact trees take too long
@@ -78,7 +78,7 @@ def tree_methods(n_rows: int) -> tuple[str, ...]:
 
 
 def search(
-    objective: Callable[[XGBoostParams], float],
+    objective: Objective,
     propose: Callable[[Any], XGBoostParams],
     n_trials: int,
     seed: int,
@@ -92,8 +92,10 @@ def search(
     """
     optuna = import_extra("optuna", "the search for XGBoost's parameters")
     trials = [] if path is None else load_trials(path)
-    with _silence(optuna):
-        study = optuna.create_study(direction="maximize")
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    optuna.logging.set_verbosity(verbosity)
     study.enqueue_trial(DEFAULT_PARAMS)
     for number in range(n_trials):
         own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
@@ -111,9 +113,7 @@ def search(
     return max(trials[:n_trials], key=lambda one: -math.inf if one.value is None else one.value)
 
 
-def make_objective(
-    columns: Array, labels: Array, folds: Array, seed: int
-) -> Callable[[XGBoostParams], float]:
+def make_objective(columns: Array, labels: Array, folds: Array, seed: int) -> Objective:
     """A function from parameters to mean average precision over the folds."""
 
     def fit_and_score(params: XGBoostParams, fit: Array, test: Array) -> Array:
@@ -184,14 +184,3 @@ def require_extra(module: str, purpose: str) -> None:
     """Refuse a missing module of the extra without importing it, which can take seconds."""
     if find_spec(module) is None:
         raise ConfigError(_EXTRA_NEEDED.format(purpose))
-
-
-@contextmanager
-def _silence(optuna: Any) -> Iterator[None]:
-    """Run without Optuna's log messages."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
