@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +182,7 @@ def _distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
 def simulate(seed: int, n_days: int) -> Run:
     """The first days of one simulated run of the published size."""
     made = simulate_published_process(
-        seed, replace(WORLD, n_days=n_days + 1)
+        seed, WORLD._replace(n_days=n_days + 1)
     )  # nothing is drawn on the last day of a run
     rows = made["transactions"].hstack([made["truth"]["TX_FRAUD_SCENARIO"]])
     return measure(rows.filter(pl.col("TX_TIME_DAYS") < n_days))

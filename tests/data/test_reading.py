@@ -577,7 +577,7 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
     path = stored(tmp_path, csv(*GOOD).encode().replace(b"debit", b"d\xe9bit"))
     with pytest.raises(
         DataError,
-        match=r"payments\.csv, column 'kind', row 2: b'd\\xe9bit' is not UTF-8 text\. Save the",
+        match=r"payments\.csv, column 'kind', row 2: b'd\\xe9bit' is not UTF-8 text\. Save it",
     ):
         read(path, CSV_SCHEMA)
     stored(tmp_path, csv(*GOOD).encode().replace(b"kind", b"k\xefnd"))

@@ -36,14 +36,11 @@ def normalize_category(value: Any) -> str | None:
             return None
         is_whole = math.isfinite(value) and value == int(value)
         return str(int(value)) if is_whole else repr(float(value))
-    if type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
+    is_pandas_missing = type(value).__name__ in ("NAType", "NaTType")
+    if is_pandas_missing or (isinstance(value, np.datetime64) and np.isnat(value)):
         return None
     if isinstance(value, Decimal):
-        value = None if value.is_nan() else format(value.normalize(), "f")
-    elif isinstance(value, np.datetime64) and np.isnat(value):
-        value = None
-    if value is None:
-        return None
+        return None if value.is_nan() else _normalize_text(format(value.normalize(), "f"))
     return _normalize_text(str(value.value) if isinstance(value, Enum) else str(value))
 
 

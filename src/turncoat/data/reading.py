@@ -128,14 +128,10 @@ class _TableReader:
         if missing := [c for c, name in found.items() if name is None or name in taken - {c}]:
             names = ", ".join(map(repr, missing[:8])) + (", ..." if len(missing) > 8 else "")
             have = ", ".join(source.columns[:12]) + (", ..." if len(source.columns) > 12 else "")
-            raise DataError(
-                f"{source.name}: the file lacks {names}, named by schema {self.schema.name!r}. It "
-                f"has {have}. Correct the schema or choose another"
-            )
+            problem = f"the file lacks {names}, named by schema {self.schema.name!r}. It has {have}"
+            raise DataError(f"{source.name}: {problem}. Correct the schema or choose another")
         self.owner |= {column: source for column in columns if column not in self.owner}
         names_to_columns = {name: column for column, name in found.items() if name is not None}
-        for name in filter(source.is_duplicated, names_to_columns):
-            raise DataError(f"{source.name}: the header has {name!r} twice. Rename or remove one")
         numeric_columns = {*self.schema.continuous, self.schema.customer_age}
         numeric = [name for name, column in names_to_columns.items() if column in numeric_columns]
         frame = source.read(list(names_to_columns), numeric)
@@ -157,10 +153,9 @@ class _TableReader:
         own = pl.DataFrame({"key": _normalize_keys(self.columns[on])})
         matches = own.join(rows, on="key", how="left", maintain_order="left")["row"]
         if matches.null_count() == self.n_rows:
-            raise DataError(
-                f"{second.name}, column {on!r}: no key of this file occurs in {self.source.name}. "
-                "Check that both files belong together"
-            )
+            problem = f"no key of this file occurs in {self.source.name}"
+            remedy = "Check that both files belong together"
+            raise DataError(f"{second.name}, column {on!r}: {problem}. {remedy}")
         self.columns |= {column: theirs[column].gather(matches) for column in columns}
         self.second_rows = matches
 

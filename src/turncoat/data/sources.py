@@ -42,6 +42,9 @@ class Source:
 
     def read(self, columns: Sequence[str], numeric: Sequence[str]) -> pl.DataFrame:
         """Some columns; of a CSV file the `numeric` ones as numbers, NaN if missing."""
+        for name in columns if self.csv is not None else ():
+            if f"{name}_duplicated_0" in self.columns:  # as polars calls a second of this name
+                raise DataError(f"{self.name}: the header has {name!r} twice. Rename or remove one")
         try:
             table = self.frame
             if self.csv is not None:
@@ -66,10 +69,6 @@ class Source:
         plain = column.replace("-", "_")
         return next((name for name in self.columns if name.replace("-", "_") == plain), None)
 
-    def is_duplicated(self, column: str) -> bool:
-        """Whether a CSV header has this name more than once; polars renames the second."""
-        return self.csv is not None and f"{column}_duplicated_0" in self.columns
-
     def _check_lines(self, path: Path) -> None:
         """Refuse a CSV file with a line that has more or fewer fields than the header."""
         whole_lines = {"has_header": False, "separator": "\x1f", "quote_char": None}
@@ -91,19 +90,14 @@ class Source:
             with open_text(self.csv, "rt", **options) as lines:
                 for number, row in enumerate(csv.reader(lines)):
                     if number and row and len(row) != len(self.columns):
-                        return DataError(
-                            f"{self.name}, row {number}: {len(row)} fields, but the header has "
-                            f"{len(self.columns)}. Put values with commas in quotes, or write the "
-                            "file again"
-                        )
+                        found = f"{len(row)} fields, but the header has {len(self.columns)}"
+                        remedy = "Put values with commas in quotes, or write the file again"
+                        return DataError(f"{self.name}, row {number}: {found}. {remedy}")
                     for cell, column in zip(row, self.columns, strict=False):
                         if not cell.isascii() and _NOT_UTF8.search(cell):
                             where = f"column {column!r}, row {number}" if number else "header"
-                            value = cell.encode(errors="surrogateescape")
-                            return DataError(
-                                f"{self.name}, {where}: {value!r} is not UTF-8 text. "
-                                "Save the file as UTF-8"
-                            )
+                            found = f"{cell.encode(errors='surrogateescape')!r} is not UTF-8 text"
+                            return DataError(f"{self.name}, {where}: {found}. Save it as UTF-8")
         except (csv.Error, OSError, EOFError, zlib.error):
             pass
         return None
@@ -119,12 +113,10 @@ class Source:
                 found = cells.filter(is_wrong).head(1).collect()
             except (pl.exceptions.PolarsError, OSError):
                 return None
-            if found.height:
-                return DataError(
-                    f"{self.name}, column {column!r}, row {found['row'][0] + 1}: "
-                    f"{found[column][0]!r} is not a number. Write plain numbers such as 1234.56, "
-                    "or make the column categorical"
-                )
+            for row, value in found.rows():
+                problem = f"column {column!r}, row {row + 1}: {value!r} is not a number"
+                remedy = "Write plain numbers such as 1234.56, or make the column categorical"
+                return DataError(f"{self.name}, {problem}. {remedy}")
         return None
 
 
@@ -217,10 +209,8 @@ def _open_folder(folder: Path) -> Source:
     if len(files) == 1:
         return _open_path(files[0])
     found = ", ".join(place.name for place in files[:8]) or "nothing readable"
-    raise DataError(
-        f"{folder}: expected one data file, a transaction file or only Parquet files; found "
-        f"{found}. Give the path of one"
-    )
+    rule = "expected one data file, a transaction file or only Parquet files"
+    raise DataError(f"{folder}: {rule}; found {found}. Give the path of one")
 
 
 def _scan(path: Path, files: list[Path]) -> Source:

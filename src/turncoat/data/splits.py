@@ -71,9 +71,7 @@ class Split:
             lines.append("  ".join([name.ljust(widths[0]), *aligned]))
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        """The table."""
-        return self.describe()
+    __str__ = describe
 
 
 def split_by_customer(
@@ -266,14 +264,10 @@ class _SplitRows:
 
     def summarize(self, rows: Array) -> PartSummary:
         """Size and time span of some rows."""
-        times, counts = self.times[rows], np.bincount(self.codes[rows], minlength=1)
-        return PartSummary(
-            rows=rows.size,
-            customers=int(np.count_nonzero(counts)),
-            frauds=None if self.labels is None else int(np.count_nonzero(self.labels[rows])),
-            first=float(times.min()) if rows.size else None,
-            last=float(times.max()) if rows.size else None,
-        )
+        frauds = None if self.labels is None else int(np.count_nonzero(self.labels[rows]))
+        n_customers, times = len(np.unique(self.codes[rows])), self.times[rows]
+        first, last = (float(times.min()), float(times.max())) if rows.size else (None, None)
+        return PartSummary(rows.size, n_customers, frauds, first, last)
 
     def split(
         self, name: str, seed: int | None, parts: Array, required: list[str], require_fraud: bool

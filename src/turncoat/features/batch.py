@@ -49,9 +49,7 @@ def count_missing(transactions: Transactions) -> Array:
             total += np.isnan(transactions.numbers[name])
         return total
 
-    total = np.zeros(transactions.n_file_rows, np.int32)
-    for missing in map_column_groups(schema, count):
-        total += missing
+    total = sum(map_column_groups(schema, count), np.zeros(transactions.n_file_rows, np.int32))
     for column in schema.categorical:
         total += transactions.categories[column].codes < 0
     counts: Array = total[transactions.file_rows]
@@ -69,10 +67,7 @@ def fill_raw(
         fill_columns(cells, targets, plan.layouts[0].take(columns), panel, n_missing)
         return n_missing
 
-    total = np.zeros(transactions.n_rows, np.int32)
-    for n_missing in map_column_groups(plan.schema, fill):
-        total += n_missing
-    return total
+    return sum(map_column_groups(plan.schema, fill), np.zeros(transactions.n_rows, np.int32))
 
 
 def engineer_features(
@@ -97,20 +92,13 @@ def engineer_features(
     if plan.has_counterparty:
         who = transactions.categories[str(schema.counterparty)].codes[rows]
         labels = np.empty(0, np.int8) if transactions.labels is None else transactions.labels
-        order = np.lexsort((_rank_ids(transactions.ids), times, who))
+        ids = transactions.ids
+        rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
+        order = np.lexsort((rank, times, who))
         tracked = np.ascontiguousarray(hashes[:, plan.counterparty_tracked])
-        payments = payments._replace(tracked=tracked)
-        counterparties.replay_counterparties(
-            order, who, payments, labels, plan.risk_rules, *counterparty
-        )
+        payments, rules = payments._replace(tracked=tracked), plan.risk_rules
+        counterparties.replay_counterparties(order, who, payments, labels, rules, counterparty)
     return values, codes
-
-
-def _rank_ids(ids: Array) -> Array:
-    """Ids in a form that sorts as `read` sorts them."""
-    if ids.dtype.kind in "iu":
-        return ids
-    return np.argsort(np.argsort(ids, kind="stable"), kind="stable")
 
 
 def fill_engineered(

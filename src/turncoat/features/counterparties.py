@@ -18,6 +18,7 @@ from turncoat.features.history import DAY, Payment, Payments, advance
 from turncoat.numerics.jit import jit_exact
 
 State: TypeAlias = tuple[Array, Array, Array]  # numbers, seen and risk
+Features: TypeAlias = tuple[Array, Array]  # values and codes
 RISK_WINDOWS = ("day", "week", "month")
 CONTINUOUS = (
     *(f"counterparty_{name}" for name in history.CONTINUOUS),
@@ -89,20 +90,14 @@ def report_fraud(risk: Array, time: float) -> None:
 
 @jit_exact
 def advance_counterparty(
-    state: State,
-    payment: Payment,
-    tracked: Array,
-    rules: RiskRules,
-    label_follows: bool,
-    values: Array,
-    codes: Array,
+    state: State, payment: Payment, tracked: Array, rules: RiskRules, labelled: bool, row: Features
 ) -> None:
     """Compute a transaction's counterparty features, then add it to the counterparty's state.
 
-    Writes `values` [24] and `codes` [1 + 2 tracked]. Without a label to follow, the transaction
-    does not count towards risk.
+    Writes the `row`: values [24] and codes [1 + 2 tracked]. Without a label, which may follow
+    later, the transaction does not count towards risk.
     """
-    numbers, seen, risk = state
+    (numbers, seen, risk), (values, codes) = state, row
     delay, base_rate, _ = rules
     n_days = (len(risk) - _RING) // 2
     if numbers[_N] == 0.0:
@@ -117,19 +112,13 @@ def advance_counterparty(
             share = (frauds + PRIOR_ROWS * base_rate) / (max(known, frauds) + PRIOR_ROWS)
             values[_N_HISTORY + w] = math.log(share / (1.0 - share))
             values[_N_HISTORY + _N_RISKS + w] = math.log1p(known)
-    if label_follows:
+    if labelled:
         risk[_RING + 2 * int(math.floor(now / DAY) % n_days)] += 1.0
 
 
 @jit_exact
 def replay_counterparties(
-    order: Array,
-    counterparties: Array,
-    payments: Payments,
-    labels: Array,
-    rules: RiskRules,
-    values: Array,
-    codes: Array,
+    order: Array, who: Array, payments: Payments, labels: Array, rules: RiskRules, output: Features
 ) -> None:
     """`advance_counterparty` over transactions in `order`: by counterparty, then by time.
 
@@ -137,25 +126,24 @@ def replay_counterparties(
     effect before they mature. Without labels (empty, or -1) nothing is learnt about risk. A row
     without a counterparty (-1) has no features.
     """
-    times, amounts, n_missing, tracked = payments
+    (times, amounts, n_missing, tracked), (values, codes) = payments, output
     numbers, risk = np.zeros(_N_NUMBERS), np.zeros(rules.size)
     seen = np.zeros(_SEEN_WORDS * tracked.shape[1], np.uint32)
-    row, row_codes = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
+    row = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
     last = -1
     for i in order:
-        if counterparties[i] < 0:
+        if who[i] < 0:
             values[:, i] = np.nan
             codes[:, i] = -1
             continue
-        if counterparties[i] != last:
+        if who[i] != last:
             numbers[:] = 0.0
             seen[:] = 0
             risk[:] = 0.0
-            last = counterparties[i]
+            last = who[i]
         state, payment = (numbers, seen, risk), Payment(times[i], amounts[i], float(n_missing[i]))
         label = labels[i] if len(labels) > 0 else -1
-        advance_counterparty(state, payment, tracked[i], rules, label >= 0, row, row_codes)
-        values[:, i] = row
-        codes[:, i] = row_codes
+        advance_counterparty(state, payment, tracked[i], rules, label >= 0, row)
+        values[:, i], codes[:, i] = row
         if label == 1:
             report_fraud(risk, payment.time)

@@ -82,7 +82,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         draft = FeaturePlan(
             schema=schema,
             engineered=self.kind == "engineered",
-            label_delay_s=self.label_delay_s,
+            label_delay_s=float(self.label_delay_days) * history.DAY,
             base_rate=0.0 if labels is None else min(float(labels.mean()), 0.999),
             scales=Scales(*(np.ones(len(schema.continuous)) for _ in range(3))),
             flagged=(),
@@ -148,11 +148,6 @@ class Features(BaseEstimator):  # type: ignore[misc]
             found = ", ".join(self.include) or "it is empty"
             raise ConfigError(f"no feature named by `include` varies on the fit rows: {found}")
         return kept
-
-    @property
-    def label_delay_s(self) -> float:
-        """Seconds from the end of a transaction's day until its label is assumed known."""
-        return float(self.label_delay_days) * history.DAY
 
     @property
     def plan(self) -> FeaturePlan:
@@ -225,9 +220,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         counts as now. With `label_follows=False` the transaction never counts as genuine.
         """
         parsed = row if isinstance(row, TransactionRow) else parse_row(self.plan.schema, row)
-        states, continuous, categorical = self.step_batch(
-            [state or FeatureState()], [parsed], [label_follows]
-        )
+        one = [state or FeatureState()], [parsed], [label_follows]
+        states, continuous, categorical = self.step_batch(*one)
         return states[0], FeatureRow(continuous[0], categorical[0])
 
     def step_batch(
@@ -251,7 +245,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
         hashes = hash_values([*chain.from_iterable(row.tracked for row in rows)])
         has_counterparty = [row.counterparty is not None for row in rows]
         live_rows = live.LiveRows(
-            cells=np.array([row.numbers for row in rows]).reshape(n, plan.n_raw),
+            cells=np.array([row.numbers for row in rows]).reshape(n, len(plan.schema.continuous)),
             hashes=np.array(hashes, np.uint32).reshape(n, -1),
             times=np.array([row.time for row in rows]),
             label_follows=np.array(label_follows, dtype=bool),

@@ -84,8 +84,8 @@ def advance_rows(
             numbers, seen = records.counterparty_numbers[i], records.counterparty_seen[i]
             state = numbers, seen, records.counterparty_risk[i]
             tracked = hashes[layout.counterparty_tracked]
-            rules, label_follows = layout.risk_rules, rows.label_follows[i]
-            advance_counterparty(state, payment, tracked, rules, label_follows, other, other_codes)
+            rules, labelled, row = layout.risk_rules, rows.label_follows[i], (other, other_codes)
+            advance_counterparty(state, payment, tracked, rules, labelled, row)
         else:
             other[:] = np.nan
             other_codes[:] = -1
@@ -104,17 +104,14 @@ def unpack_states(plan: FeaturePlan, states: Sequence[FeatureState]) -> FeatureR
 
 
 def pack_states(
-    plan: FeaturePlan,
-    records: FeatureRecords,
-    states: Sequence[FeatureState],
-    has_counterparty: Sequence[bool],
+    plan: FeaturePlan, records: FeatureRecords, states: Sequence[FeatureState], named: list[bool]
 ) -> list[FeatureState]:
     """The states of advanced records; the counterparty stays for rows that name none."""
     customers = _split_records(plan, "customer", records[:2])
     others = [state.counterparty for state in states]
     if plan.has_counterparty:
         packed = _split_records(plan, "counterparty", records[2:])
-        triples = zip(packed, others, has_counterparty, strict=True)
+        triples = zip(packed, others, named, strict=True)
         others = [new if is_named else old for new, old, is_named in triples]
     return list(map(FeatureState, customers, others))
 

@@ -76,11 +76,6 @@ class FeaturePlan:
             raise ValueError(f"a label delay of {self.label_delay_s} seconds")
 
     @property
-    def n_raw(self) -> int:
-        """Continuous columns of the schema."""
-        return len(self.schema.continuous)
-
-    @property
     def has_counterparty(self) -> bool:
         """Whether there are features of a counterparty."""
         return self.engineered and self.schema.counterparty is not None
@@ -170,7 +165,8 @@ class FeaturePlan:
         columns = np.where(kept, np.cumsum(kept) - 1, -1)
         flags = [self._flag_columns.get(name, -1) for name in self.all_continuous]
         layout = ScaledColumns(self.scales, columns, np.array(flags, dtype=np.int64))
-        return layout.take(slice(self.n_raw)), layout.take(slice(self.n_raw, None))
+        n_raw = len(self.schema.continuous)
+        return layout.take(slice(n_raw)), layout.take(slice(n_raw, None))
 
     @cached_property
     def _flag_columns(self) -> dict[str, int]:

@@ -26,10 +26,8 @@ def build_fit_panel(features: Features, transactions: Transactions, split: Split
     visible, own = select_visible(transactions, split, "fit")
     kept = drop_short_sequences(visible.customer_codes, own)
     if len(kept) == 0:
-        raise DataError(
-            f"the fit part of the split {split.name!r} has no customer with 5 transactions. "
-            "Choose a larger fit part"
-        )
+        problem = f"the fit part of the split {split.name!r} has no customer with 5 transactions"
+        raise DataError(f"{problem}. Choose a larger fit part")
     return features.transform(visible, rows=kept)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from turncoat.data.inference.heuristics import read_as_time
+from turncoat.data.inference.heuristics import KNOWN_NAMES, read_as_time
 from turncoat.data.inference.roles import (
     LEAKS,
     SAMPLE_ROWS,
@@ -24,11 +24,6 @@ from turncoat.data.sources import Source, open_source
 from turncoat.errors import ConfigError, DataError
 
 __all__ = ["InferredSchema", "infer_schema"]
-
-_PRESET_COLUMNS = {  # columns that identify a known data set
-    "ieee-cis": {"TransactionID", "TransactionDT", "TransactionAmt", "ProductCD", "card1"},
-    "handbook": {"TRANSACTION_ID", "TX_DATETIME", "CUSTOMER_ID", "TERMINAL_ID", "TX_AMOUNT"},
-}
 
 
 def infer_schema(origins: Any) -> InferredSchema:
@@ -52,9 +47,9 @@ def infer_schema(origins: Any) -> InferredSchema:
 
 def _match_preset(sources: list[Source]) -> InferredSchema | None:
     """The schema of a known data set, without columns these files lack; None for other data."""
-    for name, columns in _PRESET_COLUMNS.items():
-        ordered = sorted(sources, key=lambda source: not set(source.columns) >= columns)
-        if set(ordered[0].columns) >= columns:
+    for name, columns in KNOWN_NAMES["presets"].items():
+        ordered = sorted(sources, key=lambda source: not set(source.columns) >= set(columns))
+        if set(ordered[0].columns) >= set(columns):
             return _reduce_preset(load_preset(name), ordered)
     return None
 
@@ -69,10 +64,9 @@ def _reduce_preset(schema: Schema, sources: list[Source]) -> InferredSchema:
         second = None
     tables = sources[:1] if second is None else [sources[0], second]
     present = [c for c in schema.columns if any(t.find_column(c) is not None for t in tables)]
-    roles: dict[str, Any] = {
-        role: tuple(column for column in getattr(schema, role) if column in present)
-        for role in ("continuous", "categorical", "tracked")
-    }
+    roles: dict[str, Any] = {}
+    for role in ("continuous", "categorical", "tracked"):
+        roles[role] = tuple(column for column in getattr(schema, role) if column in present)
     join = schema.join
     if join is not None:
         columns = tuple(column for column in join.columns if column in present)
@@ -85,12 +79,11 @@ def _reduce_preset(schema: Schema, sources: list[Source]) -> InferredSchema:
     if absent:
         shown = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
         warnings.append(f"{len(absent)} columns of {schema.name} are missing: {shown}.")
-    ignored = {
-        name: LEAKS.get(name, f"it is not part of the {schema.name} schema")
-        for table in tables
-        for name in table.columns
-        if all(table.find_column(column) != name for column in present)
-    }
+    ignored = {}
+    for table in tables:
+        used = {table.find_column(column) for column in present}
+        for name in (name for name in table.columns if name not in used):
+            ignored[name] = LEAKS.get(name, f"it is not part of the {schema.name} schema")
     reasons = dict.fromkeys(present, f"a column of {schema.name}")
     reduced = replace(schema, label=label, join=join, **roles)
     return InferredSchema(reduced, reasons, ignored, tuple(warnings))

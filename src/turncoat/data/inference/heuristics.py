@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -13,31 +15,9 @@ from turncoat.data.parsing import YEAR_FIRST, parse_dates
 from turncoat.data.schema import TIME_UNITS
 from turncoat.data.sources import NOT_A_NUMBER
 
-# Words in column names, the most significant first.
-_WORDS = {
-    "label": "fraud fraudulent chargeback label target class scam",
-    "fraud": "fraud chargeback label scam",
-    "prediction": "flagged predicted score rule",
-    "time": "timestamp datetime time date dt ts epoch unix occurred created step when",
-    "clock": "timestamp datetime time date epoch unix seconds days",  # of a copy of the time
-    "other_time": "birth dob expiry expires opened updated registered signup settled label valid",
-    "id": "id uuid guid number num nr no key ref reference hash",
-    "event": "transaction trans txn tx trx event payment order record row",
-    "customer": "customer client cardholder user account acct card cc pan iban sender payer orig "
-    "originator buyer member holder entity",
-    "counterparty": "terminal merchant shop store seller vendor payee dest beneficiary recipient "
-    "receiver counterparty",
-    # Attributes of a customer or merchant, which do not identify one.
-    "attribute": "type brand country city state zip category cat mcc age balance limit score count "
-    "amount amt days since agent lat long lon gender job present risk email phone device currency",
-    "amount": "amount amt price total sum value",
-    "not_amount": "balance count mean avg average max min limit ratio old new id fee tax",
-    "tracked": "device email mail address addr city country state zip region location product "
-    "category merchant terminal shop store mcc browser ip phone os channel currency",
-    "code": "id code zip postcode mcc type category class number num nr",
-    "duration": "since of diff delta lag elapsed",  # times between events
-}
-WORDS = {kind: tuple(words.split()) for kind, words in _WORDS.items()}
+# Names by which columns are recognized; the file's entry `about` says what each table holds.
+KNOWN_NAMES = json.loads((files(__package__) / "column_names.json").read_text(encoding="utf-8"))
+WORDS = {kind: tuple(words.split()) for kind, words in KNOWN_NAMES["words"].items()}
 _KNOWN_WORDS = {word for words in WORDS.values() for word in words}
 _BINARY = {"0", "1", "0.0", "1.0", "true", "false"}
 
@@ -120,6 +100,11 @@ class SampledColumn:
         if not 0 < self.n_distinct <= 2:
             return False
         return set(self.values.drop_nulls().unique().cast(pl.String).str.to_lowercase()) <= _BINARY
+
+    @property
+    def mean_chars(self) -> float:
+        """Average length of the values as text."""
+        return to_float(self.values.cast(pl.String).str.len_chars().mean())
 
     @property
     def is_unique(self) -> bool:

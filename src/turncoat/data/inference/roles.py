@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from turncoat.data.inference.heuristics import SampledColumn, TimeReading, read_as_time, to_float
+from turncoat.data.inference.heuristics import (
+    KNOWN_NAMES,
+    SampledColumn,
+    TimeReading,
+    read_as_time,
+    to_float,
+)
 from turncoat.data.schema import Join, Schema
 from turncoat.data.sources import Source, file_prefix, file_stem
 from turncoat.errors import DataError
@@ -19,16 +25,7 @@ MIN_FRAUDS = 5  # before a column is called a leak
 _MAX_TEXT_CHARS = 60  # on average; longer values are free text
 _IF_KNOWN = "only if it is known at payment time"
 
-LEAKS = {
-    "TX_FRAUD_SCENARIO": "it holds the kind of fraud, known only afterwards",
-    "LABEL_TIMESTAMP": "it holds the time the label became known",
-}
-_BENCHMARK = {  # column names of the Fraud Dataset Benchmark
-    "time": "EVENT_TIMESTAMP",
-    "customer": "ENTITY_ID",
-    "label": "EVENT_LABEL",
-    "id": "EVENT_ID",
-}
+LEAKS, _BENCHMARK = KNOWN_NAMES["leaks"], KNOWN_NAMES["benchmark"]
 
 
 @dataclass(frozen=True)
@@ -127,11 +124,10 @@ class RoleAssigner:
 
     def _error(self, problem: str) -> DataError:
         shown = ", ".join(self.all_columns[:30]) + (", ..." if len(self.all_columns) > 30 else "")
-        return DataError(
-            f"{self.source.name}: {problem} The columns are {shown}. Write the schema by hand, in "
-            'a file turncoat.toml: [schema], then lines such as customer = ["..."], time = "...", '
-            'label = "...", continuous = ["..."], categorical = ["..."]'
-        )
+        lines = 'customer = ["..."], time = "...", label = "...", continuous = ["..."]'
+        remedy = "Write the schema by hand, in a file turncoat.toml: [schema], then lines such as"
+        remedy += f' {lines}, categorical = ["..."]'
+        return DataError(f"{self.source.name}: {problem} The columns are {shown}. {remedy}")
 
     def _find_label(self, known: str | None) -> SampledColumn | None:
         """A binary column with a suitable name."""
@@ -298,7 +294,7 @@ class RoleAssigner:
             if is_number and not (c.is_whole and is_code):
                 self._assign(name, "numbers")
                 continuous.append(name)
-            elif not is_number and c.n_distinct > MAX_CODES and _is_prose(c):
+            elif not is_number and c.n_distinct > MAX_CODES and c.mean_chars > _MAX_TEXT_CHARS:
                 self._ignore(name, "free text")
             elif c.n_distinct <= MAX_CODES or (share <= 0.5 and c.n_distinct <= MAX_CATEGORIES):
                 kind = "whole numbers that look like codes" if is_number else "categories"
@@ -335,11 +331,6 @@ def sample_columns(source: Source, sample: pl.DataFrame) -> dict[str, SampledCol
     """The columns of a sample by name; in a text file, numbers are parsed from text."""
     is_text = source.csv is not None
     return {values.name: SampledColumn.from_values(values, is_text) for values in sample}
-
-
-def _is_prose(column: SampledColumn) -> bool:
-    mean_chars = column.values.cast(pl.String).str.len_chars().mean()
-    return to_float(mean_chars) > _MAX_TEXT_CHARS
 
 
 def _find_leak(column: SampledColumn, label: SampledColumn) -> str | None:

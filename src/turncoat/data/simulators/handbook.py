@@ -8,8 +8,8 @@ amount. A later scenario overwrites an earlier one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -40,18 +40,12 @@ FRAUD_SHARE_DIVISOR = 3
 FRAUD_FACTOR = 5
 
 
-@dataclass(frozen=True)
-class HandbookSize:
+class HandbookSize(NamedTuple):
     """Numbers of customers, terminals and days to simulate."""
 
     n_customers: int = PUBLISHED_CUSTOMERS
     n_terminals: int = PUBLISHED_TERMINALS
     n_days: int = PUBLISHED_DAYS
-
-    def __post_init__(self) -> None:
-        """Require at least one of each."""
-        for name, value in vars(self).items():
-            check_count(name, value, 1)
 
 
 def simulate_handbook(
@@ -64,15 +58,11 @@ def simulate_handbook(
 ) -> dict[str, pl.DataFrame]:
     """Simulate exactly `n_rows` payments; returns the tables `transactions` and `truth`.
 
-    The published run has 1,754,155 payments of 5,000 customers at 10,000 terminals in 183 days. By
-    default, the number of customers keeps the published payments per customer and day, and there
-    are two terminals per customer. The map grows with the customers, so that each has equally many
-    terminals nearby. A customer without a terminal in reach pays at the nearest one.
-
-    The published shares of terminals and customers are compromised per day: 2 and 3 a day at the
-    published size, proportionally fewer or more otherwise. Customers' rates only decide how the
-    `n_rows` payments are shared out. At the published size this is the published process,
-    conditional on its number of rows.
+    The defaults keep the published payments per customer and day, and two terminals per customer.
+    The map grows with the customers, so that each has equally many terminals nearby. A customer
+    without a terminal in reach pays at the nearest one. The published shares of terminals and
+    customers are compromised per day. Customers' rates only decide how the payments are shared out:
+    at the published size this is the published process, conditional on its number of rows.
 
     `transactions` has the published columns except the scenario, oldest first. `truth` has the
     scenario (0 is genuine) and the first and last day of the compromise of the row's terminal and
@@ -97,6 +87,8 @@ def simulate_published_process(
 
 def _simulate(size: HandbookSize, n_rows: int | None, seed: int) -> dict[str, pl.DataFrame]:
     check_count("seed", seed, 0)
+    for name, value in size._asdict().items():
+        check_count(name, value, 1)
     rng, n_days = np.random.default_rng(seed), size.n_days
     rates = rng.uniform(0, MAX_PAYMENTS_PER_DAY, size.n_customers)
     if n_rows is None:
