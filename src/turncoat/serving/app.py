@@ -113,7 +113,7 @@ async def score(request: Request) -> Response:
     service: Service = request.app.state.service
     started = time.perf_counter()
     transaction = service.registry.current.decoder.decode(await request.body())
-    response = await service.submit(transaction)
+    response = await service.submit(transaction, is_movable=True)
     service.metrics.duration.observe(time.perf_counter() - started)
     return Response(response.body, media_type="application/json")
 

@@ -46,6 +46,7 @@ class _Queued(NamedTuple):
 
     item: Item
     response: asyncio.Future[Any]
+    is_movable: bool  # within its batch, to stand in the order of time
 
     def set_exception(self, problem: Exception) -> None:
         if not self.response.done():
@@ -74,20 +75,27 @@ class MicroBatcher:
         """Return how many requests wait."""
         return len(self._queue)
 
-    def submit(self, item: Item, after: asyncio.Future[Any] | None = None) -> asyncio.Future[Any]:
+    def submit(
+        self,
+        item: Item,
+        predecessor: asyncio.Future[Any] | None = None,
+        *,
+        is_movable: bool = False,
+    ) -> asyncio.Future[Any]:
         """Queue a request; the future gets its response after the write, or the exception.
 
-        If the request `after` has failed already and should be sent again, so should this one.
+        If its predecessor has failed already and should be sent again, so should this one. Movable
+        transactions of one customer that meet in a batch are processed in the order of their times.
         """
         if self._is_closing:
             raise ShuttingDownError
-        if after is not None and after.done() and _should_resend(after):
+        if predecessor is not None and predecessor.done() and _should_resend(predecessor):
             raise OutOfOrderError
         if len(self._queue) >= self._max_queue_size:
             raise OverloadedError(f"{len(self._queue):,} requests are waiting already")
         response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         response.add_done_callback(self._on_done)
-        self._queue.append(_Queued(item, response))
+        self._queue.append(_Queued(item, response, is_movable))
         self._has_work.set()
         return response
 
@@ -134,7 +142,7 @@ class MicroBatcher:
     def _take_batch(self) -> list[_Queued]:
         self._fail_followers()
         size = min(len(self._queue), self._max_batch_size)
-        return [self._queue.popleft() for _ in range(size)]
+        return _sort_by_time([self._queue.popleft() for _ in range(size)])
 
     def _on_done(self, response: asyncio.Future[Any]) -> None:
         if response.cancelled() and not self._has_cancelled:
@@ -154,6 +162,23 @@ class MicroBatcher:
                 queued.set_exception(OutOfOrderError())
             else:
                 self._queue.append(queued)
+
+
+def _sort_by_time(batch: list[_Queued]) -> list[_Queued]:
+    """Return the batch with the movable transactions of each customer in the order of their times.
+
+    They take the places that they had together; a customer with any other request stays as it is.
+    """
+    places: dict[str, list[int]] = {}
+    for place, queued in enumerate(batch):
+        places.setdefault(queued.item.keys[0], []).append(place)
+    ordered = list(batch)
+    for own in places.values():
+        if len(own) > 1 and all(batch[place].is_movable for place in own):
+            by_time = sorted((batch[place] for place in own), key=lambda one: one.item.time)
+            for place, queued in zip(own, by_time, strict=True):
+                ordered[place] = queued
+    return ordered
 
 
 def _should_resend(response: asyncio.Future[Any]) -> bool:

@@ -21,7 +21,7 @@ from turncoat.serving.stores import SCORE, LogEntry, Store
 
 _ALL = 2**31 - 1  # entries of one transaction: its label may have been reported many times
 _MAX_REBUILD_ENTRIES = 500  # latest entries from which a belief is rebuilt
-_MAX_LOOKBACK_ENTRIES = 50  # in which the belief at an earlier time is searched
+_LOOKBACK_LIMITS = (2, 50)  # entries in which the belief at an earlier time is searched
 
 
 class ScoreHistory:
@@ -70,16 +70,20 @@ class ScoreHistory:
 
         It is the present state of `update` if the log does not reach back.
         """
-        entries = await self._read(
-            key, until=time, belief_updated=True, limit=_MAX_LOOKBACK_ENTRIES
-        )
-        for entry in entries:
-            content, place = unpack_log_content(entry.content), list(dict(entry.parties)).index(key)
-            if content.state_times[place] > time:
-                continue
-            if content.model == self._detector.digest_:
-                return content.states[place], responses.LOGGED
-            return await self.rebuild(key, time)
+        entries: list[LogEntry] = []
+        for limit in _LOOKBACK_LIMITS:
+            n_searched = len(entries)
+            entries = await self._read(key, until=time, belief_updated=True, limit=limit)
+            for entry in entries[n_searched:]:
+                content = unpack_log_content(entry.content)
+                place = list(dict(entry.parties)).index(key)
+                if content.state_times[place] > time:
+                    continue
+                if content.model == self._detector.digest_:
+                    return content.states[place], responses.LOGGED
+                return await self.rebuild(key, time)
+            if len(entries) < limit:
+                break
         is_new = update.expected_counter == 0
         if not entries and (is_new or await self._has_first_entry(key)):
             return None, responses.NEW  # older than all others

@@ -81,10 +81,13 @@ class Service:
             _log.info("ended")
 
     def submit(
-        self, transaction: Transaction, after: asyncio.Future[ScoredResponse] | None = None
+        self,
+        transaction: Transaction,
+        predecessor: asyncio.Future[ScoredResponse] | None = None,
+        is_movable: bool = False,
     ) -> asyncio.Future[ScoredResponse]:
         """Queue a transaction; the future gets its response after the write is committed."""
-        return self.batcher.submit(transaction, after)
+        return self.batcher.submit(transaction, predecessor, is_movable=is_movable)
 
     async def label(self, customer: str, id: str, label: int) -> LabelResponse:
         """Apply a label; return its effect after the write is committed."""

@@ -55,6 +55,7 @@ _SCHEMA = (
         belief_updated INTEGER NOT NULL, content BLOB NOT NULL
     )""",
     "CREATE INDEX log_by_customer ON log (customer_key, customer_counter)",
+    "CREATE INDEX log_by_transaction ON log (customer_key, transaction_id)",
     """CREATE INDEX log_by_counterparty ON log (counterparty_key, counterparty_counter)
         WHERE counterparty_key IS NOT NULL""",
     "CREATE INDEX log_by_time ON log (written_at)",
@@ -62,6 +63,7 @@ _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_VERSION}",
 )
+_SIDES = ("customer", "counterparty")
 _COLUMNS = (
     "kind, transaction_id, time, written_at, customer_key, customer_counter, "
     "counterparty_key, counterparty_counter, belief_updated, content"
@@ -73,10 +75,17 @@ _PARTY_ENTRIES = """(
     SELECT *, customer_counter AS counter FROM log WHERE customer_key = :key
     UNION ALL SELECT *, counterparty_counter FROM log WHERE counterparty_key = :key
 )"""
-_HISTORY = f"""SELECT entry, {_COLUMNS} FROM {_PARTY_ENTRIES}
-    WHERE (time <= :until OR typeof(time) <> 'real') AND (:id IS NULL OR transaction_id = :id)
-    AND belief_updated >= :updated
-    ORDER BY counter DESC, entry DESC LIMIT :limit"""
+# Each side follows its index and ends at the limit, so that no long history is sorted.
+_SIDE = """SELECT * FROM (SELECT *, {side}_counter AS counter FROM log
+    WHERE {side}_key = :key AND (time <= :until OR typeof(time) <> 'real')
+    AND belief_updated >= :updated AND {condition}
+    ORDER BY {side}_counter DESC, entry DESC LIMIT :limit)"""
+_ANY, _WITH_ID = (
+    f"SELECT entry, {_COLUMNS} FROM ("
+    + " UNION ALL ".join(_SIDE.format(side=side, condition=condition) for side in _SIDES)
+    + ") ORDER BY counter DESC, entry DESC LIMIT :limit"
+    for condition in ("TRUE", "transaction_id = :id")
+)
 _LOG = f"SELECT entry, {_COLUMNS} FROM log WHERE entry > ? ORDER BY entry LIMIT ?"
 _DELETE_OLDEST = """DELETE FROM log WHERE entry IN (
     SELECT entry FROM log WHERE written_at < ? ORDER BY written_at, entry LIMIT ?
@@ -148,7 +157,8 @@ class SQLiteStore:
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest first."""
         values = {"key": key, "until": until, "id": transaction_id, "updated": belief_updated}
-        return await self._read_entries(_HISTORY, {**values, "limit": max(limit, 0)})
+        sql = _ANY if transaction_id is None else _WITH_ID
+        return await self._read_entries(sql, {**values, "limit": max(limit, 0)})
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
