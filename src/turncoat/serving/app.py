@@ -112,7 +112,7 @@ async def score(request: Request) -> Response:
     """Score one transaction."""
     service: Service = request.app.state.service
     started = time.perf_counter()
-    transaction = service.registry.current.decoder.decode(await request.body())
+    transaction = service.registry.current.decoder.decode(request.scope["body"])
     response = await service.submit(transaction, is_movable=True)
     service.metrics.duration.observe(time.perf_counter() - started)
     return Response(response.body, media_type="application/json")
@@ -120,7 +120,7 @@ async def score(request: Request) -> Response:
 
 async def label(request: Request) -> Response:
     """Store the label of a transaction."""
-    body = decode_label(await request.body())
+    body = decode_label(request.scope["body"])
     service: Service = request.app.state.service
     return _json(await service.label(str(body.customer), str(body.id), int(body.label)))
 

@@ -206,7 +206,10 @@ def _check_local(headers: dict[bytes, bytes]) -> None:
 
 
 class LimitMiddleware:
-    """Reads the whole body within size and time limits, then runs the route with a deadline."""
+    """Reads the whole body within size and time limits, then runs the route with a deadline.
+
+    The body is in `scope["body"]`.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings, has_body: bool) -> None:
         """Limit one route."""
@@ -214,44 +217,40 @@ class LimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or raise a RequestError or DeadlineError."""
-        if self._has_body:
-            body = await read_body(scope, receive, self._settings)
-            messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-            original = receive
-
-            async def receive() -> Message:
-                return next(messages, None) or await original()
-
-        timeout_s = self._settings.request_timeout_s
+        timeout_s, body_timeout_s = (
+            self._settings.request_timeout_s,
+            self._settings.client_timeout_s,
+        )
+        is_complete = not self._has_body
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s if is_complete else body_timeout_s) as limit:
+                if self._has_body:
+                    scope["body"] = await read_body(scope, receive, self._settings)
+                    is_complete = True
+                    limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
                 await self._app(scope, receive, send)
         except TimeoutError:
-            raise DeadlineError(timeout_s) from None
+            if is_complete:
+                raise DeadlineError(timeout_s) from None
+            message = f"the body took longer than {body_timeout_s:g} seconds"
+            raise RequestError(408, "body_timeout", message) from None
 
 
 async def read_body(scope: Scope, receive: Receive, settings: ServiceSettings) -> bytes:
-    """Return the body. Raises a RequestError if it is too long, too slow or cut off."""
+    """Return the body. Raises a RequestError if it is too long or cut off."""
     length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), -1)
     check_size(length, settings, "the body")
-    try:
-        async with asyncio.timeout(settings.client_timeout_s):
-            body, has_more = await receive_body(receive)
-            if has_more:
-                pieces, size = [body], len(body)
-                while has_more:
-                    check_size(size, settings, "the body")
-                    piece, has_more = await receive_body(receive)
-                    pieces.append(piece)
-                    size += len(piece)
-                body = b"".join(pieces)
-    except TimeoutError:
-        message = f"the body took longer than {settings.client_timeout_s:g} seconds"
-        raise RequestError(408, "body_timeout", message) from None
-    check_size(len(body), settings, "the body")
-    if 0 <= len(body) < length:
+    body, has_more = await receive_body(receive)
+    pieces, size = [body], len(body)
+    while has_more:
+        check_size(size, settings, "the body")
+        body, has_more = await receive_body(receive)
+        pieces.append(body)
+        size += len(body)
+    check_size(size, settings, "the body")
+    if size < length:
         raise ClientDisconnect
-    return body
+    return b"".join(pieces)
 
 
 async def receive_body(receive: Receive) -> tuple[bytes, bool]:
