@@ -44,7 +44,7 @@ from turncoat.serving.updater import BeliefUpdater
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 N_ROWS, N_QUICK_ROWS, N_STATES = 30_000, 4_000, 8
 N_REQUESTS, N_QUICK_REQUESTS = 24_000, 2_400
-CONNECTIONS = (16, 32, 64)
+CONNECTIONS = (16, 32, 64, 128)
 N_ROUNDS = 3  # of each number of connections
 KEY_ROW = ("variational", "sqlite FULL", 1)  # the row with a required ratio
 N_CUSTOMERS, N_QUICK_CUSTOMERS = 100_000, 5_000
@@ -323,9 +323,9 @@ def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
         f"K = {N_STATES}, bodies of {sizes['body_bytes']:,} bytes,",
         f"{results['requests']:,} requests, four reasons in every response, every response logged.",
         "",
-        "`constant` is the same server (granian) and framework (Starlette): it reads and decodes",
-        "the same bodies and answers as many bytes, but neither scores nor stores. `bare` does not",
-        "decode.",
+        "`constant` is the same service (granian, Starlette, middleware, decoding) answering as many",
+        "bytes without scoring or storing. `bare` is granian and Starlette alone: it reads the body",
+        "and answers.",
         f"Best of {N_ROUNDS} rounds of {numbers} connections, for each server at its best number.",
         "",
         "| tier | store | workers | scores / s | connections | p50 ms | p99 ms | constant / s "

@@ -1,8 +1,9 @@
-"""The service's HTTP stack with nothing behind it: the same server and framework.
+"""The service's HTTP stack without scoring: what the service is compared with.
 
-Run by the benchmark as `python -m benchmarks.service.constant PORT WORKERS BYTES [MODEL]`. It reads
-each body and answers a constant of so many bytes. With a model's folder it also decodes and checks
-each body as a transaction of that model.
+Run by the benchmark as `python -m benchmarks.service.constant PORT WORKERS BYTES [MODEL]`. With a
+model's folder it is the service itself (server, framework, middleware, decoding), except that it
+answers a constant of so many bytes instead of scoring and storing. Without a model it is the bare
+server and framework: it reads each body and answers.
 """
 
 from __future__ import annotations
@@ -16,20 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turncoat import load
-from turncoat.serving.decoding import TransactionDecoder
+from turncoat.serving.app import create_app
+from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.server import build_server_options
 from turncoat.serving.settings import ServiceSettings
 
 
-def create_app(n_bytes: int, model: str | None) -> Starlette:
-    answer = b'{"probability":"' + b"0" * n_bytes + b'"}'
-    decode = TransactionDecoder(load(model)).decode if model else None
-
+def create_bare_app(answer: bytes) -> Starlette:
     async def score(request: Request) -> Response:
-        body = await request.body()
-        if decode is not None:
-            decode(body)
+        await request.body()
         return Response(answer, media_type="application/json")
 
     async def ready(_: Request) -> Response:
@@ -38,12 +34,26 @@ def create_app(n_bytes: int, model: str | None) -> Starlette:
     return Starlette(routes=[Route("/v1/score", score, methods=["POST"]), Route("/readyz", ready)])
 
 
+def create_constant_app(answer: bytes, settings: ServiceSettings) -> Starlette:
+    response = ScoredResponse(answer, 0.0)
+
+    async def submit(*_: object, **__: object) -> ScoredResponse:
+        return response
+
+    app = create_app(settings)
+    app.state.service.submit = submit
+    return app
+
+
 def main() -> None:
     port, workers, n_bytes = map(int, sys.argv[1:4])
-    model = sys.argv[4] if len(sys.argv) > 4 else None
-    settings = ServiceSettings(model_path="", store_url="memory://", port=port, workers=workers)
+    answer = b'{"probability":"' + b"0" * n_bytes + b'"}'
+    folder = sys.argv[4] if len(sys.argv) > 4 else ""
+    settings = ServiceSettings(model_path=folder, store_url="memory://", port=port, workers=workers)
+    create = partial(create_constant_app, answer, settings)
+    load = create if folder else partial(create_bare_app, answer)
     server = Granian("constant", **build_server_options(settings))
-    server.serve(target_loader=partial(create_app, n_bytes, model), wrap_loader=False)
+    server.serve(target_loader=load, wrap_loader=False)
 
 
 if __name__ == "__main__":

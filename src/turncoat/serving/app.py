@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from turncoat import __version__
 from turncoat.serving.auth import LABEL, READ, SCORE, ApiKeyAuthenticator, RateLimiter, load_keys
@@ -49,6 +50,17 @@ class Endpoint(NamedTuple):
     operation: Operation | None = None  # None leaves it out of OpenAPI
     method: str = "GET"
     is_rate_limited: bool = True
+
+
+class _Responder:
+    """Calls a handler and sends its response. Errors pass through to ErrorMiddleware."""
+
+    def __init__(self, handler: Callable[[Request], Awaitable[Response]]) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._handler(Request(scope, receive))
+        await response(scope, receive, send)
 
 
 class _AnyText(Convertor[str]):
@@ -91,7 +103,7 @@ def create_app(
         if endpoint.handler is not None:
             has_body = endpoint.method == "POST"
             middleware.append(Middleware(LimitMiddleware, settings, has_body))
-        handler = batch if endpoint.handler is None else endpoint.handler
+        handler = batch if endpoint.handler is None else _Responder(endpoint.handler)
         return Route(endpoint.path, handler, methods=[endpoint.method], middleware=middleware)
 
     async def raise_error(_: Request, error: Exception) -> Response:
@@ -113,7 +125,7 @@ async def score(request: Request) -> Response:
     service: Service = request.app.state.service
     started = time.perf_counter()
     transaction = service.registry.current.decoder.decode(request.scope["body"])
-    response = await service.submit(transaction, is_movable=True)
+    response = await service.submit(transaction, sort_time=transaction.time)
     service.metrics.duration.observe(time.perf_counter() - started)
     return Response(response.body, media_type="application/json")
 

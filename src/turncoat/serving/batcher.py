@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from turncoat.errors import StoreError, TurncoatError
 from turncoat.serving.decoding import Label, Transaction
 
-_IDLE_TURNS = 2  # turns of the event loop without a new request before a batch starts
-
 Item = Transaction | Label
 Process = Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]
 
@@ -46,7 +44,7 @@ class _Queued(NamedTuple):
 
     item: Item
     response: asyncio.Future[Any]
-    is_movable: bool  # within its batch, to stand in the order of time
+    sort_time: float | None  # place among its customer's requests in a batch; None: as it came
 
     def set_exception(self, problem: Exception) -> None:
         if not self.response.done():
@@ -79,13 +77,12 @@ class MicroBatcher:
         self,
         item: Item,
         predecessor: asyncio.Future[Any] | None = None,
-        *,
-        is_movable: bool = False,
+        sort_time: float | None = None,
     ) -> asyncio.Future[Any]:
         """Queue a request; the future gets its response after the write, or the exception.
 
-        If its predecessor has failed already and should be sent again, so should this one. Movable
-        transactions of one customer that meet in a batch are processed in the order of their times.
+        If its predecessor has failed already and should be sent again, so should this one. A
+        customer's requests that meet in a batch are processed by `sort_time` if all have one.
         """
         if self._is_closing:
             raise ShuttingDownError
@@ -95,7 +92,7 @@ class MicroBatcher:
             raise OverloadedError(f"{len(self._queue):,} requests are waiting already")
         response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         response.add_done_callback(self._on_done)
-        self._queue.append(_Queued(item, response, is_movable))
+        self._queue.append(_Queued(item, response, sort_time))
         self._has_work.set()
         return response
 
@@ -103,7 +100,6 @@ class MicroBatcher:
         """Process requests until `close`, then the rest of the queue."""
         while self._queue or not self._is_closing:
             await self._has_work.wait()
-            await self._gather()
             await self._process_batch()
             if not self._queue and not self._is_closing:
                 self._has_work.clear()
@@ -112,14 +108,6 @@ class MicroBatcher:
         """Accept no more requests; `run` ends when all in the queue have a response."""
         self._is_closing = True
         self._has_work.set()
-
-    async def _gather(self) -> None:
-        """Wait as long as every turn of the event loop brings another request."""
-        size, n_idle = 0, 0
-        while n_idle < _IDLE_TURNS and len(self._queue) < self._max_batch_size:
-            n_idle = 0 if len(self._queue) > size else n_idle + 1
-            size = len(self._queue)
-            await asyncio.sleep(0)
 
     async def _process_batch(self) -> None:
         batch = self._take_batch()
@@ -165,19 +153,16 @@ class MicroBatcher:
 
 
 def _sort_by_time(batch: list[_Queued]) -> list[_Queued]:
-    """Return the batch with the movable transactions of each customer in the order of their times.
-
-    They take the places that they had together; a customer with any other request stays as it is.
-    """
+    """Return the batch with each customer's requests ordered by `sort_time`, in the same places."""
     places: dict[str, list[int]] = {}
     for place, queued in enumerate(batch):
         places.setdefault(queued.item.keys[0], []).append(place)
     ordered = list(batch)
     for own in places.values():
-        if len(own) > 1 and all(batch[place].is_movable for place in own):
-            by_time = sorted((batch[place] for place in own), key=lambda one: one.item.time)
-            for place, queued in zip(own, by_time, strict=True):
-                ordered[place] = queued
+        times = [time for place in own if (time := batch[place].sort_time) is not None]
+        if 1 < len(own) == len(times):
+            for place, (_, moved) in zip(own, sorted(zip(times, own, strict=True)), strict=True):
+                ordered[place] = batch[moved]
     return ordered
 
 

@@ -324,7 +324,7 @@ class TransactionDecoder:
 
 def _strip_white_space(body: bytes) -> bytes:
     """Return JSON without the padding that is not worth storing; single spaces may stay."""
-    is_padded = any(space in body for space in (b"  ", b"\n", b"\t", b"\r"))
+    is_padded = b"  " in body or b"\n" in body or b"\t" in body or b"\r" in body
     return msgspec.json.format(body, indent=-1) if is_padded else body
 
 

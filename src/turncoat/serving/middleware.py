@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import os
@@ -33,6 +34,7 @@ _COMMON_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"server", b"turncoat"),
 ]
+_ID_PREFIX, _ID_NUMBERS = os.urandom(6).hex(), itertools.count(2**16)
 _HTTP_KINDS = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -142,7 +144,7 @@ def _read_request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
-    return os.urandom(8).hex()
+    return f"{_ID_PREFIX}{next(_ID_NUMBERS):x}"
 
 
 class AuthMiddleware:

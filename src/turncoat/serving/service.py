@@ -84,10 +84,10 @@ class Service:
         self,
         transaction: Transaction,
         predecessor: asyncio.Future[ScoredResponse] | None = None,
-        is_movable: bool = False,
+        sort_time: float | None = None,
     ) -> asyncio.Future[ScoredResponse]:
         """Queue a transaction; the future gets its response after the write is committed."""
-        return self.batcher.submit(transaction, predecessor, is_movable=is_movable)
+        return self.batcher.submit(transaction, predecessor, sort_time)
 
     async def label(self, customer: str, id: str, label: int) -> LabelResponse:
         """Apply a label; return its effect after the write is committed."""

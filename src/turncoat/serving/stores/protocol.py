@@ -11,14 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import pyarrow as pa
-
 SCORE, LABEL = "score", "label"  # kinds of log entries
 
 _MAX_COUNTER = 2**62
-_MIN_COMPRESSED_BYTES = 512
-_MAX_COMPRESSED_BYTES = 2**28  # so that a damaged length cannot claim all memory
-_PLAIN, _ZSTD = b"\0", b"\1"  # first byte of a stored content
 
 
 class StoredRecord(NamedTuple):
@@ -198,25 +193,3 @@ def invalid_cursor(cursor: str) -> ValueError:
         f"{cursor!r} is not a cursor of this log; pass the cursor of a log entry, or nothing to "
         "start at the beginning"
     )
-
-
-def compress(content: bytes) -> bytes:
-    """Return the content of a log entry as stores keep it: with zstd where that saves space."""
-    if _MIN_COMPRESSED_BYTES <= len(content) <= _MAX_COMPRESSED_BYTES:
-        small: bytes = pa.Codec("zstd", 1).compress(content, asbytes=True)
-        if len(small) + 4 < len(content):
-            return _ZSTD + len(content).to_bytes(4) + small
-    return _PLAIN + content
-
-
-def decompress(stored: bytes) -> bytes:
-    """Return the content that `compress` was given; raise ValueError if the bytes are damaged."""
-    if stored[:1] == _PLAIN:
-        return stored[1:]
-    n_bytes = int.from_bytes(stored[1:5])
-    if stored[:1] != _ZSTD or n_bytes > _MAX_COMPRESSED_BYTES:
-        raise ValueError("its content is damaged")
-    try:
-        return bytes(pa.Codec("zstd").decompress(stored[5:], n_bytes, asbytes=True))
-    except (OSError, pa.ArrowException) as problem:
-        raise ValueError(f"its content is damaged: {problem}") from problem

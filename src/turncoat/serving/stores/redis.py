@@ -36,8 +36,6 @@ from turncoat.serving.stores.protocol import (
     StoredRecord,
     WriteGroup,
     check_write,
-    compress,
-    decompress,
     invalid_cursor,
     matches,
     validate_record,
@@ -357,7 +355,7 @@ def _entry_fields(entry: LogEntry) -> list[bytes]:
     fields |= {"time": repr(float(time)), "written_at": repr(float(written_at))}
     for name, (key, counter) in zip(_PARTIES, parties, strict=False):
         fields |= {f"{name}_key": key, f"{name}_counter": str(counter)}
-    fields |= {"belief_updated": str(int(belief_updated)), "content": compress(content)}
+    fields |= {"belief_updated": str(int(belief_updated)), "content": content}
     texts = itertools.chain.from_iterable(fields.items())
     return [text if isinstance(text, bytes) else text.encode() for text in texts]
 
@@ -369,7 +367,7 @@ def _parse_entry(id: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
         named = [name for name in _PARTIES if f"{name}_key" in text]
         parties = tuple((text[f"{name}_key"], int(text[f"{name}_counter"])) for name in named)
         time, written_at = float(text["time"]), float(text["written_at"])
-        updated, content = text["belief_updated"] == "1", decompress(fields[b"content"])
+        updated, content = text["belief_updated"] == "1", fields[b"content"]
         id_, kind = text["transaction_id"], text["kind"]
         return LogEntry(kind, id_, time, written_at, parties, updated, content, id.decode())
     except (KeyError, ValueError) as problem:

@@ -26,8 +26,6 @@ from turncoat.serving.stores.protocol import (
     StoredRecord,
     WriteGroup,
     check_write,
-    compress,
-    decompress,
     parse_numeric_cursor,
     validate_record,
 )
@@ -54,8 +52,7 @@ _SCHEMA = (
         counterparty_key TEXT, counterparty_counter INTEGER,
         belief_updated INTEGER NOT NULL, content BLOB NOT NULL
     )""",
-    "CREATE INDEX log_by_customer ON log (customer_key, customer_counter)",
-    "CREATE INDEX log_by_transaction ON log (customer_key, transaction_id)",
+    "CREATE INDEX log_by_customer ON log (customer_key, customer_counter, transaction_id)",
     """CREATE INDEX log_by_counterparty ON log (counterparty_key, counterparty_counter)
         WHERE counterparty_key IS NOT NULL""",
     "CREATE INDEX log_by_time ON log (written_at)",
@@ -98,11 +95,11 @@ _CHECK_WRITE = "INSERT OR REPLACE INTO write_check VALUES (1, zeroblob(65536))"
 
 _BUSY_TIMEOUT_S = 5.0  # for another process that holds the write lock
 _CHECKPOINT_TIMEOUT_S = 0.5  # for readers, while nobody else can write
-_PAGE_BYTES = 4096
+_PAGE_BYTES = 8192
 _SETTINGS = (
     "cache_size = -32768",  # in KB
     "journal_size_limit = 67108864",
-    "wal_autocheckpoint = 4000",  # pages; one that was written several times is copied once
+    "wal_autocheckpoint = 2000",  # pages; one that was written several times is copied once
     "temp_store = MEMORY",
     "secure_delete = ON",  # always, not only for an erasure: pages move and rows are replaced
 )
@@ -404,7 +401,7 @@ def _entry_row(entry: LogEntry) -> tuple[Any, ...]:
     kind, transaction_id, time, written_at, parties, belief_updated, content, _ = entry
     customer, counterparty = parties[0], parties[1] if len(parties) > 1 else (None, None)
     head = kind, transaction_id, float(time), float(written_at), *customer, *counterparty
-    return *head, int(belief_updated), compress(content)
+    return *head, int(belief_updated), content
 
 
 def _parse_entry(path: Path, row: Sequence[Any]) -> LogEntry:
@@ -413,15 +410,11 @@ def _parse_entry(path: Path, row: Sequence[Any]) -> LogEntry:
     parties: tuple[tuple[str, int], ...] = ((customer, count),)
     if other is not None:
         parties += ((other, other_count),)
-    types = [str, str, float, float, int, *[str, int] * len(parties)]
-    values = kind, id, time, written_at, updated, *itertools.chain.from_iterable(parties)
-    try:
-        if [type(value) for value in values] != types:
-            raise ValueError("a column has the wrong type")
-        content = decompress(content)
-    except (TypeError, ValueError) as problem:
+    types = [str, str, float, float, int, bytes, *[str, int] * len(parties)]
+    values = kind, id, time, written_at, updated, content, *itertools.chain.from_iterable(parties)
+    if [type(value) for value in values] != types:
         raise CorruptRecordError(
-            f"the store {path}: entry {number} of the log is damaged ({problem}). Restore the file "
-            "from a backup, or delete this row"
-        ) from problem
+            f"the store {path}: entry {number} of the log is damaged (a column has the wrong "
+            "type). Restore the file from a backup, or delete this row"
+        )
     return LogEntry(kind, id, time, written_at, parties, bool(updated), content, str(number))
