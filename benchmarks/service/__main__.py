@@ -323,9 +323,9 @@ def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
         f"K = {N_STATES}, bodies of {sizes['body_bytes']:,} bytes,",
         f"{results['requests']:,} requests, four reasons in every response, every response logged.",
         "",
-        "`constant` is the same service (granian, Starlette, middleware, decoding) answering as many",
-        "bytes without scoring or storing. `bare` is granian and Starlette alone: it reads the body",
-        "and answers.",
+        "`constant` is the same service (granian, Starlette, middleware, decoding) answering as",
+        "many bytes without scoring or storing. `bare` is granian and Starlette alone: it reads",
+        "the body and answers.",
         f"Best of {N_ROUNDS} rounds of {numbers} connections, for each server at its best number.",
         "",
         "| tier | store | workers | scores / s | connections | p50 ms | p99 ms | constant / s "

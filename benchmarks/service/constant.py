@@ -49,7 +49,9 @@ def main() -> None:
     port, workers, n_bytes = map(int, sys.argv[1:4])
     answer = b'{"probability":"' + b"0" * n_bytes + b'"}'
     folder = sys.argv[4] if len(sys.argv) > 4 else ""
-    settings = ServiceSettings(model_path=folder, store_url="memory://", port=port, workers=workers)
+    settings = ServiceSettings(
+        model_path=folder, store_url="memory://", create_store=True, port=port, workers=workers
+    )
     create = partial(create_constant_app, answer, settings)
     load = create if folder else partial(create_bare_app, answer)
     server = Granian("constant", **build_server_options(settings))

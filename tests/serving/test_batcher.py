@@ -344,3 +344,28 @@ def test_in_any_trouble_the_order_is_kept_and_everything_counts_once(seed: int) 
             excused += (LabelResponse, UnknownTransactionError) if failures or seed % 2 else ()
         assert isinstance(answer, (ScoredResponse, LabelResponse, *excused)), answer
     assert scored or again
+
+
+def test_requests_of_a_customer_that_wait_together_are_processed_by_time(
+    some: list[Transaction],
+) -> None:
+    own, other = [replace(one, customer="c") for one in some[:3]], some[3]
+    seen: list[list[str]] = []
+
+    async def process(batch: Sequence[Any]) -> list[ScoredResponse]:
+        seen.append([one.id for one in batch])
+        return [ScoredResponse(one.id.encode(), 0.0) for one in batch]
+
+    async def go(times: Sequence[float | None]) -> None:
+        batcher = MicroBatcher(process)
+        batcher.submit(own[2], sort_time=times[2])
+        batcher.submit(other, sort_time=0.0)
+        batcher.submit(own[0], sort_time=times[0])
+        batcher.submit(own[1], sort_time=times[1])
+        batcher.close()
+        await batcher.run()
+
+    asyncio.run(go([1.0, 2.0, 3.0]))
+    asyncio.run(go([1.0, None, 3.0]))  # one has to keep its place: all do
+    sorted_ids = [own[0].id, other.id, own[1].id, own[2].id]
+    assert seen == [sorted_ids, [own[2].id, other.id, own[0].id, own[1].id]]

@@ -100,6 +100,7 @@ class MicroBatcher:
         """Process requests until `close`, then the rest of the queue."""
         while self._queue or not self._is_closing:
             await self._has_work.wait()
+            await asyncio.sleep(0)  # so that cancelled requests are noticed
             await self._process_batch()
             if not self._queue and not self._is_closing:
                 self._has_work.clear()
