@@ -2154,7 +2154,7 @@ def test_redis_values_can_be_read_by_hand(redis_server: RedisServer, redis_url: 
         b"counterparty_key": b"e:shop",
         b"counterparty_counter": b"7",
         b"belief_updated": b"1",
-        b"content": b"\0",
+        b"content": b"",
     }
     for name, score in (("history:c:1", 12.0), ("history:e:shop", 7.0), ("log-by-time", 6.5)):
         found = redis_server.command("ZRANGE", f"{prefix}:{name}", 0, -1, "WITHSCORES")
