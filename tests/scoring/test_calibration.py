@@ -267,12 +267,12 @@ def test_labels_of_one_kind_leave_finite_lines(label: int, keep: float) -> None:
     assert (variance > 0).all()
 
 
-def test_a_ranker_without_slopes_is_updated_without() -> None:
-    old = fit_lines(*draw_rows(900, 1), shrinkage=0.0, with_slopes=False)
-    scores, belief, labels = draw_rows(300, 2)
-    new = old.update(scores, belief, labels, np.arange(301))
-    assert (new.slopes == 0).all()
-    assert not new.covariance[1::2].any()
+def test_a_constant_score_is_updated_without_slopes() -> None:
+    _, belief, labels = draw_rows(900, 1)
+    old = fit_lines(np.full(900, 5.0), belief, labels, shrinkage=0.0)
+    _, belief, labels = draw_rows(300, 2)
+    new = old.update(np.full(300, 5.0), belief, labels, np.arange(301))
+    np.testing.assert_allclose(new.slopes, 0.0, atol=1e-9)
     assert np.abs(new.intercepts - old.intercepts).max() > 1e-3
 
 

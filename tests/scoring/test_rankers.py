@@ -29,20 +29,21 @@ from turncoat.scoring import DetectorState, Regimes
 from turncoat.scoring.rankers import RegimeRanker, build_ranker_matrix
 
 
-def test_without_slopes_and_shrinkage_it_is_the_corrected_score() -> None:
-    scores, belief, labels = draw_rows(800, 0)
+@pytest.mark.parametrize("value", [0.0, 5.0, 1e6])
+def test_a_constant_score_without_shrinkage_is_the_corrected_score(value: float) -> None:
+    _, belief, labels = draw_rows(800, 0)
+    scores = np.full(800, value)
     offsets = np.arange(len(labels) + 1)
     regimes = Regimes.measure(
         belief, labels, offsets, np.ones(3), part="calibration", mode="filtered"
     )
-    ranked = fit_lines(scores, belief, labels, shrinkage=0.0, with_slopes=False)
+    ranked = fit_lines(scores, belief, labels, shrinkage=0.0)
     np.testing.assert_allclose(expit(ranked.intercepts), regimes.rates, rtol=1e-8)
     assert (ranked.slopes == 0).all()
-    for other in (scores, scores * 0.0, scores + 1e6):
-        probability, variance = ranked.predict(other, belief)
-        np.testing.assert_allclose(probability, belief @ regimes.rates, rtol=1e-8)
-        independent = belief**2 @ (regimes.rates * (1 - regimes.rates) / regimes.mass)
-        np.testing.assert_allclose(variance, independent, rtol=1e-6)
+    probability, variance = ranked.predict(scores, belief)
+    np.testing.assert_allclose(probability, belief @ regimes.rates, rtol=1e-8)
+    independent = belief**2 @ (regimes.rates * (1 - regimes.rates) / regimes.mass)
+    np.testing.assert_allclose(variance, independent, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e5])

@@ -8,7 +8,6 @@ ranker; one that an earlier fit left in the folder is ignored. Nothing is ever p
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from turncoat.arrays import Array
-from turncoat.errors import BundleError, ConfigError
+from turncoat.errors import BundleError
 from turncoat.features import Features
 from turncoat.features.features import pack_features, unpack_features
 from turncoat.models.base import HiddenMarkovModel
@@ -28,7 +27,7 @@ from turncoat.scoring.rankers import ColumnRanker, Ranker, RegimeRanker, XGBoost
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
-from turncoat.storage import BundleFormat, digest, replace_file
+from turncoat.storage import BundleFormat, Folder, digest, refuse_unreadable, replace_file
 
 DETECTOR_FORMAT = BundleFormat("detector", version=6)
 CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
@@ -37,8 +36,8 @@ _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
 _MAX_ATTEMPTS = 100  # to claim a number while other processes claim numbers too
 _LABEL_SETTINGS = ("supervision", "n_fraud_states", "label_noise")  # they shape beliefs
 _BOOSTER = "ranker.booster"
-_UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, ConfigError)
 _T = TypeVar("_T")
+Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +89,7 @@ def digest_model(
     return digest(content, arrays)[:DIGEST_DIGITS]
 
 
-def save_bundle(folder: str | os.PathLike[str], bundle: Bundle) -> None:
+def save_bundle(folder: Folder, bundle: Bundle) -> None:
     """Write a bundle into its own folder; an existing detector there is replaced atomically."""
     content, arrays = _pack_fitted(bundle.features, bundle.model)
     content["settings"] = dict(bundle.settings)
@@ -101,20 +100,16 @@ def save_bundle(folder: str | os.PathLike[str], bundle: Bundle) -> None:
     DETECTOR_FORMAT.save(folder, content, arrays | booster)
 
 
-def load_bundle(folder: str | os.PathLike[str], number: int | None = None) -> Bundle:
+def load_bundle(folder: Folder, number: int | None = None) -> Bundle:
     """Read a bundle with the current calibration, or with the one of this `number`.
 
     A BundleError says what is wrong with a folder that cannot be trusted. A current calibration
     that belongs to another model, left behind when this one was saved, is ignored.
     """
     manifest, arrays = DETECTOR_FORMAT.load(folder)
-    try:
+    with refuse_unreadable(folder, "a detector"):
         bundle = _unpack_bundle(manifest, arrays, str(folder))
         _check(bundle)
-    except _UNREADABLE as problem:
-        raise BundleError(
-            f"{folder}: not a detector this version understands ({problem!r})"
-        ) from problem
     chosen = read_current(folder) if number is None else number
     if chosen == 0:
         return bundle
@@ -122,28 +117,20 @@ def load_bundle(folder: str | os.PathLike[str], number: int | None = None) -> Bu
     if not _belongs(content, manifest):
         if number is None:
             return bundle
-        raise BundleError(
-            f"{folder}: calibration {chosen} belongs to another model and cannot be used here"
-        )
-    try:
+        problem = f"calibration {chosen} belongs to another model and cannot be used here"
+        raise BundleError(f"{folder}: {problem}")
+    with refuse_unreadable(_calibration_folder(folder, chosen), "a calibration"):
         regimes.check(bundle.calibration.n_states)
         if ranker is not None:
             ranker.check(bundle.calibration.n_states)
         calibration = replace(bundle.calibration.replace_filtered(regimes, ranker), number=chosen)
         bundle = replace(bundle, calibration=calibration)
         _check(bundle)
-    except _UNREADABLE as problem:
-        raise BundleError(
-            f"{folder}: calibration {chosen} is not one this version understands ({problem!r})"
-        ) from problem
     return bundle
 
 
 def save_calibration(
-    folder: str | os.PathLike[str],
-    calibration: Calibration,
-    model_digest: str,
-    metadata: CalibrationMetadata,
+    folder: Folder, calibration: Calibration, model_digest: str, metadata: CalibrationMetadata
 ) -> int:
     """Save a recalibrated detector's calibration beside it and make it current; its number.
 
@@ -153,10 +140,8 @@ def save_calibration(
     rankers = calibration.regime_rankers
     has_ranker = manifest["ranker"] is not None
     if model_digest != manifest["model_digest"] or (rankers is not None) != has_ranker:
-        raise BundleError(
-            f"{folder}: the detector there is not the one that was recalibrated. "
-            "Load it, and recalibrate that"
-        )
+        problem = "the detector there is not the one that was recalibrated"
+        raise BundleError(f"{folder}: {problem}. Load it, and recalibrate that")
     arrays: dict[str, Array] = {}
     ranker = None if rankers is None else rankers[FILTERED]
     content = {
@@ -171,7 +156,7 @@ def save_calibration(
     return number
 
 
-def list_calibrations(folder: str | os.PathLike[str]) -> list[CalibrationInfo]:
+def list_calibrations(folder: Folder) -> list[CalibrationInfo]:
     """All calibrations of a saved detector, the one of the fit first."""
     manifest, arrays = DETECTOR_FORMAT.load(folder)
     saved = {number: _read_calibration(folder, number)[0] for number in _list_numbers(folder)}
@@ -182,31 +167,24 @@ def list_calibrations(folder: str | os.PathLike[str]) -> list[CalibrationInfo]:
     first = (0, None, round(float(mass)), round(float(frauds)), None, manifest["model_digest"])
     found = [CalibrationInfo(*first, is_usable=True, is_current=current == 0)]
     for number, content in saved.items():
-        found.append(
-            CalibrationInfo(
-                number,
-                **content["metadata"],
-                model_digest=content["model_digest"],
-                is_usable=_belongs(content, manifest),
-                is_current=number == current,
-            )
-        )
+        made = {**content["metadata"], "model_digest": content["model_digest"]}
+        flags = {"is_usable": _belongs(content, manifest), "is_current": number == current}
+        found.append(CalibrationInfo(number, **made, **flags))
     return found
 
 
-def use_calibration(folder: str | os.PathLike[str], number: int) -> None:
+def use_calibration(folder: Folder, number: int) -> None:
     """Make a calibration current; BundleError if it is missing, damaged or of another model."""
     numbers = [0, *_list_numbers(folder)]
     if number not in numbers:
-        raise BundleError(
-            f"{folder} has no calibration {number}; it has {', '.join(map(str, numbers))}"
-        )
+        found = ", ".join(map(str, numbers))
+        raise BundleError(f"{folder} has no calibration {number}; it has {found}")
     load_bundle(folder, number)
     (Path(folder) / _CALIBRATIONS).mkdir(exist_ok=True)
     _write_current(folder, number)
 
 
-def read_current(folder: str | os.PathLike[str]) -> int:
+def read_current(folder: Folder) -> int:
     """The number of the current calibration; 0 if none was saved."""
     path, remedy = Path(folder) / _CALIBRATIONS / _CURRENT, "Choose the calibration to use again"
     try:
@@ -235,14 +213,12 @@ def pack(value: Any, arrays: dict[str, Array], prefix: str = "") -> Any:
     return content
 
 
-def unpack(
-    kind: type[_T], content: Mapping[str, Any], arrays: Mapping[str, Array], prefix: str
-) -> _T:
+def unpack(kind: type[_T], content: Mapping[str, Any], arrays: Arrays, prefix: str) -> _T:
     """A dataclass from its plain content and the arrays below a prefix."""
     return kind(**content, **_select(prefix, arrays))
 
 
-def _select(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _select(prefix: str, arrays: Arrays) -> dict[str, Array]:
     """The arrays below a prefix, without it."""
     start = f"{prefix}."
     return {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
@@ -259,7 +235,7 @@ def _pack_fitted(
     return content, arrays
 
 
-def _unpack_bundle(manifest: Mapping[str, Any], arrays: Mapping[str, Array], folder: str) -> Bundle:
+def _unpack_bundle(manifest: Mapping[str, Any], arrays: Arrays, folder: str) -> Bundle:
     features = unpack_features(manifest["features"], _select("features", arrays), folder)
     model = unpack_model(manifest["model"], _select("model", arrays))
     ranker = _unpack_ranker(manifest["ranker"], arrays, features, model)
@@ -267,20 +243,17 @@ def _unpack_bundle(manifest: Mapping[str, Any], arrays: Mapping[str, Array], fol
     if (ranker is None) != (rankers is None):
         raise ValueError("the regression lines do not belong to the ranker")
     first, last = map(float, manifest["time_range"])
+    share = float(manifest["temporal_share"])
 
     def unpack_modes(kind: type[_T], name: str) -> dict[str, _T]:
         content = manifest[name]
         return {mode: unpack(kind, content[mode], arrays, f"{name}.{mode}") for mode in MODES}
 
-    calibration = Calibration(
-        regimes=unpack_modes(Regimes, "regimes"),
-        in_sample=unpack(Regimes, manifest["in_sample"], arrays, "in_sample"),
-        temporal_share=float(manifest["temporal_share"]),
-        reference=unpack(Reference, manifest["reference"], arrays, "reference"),
-        time_range=(first, last),
-        ranker=ranker,
-        regime_rankers=None if rankers is None else unpack_modes(RegimeRanker, "regime_rankers"),
-    )
+    regimes = unpack_modes(Regimes, "regimes")
+    in_sample = unpack(Regimes, manifest["in_sample"], arrays, "in_sample")
+    reference = unpack(Reference, manifest["reference"], arrays, "reference")
+    lines = None if rankers is None else unpack_modes(RegimeRanker, "regime_rankers")
+    calibration = Calibration(regimes, in_sample, share, reference, (first, last), ranker, lines)
     return Bundle(manifest["settings"], features, model, calibration)
 
 
@@ -308,10 +281,7 @@ def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str
 
 
 def _unpack_ranker(
-    content: Mapping[str, Any] | None,
-    arrays: Mapping[str, Array],
-    features: Features,
-    model: HiddenMarkovModel[Any],
+    content: Any, arrays: Arrays, features: Features, model: HiddenMarkovModel[Any]
 ) -> Ranker | None:
     if content is None:
         return None
@@ -324,27 +294,22 @@ def _unpack_ranker(
     try:
         from xgboost import Booster
     except ImportError as problem:
-        raise BundleError(
-            "this detector has an XGBoost ranker: install `turncoat[baselines]`"
-        ) from problem
+        remedy = "install `turncoat[baselines]`"
+        raise BundleError(f"this detector has an XGBoost ranker: {remedy}") from problem
     return XGBoostRanker(Booster(model_file=bytearray(arrays[_BOOSTER].tobytes())))
 
 
 def _read_calibration(
-    folder: str | os.PathLike[str], number: int
+    folder: Folder, number: int
 ) -> tuple[dict[str, Any], Regimes, RegimeRanker | None]:
     """The manifest, regimes and ranker of a numbered calibration."""
     place = _calibration_folder(folder, number)
     content, arrays = CALIBRATION_FORMAT.load(place)
-    try:
+    with refuse_unreadable(place, "a calibration"):
         CalibrationMetadata(**content["metadata"])
         _belongs(content, content)
         regimes, ranker = unpack(Regimes, content["regimes"], arrays, "regimes"), content["ranker"]
         lines = None if ranker is None else unpack(RegimeRanker, ranker, arrays, "ranker")
-    except (LookupError, TypeError, ValueError) as problem:
-        raise BundleError(
-            f"{place}: not a calibration this version understands ({problem!r})"
-        ) from problem
     return content, regimes, lines
 
 
@@ -353,11 +318,11 @@ def _belongs(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
     return all(content[name] == manifest[name] for name in ("model_digest", "ranker_digest"))
 
 
-def _calibration_folder(folder: str | os.PathLike[str], number: int) -> Path:
+def _calibration_folder(folder: Folder, number: int) -> Path:
     return Path(folder) / _CALIBRATIONS / f"{number:04d}"
 
 
-def _list_numbers(folder: str | os.PathLike[str]) -> list[int]:
+def _list_numbers(folder: Folder) -> list[int]:
     """The numbers of completely saved calibrations."""
     found = (Path(folder) / _CALIBRATIONS).glob("*/manifest.json")
     return sorted(int(path.parent.name) for path in found if path.parent.name.isdecimal())
@@ -380,7 +345,7 @@ def _claim_number(folder: Path) -> int:
     raise BundleError(f"cannot save to {folder}: other processes keep claiming numbers. Try again")
 
 
-def _write_current(folder: str | os.PathLike[str], number: int) -> None:
+def _write_current(folder: Folder, number: int) -> None:
     path = Path(folder) / _CALIBRATIONS / _CURRENT
     try:
         replace_file(path, json.dumps({"current": number}).encode())

@@ -1,4 +1,4 @@
-"""Calibration: how beliefs become probabilities of fraud (the method, sections 6 and 7b).
+"""Calibration: how beliefs become probabilities of fraud (docs/scores.md).
 
 A calibration holds the regimes' fraud rates, the optional ranker inside each regime, and the
 reference for drift. Updating it changes neither features nor model, so stored beliefs stay valid.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,12 +21,22 @@ from turncoat.panel import Panel
 from turncoat.scoring.rankers import Ranker, RegimeRanker
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes, check_keep
-from turncoat.scoring.scores import MODES, mix_rates
+from turncoat.scoring.scores import MODES
 
 FILTERED = "filtered"  # the mode of live scores
 UNSAVED = -1  # the number of a calibration that is not saved yet
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 _SUM_TOLERANCE = 1e-3  # beliefs may have been stored with few digits
+
+
+class CalibrationRows(NamedTuple):
+    """N labelled transactions of the calibration part."""
+
+    beliefs: Mapping[str, Array]  # [N, K] by mode
+    labels: Array  # [N]
+    offsets: Array  # customer u has rows offsets[u] to offsets[u + 1]
+    times: Array  # [N] in seconds
+    cells: Array  # [N, D] continuous features
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,23 +53,14 @@ class Calibration:
     number: int = 0  # 0 as fitted, UNSAVED, or the number it was saved under
 
     @classmethod
-    def measure(
-        cls,
-        beliefs: Mapping[str, Array],
-        labels: Array,
-        offsets: Array,
-        times: Array,
-        cells: Array,
-        in_sample: Regimes,
-        temporal_share: float,
-    ) -> Calibration:
-        """Measure on N calibration rows: beliefs [N, K] by mode, continuous cells [N, D]."""
-        rows, part = (labels, offsets, in_sample.stickiness), "calibration"
-        regimes = {mode: Regimes.measure(beliefs[mode], *rows, part, mode) for mode in MODES}
-        scores, _ = _predict(regimes[FILTERED], None, beliefs[FILTERED], None)
-        reference = Reference.measure(beliefs[FILTERED], cells, scores)
-        time_range = (float(times.min()), float(times.max()))
-        return cls(regimes, in_sample, temporal_share, reference, time_range)
+    def measure(cls, rows: CalibrationRows, in_sample: Regimes, share: float) -> Calibration:
+        """Measure the regimes and the reference; `share` is the temporal share."""
+        known = (rows.labels, rows.offsets, in_sample.stickiness, "calibration")
+        regimes = {mode: Regimes.measure(rows.beliefs[mode], *known, mode) for mode in MODES}
+        beliefs = rows.beliefs[FILTERED]
+        reference = Reference.measure(beliefs, rows.cells, regimes[FILTERED].predict(beliefs)[0])
+        time_range = (float(rows.times.min()), float(rows.times.max()))
+        return cls(regimes, in_sample, share, reference, time_range)
 
     @property
     def n_states(self) -> int:
@@ -69,32 +70,20 @@ class Calibration:
     def predict(
         self, beliefs: Array, mode: str = FILTERED, ranker_scores: Array | None = None
     ) -> tuple[Array, Array]:
-        """Probability of fraud [N] and its variance [N].
-
-        `beliefs` are [N, K]; `ranker_scores` [N] are needed if there is a ranker.
-        """
+        """Probability of fraud [N] and its variance [N]; a ranker needs `ranker_scores` [N]."""
         if self.regime_rankers is None:
-            return _predict(self.regimes[mode], None, beliefs, None)
+            return self.regimes[mode].predict(beliefs)
         scores = _check_ranker_scores(ranker_scores, len(beliefs))
-        return _predict(self.regimes[mode], self.regime_rankers[mode], beliefs, scores)
+        return self.regime_rankers[mode].predict(scores, beliefs)
 
     def add_ranker(
-        self,
-        ranker: Ranker,
-        ranker_scores: Array,
-        beliefs: Mapping[str, Array],
-        labels: Array,
-        offsets: Array,
-        cells: Array,
-        shrinkage: float,
+        self, ranker: Ranker, ranker_scores: Array, rows: CalibrationRows, shrinkage: float
     ) -> Calibration:
-        """Fit a ranker inside each regime on calibration rows; arguments as in `measure`."""
-        fitted = {
-            mode: RegimeRanker.fit(ranker_scores, beliefs[mode], labels, offsets, shrinkage)
-            for mode in MODES
-        }
+        """Fit a ranker's scores [N] inside each regime."""
+        known, beliefs = (rows.labels, rows.offsets, shrinkage), rows.beliefs
+        fitted = {mode: RegimeRanker.fit(ranker_scores, beliefs[mode], *known) for mode in MODES}
         scores, _ = fitted[FILTERED].predict(ranker_scores, beliefs[FILTERED])
-        reference = Reference.measure(beliefs[FILTERED], cells, scores, ranker_scores)
+        reference = Reference.measure(beliefs[FILTERED], rows.cells, scores, ranker_scores)
         return replace(self, reference=reference, ranker=ranker, regime_rankers=fitted, number=0)
 
     def update(
@@ -107,22 +96,24 @@ class Calibration:
     ) -> Calibration:
         """Add labelled rows to the filtered regimes and ranker; see `Detector.recalibrate`."""
         check_keep(keep)
-        old, has_ranker = self.regimes[FILTERED], self.regime_rankers is not None
-        rows = _check_rows(self.n_states, beliefs, labels, offsets, ranker_scores, has_ranker)
-        belief, label, offset, scores = rows
-        new = Regimes.measure(belief, label, offset, old.stickiness, "labels")
+        known, known_labels, known_offsets = _check_labels(labels, offsets)
+        n_rows, old = np.size(labels), self.regimes[FILTERED]
+        known_beliefs = _check_beliefs(beliefs, n_rows, self.n_states)[known]
+        rows = (known_beliefs, known_labels, known_offsets)
+        regimes = old.update(Regimes.measure(*rows, old.stickiness, "labels"), keep)
         ranker = None
-        if self.regime_rankers is not None and scores is not None:
-            ranker = self.regime_rankers[FILTERED].update(scores, belief, label, offset, keep)
-        return replace(self.replace_filtered(old.update(new, keep), ranker), number=UNSAVED)
+        if self.regime_rankers is not None:
+            scores = _check_ranker_scores(ranker_scores, n_rows)[known]
+            ranker = self.regime_rankers[FILTERED].update(scores, *rows, keep)
+        return replace(self.replace_filtered(regimes, ranker), number=UNSAVED)
 
     def replace_filtered(self, regimes: Regimes, ranker: RegimeRanker | None) -> Calibration:
         """Use other filtered regimes and, if there is a ranker, other regression lines.
 
         The reference keeps its traffic and gets the scores of the new regimes.
         """
-        lines, rates = self.regime_rankers, {**self.regimes, FILTERED: regimes}
-        lines = None if lines is None or ranker is None else {**lines, FILTERED: ranker}
+        lines = None if ranker is None else {**(self.regime_rankers or {}), FILTERED: ranker}
+        rates = {**self.regimes, FILTERED: regimes}
         changed = replace(self, regimes=rates, regime_rankers=lines)
         reference = self.reference
         beliefs = reference.beliefs.astype(np.float64)
@@ -131,12 +122,10 @@ class Calibration:
 
     def check(self, n_columns: int) -> None:
         """Raise ValueError if the parts, read from disk, do not fit each other or the model."""
-        k = self.n_states
-        for regimes in (*self.regimes.values(), self.in_sample):
-            regimes.check(k)
-        for ranker in (self.regime_rankers or {}).values():
-            ranker.check(k)
-        self.reference.check(k, n_columns, self.regime_rankers is not None)
+        rankers = self.regime_rankers or {}
+        for part in (*self.regimes.values(), self.in_sample, *rankers.values()):
+            part.check(self.n_states)
+        self.reference.check(self.n_states, n_columns, self.regime_rankers is not None)
         first, last = self.time_range
         if not -np.inf < first <= last < np.inf:
             raise ValueError(f"a calibration cannot run from {first} to {last} seconds")
@@ -147,14 +136,12 @@ def choose_temperature(
 ) -> float:
     """The temperature of the emissions with the least log loss at `places` of the panel.
 
-    Many features, treated as independent, drown the chain (E9). The scores use fraud rates
-    measured on the fit panel.
+    Many features, treated as independent, drown the chain (docs/errata.md, E9). The scores use
+    fraud rates measured on the fit panel.
     """
     if fit_panel.labels is None or panel.labels is None:
-        raise DataError(
-            "choosing a temperature needs labels, and the schema names none. "
-            "Set `label`, or a temperature"
-        )
+        problem = "choosing a temperature needs labels, and the schema names none"
+        raise DataError(f"{problem}. Set `label`, or a temperature")
     chain, fit_rows, rows = model.to_latent_hmm(), model.embed(fit_panel), model.embed(panel)
     stickiness = np.diag(chain.params_.transition_matrix)
     losses = []
@@ -167,74 +154,42 @@ def choose_temperature(
     return TEMPERATURES[int(np.argmin(losses))]
 
 
-def _predict(
-    regimes: Regimes, ranker: RegimeRanker | None, beliefs: Array, scores: Array | None
-) -> tuple[Array, Array]:
-    if ranker is None or scores is None:
-        return mix_rates(beliefs, regimes.mean_rates, regimes.rate_covariance)
-    return ranker.predict(scores, beliefs)
-
-
 def _check_ranker_scores(scores: ArrayLike | None, n_rows: int) -> Array:
     if scores is None:
-        raise DataError(
-            "this detector has a ranker, and the ranker's scores are missing. "
-            "Score transactions instead of a panel, or pass `ranker_scores`"
-        )
+        problem = "this detector has a ranker, and the ranker's scores are missing"
+        remedy = "Score transactions instead of a panel, or pass `ranker_scores`"
+        raise DataError(f"{problem}. {remedy}")
     array = np.asarray(scores, np.float64)
     if array.shape != (n_rows,):
-        raise DataError(
-            f"ranker_scores must have one value for each of the {n_rows:,} rows; "
-            f"found shape {array.shape}"
-        )
+        rule = f"ranker_scores must have one value for each of the {n_rows:,} rows"
+        raise DataError(f"{rule}; found shape {array.shape}")
     return array
 
 
-def _check_rows(
-    n_states: int,
-    beliefs: ArrayLike,
-    labels: ArrayLike,
-    offsets: ArrayLike,
-    ranker_scores: ArrayLike | None,
-    has_ranker: bool,
-) -> tuple[Array, Array, Array, Array | None]:
-    """Beliefs, labels, offsets and ranker scores of the labelled rows; DataError if invalid."""
-    every = np.asarray(labels)
-    if every.ndim != 1 or every.dtype.kind not in "biuf" or not np.isin(every, (-1, 0, 1)).all():
+def _check_labels(labels: ArrayLike, offsets: ArrayLike) -> tuple[Array, Array, Array]:
+    """Places of the labelled rows, their labels and the customers' offsets among them."""
+    codes, starts = np.asarray(labels), np.asarray(offsets)
+    if codes.ndim != 1 or codes.dtype.kind not in "biuf" or not np.isin(codes, (-1, 0, 1)).all():
         raise DataError("labels must be one of 0, 1 and -1 (unknown) for each row")
-    n_rows, known = len(every), np.flatnonzero(every >= 0)
+    n_rows, known = len(codes), np.flatnonzero(codes >= 0)
     if len(known) == 0:
         raise DataError(f"none of the {n_rows:,} rows has a label. Recalibrate once labels arrive")
-    belief = _check_beliefs(beliefs, n_rows, n_states)[known]
-    starts = np.asarray(offsets)
-    if (
-        starts.ndim != 1
-        or starts.dtype.kind not in "iu"
-        or len(starts) < 2
-        or (starts[0], starts[-1]) != (0, n_rows)
-        or (np.diff(starts) < 0).any()
-    ):
-        raise DataError(
-            f"offsets must rise from 0 to the {n_rows:,} rows; "
-            "customer u has rows offsets[u] to offsets[u + 1]"
-        )
-    kept = np.unique(np.searchsorted(known, starts))  # customers without a label drop out
-    scores = _check_ranker_scores(ranker_scores, n_rows)[known] if has_ranker else None
-    return belief, every[known].astype(np.int8), kept, scores
+    is_list = starts.ndim == 1 and starts.dtype.kind in "iu" and len(starts) >= 2
+    if not is_list or (starts[0], starts[-1]) != (0, n_rows) or (np.diff(starts) < 0).any():
+        rule = "customer u has rows offsets[u] to offsets[u + 1]"
+        raise DataError(f"offsets must rise from 0 to the {n_rows:,} rows; {rule}")
+    known_offsets = np.unique(np.searchsorted(known, starts))  # drops customers without a label
+    return known, codes[known].astype(np.int8), known_offsets
 
 
 def _check_beliefs(beliefs: ArrayLike, n_rows: int, n_states: int) -> Array:
     array = np.asarray(beliefs, np.float64)
     if array.shape != (n_rows, n_states):
-        raise DataError(
-            f"beliefs must be [{n_rows:,} rows, {n_states} regimes], as they were at scoring; "
-            f"found shape {array.shape}"
-        )
+        rule = f"beliefs must be [{n_rows:,} rows, {n_states} regimes], as they were at scoring"
+        raise DataError(f"{rule}; found shape {array.shape}")
     sums = array.sum(axis=1)
-    wrong = np.flatnonzero(~((array >= 0).all(axis=1) & (np.abs(sums - 1) <= _SUM_TOLERANCE)))
-    if wrong.size:
-        raise DataError(
-            f"the beliefs of row {wrong[0]} are not probabilities that add up to 1: "
-            f"{array[wrong[0]].tolist()}"
-        )
+    is_valid = (array >= 0).all(axis=1) & (np.abs(sums - 1) <= _SUM_TOLERANCE)
+    for row in np.flatnonzero(~is_valid):
+        rule = f"the beliefs of row {row} are not probabilities that add up to 1"
+        raise DataError(f"{rule}: {array[row].tolist()}")
     return np.asarray(array / sums[:, None])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
@@ -16,7 +15,7 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.data.splits import Split, split_by_customer
 from turncoat.data.transactions import Transactions
-from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError
+from turncoat.errors import ConfigError, DataError, NotFittedError
 from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.anchors import Anchors
@@ -25,7 +24,7 @@ from turncoat.models.validation import Rule, check_settings, one_of, positive_nu
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
-from turncoat.scoring.calibration import FILTERED, Calibration, choose_temperature
+from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows, choose_temperature
 from turncoat.scoring.descriptions import FeatureDescriber
 from turncoat.scoring.live import DetectorState, LiveScorer
 from turncoat.scoring.rankers import make_ranker
@@ -33,14 +32,13 @@ from turncoat.scoring.reasons import Explainer
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores, make_scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
+from turncoat.storage import Folder, refuse_unreadable
 
 AUTO = "auto"
-_RULES = {
-    "supervision": one_of("none", "anchored"),
-    "temperature": Rule(
-        f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
-    ),
-}
+_POSITIVE_OR_AUTO = Rule(
+    f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
+)
+_RULES = {"supervision": one_of("none", "anchored"), "temperature": _POSITIVE_OR_AUTO}
 _SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
 _CACHED = ("calibration_", "digest_", "live", "_exact_model", "_explainer")
@@ -84,34 +82,27 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         for name in _CACHED:  # left by an earlier fit
             self.__dict__.pop(name, None)
         if split is None:
-            split = split_by_customer(
-                transactions.customer_codes, transactions.times, transactions.labels
-            )
+            columns = (transactions.customer_codes, transactions.times, transactions.labels)
+            split = split_by_customer(*columns)
         part, labels = _calibration_part(transactions, split, "measuring the regimes' fraud rates")
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
         panel = build_fit_panel(self.features_, transactions, split)
         anchoring, n_states = self.anchoring, self.model_.n_states
-        self.model_.fit(
-            panel, None if anchoring is None else anchoring.make_anchors(panel, n_states)
-        )
+        anchors = None if anchoring is None else anchoring.make_anchors(panel, n_states)
+        self.model_.fit(panel, anchors)
         self.model_.set_params(temperature=self._choose_temperature(transactions, split, panel))
         held_out, places = build_split_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: self._infer(held_out, mode) for mode in MODES}
+        rows = _select_rows(part, labels, held_out, beliefs, places)
         stickiness = np.diag(self.model_.params_.transition_matrix)
         if panel.labels is None:
             raise DataError("the fit part has no labels. Set `label` in the schema")
-        fitted_beliefs = self._infer(panel, FILTERED)
-        self.calibration_ = Calibration.measure(
-            {mode: beliefs[mode][places] for mode in MODES},
-            labels,
-            part.offsets,
-            part.times,
-            held_out.continuous[places],
-            Regimes.measure(fitted_beliefs, panel.labels, panel.offsets, stickiness, "fit"),
-            self._temporal_share(held_out, places, beliefs[FILTERED]),
-        )
+        known = (panel.labels, panel.offsets, stickiness, "fit")
+        in_sample = Regimes.measure(self._infer(panel, FILTERED), *known)
+        share = self._temporal_share(held_out, places, beliefs[FILTERED])
+        self.calibration_ = Calibration.measure(rows, in_sample, share)
         return self
 
     def check_settings(self) -> None:
@@ -122,10 +113,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             self.model.check_settings()
         own = 1.0 if self.model is None else self.model.temperature
         if self.temperature != AUTO and own not in (1.0, self.temperature):
-            raise ConfigError(
-                f"the model's temperature is {own!r} and the detector's {self.temperature!r}. "
-                "Give it to the detector"
-            )
+            both = f"the model's temperature is {own!r} and the detector's {self.temperature!r}"
+            raise ConfigError(f"{both}. Give it to the detector")
 
     def score(
         self,
@@ -140,10 +129,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         transaction, condition later beliefs; no row's score depends on its own label.
         """
         self._check_fitted()
-        ranker = self.calibration_.ranker
         panel = self.features_.transform(transactions)
-        scores = None if ranker is None else ranker.score_transactions(transactions, panel)
-        return self.score_panel(panel, mode, kind, scores, known_labels)
+        ranker_scores = self._rank(transactions, panel)
+        return self.score_panel(panel, mode, kind, ranker_scores, known_labels)
 
     def score_panel(
         self,
@@ -210,35 +198,24 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self._check_fitted()
         keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
         own = np.flatnonzero(keys == str(customer))
+        source = transactions.source
         if len(own) == 0:
-            raise DataError(
-                f"{transactions.source}: no customer {customer!r}. "
-                f"The first customers are {', '.join(map(str, transactions.keys[:5]))}"
-            )
+            first = f"The first customers are {', '.join(map(str, transactions.keys[:5]))}"
+            raise DataError(f"{source}: no customer {customer!r}. {first}")
         if transaction is not None and str(transaction) not in transactions.ids[own].astype(str):
-            raise DataError(
-                f"{transactions.source}: customer {customer!r} has no transaction {transaction!r}"
-            )
-        panel, ranker = self.features_.transform(transactions, rows=own), self.calibration_.ranker
-        ranker_scores = None
-        if ranker is not None:
-            ranker_scores = ranker.score_transactions(transactions.take(own), panel)
+            raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
+        panel = self.features_.transform(transactions, rows=own)
+        ranker_scores = self._rank(transactions.take(own), panel)
         scores = self.score_panel(panel, ranker_scores=ranker_scores)
         rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
         if transaction is not None:
             rows = rows[scores.ids[rows].astype(str) == str(transaction)]
         prior = np.roll(scores.belief, 1, axis=0)[rows]  # the first row has none
-        reasons = self._explainer.explain(
-            prior, rows > 0, panel.continuous[rows], panel.categorical[rows]
-        )
-        found = make_scores(
-            scores.probability[rows],
-            scores.variance[rows],
-            scores.belief[rows],
-            self.regimes.fraud_state,
-            scores.n_seen[rows].tolist(),
-            reasons,
-        )
+        cells, codes = panel.continuous[rows], panel.categorical[rows]
+        reasons = self._explainer.explain(prior, rows > 0, cells, codes)
+        columns = (scores.probability[rows], scores.variance[rows], scores.belief[rows])
+        n_seen = scores.n_seen[rows].tolist()
+        found = make_scores(*columns, self.regimes.fraud_state, n_seen, reasons)
         return list(zip(scores.ids[rows], found, strict=True))
 
     def add_ranker(
@@ -253,17 +230,11 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
         made = make_ranker(ranker, self.features_, self.model_)
         panel, places = build_split_panel(self.features_, transactions, split, "calibration")
-        return self._replace_calibration(
-            self.calibration_.add_ranker(
-                made,
-                made.score_transactions(part, panel, places),
-                {mode: self._infer(panel, mode)[places] for mode in MODES},
-                labels,
-                part.offsets,
-                panel.continuous[places],
-                shrinkage,
-            )
-        )
+        scores = made.score(part, panel.continuous[places], panel.categorical[places])
+        beliefs = {mode: self._infer(panel, mode) for mode in MODES}
+        rows = _select_rows(part, labels, panel, beliefs, places)
+        calibration = self.calibration_.add_ranker(made, scores, rows, shrinkage)
+        return self._replace_calibration(calibration)
 
     def recalibrate(
         self,
@@ -282,28 +253,24 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         scores do not change.
         """
         self._check_fitted()
-        return self._replace_calibration(
-            self.calibration_.update(beliefs, labels, offsets, ranker_scores, keep)
-        )
+        updated = self.calibration_.update(beliefs, labels, offsets, ranker_scores, keep)
+        return self._replace_calibration(updated)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: Folder) -> None:
         """Write the detector into a folder, atomically; `turncoat.load` reads it."""
         self._check_fitted()
-        settings = self._settings
-        save_bundle(folder, Bundle(settings, self.features_, self.model_, self.calibration_))
+        parts = (self.features_, self.model_, self.calibration_)
+        save_bundle(folder, Bundle(self._settings, *parts))
 
     def describe(self) -> str:
         """The regimes as a table, with what to know about the scores."""
-        regimes = self.regimes
-        share = self.calibration_.temporal_share
-        return "\n".join(
-            [
-                regimes.describe(),
-                f"temperature {self.model_.temperature:g}; temporal share {share:.1%} (how far "
-                "beliefs are from those of single rows; calibration part, filtered)",
-                f"genuine traffic in the fraud regime (MRIE) {regimes.misread_share:.2%}, signed "
-                f"gap {regimes.signed_gap:+.2%}; neither is a calibration error",
-            ]
+        regimes, share = self.regimes, self.calibration_.temporal_share
+        return (
+            f"{regimes.describe()}\n"
+            f"temperature {self.model_.temperature:g}; temporal share {share:.1%} (how far "
+            "beliefs are from those of single rows; calibration part, filtered)\n"
+            f"genuine traffic in the fraud regime (MRIE) {regimes.misread_share:.2%}, signed "
+            f"gap {regimes.signed_gap:+.2%}; neither is a calibration error"
         )
 
     @property
@@ -353,20 +320,24 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "calibration_"):
-            raise NotFittedError(
-                "this detector is not fitted yet. Call `fit` first, or `turncoat.load` a saved one"
-            )
+            remedy = "Call `fit` first, or `turncoat.load` a saved one"
+            raise NotFittedError(f"this detector is not fitted yet. {remedy}")
 
     def _choose_temperature(self, transactions: Transactions, split: Split, panel: Panel) -> float:
         if self.temperature != AUTO:
             return float(self.temperature)
         if len(split.selection) == 0:
-            raise ConfigError(
-                f"the split {split.name!r} has no selection part to choose a temperature on. "
-                "Make one, or set a temperature"
-            )
+            missing = "selection part to choose a temperature on. Make one, or set a temperature"
+            raise ConfigError(f"the split {split.name!r} has no {missing}")
         held_out = build_split_panel(self.features_, transactions, split, "selection")
         return choose_temperature(self.model_, panel, *held_out)
+
+    def _rank(self, transactions: Transactions, panel: Panel) -> Array | None:
+        """The ranker's scores [N]; None without a ranker."""
+        ranker = self.calibration_.ranker
+        if ranker is None:
+            return None
+        return ranker.score(transactions, panel.continuous, panel.categorical)
 
     def _infer(self, panel: Panel, mode: str, anchors: Anchors | None = None) -> Array:
         """State probabilities [N, K]."""
@@ -380,11 +351,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             return self._infer(panel, mode)
         anchors, own = anchor_known_labels(self._label_likelihoods, labels, panel.n_rows)
         without = self._infer(panel, mode, anchors) / own
-        beliefs: Array = without / without.sum(axis=1, keepdims=True)
-        return beliefs
+        return np.asarray(without / without.sum(axis=1, keepdims=True))
 
     def _temporal_share(self, panel: Panel, places: Array, beliefs: Array) -> float:
-        """Mean total variation between filtered beliefs and those of single rows (E9)."""
+        """Mean total variation between filtered beliefs and those of single rows."""
         alone = self.model_.infer_without_chain(panel, beliefs.mean(axis=0)).probs
         return float(0.5 * np.abs(beliefs - alone)[places].sum(axis=1).mean())
 
@@ -395,21 +365,17 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         return other
 
 
-def load(folder: str | os.PathLike[str], calibration: int | None = None) -> Detector:
+def load(folder: Folder, calibration: int | None = None) -> Detector:
     """Read a saved detector; BundleError says why one cannot be trusted.
 
     `calibration` is the number of a saved calibration, 0 the one of the fit; None is the current.
     """
     bundle = load_bundle(folder, calibration)
-    try:
+    with refuse_unreadable(folder, "a detector"):
         detector = Detector(bundle.features, bundle.model, **bundle.settings)
         detector.check_settings()
         if detector.anchoring is not None:
             detector.anchoring.allowed_states(bundle.calibration.n_states)
-    except (TypeError, ConfigError) as problem:
-        raise BundleError(
-            f"{folder}: not a detector this version understands ({problem!r})"
-        ) from problem
     detector.features_, detector.model_ = bundle.features, bundle.model
     detector.calibration_ = bundle.calibration
     return detector
@@ -420,8 +386,15 @@ def _calibration_part(
 ) -> tuple[Transactions, Array]:
     """The transactions of the calibration part and their labels."""
     if len(split.calibration) == 0:
-        raise ConfigError(
-            f"the split {split.name!r} has no calibration part, needed for {purpose}. Make one"
-        )
+        missing = f"calibration part, needed for {purpose}. Make one"
+        raise ConfigError(f"the split {split.name!r} has no {missing}")
     part = transactions.take(split.calibration)
     return part, part.require_labels(purpose)
+
+
+def _select_rows(
+    part: Transactions, labels: Array, panel: Panel, beliefs: Mapping[str, Array], places: Array
+) -> CalibrationRows:
+    """The calibration part, which is at `places` of the panel, with its beliefs by mode."""
+    own, cells = {mode: beliefs[mode][places] for mode in MODES}, panel.continuous[places]
+    return CalibrationRows(own, labels, part.offsets, part.times, cells)

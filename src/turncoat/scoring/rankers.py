@@ -1,12 +1,13 @@
-"""Rankers: another model's score inside each regime (the method, section 7b).
+"""Rankers: another model's score inside each regime (docs/scores.md).
 
 P(fraud) = sum_k belief_k sigma(a_k + b_k s). The lines (a_k, b_k) are a logistic regression of the
-label on the score s, weighted by the belief in regime k and shrunk towards one common line. Slopes
-of 0 give the corrected score; one regime gives Platt scaling.
+label on the score s, weighted by the belief in regime k and shrunk towards one common line. A
+constant score gives the corrected score; one regime gives Platt scaling.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +22,10 @@ from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.neural.frozen import FrozenEncoder
-from turncoat.panel import Panel
-from turncoat.scoring.regimes import check_keep
+from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
+
+Rows = Transactions | Sequence[TransactionRow]  # of a file, or live
 
 _MAX_ITERATIONS = 100
 _MIN_STEP = 1e-10
@@ -33,26 +35,14 @@ _ONE_THREAD_ROWS = 1000  # below this, starting threads takes longer than the wo
 
 
 @dataclass(frozen=True, eq=False)
-class Ranker:
+class Ranker(ABC):
     """Gives transactions scores that rank them; higher is riskier, on any scale."""
 
     source: Any  # the object that `make_ranker` made it from
 
-    def score_transactions(
-        self, transactions: Transactions, panel: Panel, places: Array | None = None
-    ) -> Array:
-        """Scores [N]; the transactions' features are the panel's rows, or those at `places`."""
-        rows = slice(None) if places is None else places
-        return self._score_features(panel.continuous[rows], panel.categorical[rows])
-
-    def score_rows(
-        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
-    ) -> Array:
-        """Scores [N] of live transactions with features [N, D] and [N, J]."""
-        return self._score_features(continuous, categorical)
-
-    def _score_features(self, continuous: Array, categorical: Array) -> Array:
-        raise NotImplementedError
+    @abstractmethod
+    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
+        """Scores [N] of transactions with features [N, D] and [N, J]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,23 +51,18 @@ class ColumnRanker(Ranker):
 
     place: int  # among the continuous columns
 
-    def score_transactions(
-        self, transactions: Transactions, panel: Panel, places: Array | None = None
-    ) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
         """The values of the column [N]."""
-        return transactions.column(self.source)
-
-    def score_rows(
-        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
-    ) -> Array:
-        """The values of the rows [N]."""
+        if isinstance(rows, Transactions):
+            return rows.column(self.source)
         return np.array([row.numbers[self.place] for row in rows])
 
 
 class XGBoostRanker(Ranker):
-    """Log odds of a fitted booster on continuous columns, then codes (missing as NaN)."""
+    """A fitted booster on continuous columns, then codes (missing as NaN)."""
 
-    def _score_features(self, continuous: Array, categorical: Array) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
+        """Log odds [N]."""
         from xgboost import DMatrix
 
         n_threads = 1 if len(continuous) < _ONE_THREAD_ROWS else None
@@ -92,15 +77,12 @@ class XGBoostRanker(Ranker):
 
 
 class HeadRanker(Ranker):
-    """Log odds of the classification head that a neural model's encoder was trained with."""
+    """The classification head that a neural model's encoder was trained with."""
 
-    def _score_features(self, continuous: Array, categorical: Array) -> Array:
-        return np.asarray(self.source.score_head(continuous, categorical))
-
-    def score_rows(
-        self, rows: Sequence[TransactionRow], continuous: Array, categorical: Array
-    ) -> Array:
-        """Log odds of live rows [N], each encoded alone so that a batch changes no bit."""
+    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
+        """Log odds [N]; live rows are encoded one by one, so that a batch changes no bit."""
+        if isinstance(rows, Transactions):
+            return np.asarray(self.source.score_head(continuous, categorical))
         latents = map(self.source.encode_row, continuous, categorical)
         return np.array([float(self.source.score_latents(row)) for row in latents])
 
@@ -116,30 +98,22 @@ def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) 
     plan = features.plan
     if isinstance(source, FrozenEncoder):
         if getattr(model, "encoder_", None) is not source:
-            raise ConfigError(
-                "the ranker is an encoder, but not the one of the detector's model. "
-                "Give `detector.model_.encoder_`"
-            )
+            problem = "the ranker is an encoder, but not the one of the detector's model"
+            raise ConfigError(f"{problem}. Give `detector.model_.encoder_`")
         return HeadRanker(source)
     if isinstance(source, str):
         if source not in plan.schema.continuous:
-            raise ConfigError(
-                f"the ranker's column {source!r} is not among the schema's continuous columns. "
-                "Add it there"
-            )
+            problem = f"column {source!r} is not among the schema's continuous columns"
+            raise ConfigError(f"the ranker's {problem}. Add it there")
         return ColumnRanker(source, plan.schema.continuous.index(source))
     booster = source.get_booster() if hasattr(source, "get_booster") else source
     if not (hasattr(booster, "save_raw") and hasattr(booster, "num_features")):
-        raise ConfigError(
-            "a ranker is a column's name, a fitted XGBoost model or the model's own encoder; "
-            f"found {type(source).__name__}"
-        )
-    expected = len(plan.continuous) + len(plan.categorical)
-    if booster.num_features() != expected:
-        raise ConfigError(
-            f"the ranker was fitted on {booster.num_features()} columns; the panel has {expected}. "
-            "Fit it on `build_ranker_matrix`"
-        )
+        kinds = "a column's name, a fitted XGBoost model or the model's own encoder"
+        raise ConfigError(f"a ranker is {kinds}; found {type(source).__name__}")
+    n_fitted, n_columns = booster.num_features(), len(plan.continuous) + len(plan.categorical)
+    if n_fitted != n_columns:
+        problem = f"the ranker was fitted on {n_fitted} columns; the panel has {n_columns}"
+        raise ConfigError(f"{problem}. Fit it on `build_ranker_matrix`")
     return XGBoostRanker(booster)
 
 
@@ -155,13 +129,7 @@ class RegimeRanker:
 
     @classmethod
     def fit(
-        cls,
-        scores: Array,
-        belief: Array,
-        labels: Array,
-        offsets: Array,
-        shrinkage: float = 10.0,
-        with_slopes: bool = True,
+        cls, scores: Array, belief: Array, labels: Array, offsets: Array, shrinkage: float = 10.0
     ) -> RegimeRanker:
         """Fit to scores [N], beliefs [N, K] and labels [N]; customer u has rows offsets[u:u + 2].
 
@@ -171,14 +139,12 @@ class RegimeRanker:
         if not 0 <= shrinkage < np.inf:
             raise ConfigError(f"shrinkage is {shrinkage!r}; it must be a number of at least 0")
         if labels.min() == labels.max():
-            raise DataError(
-                f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1. "
-                "Choose a larger calibration part"
-            )
+            problem = f"all calibration labels are {int(labels[0])}; a ranker needs both 0 and 1"
+            raise DataError(f"{problem}. Choose a larger calibration part")
         scale = float(scores.mean()), float(scores.std()) or 1.0
-        penalty = _shrinkage_penalty(belief.shape[1], shrinkage, with_slopes)
+        penalty = _shrinkage_penalty(belief.shape[1], shrinkage)
         prior = np.zeros(len(penalty)), penalty
-        return _solve(scale, scores, belief, labels, offsets, prior, with_slopes)
+        return _solve(scale, prior, scores, belief, labels, offsets)
 
     def update(
         self, scores: Array, belief: Array, labels: Array, offsets: Array, keep: float = 1.0
@@ -192,24 +158,17 @@ class RegimeRanker:
         if len(labels) == 0:
             raise DataError("no labelled transaction to update the ranker with. Wait for labels")
         if scores.shape != labels.shape or belief.shape != (len(labels), n_states):
-            raise DataError(
-                f"{len(labels):,} labels need as many scores and beliefs over {n_states} regimes; "
-                f"found {scores.shape} and {belief.shape}"
-            )
+            rule = f"{len(labels):,} labels need as many scores and beliefs over {n_states} regimes"
+            raise DataError(f"{rule}; found {scores.shape} and {belief.shape}")
         _check_scores(scores)
-        with_slopes = bool(self.covariance[1::2, 1::2].any())
         lines = np.stack([self.intercepts, self.slopes], axis=1).ravel()
         prior = lines, max(keep, _MIN_KEEP) * _invert(self.covariance)
-        scale = self.centre, self.spread
-        return _solve(scale, scores, belief, labels, offsets, prior, with_slopes)
+        return _solve((self.centre, self.spread), prior, scores, belief, labels, offsets)
 
     def check(self, n_states: int) -> None:
         """Raise ValueError if these are not the lines of a model with this many states."""
-        arrays = (self.intercepts, self.slopes, self.covariance)
-        shapes = [(n_states,), (n_states,), (2 * n_states, 2 * n_states)]
-        is_finite = all(np.isfinite(array).all() for array in arrays)
-        if [array.shape for array in arrays] != shapes or not is_finite:
-            raise ValueError("the ranker's regimes are not those of the model")
+        check_arrays(self, (n_states,), "intercepts", "slopes")
+        check_arrays(self, (2 * n_states, 2 * n_states), "covariance")
         if not 0 < self.spread < np.inf:
             raise ValueError(f"the ranker's spread is {self.spread}")
 
@@ -224,39 +183,33 @@ class RegimeRanker:
 
 
 def _check_scores(scores: Array) -> None:
-    missing = np.flatnonzero(~np.isfinite(scores))
-    if missing.size:
-        raise DataError(
-            f"the ranker's score is missing or infinite on row {missing[0]}. Give every row one"
-        )
+    for row in np.flatnonzero(~np.isfinite(scores)):
+        problem = f"the ranker's score is missing or infinite on row {row}"
+        raise DataError(f"{problem}. Give every row one")
 
 
 def _solve(
     scale: tuple[float, float],
+    prior: tuple[Array, Array],
     scores: Array,
     belief: Array,
     labels: Array,
     offsets: Array,
-    prior: tuple[Array, Array],
-    with_slopes: bool,
 ) -> RegimeRanker:
     """The most likely lines under a Gaussian prior (mean, precision), and their covariance."""
     centre, spread = scale
-    z = (scores - centre) / spread if with_slopes else np.zeros(len(scores))
+    z = (scores - centre) / spread
     solution, hessian = _minimise(z, belief, labels.astype(np.float64), *prior)
     own = slice(2 * belief.shape[1])
     lines = solution[own].reshape(-1, 2)
     inverse = np.linalg.inv(hessian)[own, own]
     covariance = inverse + inverse @ _excess(z, belief, labels, lines, offsets) @ inverse
-    if not with_slopes:
-        covariance[1::2] = covariance[:, 1::2] = 0.0
     return RegimeRanker(centre, spread, lines[:, 0].copy(), lines[:, 1].copy(), covariance)
 
 
 def _invert(covariance: Array) -> Array:
-    """The precision [2 K, 2 K]; fixed slopes, with variance 0, get precision 1."""
-    is_fixed = np.diag(covariance) == 0
-    sizes, directions = np.linalg.eigh(covariance + np.diag(is_fixed.astype(np.float64)))
+    """The precision [2 K, 2 K] of a covariance, which may be nearly singular."""
+    sizes, directions = np.linalg.eigh(covariance)
     return np.asarray((directions / np.maximum(sizes, 1e-14 * sizes.max())) @ directions.T)
 
 
@@ -281,20 +234,15 @@ def _excess(z: Array, belief: Array, labels: Array, lines: Array, offsets: Array
     return np.asarray((stretched * np.maximum(ratios - 1.0, 0.0)) @ stretched.T)
 
 
-def _shrinkage_penalty(n_states: int, shrinkage: float, with_slopes: bool) -> Array:
+def _shrinkage_penalty(n_states: int, shrinkage: float) -> Array:
     """The precision that pulls K lines to a common one, for [a_0, b_0, a_1, ..., a, b]."""
-    size = 2 * n_states + 2
-    common = slice(2 * n_states, size)
-    pull, penalty = shrinkage * np.eye(2), np.zeros((size, size))
-    for k in range(n_states):
-        own = slice(2 * k, 2 * k + 2)
-        penalty[own, own] += pull
-        penalty[common, common] += pull
-        penalty[own, common] -= pull
-        penalty[common, own] -= pull
-    is_slope, is_common = np.arange(size) % 2 == 1, np.arange(size) >= 2 * n_states
-    penalty += _RIDGE * np.diag((is_slope | is_common).astype(np.float64))
-    return penalty if with_slopes else penalty + np.diag(is_slope.astype(np.float64))
+    pulls = np.eye(n_states + 1)
+    pulls[-1] = pulls[:, -1] = -1.0
+    pulls[-1, -1] = n_states
+    places = np.arange(2 * n_states + 2)
+    is_slope, is_common = places % 2 == 1, places >= 2 * n_states
+    ridge = np.diag((is_slope | is_common).astype(np.float64))
+    return np.kron(pulls, shrinkage * np.eye(2)) + _RIDGE * ridge
 
 
 def _minimise(

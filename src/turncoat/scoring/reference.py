@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from turncoat.arrays import Array
+from turncoat.scoring.regimes import check_arrays
 
 MAX_CELL = 20.0  # spreads; cells are clipped here so that no single row decides a mean
 _PERCENTILES = (5, 10, 20, 30, 40, 50, 60, 70, 75, 80, 85, 90, 92.5, 95, 97, 98, 99, 99.5, 99.9)
@@ -40,43 +41,30 @@ class Reference:
         cls, beliefs: Array, cells: Array, scores: Array, ranker_scores: Array | None = None
     ) -> Reference:
         """From filtered beliefs [N, K], continuous cells [N, D] (NaN if missing), scores [N]."""
-        mass, means, spreads = _measure_cells(beliefs, cells)
         n_rows = len(beliefs)
+        occupancy = beliefs.mean(axis=0, dtype=np.float64)
+        cell_figures, score_figures = _measure_cells(beliefs, cells), _count_scores(scores)
         kept = np.linspace(0, n_rows - 1, min(n_rows, _MAX_SAMPLES)).round().astype(np.int64)
-        edges, counts = _count_scores(scores)
-        return cls(
-            n_rows=n_rows,
-            occupancy=beliefs.mean(axis=0, dtype=np.float64),
-            means=means,
-            spreads=spreads,
-            mass=mass,
-            edges=edges,
-            counts=counts,
-            mean_score=float(scores.mean()),
-            beliefs=beliefs[kept].astype(np.float32),
-            ranker_scores=None if ranker_scores is None else ranker_scores[kept].astype(np.float64),
-        )
+        sample = beliefs[kept].astype(np.float32)
+        ranks = None if ranker_scores is None else ranker_scores[kept].astype(np.float64)
+        return cls(n_rows, occupancy, *cell_figures, *score_figures, sample, ranks)
 
     def replace_scores(self, scores: Array) -> Reference:
         """The same traffic with other scores, one for each of the sampled `beliefs`."""
-        edges, counts = _count_scores(scores)
-        return replace(self, edges=edges, counts=counts, mean_score=float(scores.mean()))
+        edges, counts, mean = _count_scores(scores)
+        return replace(self, edges=edges, counts=counts, mean_score=mean)
 
     def check(self, n_states: int, n_columns: int, has_ranker: bool) -> None:
         """Raise ValueError if this is not the reference of such a detector."""
         n_bins, n_samples = len(self.counts), len(self.beliefs)
-        shapes = {
-            "occupancy": (n_states,),
-            **dict.fromkeys(("means", "spreads", "mass"), (n_states, n_columns)),
-            "edges": (n_bins + 1,),
-            "counts": (n_bins,),
-            "beliefs": (n_samples, n_states),
-        }
-        for name, shape in shapes.items():
-            array = getattr(self, name)
-            is_number = array.dtype.kind == "f" and np.isfinite(array).all()
-            if array.shape != shape or not is_number or (name != "means" and (array < 0).any()):
-                raise ValueError(f"the {name} of the reference are not those of the model")
+        check_arrays(self, (n_states,), "occupancy")
+        check_arrays(self, (n_states, n_columns), "means", "spreads", "mass")
+        check_arrays(self, (n_bins + 1,), "edges")
+        check_arrays(self, (n_bins,), "counts")
+        check_arrays(self, (n_samples, n_states), "beliefs", dtype="f4")
+        for array in (self.occupancy, self.spreads, self.mass, self.counts, self.beliefs):
+            if (array < 0).any():
+                raise ValueError("the reference has shares, counts or spreads below 0")
         ends = self.edges[0], self.edges[-1]
         if ends != (0, 1) or (np.diff(self.edges) <= 0).any() or not self.counts.sum() > 0:
             raise ValueError("the score bins of the reference are not valid")
@@ -101,7 +89,7 @@ def find_score_bins(inner_edges: Array, scores: Array) -> Array:
 
 
 def _measure_cells(beliefs: Array, rows: Array) -> tuple[Array, Array, Array]:
-    """Mass, mean and standard deviation of each column in each regime [K, D]."""
+    """Mean, standard deviation and mass of each column in each regime [K, D]."""
     mass, sums, squares = (np.zeros((beliefs.shape[1], rows.shape[1])) for _ in range(3))
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
@@ -112,14 +100,15 @@ def _measure_cells(beliefs: Array, rows: Array) -> tuple[Array, Array, Array]:
         mass += weights @ is_present.astype(np.float64)
         sums += weights @ cells
         squares += weights @ cells**2
-    return mass, *compute_moments(mass, sums, squares)
+    return *compute_moments(mass, sums, squares), mass
 
 
-def _count_scores(scores: Array) -> tuple[Array, Array]:
-    """Edges of score bins [B + 1] and the number of scores in each [B]."""
+def _count_scores(scores: Array) -> tuple[Array, Array, float]:
+    """Edges of score bins [B + 1], the number of scores in each [B], and the mean score."""
     inner = _find_edges(scores)
     counts = np.bincount(find_score_bins(inner, scores), minlength=len(inner) + 1)
-    return np.concatenate([[0.0], inner, [1.0]]), counts.astype(np.float64)
+    edges = np.concatenate([[0.0], inner, [1.0]])
+    return edges, counts.astype(np.float64), float(scores.mean())
 
 
 def _find_edges(scores: Array) -> Array:

@@ -1,12 +1,10 @@
-"""Regimes: the traffic and the fraud in each hidden state, with uncertainty (method, section 6).
-
-Every figure belongs to one part of the data and one inference mode.
-"""
+"""Regimes: the traffic and the fraud in each hidden state, with uncertainty (docs/scores.md)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.stats import beta
@@ -14,6 +12,7 @@ from scipy.stats import beta
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.validation import number
+from turncoat.scoring.scores import mix_rates
 
 PRIOR_ROWS = 1.0  # every regime's mean starts with this many transactions at the overall rate
 BETA_PRIOR = 0.5  # both counts of the Beta prior (Jeffreys): no fraud seen does not mean no risk
@@ -66,37 +65,26 @@ class Regimes:
         """
         check_keep(keep)
         if new.n_states != self.n_states or new.mode != self.mode:
-            raise DataError(
-                f"{self.n_states} {self.mode} regimes cannot be updated with {new.n_states} "
-                f"{new.mode} ones. Use beliefs of the same model"
-            )
+            problem = f"{self.n_states} {self.mode} regimes cannot be updated with {new.n_states}"
+            raise DataError(f"{problem} {new.mode} ones. Use beliefs of the same model")
         mass, evidence = keep * self.mass + new.mass, keep * self.evidence + new.evidence
         frauds = keep * self.evidence * self.rates + new.evidence * new.rates
         rates = np.divide(frauds, evidence, out=np.zeros_like(mass), where=evidence > 0)
-        rates = np.clip(rates, 0.0, 1.0)
+        frauds = np.clip(rates, 0.0, 1.0) * mass
         part = self.part if self.part.endswith(new.part) else f"{self.part} + {new.part}"
-        errors = keep * self._squared_errors() + new._squared_errors()
-        return Regimes(
-            new.part if keep == 0 else part,
-            self.mode,
-            new.in_sample or (keep > 0 and self.in_sample),
-            mass,
-            rates * mass,
-            evidence,
-            self.stickiness,
-            _correlate(errors),
-        )
+        source = (new.part if keep == 0 else part, self.mode)
+        in_sample = new.in_sample or (keep > 0 and self.in_sample)
+        correlation = _correlate(keep * self._squared_errors() + new._squared_errors())
+        return Regimes(*source, in_sample, mass, frauds, evidence, self.stickiness, correlation)
 
     def check(self, n_states: int) -> None:
         """Raise ValueError if these are not regimes of a model with this many states."""
-        for array in (self.mass, self.frauds, self.evidence, self.stickiness):
-            if array.shape != (n_states,) or array.dtype != np.float64:
-                raise ValueError("the regimes are not those of the model")
-            if not (array >= 0).all() or np.isinf(array).any():
-                raise ValueError("the regimes are not finite numbers of at least 0")
-        correlation = self.correlation
-        if correlation.shape != (n_states, n_states) or not (abs(correlation) <= 1 + 1e-9).all():
-            raise ValueError("the correlation of the regimes is not that of the model")
+        check_arrays(self, (n_states,), "mass", "frauds", "evidence", "stickiness")
+        check_arrays(self, (n_states, n_states), "correlation")
+        if min(map(np.min, (self.mass, self.frauds, self.evidence, self.stickiness))) < 0:
+            raise ValueError("the regimes have numbers below 0")
+        if (abs(self.correlation) > 1 + 1e-9).any():
+            raise ValueError("the correlation of the regimes is above 1")
         if not self.mass.sum() > 0 or (self.frauds > self.mass * (1 + 1e-9)).any():
             raise ValueError("the regimes hold no transactions, or more frauds than transactions")
 
@@ -129,9 +117,7 @@ class Regimes:
     @property
     def enrichment(self) -> Array:
         """Fraud rates divided by the overall one [K]; NaN without fraud."""
-        with np.errstate(invalid="ignore"):
-            enrichment: Array = self.rates / (self.base_rate or np.nan)
-        return enrichment
+        return np.asarray(self.rates / (self.base_rate or np.nan))
 
     @cached_property
     def fraud_state(self) -> int:
@@ -149,8 +135,7 @@ class Regimes:
         """The fraud rates [K] in scores: near the overall rate if little is known, never 0 or 1."""
         overall = (self.frauds.sum() + BETA_PRIOR) / (self.mass.sum() + 2 * BETA_PRIOR)
         frauds = self.rates * self.evidence + PRIOR_ROWS * overall
-        means: Array = frauds / (self.evidence + PRIOR_ROWS)
-        return means
+        return np.asarray(frauds / (self.evidence + PRIOR_ROWS))
 
     @cached_property
     def rate_variances(self) -> Array:
@@ -162,6 +147,10 @@ class Regimes:
         """Posterior covariance of the fraud rates [K, K]."""
         errors = np.sqrt(self.rate_variances)
         return self.correlation * errors[:, None] * errors
+
+    def predict(self, beliefs: Array) -> tuple[Array, Array]:
+        """Probability of fraud [N] and its variance [N], given beliefs [N, K]."""
+        return mix_rates(beliefs, self.mean_rates, self.rate_covariance)
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Credible interval of every fraud rate [K], [K], widened to include its mean rate."""
@@ -213,9 +202,17 @@ class Regimes:
 def check_keep(keep: float) -> None:
     """Raise ConfigError unless `keep` is a weight from 0 to 1."""
     if not number(0).holds(keep) or keep > 1:
-        raise ConfigError(
-            f"keep is {keep!r}; it must be a number from 0 (forget what was known) to 1 (keep it)"
-        )
+        rule = "it must be a number from 0 (forget what was known) to 1 (keep it)"
+        raise ConfigError(f"keep is {keep!r}; {rule}")
+
+
+def check_arrays(owner: object, shape: tuple[int, ...], *names: str, dtype: Any = "f8") -> None:
+    """Raise ValueError unless these attributes, read from disk, are finite and fit the model."""
+    for name in names:
+        array = getattr(owner, name)
+        if array.shape != shape or array.dtype != dtype or not np.isfinite(array).all():
+            problem = f"must be finite numbers of type {dtype} and shape {shape}"
+            raise ValueError(f"the {name} of the {type(owner).__name__} {problem}")
 
 
 def _correlate(products: Array) -> Array:
