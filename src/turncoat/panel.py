@@ -109,10 +109,7 @@ class Panel:
         return f"Panel({rows}{'s' if self.n_sequences > 1 else ''}, {columns})"
 
     def __getitem__(self, which: int | slice | ArrayLike) -> Panel:
-        """Return some sequences as a panel.
-
-        One sequence, or a slice without a step, shares memory. A list of sequences is copied.
-        """
+        """Return some sequences as a panel; one, or a slice without a step, shares memory."""
         if isinstance(which, int | np.integer):
             place = int(which) + (self.n_sequences if which < 0 else 0)
             if not 0 <= place < self.n_sequences:

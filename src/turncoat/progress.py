@@ -1,7 +1,4 @@
-"""Progress for the person who waits, on standard error.
-
-`visible=None` shows it only on a terminal; True and False decide otherwise.
-"""
+"""Progress on standard error: on a terminal only, unless `visible` is True or False."""
 
 from __future__ import annotations
 

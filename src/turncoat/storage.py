@@ -207,10 +207,7 @@ def _to_python(value: Any) -> Any:
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file and put it in place once it is complete and on disk.
-
-    An existing file passes on its permissions and, where possible, its owner.
-    """
+    """Write a file, put in place once on disk; it keeps an earlier one's permissions and owner."""
     before = path.stat() if path.exists() else None
     handle, name = tempfile.mkstemp(prefix=".saving-", dir=path.parent)
     try:

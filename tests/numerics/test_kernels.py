@@ -221,13 +221,18 @@ def test_live_steps_continue_from_each_other(name: str) -> None:
             numpy_kernels.live_step(belief[customer], cells[i], codes[i], tables, 1e30)[2],
         )
         expected.append((before, belief[customer]))
-    status, _, _, updated = live.live_steps(beliefs, known, previous, cells, codes, tables, 1e30)
+    given = beliefs.copy(), known.copy()
+    status, _, _, started, has_start, updated = live.live_steps(
+        beliefs, known, previous, cells, codes, tables, 1e30
+    )
     assert status == live.OK
+    np.testing.assert_array_equal(beliefs, given[0])
+    np.testing.assert_array_equal(known, given[1])
     for i, (before, after) in enumerate(expected):
-        assert known[i] == (len(before) > 0)
+        assert has_start[i] == (len(before) > 0)
         np.testing.assert_allclose(updated[i], after, rtol=1e-8, atol=1e-300)
         np.testing.assert_allclose(
-            beliefs[i], before if len(before) else np.zeros(k), rtol=1e-8, atol=1e-300
+            started[i], before if len(before) else np.zeros(k), rtol=1e-8, atol=1e-300
         )
 
 

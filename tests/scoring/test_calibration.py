@@ -372,9 +372,9 @@ def test_rows_without_a_label_and_customers_without_one_are_left_out() -> None:
 def test_a_ranker_is_recalibrated_too(ranker: str) -> None:
     made, data = ranked_detector(ranker), scored_shop()
     given = newly_labelled(made)
-    external = made.calibration_.ranker.score_transactions(
-        data.transactions, made.features_.transform(data.transactions)
-    )
+    panel = made.features_.transform(data.transactions)
+    rows = (data.transactions, panel.continuous, panel.categorical)
+    external = made.calibration_.ranker.score(*rows)
     with pytest.raises(DataError, match="or pass `ranker_scores`"):
         made.recalibrate(**given)
     with pytest.raises(DataError, match="one value for each of the 700 rows"):
@@ -525,9 +525,9 @@ def test_the_original_can_be_named_before_there_are_others(folder: Path) -> None
 def test_a_ranker_s_calibration_is_saved(ranker: str, tmp_path: Path) -> None:
     made, transactions = ranked_detector(ranker), scored_shop().transactions
     made.save(tmp_path)
-    external = made.calibration_.ranker.score_transactions(
-        transactions, made.features_.transform(transactions)
-    )
+    panel = made.features_.transform(transactions)
+    rows = (transactions, panel.continuous, panel.categorical)
+    external = made.calibration_.ranker.score(*rows)
     other = made.recalibrate(**newly_labelled(made), ranker_scores=external)
     save(tmp_path, other)
     np.testing.assert_array_equal(

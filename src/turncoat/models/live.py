@@ -105,18 +105,19 @@ class LiveInference(ABC):
 
     def step_batch(
         self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
-    ) -> Array:
-        """Apply `step` to rows [N, D] and [N, J] in order; return the beliefs [N, K] after them.
+    ) -> tuple[Array, Array, Array]:
+        """Apply `step` to rows [N, D] and [N, J] in order.
 
         Row i continues from row `previous[i]`, or if that is -1 from `beliefs[i]`, which counts as
-        a new customer unless `known[i]`. Both arrays are updated with what each row started from.
+        a new customer unless `known[i]`. Returns the belief before each row [N, K], whether there
+        was one [N], and the belief after each row [N, K].
         """
         recursion, rows = self._recursion(), _as_kernel_rows(continuous, categorical)
         found = live.live_steps(beliefs, known, previous, *rows, recursion.tables, MAX_VALUE)
-        status, row, place, updated = found
+        status, row, place, before, has_before, after = found
         if status != live.OK:
             recursion.raise_for(status, place, rows[0][row], rows[1][row])
-        return updated
+        return before, has_before, after
 
     def predict_log_belief(self, belief: ArrayLike | None) -> Array:
         """Return the unnormalised log belief [K] before the next row; None for a new customer."""

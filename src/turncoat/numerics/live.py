@@ -154,24 +154,25 @@ def live_steps(
     codes: Array,
     tables: LiveTables,
     max_value: float,
-) -> tuple[int, int, int, Array]:
-    """Apply `live_step` to N rows in order; return (status, row, place, new beliefs [N, K]).
+) -> tuple[int, int, int, Array, Array, Array]:
+    """Apply `live_step` to N rows in order.
 
-    Row i continues from the new belief of row `previous[i]` unless that is -1; `beliefs` and
-    `known` are updated with it. Otherwise it continues from `beliefs[i]`, or starts anew if that is
-    not `known`. For a bad cell, code or belief, row and place say which one.
+    Row i continues from the new belief of row `previous[i]`, or if that is -1 from `beliefs[i]`, or
+    starts anew if that is not `known`. Returns (status, row, place, beliefs before [N, K], whether
+    there was one [N], beliefs after [N, K]). For a bad cell, code or belief, row and place say
+    which one.
     """
-    updated = np.empty_like(beliefs)
+    before, has_before, after = beliefs.copy(), known.copy(), np.empty_like(beliefs)
     for i in range(len(beliefs)):
         if previous[i] >= 0:
-            beliefs[i] = updated[previous[i]]
-            known[i] = True
-        stored = beliefs[i] if known[i] else beliefs[i, :0]
+            before[i] = after[previous[i]]
+            has_before[i] = True
+        stored = before[i] if has_before[i] else before[i, :0]
         status, place, belief, _ = live_step(stored, cells[i], codes[i], tables, max_value)
         if status != OK:
-            return status, i, place, updated
-        updated[i] = belief
-    return OK, 0, 0, updated
+            return status, i, place, before, has_before, after
+        after[i] = belief
+    return OK, 0, 0, before, has_before, after
 
 
 @jit

@@ -7,14 +7,5 @@ from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import Score, Scores
 from turncoat.scoring.supervision import Anchoring
 
-__all__ = [
-    "Anchoring",
-    "Calibration",
-    "Detector",
-    "DetectorState",
-    "LiveScorer",
-    "Regimes",
-    "Score",
-    "Scores",
-    "load",
-]
+__all__ = ["Anchoring", "Calibration", "Detector", "DetectorState", "LiveScorer", "Regimes"]
+__all__ += ["Score", "Scores", "load"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +34,6 @@ DETECTOR_FORMAT = BundleFormat("detector", version=6)
 CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
-_MAX_ATTEMPTS = 100  # to claim a number while other processes claim numbers too
 _LABEL_SETTINGS = ("supervision", "n_fraud_states", "label_noise")  # they shape beliefs
 _BOOSTER = "ranker.booster"
 _T = TypeVar("_T")
@@ -54,21 +54,17 @@ class Bundle:
 class CalibrationMetadata:
     """How a calibration was made."""
 
-    created: float  # seconds since 1970
-    n_rows: int  # labelled transactions
-    n_frauds: int
-    keep: float  # as given to `Detector.recalibrate`
-
-
-@dataclass(frozen=True)
-class CalibrationInfo:
-    """One calibration of a saved detector."""
-
-    number: int  # 0: as fitted
     created: float | None  # seconds since 1970; None for number 0
     n_rows: int  # labelled transactions
     n_frauds: int
-    keep: float | None  # weight of what was known before; None for number 0
+    keep: float | None  # as given to `Detector.recalibrate`; None for number 0
+
+
+@dataclass(frozen=True)
+class CalibrationInfo(CalibrationMetadata):
+    """One calibration of a saved detector."""
+
+    number: int  # 0: as fitted
     model_digest: str
     is_usable: bool  # whether it belongs to the detector now in the folder
     is_current: bool  # whether `load` uses it
@@ -77,10 +73,7 @@ class CalibrationInfo:
 def digest_model(
     features: Features, model: HiddenMarkovModel[Any], settings: Mapping[str, Any]
 ) -> str:
-    """The identity of a fitted detector: 16 hex digits of everything that beliefs depend on.
-
-    Saving, loading and calibrating do not change it. It leaves out how the fit went.
-    """
+    """16 hex digits of all that beliefs depend on; a calibration or a fit's report is no part."""
     content, arrays = _pack_fitted(features, model)
     content["model"].pop("fit_report", None)
     for name in ("report", "settings"):  # how an encoder was trained, if it was trained here
@@ -103,8 +96,7 @@ def save_bundle(folder: Folder, bundle: Bundle) -> None:
 def load_bundle(folder: Folder, number: int | None = None) -> Bundle:
     """Read a bundle with the current calibration, or with the one of this `number`.
 
-    A BundleError says what is wrong with a folder that cannot be trusted. A current calibration
-    that belongs to another model, left behind when this one was saved, is ignored.
+    A current calibration of another model, left behind when this one was saved, is ignored.
     """
     manifest, arrays = DETECTOR_FORMAT.load(folder)
     with refuse_unreadable(folder, "a detector"):
@@ -132,10 +124,7 @@ def load_bundle(folder: Folder, number: int | None = None) -> Bundle:
 def save_calibration(
     folder: Folder, calibration: Calibration, model_digest: str, metadata: CalibrationMetadata
 ) -> int:
-    """Save a recalibrated detector's calibration beside it and make it current; its number.
-
-    If interrupted, the current calibration stays as it was.
-    """
+    """Save a recalibrated detector's calibration and, as the last step, make it current."""
     manifest, _ = DETECTOR_FORMAT.load(folder)
     rankers = calibration.regime_rankers
     has_ranker = manifest["ranker"] is not None
@@ -144,12 +133,9 @@ def save_calibration(
         raise BundleError(f"{folder}: {problem}. Load it, and recalibrate that")
     arrays: dict[str, Array] = {}
     ranker = None if rankers is None else rankers[FILTERED]
-    content = {
-        **pack({"regimes": calibration.regimes[FILTERED], "ranker": ranker}, arrays),
-        "metadata": vars(metadata),
-        "model_digest": model_digest,
-        "ranker_digest": manifest["ranker_digest"],
-    }
+    content = pack({"regimes": calibration.regimes[FILTERED], "ranker": ranker}, arrays)
+    content |= {"metadata": vars(metadata), "model_digest": model_digest}
+    content["ranker_digest"] = manifest["ranker_digest"]
     number = _claim_number(Path(folder) / _CALIBRATIONS)
     CALIBRATION_FORMAT.save(_calibration_folder(folder, number), content, arrays)
     _write_current(folder, number)
@@ -164,13 +150,13 @@ def list_calibrations(folder: Folder) -> list[CalibrationInfo]:
     if current not in saved or not _belongs(saved[current], manifest):
         current = 0
     mass, frauds = (arrays[f"regimes.{FILTERED}.{name}"].sum() for name in ("mass", "frauds"))
-    first = (0, None, round(float(mass)), round(float(frauds)), None, manifest["model_digest"])
-    found = [CalibrationInfo(*first, is_usable=True, is_current=current == 0)]
-    for number, content in saved.items():
-        made = {**content["metadata"], "model_digest": content["model_digest"]}
-        flags = {"is_usable": _belongs(content, manifest), "is_current": number == current}
-        found.append(CalibrationInfo(number, **made, **flags))
-    return found
+    as_fitted = CalibrationMetadata(None, round(float(mass)), round(float(frauds)), None)
+    infos = []
+    for number, content in {0: {**manifest, "metadata": vars(as_fitted)}, **saved}.items():
+        own: dict[str, Any] = {"number": number, "model_digest": content["model_digest"]}
+        own |= {"is_usable": _belongs(content, manifest), "is_current": number == current}
+        infos.append(CalibrationInfo(**content["metadata"], **own))
+    return infos
 
 
 def use_calibration(folder: Folder, number: int) -> None:
@@ -180,7 +166,6 @@ def use_calibration(folder: Folder, number: int) -> None:
         found = ", ".join(map(str, numbers))
         raise BundleError(f"{folder} has no calibration {number}; it has {found}")
     load_bundle(folder, number)
-    (Path(folder) / _CALIBRATIONS).mkdir(exist_ok=True)
     _write_current(folder, number)
 
 
@@ -332,22 +317,21 @@ def _claim_number(folder: Path) -> int:
     """Create the folder of the next free number, above every number ever claimed."""
     try:
         folder.mkdir(exist_ok=True)
-        for _ in range(_MAX_ATTEMPTS):
-            numbers = (int(place.name) for place in folder.iterdir() if place.name.isdecimal())
-            number = 1 + max(numbers, default=0)
-            try:
+        numbers = (int(place.name) for place in folder.iterdir() if place.name.isdecimal())
+        number = 1 + max(numbers, default=0)
+        while True:
+            with suppress(FileExistsError):  # another process may claim numbers too
                 (folder / f"{number:04d}").mkdir()
-            except FileExistsError:
-                continue
-            return number
+                return number
+            number += 1
     except OSError as problem:
         raise BundleError(f"cannot save to {folder}: {problem}") from problem
-    raise BundleError(f"cannot save to {folder}: other processes keep claiming numbers. Try again")
 
 
 def _write_current(folder: Folder, number: int) -> None:
     path = Path(folder) / _CALIBRATIONS / _CURRENT
     try:
+        path.parent.mkdir(exist_ok=True)
         replace_file(path, json.dumps({"current": number}).encode())
     except OSError as problem:
         raise BundleError(f"cannot save to {path}: {problem}") from problem

@@ -108,10 +108,7 @@ class Calibration:
         return replace(self.replace_filtered(regimes, ranker), number=UNSAVED)
 
     def replace_filtered(self, regimes: Regimes, ranker: RegimeRanker | None) -> Calibration:
-        """Use other filtered regimes and, if there is a ranker, other regression lines.
-
-        The reference keeps its traffic and gets the scores of the new regimes.
-        """
+        """Use other filtered regimes and lines; the reference keeps its traffic."""
         lines = None if ranker is None else {**(self.regime_rankers or {}), FILTERED: ranker}
         rates = {**self.regimes, FILTERED: regimes}
         changed = replace(self, regimes=rates, regime_rankers=lines)
@@ -122,9 +119,10 @@ class Calibration:
 
     def check(self, n_columns: int) -> None:
         """Raise ValueError if the parts, read from disk, do not fit each other or the model."""
-        rankers = self.regime_rankers or {}
-        for part in (*self.regimes.values(), self.in_sample, *rankers.values()):
-            part.check(self.n_states)
+        for regimes in (*self.regimes.values(), self.in_sample):
+            regimes.check(self.n_states)
+        for ranker in (self.regime_rankers or {}).values():
+            ranker.check(self.n_states)
         self.reference.check(self.n_states, n_columns, self.regime_rankers is not None)
         first, last = self.time_range
         if not -np.inf < first <= last < np.inf:
@@ -134,11 +132,7 @@ class Calibration:
 def choose_temperature(
     model: HiddenMarkovModel[Any], fit_panel: Panel, panel: Panel, places: Array
 ) -> float:
-    """The temperature of the emissions with the least log loss at `places` of the panel.
-
-    Many features, treated as independent, drown the chain (docs/errata.md, E9). The scores use
-    fraud rates measured on the fit panel.
-    """
+    """The temperature with the least log loss at `places` of the panel (docs/errata.md, E9)."""
     if fit_panel.labels is None or panel.labels is None:
         problem = "choosing a temperature needs labels, and the schema names none"
         raise DataError(f"{problem}. Set `label`, or a temperature")

@@ -19,9 +19,8 @@ Describe = Callable[[FeatureRow], str]  # a row's text for one source
 HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
 AMOUNT, PACE, HOUR, WEEKDAY = "amount", "pace", "hour", "weekday"
 MISSING, FIRST = "missing fields", "first transaction"
-_WINDOWS = tuple(
-    f"{kind}_{w}" for kind in ("count", "sum") for w in ("hour", "day", "week", "month")
-)
+_SPANS = ("hour", "day", "week", "month")
+_WINDOWS = tuple(f"{kind}_{span}" for kind in ("count", "sum") for span in _SPANS)
 _FEATURES = {  # engineered features, by source
     AMOUNT: ("amount_z", "amount_to_mean", "amount_to_max", "amount_to_last"),
     PACE: ("since_last", "since_first", "n_before", *_WINDOWS),
@@ -107,10 +106,8 @@ class FeatureDescriber:
             found |= dict.fromkeys(names, source)
         if schema.amount is not None:
             found |= {schema.amount: AMOUNT, f"no_{schema.amount}": AMOUNT}
-        continuous, categorical = (
-            tuple(found[name] for name in names) for names in (plan.continuous, plan.categorical)
-        )
-        return Sources(continuous, categorical)
+        columns = (plan.continuous, plan.categorical)
+        return Sources(*(tuple(found[name] for name in names) for names in columns))
 
     @cached_property
     def describe(self) -> tuple[Describe, ...]:
@@ -147,9 +144,8 @@ class FeatureDescriber:
         describe = self._describe_category(column)
         if column in schema.continuous and column != schema.amount:
             scale = self._scales.get(column)
-            describe = partial(self._describe_absence, column)
-            if scale is not None:
-                describe = partial(scale.describe, column)
+            own = self._describe_absence if scale is None else scale.describe
+            describe = partial(own, column)
         if self.plan.has_counterparty and column == schema.counterparty:
             return partial(self._describe_counterparty, describe)
         return describe
@@ -178,8 +174,7 @@ class FeatureDescriber:
             text = WEEKDAY if day < 0 else f"day {day + 1} of the week"
             return text + _describe_habit(number("weekday_habit"))
         if source == MISSING:
-            n_missing = number("n_missing")
-            count = f"{0.0 if math.isnan(n_missing) else max(n_missing, 0.0):.0f}"
+            count = f"{max(0.0, number('n_missing')):.0f}"  # 0 for NaN, whose comparisons fail
             return f"{count} field{'' if count == '1' else 's'} missing"
         is_first = self._code(row, "is_first")
         return f"{FIRST} of this customer" if is_first else "not the first transaction"
@@ -230,9 +225,8 @@ def _exp(value: float) -> float:
 
 def _describe_amount(amount: float, log_ratio: float) -> str:
     text = "amount missing" if math.isnan(amount) else f"amount {amount:.2f}"
-    return (
-        text if math.isnan(log_ratio) else f"{text}, {_exp(log_ratio):.2g}x this customer's usual"
-    )
+    usual = f", {_exp(log_ratio):.2g}x this customer's usual"
+    return text if math.isnan(log_ratio) else text + usual
 
 
 def _describe_pace(since_last: float, count_day: float) -> str:

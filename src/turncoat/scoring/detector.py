@@ -26,11 +26,10 @@ from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
 from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows, choose_temperature
 from turncoat.scoring.descriptions import FeatureDescriber
-from turncoat.scoring.live import DetectorState, LiveScorer
+from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
 from turncoat.scoring.rankers import make_ranker
-from turncoat.scoring.reasons import Explainer
 from turncoat.scoring.regimes import Regimes
-from turncoat.scoring.scores import KINDS, MODES, Score, Scores, make_scores
+from turncoat.scoring.scores import KINDS, MODES, Score, Scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
 from turncoat.storage import Folder, refuse_unreadable
 
@@ -41,7 +40,7 @@ _POSITIVE_OR_AUTO = Rule(
 _RULES = {"supervision": one_of("none", "anchored"), "temperature": _POSITIVE_OR_AUTO}
 _SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
-_CACHED = ("calibration_", "digest_", "live", "_exact_model", "_explainer")
+_CACHED = ("calibration_", "digest_", "live", "_exact_model")
 
 
 class Detector(BaseEstimator):  # type: ignore[misc]
@@ -50,6 +49,11 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     Scores are filtered (no row sees the future) and corrected (a probability of fraud, not regime
     membership) unless `mode` and `kind` ask otherwise. After `fit`: `features_`, `model_` and
     `calibration_`. `live` scores transactions as they arrive.
+
+    `supervision="anchored"` holds labelled fit rows to the states of their class: the last
+    `n_fraud_states` are fraud's, and a share `label_noise` of the labels may be wrong.
+    `temperature` divides the emissions' log densities when scoring; `auto` chooses it on the
+    selection part.
     """
 
     def __init__(
@@ -62,13 +66,6 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         label_noise: float = 0.0,
         temperature: float | str = 1.0,
     ) -> None:
-        """Store the settings.
-
-        `supervision="anchored"` holds labelled fit rows to the states of their class: the last
-        `n_fraud_states` are fraud's, and a share `label_noise` of the labels may be wrong.
-        `temperature` divides the emissions' log densities when scoring; `auto` chooses it on the
-        selection part.
-        """
         self.features = features
         self.model = model
         self.supervision = supervision
@@ -173,8 +170,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[DetectorState, Score]:
         """Score one transaction as it arrives: the new state to store, and the score.
 
-        The score has the `n_reasons` strongest reasons and the rest as one. `label_follows` is as
-        in `Features.step`.
+        Reasons beyond the `n_reasons` strongest become one; `label_follows` as in `Features.step`.
         """
         live, before = self.live, state or DetectorState()
         live.unpack(before)  # refuses another detector's state before it reads the row
@@ -191,10 +187,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         transaction: Any = None,
         last: int | None = None,
     ) -> list[tuple[Any, Score]]:
-        """(id, filtered score with all reasons) of a customer's transactions.
-
-        `last` keeps the last few, `transaction` the one with this id.
-        """
+        """(id, filtered score with all reasons) of a customer's `last` transactions, or of one."""
         self._check_fitted()
         keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
         own = np.flatnonzero(keys == str(customer))
@@ -206,17 +199,16 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
         panel = self.features_.transform(transactions, rows=own)
         ranker_scores = self._rank(transactions.take(own), panel)
-        scores = self.score_panel(panel, ranker_scores=ranker_scores)
+        ids, beliefs = transactions.ids[own], self._infer(panel, FILTERED)
         rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
         if transaction is not None:
-            rows = rows[scores.ids[rows].astype(str) == str(transaction)]
-        prior = np.roll(scores.belief, 1, axis=0)[rows]  # the first row has none
-        cells, codes = panel.continuous[rows], panel.categorical[rows]
-        reasons = self._explainer.explain(prior, rows > 0, cells, codes)
-        columns = (scores.probability[rows], scores.variance[rows], scores.belief[rows])
-        n_seen = scores.n_seen[rows].tolist()
-        found = make_scores(*columns, self.regimes.fraud_state, n_seen, reasons)
-        return list(zip(scores.ids[rows], found, strict=True))
+            rows = rows[ids[rows].astype(str) == str(transaction)]
+        prior = np.roll(beliefs, 1, axis=0)[rows]  # the first row has none
+        columns = (panel.continuous[rows], panel.categorical[rows], prior, rows > 0, beliefs[rows])
+        ranks = None if ranker_scores is None else ranker_scores[rows]
+        steps = FilterSteps([], *columns, (rows + 1).tolist(), ranks)
+        scores = self.live.score_steps(steps, n_reasons=None)
+        return list(zip(ids[rows], scores, strict=True))
 
     def add_ranker(
         self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
@@ -258,9 +250,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def save(self, folder: Folder) -> None:
         """Write the detector into a folder, atomically; `turncoat.load` reads it."""
-        self._check_fitted()
-        parts = (self.features_, self.model_, self.calibration_)
-        save_bundle(folder, Bundle(self._settings, *parts))
+        save_bundle(folder, Bundle(self._settings, *self._parts))
 
     def describe(self) -> str:
         """The regimes as a table, with what to know about the scores."""
@@ -294,9 +284,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     @cached_property
     def live(self) -> LiveScorer:
         """Scores transactions as they arrive."""
+        parts, describer = self._parts, FeatureDescriber(self.features_.plan)
+        return LiveScorer(*parts, self._label_likelihoods, self.digest_, describer)
+
+    @property
+    def _parts(self) -> tuple[Features, HiddenMarkovModel[Any], Calibration]:
         self._check_fitted()
-        parts = self.features_, self.model_, self.calibration_
-        return LiveScorer(*parts, self._label_likelihoods, self.digest_, self._explainer)
+        return self.features_, self.model_, self.calibration_
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -305,11 +299,6 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     @property
     def _label_likelihoods(self) -> Array:
         return compute_label_likelihoods(self.anchoring, self.regimes)
-
-    @cached_property
-    def _explainer(self) -> Explainer:
-        describer = FeatureDescriber(self.features_.plan)
-        return Explainer(self.model_, describer, self.regimes.fraud_state)
 
     @cached_property
     def _exact_model(self) -> HiddenMarkovModel[Any]:
@@ -366,10 +355,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
 
 def load(folder: Folder, calibration: int | None = None) -> Detector:
-    """Read a saved detector; BundleError says why one cannot be trusted.
-
-    `calibration` is the number of a saved calibration, 0 the one of the fit; None is the current.
-    """
+    """Read a saved detector with its current calibration, or with a numbered one (0: as fitted)."""
     bundle = load_bundle(folder, calibration)
     with refuse_unreadable(folder, "a detector"):
         detector = Detector(bundle.features, bundle.model, **bundle.settings)

@@ -12,27 +12,24 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow
 from turncoat.errors import ConfigError, DataError, StateError
-from turncoat.features import Features, FeatureState
+from turncoat.features import FeatureRow, Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
-from turncoat.scoring.reasons import Explainer, Reason
-from turncoat.scoring.scores import Score, make_scores
+from turncoat.scoring.descriptions import FeatureDescriber
+from turncoat.scoring.reasons import Reason, list_reasons
+from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
 _HEADER = struct.Struct("<8sIQ")  # digest of the model, number of regimes, transactions seen
 
 
 class DetectorState(NamedTuple):
-    """The stored records behind one transaction, as bytes of a fixed size.
-
-    A service keeps one record for each customer and one for each counterparty.
-    """
+    """The records that a service stores of a customer and of a counterparty, of a fixed size."""
 
     customer: bytes | None = None  # None: a new customer
     counterparty: bytes | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class UnpackedState:
+class UnpackedState(NamedTuple):
     """The content of a `DetectorState`."""
 
     n_seen: int  # transactions of the customer
@@ -40,8 +37,7 @@ class UnpackedState:
     features: FeatureState
 
 
-@dataclass(frozen=True, eq=False)
-class FilterSteps:
+class FilterSteps(NamedTuple):
     """N transactions that states were advanced by, in order, and everything to score them with."""
 
     states: Sequence[DetectorState]  # after each transaction
@@ -63,7 +59,7 @@ class LiveScorer:
     calibration: Calibration
     label_likelihoods: Array  # [2, K] P(label | state)
     digest: str  # of the model; states made with another one are refused
-    explainer: Explainer = field(repr=False)
+    describer: FeatureDescriber = field(repr=False)
 
     def advance(
         self,
@@ -78,38 +74,40 @@ class LiveScorer:
         (column 1): the index of the one before, whose state is used instead of `states`, or -1.
         """
         links = np.full((len(rows), 2), -1) if previous is None else previous
-        n_seen, prior, has_prior, of_features = self._unpack(states)
-        after, continuous, categorical = self.features.step_batch(
-            of_features, rows, label_follows, links
-        )
-        customers = np.ascontiguousarray(links[:, 0])
-        beliefs = self.model.step_batch(prior, has_prior, continuous, categorical, customers)
+        n_seen, stored, is_known, records = self._unpack(states)
+        after, cells, codes = self.features.step_batch(records, rows, label_follows, links)
+        customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
+        moved = self.model.step_batch(stored, is_known, cells, codes, customers)
+        before, has_before, beliefs = moved
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
-        ranker = self.calibration.ranker
-        scores = None if ranker is None else ranker.score_rows(rows, continuous, categorical)
+        ranks = None if ranker is None else ranker.score(rows, cells, codes)
         packed = self._pack(beliefs, n_seen, after)
-        return FilterSteps(
-            packed, continuous, categorical, prior, has_prior, beliefs, n_seen, scores
-        )
+        return FilterSteps(packed, cells, codes, before, has_before, beliefs, n_seen, ranks)
 
     def score_steps(
-        self, steps: FilterSteps, *, level: float = 0.9, n_reasons: int = 4
+        self, steps: FilterSteps, *, level: float = 0.9, n_reasons: int | None = 4
     ) -> list[Score]:
-        """Score each transaction, with its `n_reasons` strongest reasons and the rest as one."""
+        """Score each transaction, with its `n_reasons` strongest reasons (None: all of them)."""
         if not 0 < level < 1:
             raise ConfigError(f"level is {level!r}; it must be above 0 and below 1, such as 0.9")
-        beliefs = steps.beliefs
+        beliefs, fraud_state = steps.beliefs, self.calibration.regimes[FILTERED].fraud_state
         probability, variance = self.calibration.predict(beliefs, FILTERED, steps.ranker_scores)
+        lower, upper = compute_beta_interval(probability, variance, level)
         reasons: Sequence[tuple[Reason, ...]] = [()] * len(beliefs)
-        if n_reasons:
-            reasons = self.explainer.explain(
-                steps.prior_beliefs, steps.has_prior, steps.continuous, steps.categorical, n_reasons
-            )
-        fraud_state = self.explainer.fraud_state
-        return make_scores(
-            probability, variance, beliefs, fraud_state, steps.n_seen, reasons, level
+        if n_reasons != 0 and self.model.n_states > 1:
+            reasons = self._explain(steps, fraud_state, n_reasons)
+        columns = (
+            probability.tolist(),
+            zip(lower.tolist(), upper.tolist(), strict=True),
+            beliefs[:, fraud_state].tolist(),
+            map(tuple, beliefs.tolist()),
+            compute_entropy(beliefs).tolist(),
+            steps.n_seen,
+            beliefs.argmax(axis=1).tolist(),
+            reasons,
         )
+        return list(map(Score, *columns))
 
     def condition(self, state: DetectorState, label: int) -> DetectorState:
         """The state once the label of the customer's latest transaction is known."""
@@ -129,20 +127,26 @@ class LiveScorer:
     def unpack(self, state: DetectorState) -> UnpackedState:
         """The content of one state; StateError if it was made by another detector."""
         if not isinstance(state, DetectorState):
-            raise StateError(
-                "a state is a DetectorState, or None for a new customer; "
-                f"found {type(state).__name__}"
-            )
+            kinds = "a DetectorState, or None for a new customer"
+            raise StateError(f"a state is {kinds}; found {type(state).__name__}")
         (n_seen,), beliefs, (known,), (features,) = self._unpack([state])
         return UnpackedState(n_seen, beliefs[0] if known else None, features)
+
+    def _explain(
+        self, steps: FilterSteps, fraud_state: int, n_reasons: int | None
+    ) -> list[tuple[Reason, ...]]:
+        cells, codes = steps.continuous, steps.categorical
+        predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
+        terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
+        return list_reasons(terms, self.describer, list(map(FeatureRow, cells, codes)), n_reasons)
 
     def _unpack(
         self, states: Sequence[DetectorState]
     ) -> tuple[list[int], Array, Array, list[FeatureState]]:
         """Of N states: transactions seen, beliefs [N, K], whether there is one [N], features."""
-        mark = (bytes.fromhex(self.digest), self.calibration.n_states)
-        start, end = _HEADER.size, _HEADER.size + 8 * mark[1]
-        empty = bytes(8 * mark[1])
+        n_states = self.calibration.n_states
+        mark, empty = (bytes.fromhex(self.digest), n_states), bytes(8 * n_states)
+        start, end = _HEADER.size, _HEADER.size + len(empty)
         n_seen, beliefs, features = [], [], []
         for customer, counterparty in states:
             if customer is None:
@@ -151,28 +155,23 @@ class LiveScorer:
                 features.append(FeatureState(None, counterparty))
                 continue
             if len(customer) < end or (header := _HEADER.unpack_from(customer))[:2] != mark:
-                raise StateError(
-                    "this state was made by another detector. "
-                    "Rebuild the states by replaying the history"
-                )
+                remedy = "Rebuild the states by replaying the history"
+                raise StateError(f"this state was made by another detector. {remedy}")
             n_seen.append(header[2])
             beliefs.append(customer[start:end])
             features.append(FeatureState(customer[end:] or None, counterparty))
-        table = np.frombuffer(bytearray(b"".join(beliefs)), np.float64).reshape(
-            len(states), mark[1]
-        )
         known = np.array([belief is not empty for belief in beliefs], dtype=np.bool_)
-        return n_seen, table, known, features
+        table = np.frombuffer(bytearray(b"".join(beliefs)), np.float64)
+        return n_seen, table.reshape(len(states), n_states), known, features
 
     def _pack(
         self, beliefs: Array, n_seen: Sequence[int], features: Sequence[FeatureState]
     ) -> list[DetectorState]:
         digest, (_, k) = bytes.fromhex(self.digest), beliefs.shape
         data, size = beliefs.tobytes(), 8 * k
-        return [
-            DetectorState(
-                _HEADER.pack(digest, k, n) + data[i * size : (i + 1) * size] + (customer or b""),
-                counterparty,
-            )
-            for i, (n, (customer, counterparty)) in enumerate(zip(n_seen, features, strict=True))
-        ]
+        states = []
+        for i, (n, (customer, counterparty)) in enumerate(zip(n_seen, features, strict=True)):
+            belief = data[i * size : (i + 1) * size]
+            record = _HEADER.pack(digest, k, n) + belief + (customer or b"")
+            states.append(DetectorState(record, counterparty))
+        return states

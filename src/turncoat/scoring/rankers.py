@@ -189,14 +189,10 @@ def _check_scores(scores: Array) -> None:
 
 
 def _solve(
-    scale: tuple[float, float],
-    prior: tuple[Array, Array],
-    scores: Array,
-    belief: Array,
-    labels: Array,
-    offsets: Array,
+    scale: tuple[float, float], prior: tuple[Array, Array], scores: Array, *rows: Array
 ) -> RegimeRanker:
-    """The most likely lines under a Gaussian prior (mean, precision), and their covariance."""
+    """The most likely lines under a Gaussian prior (mean, precision); `rows` as in `fit`."""
+    belief, labels, offsets = rows
     centre, spread = scale
     z = (scores - centre) / spread
     solution, hessian = _minimise(z, belief, labels.astype(np.float64), *prior)
@@ -214,10 +210,7 @@ def _invert(covariance: Array) -> Array:
 
 
 def _excess(z: Array, belief: Array, labels: Array, lines: Array, offsets: Array) -> Array:
-    """How much more customers' gradients vary than those of independent rows [2 K, 2 K].
-
-    By direction and never negative: a few frauds that happen to agree prove nothing.
-    """
+    """How much more customers' gradients vary than those of independent rows [2 K, 2 K]."""
     within = expit(lines[:, 0] + z[:, None] * lines[:, 1])  # [N, K]
     design = np.stack([np.ones_like(z), z], axis=1)
     gradients = (belief * (labels[:, None] - within))[:, :, None] * design[:, None, :]
@@ -231,7 +224,8 @@ def _excess(z: Array, belief: Array, labels: Array, lines: Array, offsets: Array
     inverse = np.linalg.inv(roots)
     ratios, axes = np.linalg.eigh(inverse @ (sums.T @ sums) @ inverse.T)
     stretched = roots @ axes
-    return np.asarray((stretched * np.maximum(ratios - 1.0, 0.0)) @ stretched.T)
+    excess = np.maximum(ratios - 1.0, 0.0)  # a few frauds that happen to agree prove nothing
+    return np.asarray((stretched * excess) @ stretched.T)
 
 
 def _shrinkage_penalty(n_states: int, shrinkage: float) -> Array:

@@ -1,21 +1,19 @@
 """Reasons: the log odds of the fraud regime against its strongest rival, as a sum of terms.
 
-log odds = history (the belief before the transaction) + one term for each feature (the method,
-section 7). Terms of features from the same column are added up under its name. Behind an encoder
-a feature's term is its integrated gradient, and one more term is the average transaction's.
+log odds = history (the belief before the transaction) + one term for each feature. Terms of
+features from the same column are added up under its name. Behind an encoder a feature's term is its
+integrated gradient, and one more term is the average transaction's (docs/scores.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.features import FeatureRow
-from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.live import LogOddsContributions
 from turncoat.numerics.jit import jit_exact
 from turncoat.scoring.descriptions import OTHERS, FeatureDescriber
@@ -29,37 +27,7 @@ class Reason(NamedTuple):
     log_odds: float  # the term
 
     def __str__(self) -> str:
-        """`amount 6.2x this customer's usual: +1.9`."""
         return f"{self.text}: {self.log_odds:+.1f}"
-
-
-@dataclass(frozen=True, eq=False)
-class Explainer:
-    """Finds the reasons behind the scores of rows."""
-
-    model: HiddenMarkovModel[Any]
-    describer: FeatureDescriber
-    fraud_state: int
-
-    def explain(
-        self,
-        prior_beliefs: Array,
-        has_prior: Array,
-        continuous: Array,
-        categorical: Array,
-        n_reasons: int | None = None,
-    ) -> list[tuple[Reason, ...]]:
-        """The reasons of N rows, strongest first; those beyond `n_reasons` are added up as one.
-
-        `prior_beliefs` [N, K] are those before the rows; `has_prior` [N] is False where there is
-        none. A model with one state has no reasons.
-        """
-        if self.model.n_states == 1:
-            return [()] * len(prior_beliefs)
-        predicted = self.model.predict_log_beliefs(prior_beliefs, has_prior)
-        terms = self.model.explain_log_odds(self.fraud_state, predicted, continuous, categorical)
-        rows = list(map(FeatureRow, continuous, categorical))
-        return list_reasons(terms, self.describer, rows, n_reasons)
 
 
 def list_reasons(
@@ -69,10 +37,10 @@ def list_reasons(
     n_reasons: int | None = None,
 ) -> list[tuple[Reason, ...]]:
     """Reasons of each row, strongest first: terms summed by source, the weakest as one."""
-    sources, c = describer.sources, contributions
-    names, describe = sources.names, describer.describe
+    names, describe, c = describer.sources.names, describer.describe, contributions
     n_max = len(names) if n_reasons is None else min(max(n_reasons, 0), len(names))
-    ranked = _rank_sources(c.history, c.rest, c.cells, c.codes, sources.places, len(names), n_max)
+    terms = np.concatenate([c.history[:, None], c.rest[:, None], c.cells, c.codes], axis=1)
+    ranked = _rank_sources(terms, describer.sources.places, len(names), n_max)
     found = []
     for row, shown, totals, n_shown, n_others, others in zip(
         rows, *(column.tolist() for column in ranked), strict=True
@@ -89,33 +57,24 @@ def list_reasons(
 
 @jit_exact
 def _rank_sources(
-    history: Array,
-    average: Array,
-    continuous: Array,
-    categorical: Array,
-    places: Array,
-    n_sources: int,
-    n_max: int,
+    terms: Array, places: Array, n_sources: int, n_max: int
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Of N rows: the strongest sources, their totals and count; the others' number and sum.
 
-    The largest come first, equal ones by place. The average counts only where it is not 0.
+    The terms [N, 2 + D + J] are history's, the average's and the features'. The largest come first,
+    equal ones by place. The average counts only where it is not 0.
     """
-    n_rows, n_columns = continuous.shape
+    n_rows = len(terms)
     best, best_totals = np.zeros((n_rows, n_max), np.int64), np.zeros((n_rows, n_max))
     n_best, n_others = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
     others, totals = np.zeros(n_rows), np.empty(n_sources)
     for i in range(n_rows):
         totals[:] = 0.0
-        totals[places[0]] += history[i]
-        totals[places[1]] += average[i]
-        for d in range(n_columns):
-            totals[places[2 + d]] += continuous[i, d]
-        for j in range(categorical.shape[1]):
-            totals[places[2 + n_columns + j]] += categorical[i, j]
+        for t in range(len(places)):
+            totals[places[t]] += terms[i, t]
         row, n = best[i], 0
         for source in range(n_sources):
-            if source == places[1] and average[i] == 0.0:
+            if source == places[1] and terms[i, 1] == 0.0:
                 continue
             at = n
             while at > 0 and abs(totals[source]) > abs(totals[row[at - 1]]):

@@ -112,10 +112,7 @@ def _count_scores(scores: Array) -> tuple[Array, Array, float]:
 
 
 def _find_edges(scores: Array) -> Array:
-    """Inner edges near the quantiles, each in the widest gap nearby, safe against rounding.
-
-    Where all scores nearby are equal there is no edge, so there may be few bins, even one.
-    """
+    """Inner edges near the quantiles, in the widest gap nearby; none where scores are equal."""
     odds = logit(np.clip(np.sort(scores), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
     gaps = np.diff(odds)
     halfway = (_QUANTILES[1:] + _QUANTILES[:-1]) / 2

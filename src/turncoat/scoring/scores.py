@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -66,8 +65,7 @@ class Scores:
     @property
     def regime(self) -> Array:
         """The most likely regime of every row [N]."""
-        regimes: Array = self.belief.argmax(axis=1)
-        return regimes
+        return np.asarray(self.belief.argmax(axis=1))
 
     def frame(self) -> pl.DataFrame:
         """A table with a row per transaction."""
@@ -89,30 +87,6 @@ class Scores:
             columns["label"] = pl.Series(self.labels, dtype=pl.Int8).replace(-1, None)
         columns |= {f"belief_{k}": self.belief[:, k] for k in range(self.belief.shape[1])}
         return pl.DataFrame(columns)
-
-
-def make_scores(
-    probability: Array,
-    variance: Array,
-    belief: Array,
-    fraud_state: int,
-    n_seen: Sequence[int],
-    reasons: Sequence[tuple[Reason, ...]],
-    level: float = 0.9,
-) -> list[Score]:
-    """One `Score` for each of N rows, with intervals of this level."""
-    lower, upper = compute_beta_interval(probability, variance, level)
-    columns = (
-        probability.tolist(),
-        zip(lower.tolist(), upper.tolist(), strict=True),
-        belief[:, fraud_state].tolist(),
-        map(tuple, belief.tolist()),
-        compute_entropy(belief).tolist(),
-        n_seen,
-        belief.argmax(axis=1).tolist(),
-        reasons,
-    )
-    return list(map(Score, *columns))
 
 
 def compute_entropy(belief: Array) -> Array:

@@ -35,28 +35,22 @@ class Anchoring:
     def allowed_states(self, n_states: int) -> Array:
         """The states of a genuine (row 0) and of a fraudulent transaction (row 1) [2, K]."""
         if self.n_fraud_states >= n_states:
-            raise ConfigError(
-                f"n_fraud_states is {self.n_fraud_states!r}; it must be below the {n_states} "
-                "states of the model"
-            )
+            rule = f"it must be below the {n_states} states of the model"
+            raise ConfigError(f"n_fraud_states is {self.n_fraud_states!r}; {rule}")
         is_fraud = np.arange(n_states) >= n_states - self.n_fraud_states
         return np.stack([~is_fraud, is_fraud])
 
     def make_anchors(self, panel: Panel, n_states: int) -> Anchors:
         """Anchors for every row of a fit panel."""
-        remedy = "or use supervision='none'"
-        if panel.labels is None:
-            raise DataError(
-                "an anchored fit needs labels, and the schema names none. Set `label` in the "
-                f"schema, {remedy}"
-            )
-        if panel.labels.min() == panel.labels.max():
-            raise DataError(
-                f"all {panel.n_rows:,} labels of the fit part are {panel.labels[0]}, and an "
-                f"anchored fit needs both 0 and 1. Choose a larger fit part, {remedy}"
-            )
-        allowed = self.allowed_states(n_states)
-        return Anchors(panel.labels.astype(np.int64), allowed, self.label_noise)
+        labels, remedy = panel.labels, "or use supervision='none'"
+        if labels is None:
+            problem = "an anchored fit needs labels, and the schema names none"
+            raise DataError(f"{problem}. Set `label` in the schema, {remedy}")
+        if labels.min() == labels.max():
+            found = f"all {panel.n_rows:,} labels of the fit part are {labels[0]}"
+            rule = "an anchored fit needs both 0 and 1. Choose a larger fit part"
+            raise DataError(f"{found}, and {rule}, {remedy}")
+        return Anchors(labels.astype(np.int64), self.allowed_states(n_states), self.label_noise)
 
 
 def compute_label_likelihoods(anchoring: Anchoring | None, regimes: Regimes) -> Array:
@@ -74,9 +68,7 @@ def anchor_known_labels(
     codes = np.asarray(labels)
     is_valid = codes.shape == (n_rows,) and codes.dtype.kind in "iu"
     if not is_valid or ((codes < -1) | (codes > 1)).any():
-        raise DataError(
-            f"known labels must be 0, 1 or -1 (unknown) for each of the {n_rows:,} rows; "
-            f"found {codes.dtype} {codes.shape}"
-        )
+        rule = f"0, 1 or -1 (unknown) for each of the {n_rows:,} rows"
+        raise DataError(f"known labels must be {rule}; found {codes.dtype} {codes.shape}")
     own = np.vstack([likelihoods, np.ones(likelihoods.shape[1])])[codes]
     return Anchors.from_likelihoods(codes.astype(np.int64), likelihoods), own

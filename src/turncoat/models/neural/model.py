@@ -163,14 +163,15 @@ class NeuralVariationalHMM(VariationalHMM):
 
     def step_batch(
         self, beliefs: Array, known: Array, continuous: Array, categorical: Array, previous: Array
-    ) -> Array:
+    ) -> tuple[Array, Array, Array]:
         """Apply `step` to rows in order, as in `VariationalHMM`."""
-        updated = np.empty_like(beliefs)
-        for i, before in enumerate(previous.tolist()):
-            if before >= 0:
-                beliefs[i], known[i] = updated[before], True
-            updated[i] = self.step(beliefs[i] if known[i] else None, continuous[i], categorical[i])
-        return updated
+        before, has_before, after = beliefs.copy(), known | (previous >= 0), np.empty_like(beliefs)
+        for i, earlier in enumerate(previous.tolist()):
+            if earlier >= 0:
+                before[i] = after[earlier]
+            belief = before[i] if has_before[i] else None
+            after[i] = self.step(belief, continuous[i], categorical[i])
+        return before, has_before, after
 
     def explain_emission(
         self, continuous: ArrayLike, categorical: ArrayLike
