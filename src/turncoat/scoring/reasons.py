@@ -37,10 +37,9 @@ def list_reasons(
     n_reasons: int | None = None,
 ) -> list[tuple[Reason, ...]]:
     """Reasons of each row, strongest first: terms summed by source, the weakest as one."""
-    names, describe, c = describer.sources.names, describer.describe, contributions
+    names, describe = describer.sources.names, describer.describe
     n_max = len(names) if n_reasons is None else min(max(n_reasons, 0), len(names))
-    terms = np.concatenate([c.history[:, None], c.rest[:, None], c.cells, c.codes], axis=1)
-    ranked = _rank_sources(terms, describer.sources.places, len(names), n_max)
+    ranked = _rank_sources(contributions, describer.sources.places, len(names), n_max)
     found = []
     for row, shown, totals, n_shown, n_others, others in zip(
         rows, *(column.tolist() for column in ranked), strict=True
@@ -57,24 +56,28 @@ def list_reasons(
 
 @jit_exact
 def _rank_sources(
-    terms: Array, places: Array, n_sources: int, n_max: int
+    terms: LogOddsContributions, places: Array, n_sources: int, n_max: int
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Of N rows: the strongest sources, their totals and count; the others' number and sum.
 
-    The terms [N, 2 + D + J] are history's, the average's and the features'. The largest come first,
+    `places` are those of history, the average and the features. The largest sources come first,
     equal ones by place. The average counts only where it is not 0.
     """
-    n_rows = len(terms)
+    n_rows, n_columns = terms.cells.shape
     best, best_totals = np.zeros((n_rows, n_max), np.int64), np.zeros((n_rows, n_max))
     n_best, n_others = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
     others, totals = np.zeros(n_rows), np.empty(n_sources)
     for i in range(n_rows):
         totals[:] = 0.0
-        for t in range(len(places)):
-            totals[places[t]] += terms[i, t]
+        totals[places[0]] += terms.history[i]
+        totals[places[1]] += terms.rest[i]
+        for d in range(n_columns):
+            totals[places[2 + d]] += terms.cells[i, d]
+        for j in range(terms.codes.shape[1]):
+            totals[places[2 + n_columns + j]] += terms.codes[i, j]
         row, n = best[i], 0
         for source in range(n_sources):
-            if source == places[1] and terms[i, 1] == 0.0:
+            if source == places[1] and terms.rest[i] == 0.0:
                 continue
             at = n
             while at > 0 and abs(totals[source]) > abs(totals[row[at - 1]]):
