@@ -16,6 +16,8 @@ LABEL_DELAY_DAYS = 7.0  # until a transaction's label is known, where no setting
 MAX_VALUE = 1e15  # its square, summed over a block, still fits float32
 MAX_CATEGORIES = 1_000_000
 _BLOCK_ROWS = 8192  # checked at once
+_NUMBER_VALUES = "Number the values of each column from 0"
+_SORT_ROWS = "sort the rows by customer and time"
 _ONE_TYPE = "must be of one type: all numbers, all dates or all text"
 
 
@@ -183,11 +185,10 @@ def check_known_codes(
 ) -> None:
     """Raise a DataError for codes [N, columns] outside of -1 to size - 1."""
     for row, column in np.argwhere((codes < -1) | (codes >= np.asarray(sizes))):
-        raise DataError(
-            f"categorical row {row}, column {first_column + column}: code {codes[row, column]} is "
-            f"unknown to the {owner}, whose codes run from 0 to {sizes[column] - 1}. "
-            "Use -1 for an unseen value, or fit with larger n_categories"
-        )
+        where = f"categorical row {row}, column {first_column + column}"
+        known = f"the {owner}, whose codes run from 0 to {sizes[column] - 1}"
+        remedy = "Use -1 for an unseen value, or fit with larger n_categories"
+        raise DataError(f"{where}: code {codes[row, column]} is unknown to {known}. {remedy}")
 
 
 def _check_not_empty(n_sequences: int) -> None:
@@ -224,10 +225,8 @@ def _check_continuous(values: ArrayLike) -> Array:
 def _check_categorical(values: ArrayLike) -> Array:
     codes = _as_table(values, "categorical", -1)
     if codes.dtype.kind not in "bui":
-        raise DataError(
-            f"categorical must hold integer codes; found type {codes.dtype}. Number the values of "
-            "each column from 0, write -1 for missing, and convert with .astype(int)"
-        )
+        remedy = f"{_NUMBER_VALUES}, write -1 for missing, and convert with .astype(int)"
+        raise DataError(f"categorical must hold integer codes; found type {codes.dtype}. {remedy}")
     return codes
 
 
@@ -264,11 +263,9 @@ def _find_missing_cells(cells: Array) -> Array:
     for start in range(0, len(cells), _BLOCK_ROWS):
         block = cells[start : start + _BLOCK_ROWS]
         for row, column in np.argwhere(np.abs(block) > MAX_VALUE):
-            raise DataError(
-                f"continuous row {start + row}, column {column}: found {block[row, column]}; "
-                f"values must be finite and within {MAX_VALUE:g}. "
-                "Use NaN for a missing cell, or rescale the column"
-            )
+            where = f"continuous row {start + row}, column {column}: found {block[row, column]}"
+            remedy = "Use NaN for a missing cell, or rescale the column"
+            raise DataError(f"{where}; values must be finite and within {MAX_VALUE:g}. {remedy}")
         missing |= np.isnan(block).any(axis=0)
     return missing
 
@@ -283,10 +280,9 @@ def _check_codes(
     for column, limit in enumerate(limits):
         if lowest[column] < -1 or highest[column] >= limit:
             row = np.flatnonzero((codes[:, column] < -1) | (codes[:, column] >= limit))[0]
-            raise DataError(
-                f"categorical row {row}, column {column}: found code {codes[row, column]}; codes "
-                f"run from 0 to {limit - 1:,}, and -1 is missing. Number the values from 0"
-            )
+            where = f"categorical row {row}, column {column}: found code {codes[row, column]}"
+            rule = f"codes run from 0 to {limit - 1:,}, and -1 is missing"
+            raise DataError(f"{where}; {rule}. {_NUMBER_VALUES}")
     if sizes is None:
         sizes = np.maximum(highest.astype(np.int64) + 1, 1)
     smallest_type = np.min_scalar_type(-max(int(sizes.max(initial=1)), 1))
@@ -333,10 +329,8 @@ def _find_runs(n_rows: int, keys: Array | None) -> tuple[Array, Array | None]:
         raise DataError(f"customers {_ONE_TYPE}") from problem
     if distinct.size < firsts.size:
         again = next(i for i in range(1, firsts.size) if places[i] in places[:i])
-        raise DataError(
-            f"row {starts[again]}: customer {firsts[again]!r} appears again after other customers; "
-            "sort the rows by customer and time"
-        )
+        found = f"customer {firsts[again]!r} appears again after other customers"
+        raise DataError(f"row {starts[again]}: {found}; {_SORT_ROWS}")
     return np.append(starts, n_rows), firsts
 
 
@@ -380,8 +374,6 @@ def _check_times(values: ArrayLike, offsets: Array) -> Array:
     backwards = times[1:] < times[:-1]
     backwards[offsets[1:-1] - 1] = False
     for row in np.flatnonzero(backwards):
-        raise DataError(
-            f"times row {row + 1}: {times[row + 1]} comes after {times[row]} of the same customer; "
-            "sort the rows by customer and time"
-        )
+        found = f"{times[row + 1]} comes after {times[row]} of the same customer"
+        raise DataError(f"times row {row + 1}: {found}; {_SORT_ROWS}")
     return times

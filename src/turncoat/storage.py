@@ -57,13 +57,9 @@ class BundleFormat:
         target = Path(folder)
         tensors = save_tensors({name: np.ascontiguousarray(a) for name, a in arrays.items()})
         arrays_file = f"params-{secrets.token_hex(8)}.safetensors"
-        manifest = {
-            "format": self.name,
-            "format_version": self.version,
-            **content,
-            "params_file": arrays_file,
-            "params_sha256": hashlib.sha256(tensors).hexdigest(),
-        }
+        manifest = {"format": self.name, "format_version": self.version, **content}
+        manifest["params_file"] = arrays_file
+        manifest["params_sha256"] = hashlib.sha256(tensors).hexdigest()
         manifest["manifest_sha256"] = digest(manifest)
         try:
             is_new = not target.exists()

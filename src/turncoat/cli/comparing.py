@@ -42,14 +42,9 @@ _CARDS_HELP = "Handbook protocol: keep cards known to be compromised."
 _SCENARIO_HELP = "A column with the kind of fraud, for a table; no model sees it."
 _MANIFEST_HELP = "The manifest.json of a run to repeat; overrides other options."
 
-_SHOWN = {
-    "average_precision": ("AP", 3),
-    "auroc": ("AUROC", 3),
-    "ks": ("KS", 3),
-    "ece_mass": ("ECE", 4),
-    "log_loss": ("log loss", 4),
-    "card_precision_100": ("cards@100", 3),
-}
+_SHOWN = {"average_precision": ("AP", 3), "auroc": ("AUROC", 3), "ks": ("KS", 3)}
+_SHOWN |= {"ece_mass": ("ECE", 4), "log_loss": ("log loss", 4)}
+_SHOWN["card_precision_100"] = ("cards@100", 3)
 
 
 def compare(
@@ -103,12 +98,8 @@ def compare(
     else:
         source = fitting.find_data(data, config)
         widths = tuple(parse_count("--latent-dim", width) for width in _split(latent_dim))
-        optional = {
-            "n_trials": trials,
-            "latent_dims": widths or None,
-            "max_epochs": max_epochs,
-            "class_weighting": class_weighting,
-        }
+        optional = {"n_trials": trials, "latent_dims": widths or None, "max_epochs": max_epochs}
+        optional["class_weighting"] = class_weighting
         settings = _preset_settings(preset).replace(
             name=protocol or ("paper" if preset == "paper" else "matched"),
             n_folds=folds,

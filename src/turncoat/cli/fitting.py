@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,9 +30,8 @@ Tier = Literal["baum-welch", "variational", "neural"]
 Activation = Literal["gelu", "none"]
 Emission = Literal["expected-log", "predictive"]
 FeatureKind = Literal["engineered", "processed"]
-Config = Annotated[
-    str, Option("--config", help="`ieee-cis`, `handbook`, or the path of a turncoat.toml.")
-]
+CONFIG_HELP = "`ieee-cis`, `handbook`, or the path of a turncoat.toml."
+Config = Annotated[str, Option("--config", help=CONFIG_HELP)]
 DATA_HELP = "A CSV (also .gz) or Parquet file, or a folder. Default: the path in the turncoat.toml."
 ACTIVATION_HELP = "Neural tier: activation before the encoder's last layer."
 DROPOUT_HELP = "Neural tier: dropout samples that widen the emissions; see docs/neural.md."
@@ -209,6 +207,8 @@ def _summarize(
     detector: Detector, parts: Split, choice: Choice | None, ranker: str, out: Path
 ) -> dict[str, Any]:
     """Return the fit as JSON values. Regime figures: calibration part, filtered beliefs."""
+    import polars as pl
+
     report, regimes = detector.model_.fit_report_, detector.regimes
     low, high = regimes.interval()
     rates = {"fraud_rate": regimes.mean_rates, "lower": low, "upper": high}
@@ -232,13 +232,7 @@ def _summarize(
         "measured": {"part": regimes.part, "mode": regimes.mode, "in_sample": regimes.in_sample},
         "base_rate": regimes.base_rate,
         "fraud_regime": regimes.fraud_state,
-        "regimes": [  # JSON has no NaN
-            {
-                name: float(column[k]) if math.isfinite(column[k]) else None
-                for name, column in columns.items()
-            }
-            for k in range(regimes.n_states)
-        ],
+        "regimes": pl.DataFrame(columns).fill_nan(None).to_dicts(),  # JSON has no NaN
     }
 
 

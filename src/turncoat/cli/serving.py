@@ -49,10 +49,7 @@ _KEEP_HELP = "Weight of the calibration at fit; 0 forgets it."
 _LOG_HELP = "Log the transactions, for late arrivals and for rebuilding beliefs."
 _REPORTED_HELP = "Use reported labels only, genuine ones included."
 _DRY_RUN_HELP = "Show the new fraud shares and change nothing."
-_AGE_HELP = (
-    "Age at which unreported transactions count as genuine; younger ones are left out. "
-    "Default: the label delay."
-)
+_AGE_HELP = "Age at which the unreported count as genuine, not before. Default: the label delay."
 Model = Annotated[Path, Argument(help="Folder written by `turncoat fit` or by a study.")]
 StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
 Pseudonymise = Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)]
