@@ -17,23 +17,23 @@ Process = Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]
 class OverloadedError(TurncoatError):
     """The service cannot process the request now. It may be sent again."""
 
+    default = "the service is overloaded"
+
+    def __init__(self, message: str = "") -> None:
+        """Use the class's message unless one is given."""
+        super().__init__(message or self.default)
+
 
 class ShuttingDownError(OverloadedError):
     """The service is shutting down."""
 
-    def __init__(self) -> None:
-        """Use the one message."""
-        super().__init__("the service is shutting down and did not process this. Send it again")
+    default = "the service is shutting down and did not process this. Send it again"
 
 
 class OutOfOrderError(OverloadedError):
     """An earlier request of the same customer was not processed."""
 
-    def __init__(self) -> None:
-        """Use the one message."""
-        super().__init__(
-            "an earlier request of this customer was not processed. Send both again, in order"
-        )
+    default = "an earlier request of this customer was not processed. Send both again, in order"
 
 
 RETRYABLE_ERRORS = (StoreError, OverloadedError)  # the same request may succeed later

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,11 +47,9 @@ class PreparedTransaction(NamedTuple):
     """A transaction with the records and states that it is scored with."""
 
     transaction: Transaction
-    customer: RecordUpdate
-    counterparty: RecordUpdate | None
+    updates: Sequence[RecordUpdate]  # of the customer and, if there is one, the counterparty
     state: DetectorState
-    belief_source: str
-    counterparty_source: str | None
+    sources: Sequence[str]  # of their states
     is_late: bool
     keeps_belief: bool  # scored without changing any belief
     previous: tuple[int, int] = (-1, -1)  # rows of the round that left customer and counterparty
@@ -89,37 +88,27 @@ class ScoringRound:
         """Add a transaction; return False if it has to wait for the next round."""
         transaction = prepared.transaction
         key, *others = transaction.keys
-        customer_row = self._last_row.get(key, -1)
-        counterparty_row = self._last_row.get(others[0], -1) if others else -1
-        continues = max(customer_row, counterparty_row) >= 0
+        rows = [self._last_row.get(party, -1) for party in transaction.keys]
+        continues = max(rows) >= 0
         if (
             (key, transaction.id) in self._ids
-            or (customer_row >= 0 and transaction.time < self._last_time[key])
+            or (rows[0] >= 0 and transaction.time < self._last_time[key])
             or (prepared.keeps_belief and continues)
         ):
             return False
         if continues:
-            state = prepared.state
+            found = list(zip(rows, prepared.state[: len(rows)], prepared.sources, strict=True))
             prepared = prepared._replace(
-                state=DetectorState(
-                    None if customer_row >= 0 else state.customer,
-                    None if counterparty_row >= 0 else state.counterparty,
-                ),
-                belief_source=STORED if customer_row >= 0 else prepared.belief_source,
-                counterparty_source=(
-                    STORED if counterparty_row >= 0 else prepared.counterparty_source
-                ),
-                previous=(customer_row, counterparty_row),
+                state=DetectorState(*(None if row >= 0 else state for row, state, _ in found)),
+                sources=[STORED if row >= 0 else source for row, _, source in found],
+                previous=(rows[0], rows[1] if others else -1),
             )
         self._ids.add((key, transaction.id))
         self._keys.update(transaction.keys)
         if not prepared.keeps_belief:
             self._last_row.update(dict.fromkeys(transaction.keys, len(self.prepared)))
-            self._last_time[key] = max(
-                transaction.time,
-                self._last_time.get(key, transaction.time),
-                prepared.customer.last_time,
-            )
+            earlier = self._last_time.get(key, prepared.updates[0].last_time)
+            self._last_time[key] = max(transaction.time, earlier)
             if others and transaction.label == 1:
                 self._blocked.add(others[0])  # the fraud changes its record after the score
         self.prepared.append(prepared)

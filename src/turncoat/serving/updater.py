@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -87,11 +87,8 @@ class BeliefUpdater:
                 update = BatchUpdate(self.store, self.policy, detector)
                 found = await update.apply([batch[place] for place in open_places])
                 conflicts = await update.write(extra_writes)
-                results |= {
-                    place: response
-                    for place, response in zip(open_places, found, strict=True)
-                    if batch[place].keys[0] not in conflicts
-                }
+                pairs = zip(open_places, found, strict=True)
+                results |= {i: one for i, one in pairs if batch[i].keys[0] not in conflicts}
                 if len(results) == len(batch):
                     break
         except StoreError as problem:
@@ -109,6 +106,15 @@ def _retry_pauses() -> Iterator[float]:
         f"other processes wrote the same records {_MAX_ATTEMPTS} times in a row. "
         "Try again later, or use fewer workers"
     )
+
+
+class _Change(NamedTuple):
+    """A party's record, its new state, and the latest transaction time in that state."""
+
+    key: str
+    update: RecordUpdate
+    state: bytes
+    time: float
 
 
 class BatchUpdate:
@@ -192,17 +198,18 @@ class BatchUpdate:
                 f"{customer.last_time:.0f} seconds"
             )
         keeps_belief = is_late and self._policy.late == KEEP
-        found: list[tuple[bytes | None, str | None]] = []
-        for key in transaction.keys:
-            update = await self._load(key)
+        states: list[bytes | None] = []
+        sources: list[str] = []
+        updates = [await self._load(key) for key in transaction.keys]
+        for key, update in zip(transaction.keys, updates, strict=True):
+            state, source = update.state, update.source
             if keeps_belief and transaction.time < update.last_time:
-                found.append(await self._history.belief_at(key, transaction.time, update))
-            else:
-                found.append((update.state, update.source))
-        (state, source), (other_state, other_source) = [*found, (None, None)][:2]
-        counterparty = await self._load(transaction.keys[1]) if len(found) == 2 else None
-        parties = transaction, customer, counterparty, DetectorState(state, other_state)
-        return PreparedTransaction(*parties, str(source), other_source, is_late, keeps_belief)
+                state, source = await self._history.belief_at(key, transaction.time, update)
+            states.append(state)
+            sources.append(source)
+        return PreparedTransaction(
+            transaction, updates, DetectorState(*states), sources, is_late, keeps_belief
+        )
 
     async def _find_duplicate(
         self, transaction: Transaction, record: Record | None
@@ -210,19 +217,16 @@ class BatchUpdate:
         """Return the response of an earlier transaction with the same id."""
         if record is None:
             return None
-        recent = record.find_recent(transaction.id)
-        is_latest = transaction.time == record.last_time
-        may_be_logged = transaction.time < record.last_time or (
-            is_latest and record.may_have_dropped_latest
-        )
-        duplicate = None
-        if recent is not None or may_be_logged:
-            duplicate = await self._history.find_response(transaction)
-        if recent is None or duplicate is not None:
+        recent, age_s = record.find_recent(transaction.id), record.last_time - transaction.time
+        may_be_logged = age_s > 0 or (age_s == 0 and record.may_have_dropped_latest)
+        if recent is None and not may_be_logged:
+            return None
+        duplicate = await self._history.find_response(transaction)
+        if duplicate is not None or recent is None:
             return duplicate
         ids = transaction.id, transaction.customer
-        body = responses.DuplicateResponse(*ids, recent.probability)
-        return ScoredResponse(encode_json(body), recent.probability, duplicate=True)
+        body = encode_json(responses.DuplicateResponse(*ids, recent.probability))
+        return ScoredResponse(body, recent.probability, duplicate=True)
 
     async def _score_round(
         self, prepared: Sequence[PreparedTransaction]
@@ -263,7 +267,9 @@ class BatchUpdate:
         self, prepared: PreparedTransaction, steps: FilterSteps, row: int, score: Score
     ) -> ScoredResponse:
         """Put a score into the records and the log; return its response."""
-        transaction, customer, detector = prepared.transaction, prepared.customer, self._detector
+        transaction, detector = prepared.transaction, self._detector
+        customer, record = prepared.updates[0], prepared.updates[0].record
+        belief_source, *counterparty_source = prepared.sources
         body = encode_json(
             responses.ScoredTransaction(
                 id=transaction.id,
@@ -278,46 +284,47 @@ class BatchUpdate:
                 regime=score.regime,
                 late=prepared.is_late,
                 duplicate=False,
-                belief_source=prepared.belief_source,
-                counterparty_source=prepared.counterparty_source,
+                belief_source=belief_source,
+                counterparty_source=counterparty_source[0] if counterparty_source else None,
                 model=detector.digest_,
                 calibration=detector.calibration_.number,
                 reasons=tuple(starmap(responses.ReasonModel, score.reasons)),
             )
         )
-        record, age_s = customer.record, transaction.time - customer.last_time
-        is_latest = record is None or transaction.time > record.last_time
-        n_since_last = 1 if is_latest or record is None else record.n_since_last + 1
-        recent = () if record is None else record.recent_ids
-        recent = (*recent, RecentScore(transaction.id, score.probability))
-        recent = recent[-self._policy.n_recent_ids :]
-        updates = [customer, *([prepared.counterparty] if prepared.counterparty else [])]
-        times = [max(transaction.time, update.last_time) for update in updates]
-        states = [customer.state or b""]  # a late transaction leaves its customer's as it is
-        if not prepared.keeps_belief:
-            state = steps.states[row]
-            if transaction.label == 1 and state.counterparty is not None:
-                state = detector.live.report_fraud(state, transaction.time)
-            states = [state.customer or b"", state.counterparty or b""][: len(updates)]
-        changes = list(zip(transaction.keys, updates, states, times, strict=False))
-        content = LogContent(
-            detector.digest_,
-            transaction.body,
-            body,
-            label=transaction.label,
-            belief=score.belief,
-            external=None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
-            label_follows=transaction.label_follows,
-            is_replayed=transaction.is_replayed,
-        )
+        state = steps.states[row]
+        if transaction.label == 1 and state.counterparty is not None:
+            state = detector.live.report_fraud(state, transaction.time)
+        states = state[: len(prepared.updates)]
+        changes = [
+            _Change(key, update, after or b"", max(transaction.time, update.last_time))
+            for key, update, after in zip(transaction.keys, prepared.updates, states, strict=True)
+        ]
+        if prepared.keeps_belief:  # only the customer's record counts it
+            changes = [changes[0]._replace(state=customer.state or b"")]
         if self._policy.logs:
+            content = LogContent(
+                detector.digest_,
+                transaction.body,
+                body,
+                label=transaction.label,
+                belief=score.belief,
+                external=None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
+                label_follows=transaction.label_follows,
+                is_replayed=transaction.is_replayed,
+            )
             ids = transaction.id, transaction.time
             self._append_entry(SCORE, *ids, changes, content, not prepared.keeps_belief)
-        for update, (*_, packed, at) in zip(updates, changes, strict=False):
-            kept = (n_since_last, recent) if update is customer else (0, ())
-            update.replace(Record(records.FORMAT, detector.digest_, at, *kept, packed))
-        age = None if record is None else age_s
-        return ScoredResponse(body, score.probability, prepared.is_late, False, age, steps, row)
+        is_latest = record is None or transaction.time > record.last_time
+        n_since_last = 1 if is_latest or record is None else record.n_since_last + 1
+        earlier = () if record is None else record.recent_ids
+        recent = (*earlier, RecentScore(transaction.id, score.probability))
+        kept: tuple[Any, ...] = (n_since_last, recent[-self._policy.n_recent_ids :])
+        age_s = None if record is None else transaction.time - record.last_time
+        for change in changes:
+            packed = records.FORMAT, detector.digest_, change.time, *kept, change.state
+            change.update.replace(Record(*packed))
+            kept = (0, ())  # a counterparty has no recent ids
+        return ScoredResponse(body, score.probability, prepared.is_late, False, age_s, steps, row)
 
     async def _apply_label(self, label: Label, scoring: ScoringRound) -> LabelResponse | None:
         """Put a label into the records and the log; None if it has to wait for the round.
@@ -362,13 +369,13 @@ class BatchUpdate:
                 state = live.report_fraud(DetectorState(None, before), scored.time)
                 states[other] = state.counterparty or b""
         # The customer is written even if unchanged: its counter guards what was read of the log.
-        updates = [(other, self._records[other], state) for other, state in states.items()]
-        changes = [(*change, change[1].last_time) for change in updates]
+        updates = [(self._records[other], other, state) for other, state in states.items()]
+        changes = [_Change(other, update, new, update.last_time) for update, other, new in updates]
         content = LogContent(self._detector.digest_, b"", b"", label=label.label)
         self._append_entry(LABEL, label.id, scored.time, changes, content, is_conditioned, True)
-        for _, update, packed in updates:
+        for _, update, new, _ in changes:
             if update.record is not None:
-                update.replace(msgspec.structs.replace(update.record, state=packed))
+                update.replace(msgspec.structs.replace(update.record, state=new))
         belief = responses.CONDITIONED if is_conditioned else responses.UNCHANGED
         counterparty = responses.REPORTED if len(states) > 1 else unchanged
         return LabelResponse(label.id, label.customer, label.label, True, belief, counterparty)
@@ -378,12 +385,12 @@ class BatchUpdate:
         kind: str,
         id: str,
         time: float,
-        changes: Sequence[tuple[str, RecordUpdate, bytes, float]],
+        changes: Sequence[_Change],
         content: LogContent,
         updates_belief: bool,
         has_states: bool = False,
     ) -> None:
-        """Add a log entry for changes (key, record, new state, time of that state)."""
+        """Add a log entry for these changes."""
         parties = tuple((key, update.next_counter) for key, update, *_ in changes)
         if updates_belief or has_states:
             _, _, states, times = zip(*changes, strict=True)
@@ -403,12 +410,8 @@ class BatchUpdate:
         groups: dict[str, tuple[list[RecordWrite], list[LogEntry]]] = {}
         for key, update in self._records.items():
             if update.n_changes and update.record is not None:
-                write = RecordWrite(
-                    key,
-                    update.expected_counter,
-                    records.pack_record(update.record),
-                    update.n_changes,
-                )
+                data = records.pack_record(update.record)
+                write = RecordWrite(key, update.expected_counter, data, update.n_changes)
                 groups.setdefault(roots[key], ([], []))[0].append(write)
         for entry in self._entries:
             groups[roots[entry.parties[0][0]]][1].append(entry)
@@ -417,10 +420,8 @@ class BatchUpdate:
         if not groups:
             return set()
         written = await self._store.write([WriteGroup(*group) for group in groups.values()])
-        conflicts = {
-            root for root, is_written in zip(groups, written, strict=True) if not is_written
-        }
-        return {key for key, root in roots.items() if root in conflicts}
+        is_written = dict(zip(groups, written, strict=True))
+        return {key for key, root in roots.items() if not is_written.get(root, True)}
 
 
 def _link(parties: Sequence[tuple[str, ...]]) -> dict[str, str]:
