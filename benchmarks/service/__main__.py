@@ -30,11 +30,12 @@ import psutil
 from rich.console import Console
 
 from benchmarks.engine import timing
+from benchmarks.service.parts import measure_parts, render_parts
 from turncoat import Detector, Encoder, NeuralVariationalHMM, VariationalHMM, load
 from turncoat.data import read
 from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
-from turncoat.serving.decoding import TransactionDecoder
+from turncoat.serving.decoding import Transaction, TransactionDecoder
 from turncoat.serving.maintenance import make_client_transactions
 from turncoat.serving.records import FORMAT, RecentScore, Record, pack_record
 from turncoat.serving.responses import ScoredResponse
@@ -48,6 +49,7 @@ CONNECTIONS = (16, 32, 64, 128)
 N_ROUNDS = 3  # of each number of connections
 KEY_ROW = ("variational", "sqlite FULL", 1)  # the row with a required ratio
 N_CUSTOMERS, N_QUICK_CUSTOMERS = 100_000, 5_000
+N_PART_TRANSACTIONS = 4_096
 REQUIRED_RATIO, TARGET_RATIO = 0.4, 0.7
 MAX_ERROR_SHARE = 0.01  # of responses; the table shows their number
 Row = tuple[str, str, int]  # tier, store, workers
@@ -292,6 +294,15 @@ def measure_memory(environment: Environment, n_customers: int) -> dict[str, floa
     return found
 
 
+def read_transactions(environment: Environment) -> tuple[Detector, list[Transaction]]:
+    """Return the detector and the first requests as transactions."""
+    detector = load(environment.folder / "variational")
+    decode = TransactionDecoder(detector).decode
+    requests = msgspec.msgpack.decode((environment.folder / "requests").read_bytes())
+    bodies = [request.split(b"\r\n\r\n", 1)[1] for request in requests[:N_PART_TRANSACTIONS]]
+    return detector, [decode(body) for body in bodies]
+
+
 @contextmanager
 def run_redis(folder: Path) -> Iterator[int | None]:
     """Run a Redis that syncs every second. Yields its port, or None if it is not installed."""
@@ -371,6 +382,7 @@ def render(machine: dict[str, Any], results: dict[str, Any], command: str) -> st
             f"| {ours['p99_ms']:.2f} | {theirs['per_second']:,.0f} "
             f"| {ours['per_second'] / theirs['per_second']:.2f} |"
         )
+    lines += render_parts(results["parts"])
     memory = results["memory"]
     if "redis_bytes" in memory:
         in_redis = f"{memory['redis_bytes'] / 1000:,.2f} GB of memory in Redis"
@@ -420,7 +432,7 @@ def main() -> int:
             sizes = prepare(environment.folder, n_rows, n_requests, neural=is_full)
         rows = choose_rows(options, has_redis=port is not None)
         table = measure_rows(environment, n_requests, sizes["response_bytes"], rows, console)
-        with console.status("one client, memory"):
+        with console.status("one client, memory, parts of the core"):
             results: dict[str, Any] = {
                 "sizes": sizes,
                 "requests": n_requests,
@@ -428,6 +440,7 @@ def main() -> int:
                 "table": table,
                 "single_client": measure_single_client(environment, n_requests),
                 "memory": measure_memory(environment, n_customers),
+                "parts": measure_parts(*read_transactions(environment)),
             }
     text = render(machine, results, " ".join(["python -m benchmarks.service", *sys.argv[1:]]))
     stem = "service" if is_full else "service-quick"
