@@ -88,7 +88,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             observations, anchor_table = self._pack(layout, panel, anchors, self.n_states)
             columns = measure_columns(layout, observations, (self.precision, threads))
             algorithm = self._build_algorithm(columns)
-            starts = self._list_starts(panel, anchors, algorithm, columns)
+            starts = self._list_starts(panel, anchors, columns)
 
             def collect(model: LogModel) -> Statistics:
                 tables = layout.build_tables(model, *numbers, anchor_table)
@@ -289,27 +289,23 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         return observations, layout.build_tables(model, dtype, self.precision, anchor_table)
 
     def _list_starts(
-        self,
-        panel: Panel,
-        anchors: Anchors | None,
-        algorithm: EMAlgorithm[P],
-        columns: ColumnMoments,
+        self, panel: Panel, anchors: Anchors | None, columns: ColumnMoments
     ) -> list[tuple[int, Callable[[], P]]]:
         """Return (seed, start) pairs: `init`, or one k-means++ start per restart."""
         if self.init is not None:
             init = self.init
+            found = init.means.shape[1], init.n_categories
             expected = panel.n_continuous, panel.n_categories
-            if (init.means.shape[1], init.n_categories) != expected:
-                raise ConfigError(
-                    f"init describes {init.means.shape[1]} continuous columns and categories "
-                    f"{init.n_categories}; the panel has {expected[0]} and {expected[1]}"
-                )
+            if found != expected:
+                described = f"{found[0]} continuous columns and categories {found[1]}"
+                panel_has = f"the panel has {expected[0]} and {expected[1]}"
+                raise ConfigError(f"init describes {described}; {panel_has}")
             return [(self.random_state, lambda: init)]
 
         def start(seed: int) -> P:
             options, k = (self.precision, self._count_threads()), self.n_states
             statistics = kmeans_statistics(panel, anchors, columns, k, seed, options)
-            return algorithm.update(statistics, None)
+            return self._build_algorithm(columns).update(statistics, None)
 
         seeds = [self.random_state + RESTART_SEED_STEP * r for r in range(self.n_restarts)]
         return [(seed, partial(start, seed)) for seed in seeds]
@@ -318,7 +314,5 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
 def _check_possible(log_likelihoods: Array) -> None:
     impossible = np.flatnonzero(~np.isfinite(log_likelihoods))
     if impossible.size:
-        raise DataError(
-            f"sequence {impossible[0]} has no possible path under this model: "
-            "its transitions or anchors contain zeros that rule it out"
-        )
+        reason = "its transitions or anchors contain zeros that rule it out"
+        raise DataError(f"sequence {impossible[0]} has no possible path under this model: {reason}")

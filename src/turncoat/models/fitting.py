@@ -136,10 +136,10 @@ def _iterate(
         statistics = collect(algorithm.build_log_model(run.next_params))
         bound = statistics.log_likelihood + algorithm.penalty(run.next_params)
         if not np.isfinite(bound):
+            place = f"iteration {len(run.history) + 1} of the restart with seed {run.seed}"
             raise DataError(
-                f"the fit reached a bound of {bound} at iteration {len(run.history) + 1} of the "
-                f"restart with seed {run.seed}: some sequence has no possible path under the "
-                "starting parameters or anchors, or some value is too far out. "
+                f"the fit reached a bound of {bound} at {place}: some sequence has no possible "
+                "path under the starting parameters or anchors, or some value is too far out. "
                 "Check `init`, allow some anchor noise, or rescale extreme columns"
             )
         run.params, run.occupancy = run.next_params, statistics.occupancy

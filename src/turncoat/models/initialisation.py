@@ -50,8 +50,9 @@ def measure_columns(
     first_rows = observations.continuous[:_GUESS_ROWS]
     counts = np.maximum((~np.isnan(first_rows)).sum(axis=0), 1)
     guess = np.nansum(first_rows, axis=0, dtype=np.float64) / counts
-    scales, all_rows = np.ones(layout.n_columns), np.ones((int(observations.offsets[-1]), 1))
-    statistics = _weighted_statistics(layout, observations, guess, scales, all_rows, options)
+    rough = ColumnMoments(guess, np.ones(len(guess)))
+    all_rows = np.ones((len(observations.flags), 1))
+    statistics = _weighted_statistics(layout, observations, rough, all_rows, options)
     counts = np.maximum(statistics.observed[0], 1.0)
     step = statistics.first[0] / counts
     variances = statistics.second[0] / counts - step**2
@@ -70,33 +71,28 @@ def kmeans_statistics(
 ) -> Statistics:
     """Return statistics of a subsample under its k-means++ clusters, moved to allowed states."""
     sample, rows = subsample(panel, np.random.default_rng(seed))
-    deviations = np.sqrt(columns.variances)
-    states = cluster_rows(sample, n_states, columns.means, deviations, seed)
+    states = cluster_rows(sample, n_states, columns, seed)
     if anchors is not None:
         states = anchors.move_to_allowed(states, rows)
     probs = np.full((sample.n_rows, n_states), _SPREAD_SHARE / n_states)
     probs[np.arange(sample.n_rows), states] += 1.0 - _SPREAD_SHARE
     layout = ColumnLayout.create(sample.n_categories, sample.missing_cells, sample.missing_codes)
     observations = layout.pack(sample.continuous, sample.categorical, sample.offsets)
-    scales = 1.0 / deviations
-    return _weighted_statistics(layout, observations, columns.means, scales, probs, options)
+    return _weighted_statistics(layout, observations, columns, probs, options)
 
 
 def _weighted_statistics(
-    layout: ColumnLayout,
-    observations: Observations,
-    means: Array,
-    scales: Array,
-    probs: Array,
-    options: Options,
+    layout: ColumnLayout, rows: Observations, columns: ColumnMoments, probs: Array, options: Options
 ) -> Statistics:
     """Return statistics under state probabilities [N, K]; residuals are taken from the means."""
     (precision, n_threads), k, sizes = options, probs.shape[1], layout.n_categories
-    shape, chain = (k, len(means)), (np.full(k, -np.log(k)), np.full((k, k), -np.log(k)))
-    columns = np.broadcast_to(means, shape), np.broadcast_to(scales, shape), np.zeros(shape)
-    model = LogModel(*chain, *columns, np.zeros((k, sum(sizes))), sizes)
-    tables = layout.build_tables(model, observations.continuous.dtype, precision)
-    sums = engine.collect_weighted(observations, tables, probs, n_threads)
+    shape, chain = (k, len(columns.means)), (np.full(k, -np.log(k)), np.full((k, k), -np.log(k)))
+    locations = np.broadcast_to(columns.means, shape)
+    scales = np.broadcast_to(1.0 / np.sqrt(columns.variances), shape)
+    no_categories = np.zeros((k, sum(sizes)))
+    model = LogModel(*chain, locations, scales, np.zeros(shape), no_categories, sizes)
+    tables = layout.build_tables(model, rows.continuous.dtype, precision)
+    sums = engine.collect_weighted(rows, tables, probs, n_threads)
     return layout.build_statistics(tables, sums, 0.0, len(probs))
 
 
@@ -116,11 +112,11 @@ def subsample(panel: Panel, rng: np.random.Generator) -> tuple[Panel, Array]:
     return Panel.from_arrays(*columns, lengths, n_categories=sizes), rows
 
 
-def cluster_rows(sample: Panel, n_states: int, means: Array, deviations: Array, seed: int) -> Array:
+def cluster_rows(sample: Panel, n_states: int, columns: ColumnMoments, seed: int) -> Array:
     """Return a state per row [N] from k-means++ on standardised cells and category indicators."""
     if n_states == 1:
         return np.zeros(sample.n_rows, np.int64)
-    points = _build_points(sample, means, deviations)
+    points = _build_points(sample, columns)
     n_clusters = min(n_states, sample.n_rows)
     kmeans = KMeans(n_clusters, n_init=1, max_iter=20, random_state=seed % 2**32)
     with _kmeans_lock, threadpool_limits(1), warnings.catch_warnings():
@@ -130,11 +126,12 @@ def cluster_rows(sample: Panel, n_states: int, means: Array, deviations: Array, 
     return states
 
 
-def _build_points(sample: Panel, means: Array, deviations: Array) -> Array:
+def _build_points(sample: Panel, columns: ColumnMoments) -> Array:
     """Standardise the cells, 0 where missing, and append indicators of groups of categories."""
     groups = [min(size, _MAX_INDICATORS) for size in sample.n_categories]
     points = np.zeros((sample.n_rows, sample.n_continuous + sum(groups)), np.float32)
-    standard = np.nan_to_num((sample.continuous - means) / deviations, nan=0.0)
+    deviations = np.sqrt(columns.variances)
+    standard = np.nan_to_num((sample.continuous - columns.means) / deviations, nan=0.0)
     points[:, : sample.n_continuous] = np.clip(standard, -_MAX_DEVIATION, _MAX_DEVIATION)
     start = sample.n_continuous
     for j, n_groups in enumerate(groups):

@@ -290,25 +290,18 @@ def align_states(reference: ArrayLike, other: ArrayLike) -> NDArray[np.int64]:
     if not has_shapes or len(first) != len(second) or len(first) == 0:
         found = f"shapes {first.shape} and {second.shape}"
         raise DataError(f"both must describe the same rows; found {found}")
-    width = max(_count_states(first), _count_states(second))
-    overlap = _as_probs(first, width).T @ _as_probs(second, width)
-    return np.asarray(linear_sum_assignment(-overlap)[1], dtype=np.int64)
+    overlap = _as_probs(first).T @ _as_probs(second)
+    n_rows, n_columns = overlap.shape
+    padding = (0, max(n_columns - n_rows, 0)), (0, max(n_rows - n_columns, 0))
+    return np.asarray(linear_sum_assignment(-np.pad(overlap, padding))[1], dtype=np.int64)
 
 
-def _count_states(values: Array) -> int:
+def _as_probs(values: Array) -> Array:
+    """Return posteriors [N, K] as they are, and a path [N] as posteriors of 0 and 1."""
     if values.ndim == 2:
         if not np.isfinite(values).all():
             raise DataError("posteriors must be finite")
-        return int(values.shape[1])
+        return values.astype(np.float64)
     if values.dtype.kind not in "ui" or values.min() < 0:
         raise DataError("expected posteriors [N, K] or a path [N] of state numbers")
-    return int(values.max()) + 1
-
-
-def _as_probs(values: Array, width: int) -> Array:
-    probs = np.zeros((len(values), width))
-    if values.ndim == 2:
-        probs[:, : values.shape[1]] = values
-    else:
-        probs[np.arange(len(values)), values] = 1.0
-    return probs
+    return np.asarray(np.eye(int(values.max()) + 1)[values])

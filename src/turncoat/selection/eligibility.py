@@ -1,8 +1,4 @@
-"""The choice of K: which orders are eligible, and which of them is kept (docs/selection.md).
-
-The rule reads numbers only, so it applies to a sweep and to published tables alike. The answer of
-a criterion such as BIC is shown beside it.
-"""
+"""The rule that chooses K from numbers, of a sweep or of a published table (docs/selection.md)."""
 
 from __future__ import annotations
 

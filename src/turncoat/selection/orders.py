@@ -1,7 +1,4 @@
-"""Orders of a sweep: the panels that models are compared on, and one fitted model per order.
-
-Nothing here reads a row of the calibration or test part, not even as history.
-"""
+"""Orders of a sweep: panels without calibration and test rows, and a fitted model per order."""
 
 from __future__ import annotations
 
@@ -143,8 +140,7 @@ def _is_measured(panel: Panel) -> Array:
     """Which rows are measured [N]; the others are context."""
     if panel.labels is None:
         raise DataError("the panel has no labels; fraud cannot be measured without labels")
-    rows: Array = panel.labels != CONTEXT
-    return rows
+    return np.asarray(panel.labels != CONTEXT)
 
 
 def _measure_regimes(model: Model, panel: Panel, part: str) -> Regimes:
@@ -157,14 +153,11 @@ def _measure_regimes(model: Model, panel: Panel, part: str) -> Regimes:
 def _compute_criteria(
     model: Model, panels: SelectionPanels, chain: Model, embedded: SelectionPanels
 ) -> dict[str, float]:
-    """The tier's own criterion and the held-out density.
-
-    Behind an encoder, trained on the labels, only the latter; without a shared one, neither.
-    """
+    """The tier's own criterion and the held-out density, where orders can be compared by them."""
     if not model.has_comparable_orders:
         return {}
     held_out = {"held_out": _held_out_density(chain, embedded.held_out)}
-    if chain is not model:
+    if chain is not model:  # behind an encoder that was trained on the labels
         return held_out
     if isinstance(model, VariationalHMM):
         return {"elbo": float(model.lower_bound_), **held_out}

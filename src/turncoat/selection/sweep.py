@@ -1,7 +1,4 @@
-"""Sweeps: fit a model of every order on the same rows, to choose K from.
-
-Finished orders are kept on disk, so a stopped sweep can be resumed.
-"""
+"""Sweeps: models of every order on the same rows, to choose K from. They resume from disk."""
 
 from __future__ import annotations
 
@@ -155,7 +152,8 @@ def sweep(
     proxy = _choose_proxy(fitted, proxy)
     column = _find_column(fitted, proxy)
     panels = SelectionPanels.build(transactions, split, fitted)
-    identity = _describe_inputs(panels, features, model, anchoring, proxy)
+    held = None if anchoring is None else asdict(anchoring)
+    identity = _describe_inputs(panels, features, model, anchoring=held, proxy=proxy)
     place = None if folder is None else _open_folder(Path(folder), identity)
     model = _prepare(model, panels, place)
     fits: dict[int, FittedOrder] = {}
@@ -285,11 +283,7 @@ def _find_column(features: Features, proxy: str | None) -> int | None:
 
 
 def _describe_inputs(
-    panels: SelectionPanels,
-    features: Features,
-    model: Model,
-    anchoring: Anchoring | None,
-    proxy: str | None,
+    panels: SelectionPanels, features: Features, model: Model, **others: Any
 ) -> dict[str, Any]:
     """Everything that the result of an order depends on, as JSON values."""
     params = model.get_params(deep=False).items()
@@ -308,8 +302,7 @@ def _describe_inputs(
         **{f"features {name}": value for name, value in features.get_params(deep=False).items()},
         "model": type(model).__name__,
         **{f"model {name}": value for name, value in settings.items()},
-        "anchoring": None if anchoring is None else asdict(anchoring),
-        "proxy": proxy,
+        **others,
     }
     return dict(json.loads(json.dumps(identity, default=lambda number: number.item())))
 

@@ -30,7 +30,7 @@ _DIFFERENCE_STEP = 1e-4  # for slopes of the emission, which is smooth in each l
 
 
 def attribute_emission(
-    encoder: FrozenEncoder, emission_terms: EmissionTerms, cells: Array, codes: Array
+    encoder: FrozenEncoder, terms: EmissionTerms, cells: Array, codes: Array
 ) -> tuple[Array, Array, Array]:
     """Attribute every state's log emission to one row's cells [K, D] and codes [K, J].
 
@@ -38,14 +38,14 @@ def attribute_emission(
     three add up to the log emission of the row.
     """
     path = _Path(encoder, cells, codes)
-    integral = path.integrate(emission_terms)
+    integral = path.integrate(terms)
     from_cells, from_codes = path.attribute(integral, integral.slopes)
     return from_cells, from_codes, integral.rest
 
 
 def attribute_log_odds(
     encoder: FrozenEncoder,
-    emission_terms: EmissionTerms,
+    terms: EmissionTerms,
     cells: Array,
     codes: Array,
     state: int,
@@ -57,7 +57,7 @@ def attribute_log_odds(
     codes [J] and the average row contribute.
     """
     path = _Path(encoder, cells, codes)
-    integral = path.integrate(emission_terms)
+    integral = path.integrate(terms)
     scores = log_predicted + integral.emission
     scores[state] = -np.inf
     rival = int(scores.argmax())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -120,16 +121,10 @@ class _JointTraining:
             remedy = "Standardise the columns, or lower `learning_rate`"
             raise DataError(f"the latents are no longer finite after cycle {cycle}. {remedy}")
         encoded = Panel.from_arrays(latents, lengths=self.panel.lengths)
-        states = VariationalHMM(
-            self.settings.n_states,
-            prior=latent_prior(),
-            n_restarts=1,
-            max_iter=_ONE_UPDATE,
-            random_state=self.settings.seed,
-            n_threads=self.n_threads,
-            init=params,
-            progress=False,
-        ).fit(encoded)
+        n_states, seed = self.settings.n_states, self.settings.seed
+        options: dict[str, Any] = {"n_restarts": 1, "max_iter": _ONE_UPDATE, "progress": False}
+        options |= {"random_state": seed, "n_threads": self.n_threads, "init": params}
+        states = VariationalHMM(n_states, prior=latent_prior(), **options).fit(encoded)
         return Snapshot(cycle, latents, states.smooth(encoded).probs, states.params_)
 
     def run_epoch(self, network: EncoderNetwork, optimizer: Optimizer, snapshot: Snapshot) -> None:

@@ -78,17 +78,15 @@ class DeviceRows:
     @classmethod
     def from_panel(cls, panel: Panel, device: torch.device) -> DeviceRows:
         """Send the rows to the device; on a CPU they share the panel's memory."""
-        return cls(_to_device(panel.continuous, device), _to_device(panel.categorical, device))
+        arrays = panel.continuous, panel.categorical
+        # torch warns about read-only arrays, so those are copied.
+        owned = (array if array.flags.writeable else array.copy() for array in arrays)
+        return cls(*(torch.from_numpy(array).to(device) for array in owned))
 
     def take(self, rows: Array) -> tuple[Tensor, Tensor]:
         """Return cells [n, D] and codes [n, J] of some rows."""
         places = torch.from_numpy(rows).to(self.cells.device)
         return self.cells[places].float(), self.codes[places]
-
-
-def _to_device(array: Array, device: torch.device) -> Tensor:
-    # torch warns about read-only arrays, so those are copied.
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
 
 
 @dataclass(frozen=True)
@@ -118,10 +116,9 @@ class _Training:
             while not state.is_finished(settings):
                 losses = self._run_epoch(network, optimizer, state), self._validate(network)
                 if not np.isfinite(losses).all():
-                    raise DataError(
-                        f"the encoder's loss became {losses[0]} (validation {losses[1]}) in epoch "
-                        f"{state.epoch + 1}. Standardise the columns, or lower `learning_rate`"
-                    )
+                    reached = f"the encoder's loss became {losses[0]} (validation {losses[1]})"
+                    remedy = "Standardise the columns, or lower `learning_rate`"
+                    raise DataError(f"{reached} in epoch {state.epoch + 1}. {remedy}")
                 best = copy_weights(network) if state.record(*losses, settings) else best
                 if checkpoint is not None:
                     checkpoint.save(state, network, best, optimizer)
