@@ -37,7 +37,8 @@ def arrays_of(made: Detector) -> dict[str, np.ndarray]:
         for name, value in vars(made.model_.params_).items()
         if name[0] != "_"
     }
-    found |= {f"scales.{name}": value for name, value in vars(made.features_.plan_.scales).items()}
+    scales = made.features_.plan_.scales._asdict()
+    found |= {f"scales.{name}": value for name, value in scales.items()}
     for mode, regimes in {
         **made.calibration_.regimes,
         "in_sample": made.calibration_.in_sample,
