@@ -9,14 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from turncoat.data.inference.heuristics import KNOWN_NAMES, read_as_time
-from turncoat.data.inference.roles import (
-    LEAKS,
-    SAMPLE_ROWS,
-    InferredSchema,
-    RoleAssigner,
-    sample_columns,
-)
+from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, read_as_time
+from turncoat.data.inference.roles import SAMPLE_ROWS, InferredSchema, RoleAssigner
 from turncoat.data.presets import load_preset
 from turncoat.data.reading import open_joined
 from turncoat.data.schema import Schema
@@ -83,7 +77,8 @@ def _reduce_preset(schema: Schema, sources: list[Source]) -> InferredSchema:
     for table in tables:
         used = {table.find_column(column) for column in present}
         for name in (name for name in table.columns if name not in used):
-            ignored[name] = LEAKS.get(name, f"it is not part of the {schema.name} schema")
+            reason = f"it is not part of the {schema.name} schema"
+            ignored[name] = KNOWN_NAMES["leaks"].get(name, reason)
     reasons = dict.fromkeys(present, f"a column of {schema.name}")
     reduced = replace(schema, label=label, join=join, **roles)
     return InferredSchema(reduced, reasons, ignored, tuple(warnings))
@@ -99,7 +94,7 @@ def _infer_roles(sources: list[Source]) -> InferredSchema:
     tables.sort(key=lambda table: not _has_time(*table))
     for (first, sample), (second, second_sample) in (tables, tables[::-1]):
         shared = [name for name in second.columns if name in first.columns]
-        columns = sample_columns(second, second_sample.select(shared)).values()
+        columns = SampledColumn.from_table(second, second_sample.select(shared)).values()
         keys = [column for column in columns if column.is_unique and column.is_discrete]
         if keys:
             key = min(keys, key=lambda column: column.match("id") is None)
@@ -120,5 +115,5 @@ def _read_sample(source: Source) -> pl.DataFrame:
 
 
 def _has_time(source: Source, sample: pl.DataFrame) -> bool:
-    columns = sample_columns(source, sample).values()
+    columns = SampledColumn.from_table(source, sample).values()
     return any(read_as_time(column) is not None for column in columns)

@@ -13,7 +13,7 @@ import polars as pl
 
 from turncoat.data.parsing import YEAR_FIRST, parse_dates
 from turncoat.data.schema import TIME_UNITS
-from turncoat.data.sources import NOT_A_NUMBER
+from turncoat.data.sources import NOT_A_NUMBER, Source
 
 # Names by which columns are recognized; the file's entry `about` says what each table holds.
 KNOWN_NAMES = json.loads((files(__package__) / "column_names.json").read_text(encoding="utf-8"))
@@ -40,7 +40,13 @@ class SampledColumn:
     n_distinct: int
 
     @classmethod
-    def from_values(cls, values: pl.Series, is_text_file: bool) -> SampledColumn:
+    def from_table(cls, source: Source, sample: pl.DataFrame) -> dict[str, SampledColumn]:
+        """The columns of a table's sample, by name."""
+        is_text = source.csv is not None
+        return {values.name: cls._from_values(values, is_text) for values in sample}
+
+    @classmethod
+    def _from_values(cls, values: pl.Series, is_text_file: bool) -> SampledColumn:
         """Inspect a column; in a text file, numbers are parsed from text."""
         kind = values.dtype
         if kind == pl.Categorical or isinstance(kind, pl.Enum):
@@ -115,6 +121,11 @@ class SampledColumn:
     def is_true(self) -> pl.Series:
         """For a binary column: whether each row is 1 or true, null where missing."""
         return self.values.cast(pl.String).str.to_lowercase().is_in(["1", "1.0", "true"])
+
+    @property
+    def true_share(self) -> float:
+        """Share of rows that are true, among those with a value."""
+        return to_float(self.is_true.mean())
 
     @property
     def is_time_of_day(self) -> bool:

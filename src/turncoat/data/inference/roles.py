@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from turncoat.data.inference.heuristics import (
-    KNOWN_NAMES,
-    SampledColumn,
-    TimeReading,
-    read_as_time,
-    to_float,
-)
+from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, TimeReading, read_as_time
 from turncoat.data.schema import Join, Schema
 from turncoat.data.sources import Source, file_prefix, file_stem
 from turncoat.errors import DataError
@@ -24,8 +18,6 @@ MAX_CODES = 20  # whole numbers with at most this many values are categories
 MIN_FRAUDS = 5  # before a column is called a leak
 _MAX_TEXT_CHARS = 60  # on average; longer values are free text
 _IF_KNOWN = "only if it is known at payment time"
-
-LEAKS, _BENCHMARK = KNOWN_NAMES["leaks"], KNOWN_NAMES["benchmark"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class RoleAssigner:
         self.ignored: dict[str, str] = {}
         self.warnings: list[str] = []
         self.n_rows = sample.height
-        self.candidates = sample_columns(self.source, sample)
+        self.candidates = SampledColumn.from_table(self.source, sample)
         self.joined_columns: list[str] = []
         if second:
             self.joined, rows = second[0]
@@ -58,7 +50,7 @@ class RoleAssigner:
             keys = sample.select(pl.col(key).cast(pl.String))
             rows = rows.select(pl.col(key).cast(pl.String), *self.joined_columns)
             matched = keys.join(rows, on=key, how="left", maintain_order="left").drop(key)
-            self.candidates |= sample_columns(self.joined, matched)
+            self.candidates |= SampledColumn.from_table(self.joined, matched)
         self.rows = f"{self.n_rows:,} rows"
         if self.n_rows == SAMPLE_ROWS:
             self.rows = f"the first {self.rows}"
@@ -66,10 +58,11 @@ class RoleAssigner:
 
     def infer(self) -> InferredSchema:
         """All roles, in an order in which each leaves fewer candidates for the next."""
-        is_benchmark = _BENCHMARK["time"] in self.candidates
-        known = {role: name for role, name in _BENCHMARK.items() if name in self.candidates}
-        known = known if is_benchmark else {}
-        for name, reason in LEAKS.items():
+        names = KNOWN_NAMES["benchmark"].items()
+        known = {role: name for role, name in names if name in self.candidates}
+        if "time" not in known:
+            known = {}  # another data set that shares some names
+        for name, reason in KNOWN_NAMES["leaks"].items():
             if name in self.candidates:
                 self._ignore(name, reason)
         label = self._find_label(known.get("label"))
@@ -147,14 +140,14 @@ class RoleAssigner:
                     values = " and ".join(map(repr, c.values.drop_nulls().unique().sort()))
                     self._warn(c, f"looks like the label, with values {values}. Write 1 for fraud.")
             others = [c for c in columns if c.is_binary and c.n_distinct == 2]
-            if not named and len(others) == 1 and to_float(others[0].is_true.mean()) <= 0.1:
+            if not named and len(others) == 1 and others[0].true_share <= 0.1:
                 found, reason = others[0], "the only column of 0 and 1, and 1 is rare"
                 self._warn(found, f"was taken as the label only because it is {reason}. Check it.")
         if found is None:
             warning = "There is no label: no column of 0 and 1 is named like fraud or chargeback."
             self.warnings.append(warning)
             return None
-        if to_float(found.is_true.mean()) > 0.5:
+        if found.true_share > 0.5:
             self._warn(found, "is 1 on most rows. 1 must be fraud; swap 0 and 1 if not.")
         if missing := self.n_rows - found.n_known:
             remedy = "Remove those rows, or leave the label out."
@@ -325,12 +318,6 @@ class RoleAssigner:
         if prefix not in ("", file_stem(path)) and stem.startswith(prefix):
             return "{prefix}" + stem.removeprefix(prefix)
         return stem
-
-
-def sample_columns(source: Source, sample: pl.DataFrame) -> dict[str, SampledColumn]:
-    """The columns of a sample by name; in a text file, numbers are parsed from text."""
-    is_text = source.csv is not None
-    return {values.name: SampledColumn.from_values(values, is_text) for values in sample}
 
 
 def _find_leak(column: SampledColumn, label: SampledColumn) -> str | None:

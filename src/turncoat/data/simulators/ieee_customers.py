@@ -39,16 +39,12 @@ _MIN_AMOUNT, _MAX_AMOUNT = 0.25, 31_937.39
 _LOOKS_ORDINARY = 0.18  # share of fraudulent rows
 _LOOKS_ODD = 0.012  # share of genuine rows
 
-# Shifts of the habits by regime and by episode, in about one standard deviation between rows.
+# Shifts of pace, novelty and spending by regime and by episode, in the order of their names; one
+# is about one standard deviation between rows.
 _REGIME_SHIFT = np.zeros((len(REGIMES), N_HABITS), np.float32)
-_REGIME_SHIFT[TRAVEL, [PACE, NOVELTY, SPENDING]] = 0.2, 1.0, 0.3
-_REGIME_SHIFT[SEASON, [PACE, SPENDING]] = 0.5, 0.9
-_REGIME_SHIFT[MICROPAYMENTS, [PACE, SPENDING]] = 0.8, -0.6
+_REGIME_SHIFT[TRAVEL:FRAUD, :3] = (0.2, 1.0, 0.3), (0.5, 0.0, 0.9), (0.8, 0.0, -0.6)
 _EPISODE_SHIFT = np.zeros((len(EPISODES), N_HABITS), np.float32)
-_EPISODE_SHIFT[CARD_TESTING, [PACE, NOVELTY, SPENDING]] = 4.5, 1.5, -0.8
-_EPISODE_SHIFT[TAKEOVER, [PACE, NOVELTY, SPENDING]] = 1.2, 4.5, 1.0
-_EPISODE_SHIFT[BUST_OUT, [PACE, NOVELTY, SPENDING]] = 1.5, 0.8, 4.5
-_EPISODE_SHIFT[ONE_OFF, [NOVELTY, SPENDING]] = 3.0, 1.5
+_EPISODE_SHIFT[CARD_TESTING:, :3] = (4.5, 1.5, -0.8), (1.2, 4.5, 1), (1.5, 0.8, 4.5), (0, 3, 1.5)
 
 
 class EpisodePattern(NamedTuple):
