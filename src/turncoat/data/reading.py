@@ -17,7 +17,7 @@ from turncoat.data.parsing import MAX_TIME_S, to_seconds
 from turncoat.data.presets import load_preset
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.schema_file import load_schema
-from turncoat.data.sources import Source, file_prefix, find_beside, open_source
+from turncoat.data.sources import SUFFIXES, Source, file_prefix, open_source
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 
@@ -95,7 +95,8 @@ def open_joined(source: Source, schema: Schema, joined: Any) -> Source | None:
         problem = "the columns of the second table are missing. Pass it as `joined=`"
         raise DataError(f"{source.name}: {problem}")
     name = schema.join.file.replace("{prefix}", file_prefix(source.path))
-    path = find_beside(source.path, name)
+    places = (source.path.parent / (name + suffix) for suffix in SUFFIXES)
+    path = next((place for place in places if place.is_file()), None)
     if path is None:
         problem = f"{name}.csv (or .csv.gz, .parquet) is not in the same folder"
         raise DataError(f"{source.name}: {problem}. Put it there, or pass it as `joined=`")

@@ -161,12 +161,6 @@ def _convert_column(name: str, column: Any) -> pl.Series:
         return pl.Series(name, texts, dtype=pl.String)
 
 
-def find_beside(path: Path, stem: str) -> Path | None:
-    """A data file with this stem in the same folder."""
-    places = (path.parent / (stem + suffix) for suffix in SUFFIXES)
-    return next((place for place in places if place.is_file()), None)
-
-
 def file_stem(path: Path) -> str:
     """A file's name without its suffix."""
     return path.name[: -len(_suffix(path))] if _suffix(path) else path.name

@@ -14,7 +14,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.features import history
-from turncoat.features.history import DAY, Payment, Payments, advance
+from turncoat.features.history import DAY, SEEN_WORDS, Payment, Payments, advance
 from turncoat.numerics.jit import jit_exact
 
 State: TypeAlias = tuple[Array, Array, Array]  # numbers, seen and risk
@@ -30,7 +30,6 @@ PRIOR_ROWS = 5.0  # weight of the overall fraud rate in every counterparty's ris
 
 _N_HISTORY = history.N_CONTINUOUS
 _N_NUMBERS = len(history.NUMBERS)
-_SEEN_WORDS = history.seen_words(1)
 _N, _LAST = history.NUMBERS.index("n"), history.NUMBERS.index("last_time")
 _N_RISKS = len(RISK_WINDOWS)
 # Layout of the risk: known transactions, known frauds, the last matured day, the ring.
@@ -49,11 +48,6 @@ class RiskRules(NamedTuple):
 def risk_size(delay_s: float) -> int:
     """Length of a risk: seven numbers, and two counts for each day that may be pending."""
     return _RING + 2 * (math.ceil(delay_s / DAY) + 2)
-
-
-def last_time(numbers: Array) -> float:
-    """When the counterparty's latest transaction was."""
-    return float(numbers[_LAST])
 
 
 @jit_exact
@@ -128,7 +122,7 @@ def replay_counterparties(
     """
     (times, amounts, n_missing, tracked), (values, codes) = payments, output
     numbers, risk = np.zeros(_N_NUMBERS), np.zeros(rules.size)
-    seen = np.zeros(_SEEN_WORDS * tracked.shape[1], np.uint32)
+    seen = np.zeros(SEEN_WORDS * tracked.shape[1], np.uint32)
     row = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
     last = -1
     for i in order:

@@ -271,7 +271,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             problem = "these features keep no record of a counterparty for this state"
             raise DataError(f"{problem}, so fraud cannot be reported to it")
         records = live.unpack_states(plan, [FeatureState(None, state.counterparty)])
-        last = counterparties.last_time(records.counterparty_numbers[0])
+        last = float(records.counterparty_numbers[0, history.NUMBERS.index("last_time")])
         if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
             problem = f"this counterparty's latest transaction was at {last}"
             remedy = "Give the time of the fraudulent transaction"

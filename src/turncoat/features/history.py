@@ -46,7 +46,7 @@ N_WEEKDAYS = 7
 # Values of a tracked column are remembered in a Bloom filter of 256 bits, two per value. It is
 # exact for few values. With 30 values, one new value in 23 looks familiar; with 80, one in 5.
 BLOOM_WORDS = 8
-_SEEN_WORDS = 1 + BLOOM_WORDS  # the hash of the last value, then the Bloom filter
+SEEN_WORDS = 1 + BLOOM_WORDS  # per tracked column: the hash of the last value, the Bloom filter
 
 _WINDOW_SECONDS = np.array(list(WINDOWS.values()))
 _MAX_AMOUNT = 1e300  # keeps sums finite: an infinite sum would never decay
@@ -72,11 +72,6 @@ class Payments(NamedTuple):
 def list_categorical(tracked: Sequence[str]) -> tuple[str, ...]:
     """Names of the binary features: first transaction; then new and changed tracked values."""
     return ("is_first", *(f"{name}_{column}" for column in tracked for name in ("new", "changed")))
-
-
-def seen_words(n_tracked: int) -> int:
-    """Length of `seen`, the part of a state that remembers tracked values."""
-    return _SEEN_WORDS * n_tracked
 
 
 @jit_exact
@@ -184,7 +179,7 @@ def advance(
     _add_transaction(numbers, payment)
     codes[0] = is_first
     for h in range(len(tracked)):
-        base = h * _SEEN_WORDS
+        base = h * SEEN_WORDS
         value, last = tracked[h], seen[base]
         codes[1 + 2 * h] = codes[2 + 2 * h] = -1
         if value != 0:
@@ -200,7 +195,7 @@ def advance(
 def replay_customers(offsets: Array, payments: Payments, values: Array, codes: Array) -> None:
     """`advance` over whole customers: values [18, N], codes [1 + 2 tracked, N]."""
     times, amounts, n_missing, tracked = payments
-    numbers, seen = np.empty(21), np.empty(_SEEN_WORDS * tracked.shape[1], np.uint32)
+    numbers, seen = np.empty(21), np.empty(SEEN_WORDS * tracked.shape[1], np.uint32)
     row, row_codes = np.empty(N_CONTINUOUS), np.empty(len(codes), np.int8)
     for u in range(len(offsets) - 1):
         numbers[:] = 0.0

@@ -210,7 +210,7 @@ class FeaturePlan:
         """How the record of a customer is stored, and that of a counterparty."""
         start = [("header", "<i8"), ("numbers", "f8", (len(history.NUMBERS),))]
         tracked = len(self.schema.tracked), len(self.counterparty_tracked)
-        own, other = (("seen", "u4", (history.seen_words(n),)) for n in tracked)
+        own, other = (("seen", "u4", (history.SEEN_WORDS * n,)) for n in tracked)
         customer = [*start, own]
         counterparty = [*start, other, ("risk", "f8", (self.risk_rules.size,))]
         return {"customer": np.dtype(customer), "counterparty": np.dtype(counterparty)}

@@ -39,28 +39,15 @@ _MIN_AMOUNT, _MAX_AMOUNT = 0.25, 31_937.39
 _LOOKS_ORDINARY = 0.18  # share of fraudulent rows
 _LOOKS_ODD = 0.012  # share of genuine rows
 
+# Share of all fraudulent rows, fewest and most rows of an episode; then minutes between its rows.
+_PATTERNS = {CARD_TESTING: (0.26, 4, 10), TAKEOVER: (0.34, 2, 6), BUST_OUT: (0.20, 5, 16)}
+_MINUTES_BETWEEN = np.array([0.0, 5.0, 180.0, 2 * 1440.0, 0.0])
 # Shifts of pace, novelty and spending by regime and by episode, in the order of their names; one
 # is about one standard deviation between rows.
 _REGIME_SHIFT = np.zeros((len(REGIMES), N_HABITS), np.float32)
 _REGIME_SHIFT[TRAVEL:FRAUD, :3] = (0.2, 1.0, 0.3), (0.5, 0.0, 0.9), (0.8, 0.0, -0.6)
 _EPISODE_SHIFT = np.zeros((len(EPISODES), N_HABITS), np.float32)
 _EPISODE_SHIFT[CARD_TESTING:, :3] = (4.5, 1.5, -0.8), (1.2, 4.5, 1), (1.5, 0.8, 4.5), (0, 3, 1.5)
-
-
-class EpisodePattern(NamedTuple):
-    """How one kind of fraud episode runs."""
-
-    share: float  # of all fraudulent rows
-    min_rows: int
-    max_rows: int
-    minutes_between: float
-
-
-_PATTERNS = {
-    CARD_TESTING: EpisodePattern(0.26, 4, 10, minutes_between=5.0),
-    TAKEOVER: EpisodePattern(0.34, 2, 6, minutes_between=180.0),
-    BUST_OUT: EpisodePattern(0.20, 5, 16, minutes_between=2 * 1440.0),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +156,12 @@ def draw_episodes(customers: Customers, rng: Generator) -> Episodes:
     n_frauds = int(rng.binomial(int(customers.n_rows.sum()), FRAUD_RATE))
     n = len(customers)
     kind, size = np.full(n, NONE, np.int8), np.zeros(n, np.int64)
-    for code, pattern in _PATTERNS.items():
-        proposed = rng.integers(pattern.min_rows, pattern.max_rows + 1, n)
+    for code, (share, min_rows, max_rows) in _PATTERNS.items():
+        proposed = rng.integers(min_rows, max_rows + 1, n)
         proposed = np.minimum(proposed, customers.n_rows - 1)  # keep one row for the victim
-        able = np.flatnonzero((proposed >= pattern.min_rows) & (kind == NONE))
+        able = np.flatnonzero((proposed >= min_rows) & (kind == NONE))
         order = _order_by_risk(customers, able, code, rng)
-        victims = order[np.cumsum(proposed[order]) <= round(pattern.share * n_frauds)]
+        victims = order[np.cumsum(proposed[order]) <= round(share * n_frauds)]
         kind[victims], size[victims] = code, proposed[victims]
     order = _order_by_risk(customers, np.flatnonzero(kind == NONE), ONE_OFF, rng)
     victims = order[: n_frauds - int(size.sum())]
@@ -271,9 +258,7 @@ def _draw_episode_times(
 ) -> Array:
     """Seconds of fraudulent rows, given customer by customer with their index in the episode."""
     kind, last = episodes.kind[customer], episodes.size[customer] - 1
-    minutes = np.zeros(len(EPISODES))
-    minutes[list(_PATTERNS)] = [pattern.minutes_between for pattern in _PATTERNS.values()]
-    gaps = rng.exponential(minutes[kind] * 60)
+    gaps = rng.exponential(_MINUTES_BETWEEN[kind] * 60)
     waits = (kind == CARD_TESTING) & (index == last)  # a tested card is used after a while
     gaps = np.where(waits, 12 * gaps, gaps)
     gaps[index == 0] = 0.0
