@@ -332,6 +332,4 @@ def _rank_keys(codes: Array, keys: Any) -> tuple[Array, Array]:
         order = np.lexsort((texts, texts.astype(np.int64)))  # by text for "07" and "7"
     except (ValueError, OverflowError):
         order = np.argsort(texts)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[codes], texts[order]
+    return np.argsort(order)[codes], texts[order]
