@@ -167,11 +167,9 @@ def split_prequential(
     began count, or with `memory_s` those since so many seconds before its end.
     """
     rows = _SplitRows.validate(customers, times, labels)
-    memory = {} if memory_s is None else {"memory_s": memory_s}
-    _check_seconds("above 0", train_s=train_s, test_s=test_s, **memory)
-    optional = {"selection": selection_s, "calibration": calibration_s}
-    named = {f"{part}_s": seconds for part, seconds in optional.items()}
-    _check_seconds("of at least 0", gap_s=gap_s, **named)
+    _check_seconds("above 0", train_s=train_s, test_s=test_s, memory_s=memory_s)
+    optional = {"selection_s": selection_s, "calibration_s": calibration_s}
+    _check_seconds("of at least 0", gap_s=gap_s, **optional)
     if selection_s + calibration_s >= train_s:
         rule = "selection_s and calibration_s must be shorter than train_s together"
         found = f"{selection_s:g} and {calibration_s:g} of {train_s:g} seconds"
@@ -186,7 +184,7 @@ def split_prequential(
         found = f"from {origin:,.0f} on they span {span:,.0f} seconds"
         needed = f"train_s, gap_s and test_s take {train_s + gap_s + test_s:,.0f}"
         raise DataError(f"times: {found}, but {needed}. Give more data or shorter windows")
-    required = ["fit", *(part for part, length in optional.items() if length), "test"]
+    required = ["fit", *(name[:-2] for name, length in optional.items() if length), "test"]
     windows = _EXCLUDED, _FIT, _SELECTION, _CALIBRATION, _EXCLUDED, _TEST, _EXCLUDED
     splits = []
     for i in range(n_splits):
@@ -304,9 +302,11 @@ def _check_shares(selection: float, calibration: float, test: float) -> dict[str
     return shares
 
 
-def _check_seconds(rule: str, **settings: float) -> None:
+def _check_seconds(rule: str, **settings: float | None) -> None:
     """Refuse a length that is not `above 0`, `of at least 0` or just one `that is finite`."""
     for name, value in settings.items():
+        if value is None:
+            continue
         is_low = value <= 0 if rule == "above 0" else value < 0 and rule == "of at least 0"
         if is_low or not np.isfinite(value):
             problem = f"{name} must be a number of seconds {rule}; found {value!r}"
