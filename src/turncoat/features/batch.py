@@ -99,11 +99,3 @@ def engineer_features(
         payments, rules = payments._replace(tracked=tracked), plan.risk_rules
         counterparties.replay_counterparties(order, who, payments, labels, rules, counterparty)
     return values, codes
-
-
-def fill_engineered(
-    plan: FeaturePlan, values: Array, targets: Array, panel: tuple[Array, Array]
-) -> None:
-    """Write the engineered continuous features [F, N], scaled, to the wanted panel rows."""
-    n_missing = np.zeros(values.shape[1], np.int32)
-    fill_columns(values, targets, plan.layouts[1], panel, n_missing)

@@ -22,7 +22,7 @@ from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError,
 from turncoat.features import batch, counterparties, history, live
 from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
-from turncoat.features.scaling import Scales
+from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
 from turncoat.panel import LABEL_DELAY_DAYS, Panel
 from turncoat.storage import BundleFormat
@@ -192,7 +192,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             categorical[:, flag] = categorical[:, j] < 0
         if plan.engineered:
             values, codes = batch.engineer_features(plan, transactions, n_missing)
-            batch.fill_engineered(plan, values, targets, panel)
+            fill_columns(values, targets, plan.layouts[1], panel, n_missing)
             categorical[:, plan.first_engineered :] = codes[:, chosen].T
         if plan.include is not None:
             categorical = categorical[:, plan.kept_categorical]
