@@ -18,14 +18,14 @@ from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
-from turncoat.errors import BundleError, ConfigError, DataError, NotFittedError, check_count
+from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
 from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_columns
 from turncoat.features.vocabulary import Vocabulary, encode_rows, hash_values
 from turncoat.panel import LABEL_DELAY_DAYS, Panel
-from turncoat.storage import BundleFormat
+from turncoat.storage import BundleFormat, refuse_unreadable
 
 FEATURE_KINDS = ("processed", "engineered")
 MISSING_FLAGS = ("distinct", "all", "none")
@@ -288,11 +288,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
 def load_features(folder: str | os.PathLike[str]) -> Features:
     """Read saved features; raises `BundleError` if they are damaged."""
     content, arrays = _FORMAT.load(folder)
-    try:
+    with refuse_unreadable(folder, "features"):
         return unpack_features(content, arrays, str(folder))
-    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        found = f"{folder}: not features this version understands"
-        raise BundleError(f"{found} ({problem!r})") from problem
 
 
 def pack_features(features: Features) -> tuple[dict[str, Any], dict[str, Array]]:

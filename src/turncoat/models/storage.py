@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import convert
 
 from turncoat.arrays import Array
-from turncoat.errors import BundleError, ConfigError
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.fitting import FitReport
@@ -18,7 +17,7 @@ from turncoat.models.neural.frozen import FrozenEncoder
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.parameters import Prior
 from turncoat.models.variational import VariationalHMM
-from turncoat.storage import BundleFormat
+from turncoat.storage import BundleFormat, refuse_unreadable
 
 Model = BaumWelchHMM | VariationalHMM
 
@@ -33,11 +32,8 @@ _PREFIX = "encoder."
 def load_model(folder: str | os.PathLike[str]) -> Model:
     """Read a saved model; raise a BundleError for a damaged or unknown one."""
     content, arrays = MODEL.load(folder)
-    try:
+    with refuse_unreadable(folder, "a model"):
         return unpack_model(content, arrays)
-    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigError) as problem:
-        reason = f"not a model this version understands ({problem!r})"
-        raise BundleError(f"{folder}: {reason}") from problem
 
 
 def pack_model(model: HiddenMarkovModel[Any]) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -143,21 +143,14 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         check_settings(self, {"mode": mode, "kind": kind}, _SCORE_RULES)
         belief = self._infer_given_labels(panel, mode, known_labels)
         probability, variance = self.calibration_.predict(belief, mode, ranker_scores)
-        lengths, n_rows = np.diff(panel.offsets), panel.n_rows
+        raw = belief[:, self.calibration_.regimes[mode].fraud_state]
+        lengths, places = np.diff(panel.offsets), np.arange(panel.n_rows)
+        n_seen = places - np.repeat(panel.offsets[:-1], lengths) + 1
+        ids = places if panel.ids is None else panel.ids
         keys = np.arange(panel.n_sequences) if panel.customers is None else panel.customers
-        return Scores(
-            mode=mode,
-            kind=kind,
-            probability=probability,
-            variance=variance,
-            raw=belief[:, self.calibration_.regimes[mode].fraud_state],
-            belief=belief,
-            n_seen=np.arange(n_rows) - np.repeat(panel.offsets[:-1], lengths) + 1,
-            ids=np.arange(n_rows) if panel.ids is None else panel.ids,
-            customers=np.repeat(keys, lengths),
-            times=np.full(n_rows, np.nan) if panel.times is None else panel.times,
-            labels=panel.labels,
-        )
+        times = np.full(panel.n_rows, np.nan) if panel.times is None else panel.times
+        owners = (ids, np.repeat(keys, lengths), times, panel.labels)
+        return Scores(mode, kind, probability, variance, raw, belief, n_seen, *owners)
 
     def score_one(
         self,

@@ -97,17 +97,11 @@ class LiveScorer:
         reasons: Sequence[tuple[Reason, ...]] = [()] * len(beliefs)
         if n_reasons != 0 and self.model.n_states > 1:
             reasons = self._explain(steps, fraud_state, n_reasons)
-        columns = (
-            probability.tolist(),
-            zip(lower.tolist(), upper.tolist(), strict=True),
-            beliefs[:, fraud_state].tolist(),
-            map(tuple, beliefs.tolist()),
-            compute_entropy(beliefs).tolist(),
-            steps.n_seen,
-            beliefs.argmax(axis=1).tolist(),
-            reasons,
-        )
-        return list(map(Score, *columns))
+        intervals = zip(lower.tolist(), upper.tolist(), strict=True)
+        raw, rows = beliefs[:, fraud_state].tolist(), map(tuple, beliefs.tolist())
+        entropy, regimes = compute_entropy(beliefs).tolist(), beliefs.argmax(axis=1).tolist()
+        columns = (raw, rows, entropy, steps.n_seen, regimes, reasons)
+        return list(map(Score, probability.tolist(), intervals, *columns))
 
     def condition(self, state: DetectorState, label: int) -> DetectorState:
         """The state once the label of the customer's latest transaction is known."""

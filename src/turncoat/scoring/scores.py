@@ -70,19 +70,10 @@ class Scores:
     def frame(self) -> pl.DataFrame:
         """A table with a row per transaction."""
         lower, upper = self.interval()
-        columns: dict[str, Any] = {
-            "id": self.ids,
-            "customer": self.customers,
-            "time": self.times,
-            "score": self.value,
-            "probability": self.probability,
-            "lower": lower,
-            "upper": upper,
-            "raw_membership": self.raw,
-            "regime": self.regime,
-            "entropy": self.entropy,
-            "n_seen": self.n_seen,
-        }
+        columns: dict[str, Any] = {"id": self.ids, "customer": self.customers, "time": self.times}
+        columns |= {"score": self.value, "probability": self.probability}
+        columns |= {"lower": lower, "upper": upper, "raw_membership": self.raw}
+        columns |= {"regime": self.regime, "entropy": self.entropy, "n_seen": self.n_seen}
         if self.labels is not None:
             columns["label"] = pl.Series(self.labels, dtype=pl.Int8).replace(-1, None)
         columns |= {f"belief_{k}": self.belief[:, k] for k in range(self.belief.shape[1])}

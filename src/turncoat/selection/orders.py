@@ -21,7 +21,7 @@ from turncoat.scoring.bundle import pack, unpack
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import OrderSummary
-from turncoat.storage import BundleFormat, digest, replace_folder
+from turncoat.storage import BundleFormat, digest, refuse_unreadable, replace_folder
 
 CONTEXT = -1  # label of rows that only provide history and are not measured
 ORDER_FORMAT = BundleFormat("order", version=3)
@@ -119,13 +119,10 @@ class FittedOrder:
         """Read what `save` wrote; BundleError if it is missing, damaged, or has another K."""
         content, arrays = ORDER_FORMAT.load(folder / "figures")
         model = load_model(folder / "model")
-        try:
+        with refuse_unreadable(folder, "an order"):
             names = "held_out", "in_sample"
             held_out, in_sample = (unpack(Regimes, content[n], arrays, n) for n in names)
             order = cls(model, held_out, in_sample, content["criteria"], content["proxy_state"])
-        except (LookupError, TypeError) as problem:
-            reason = f"not an order this version understands ({problem!r})"
-            raise BundleError(f"{folder}: {reason}") from problem
         if {model.n_states, held_out.n_states, in_sample.n_states} != {n_states}:
             raise BundleError(f"{folder}: holds {model.n_states} states; expected {n_states}")
         return order
