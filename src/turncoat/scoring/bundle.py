@@ -38,6 +38,8 @@ _LABEL_SETTINGS = ("supervision", "n_fraud_states", "label_noise")  # they shape
 _BOOSTER = "ranker.booster"
 _T = TypeVar("_T")
 Arrays = Mapping[str, Array]
+Content = dict[str, Any]  # of a manifest
+Model = HiddenMarkovModel[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class Bundle:
 
     settings: Mapping[str, Any]  # arguments of `Detector` besides features and model
     features: Features
-    model: HiddenMarkovModel[Any]
+    model: Model
     calibration: Calibration
 
 
@@ -70,9 +72,7 @@ class CalibrationInfo(CalibrationMetadata):
     is_current: bool  # whether `load` uses it
 
 
-def digest_model(
-    features: Features, model: HiddenMarkovModel[Any], settings: Mapping[str, Any]
-) -> str:
+def digest_model(features: Features, model: Model, settings: Mapping[str, Any]) -> str:
     """16 hex digits of all that beliefs depend on; a calibration or a fit's report is no part."""
     content, arrays = _pack_fitted(features, model)
     content["model"].pop("fit_report", None)
@@ -209,10 +209,8 @@ def _select(prefix: str, arrays: Arrays) -> dict[str, Array]:
     return {name[len(start) :]: array for name, array in arrays.items() if name.startswith(start)}
 
 
-def _pack_fitted(
-    features: Features, model: HiddenMarkovModel[Any]
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    content: dict[str, Any] = {}
+def _pack_fitted(features: Features, model: Model) -> tuple[Content, dict[str, Array]]:
+    content: Content = {}
     arrays: dict[str, Array] = {}
     for name, packed in (("features", pack_features(features)), ("model", pack_model(model))):
         content[name], own = packed
@@ -265,9 +263,7 @@ def _pack_ranker(ranker: Ranker | None) -> tuple[dict[str, Any] | None, dict[str
     return {"kind": "head"}, {}
 
 
-def _unpack_ranker(
-    content: Any, arrays: Arrays, features: Features, model: HiddenMarkovModel[Any]
-) -> Ranker | None:
+def _unpack_ranker(content: Any, arrays: Arrays, features: Features, model: Model) -> Ranker | None:
     if content is None:
         return None
     if content["kind"] == "column":
@@ -284,9 +280,7 @@ def _unpack_ranker(
     return XGBoostRanker(Booster(model_file=bytearray(arrays[_BOOSTER].tobytes())))
 
 
-def _read_calibration(
-    folder: Folder, number: int
-) -> tuple[dict[str, Any], Regimes, RegimeRanker | None]:
+def _read_calibration(folder: Folder, number: int) -> tuple[Content, Regimes, RegimeRanker | None]:
     """The manifest, regimes and ranker of a numbered calibration."""
     place = _calibration_folder(folder, number)
     content, arrays = CALIBRATION_FORMAT.load(place)

@@ -360,14 +360,12 @@ def load(folder: Folder, calibration: int | None = None) -> Detector:
     return detector
 
 
-def _calibration_part(
-    transactions: Transactions, split: Split, purpose: str
-) -> tuple[Transactions, Array]:
+def _calibration_part(data: Transactions, split: Split, purpose: str) -> tuple[Transactions, Array]:
     """The transactions of the calibration part and their labels."""
     if len(split.calibration) == 0:
         missing = f"calibration part, needed for {purpose}. Make one"
         raise ConfigError(f"the split {split.name!r} has no {missing}")
-    part = transactions.take(split.calibration)
+    part = data.take(split.calibration)
     return part, part.require_labels(purpose)
 
 

@@ -16,7 +16,7 @@ from turncoat.features import FeatureRow, Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.descriptions import FeatureDescriber
-from turncoat.scoring.reasons import Reason, list_reasons
+from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
 _HEADER = struct.Struct("<8sIQ")  # digest of the model, number of regimes, transactions seen
@@ -94,7 +94,7 @@ class LiveScorer:
         beliefs, fraud_state = steps.beliefs, self.calibration.regimes[FILTERED].fraud_state
         probability, variance = self.calibration.predict(beliefs, FILTERED, steps.ranker_scores)
         lower, upper = compute_beta_interval(probability, variance, level)
-        reasons: Sequence[tuple[Reason, ...]] = [()] * len(beliefs)
+        reasons: list[Reasons] = [()] * len(beliefs)
         if n_reasons != 0 and self.model.n_states > 1:
             reasons = self._explain(steps, fraud_state, n_reasons)
         intervals = zip(lower.tolist(), upper.tolist(), strict=True)
@@ -128,7 +128,7 @@ class LiveScorer:
 
     def _explain(
         self, steps: FilterSteps, fraud_state: int, n_reasons: int | None
-    ) -> list[tuple[Reason, ...]]:
+    ) -> list[Reasons]:
         cells, codes = steps.continuous, steps.categorical
         predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
         terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)

@@ -26,6 +26,7 @@ from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
 
 Rows = Transactions | Sequence[TransactionRow]  # of a file, or live
+Pair = tuple[Array, Array]
 
 _MAX_ITERATIONS = 100
 _MIN_STEP = 1e-10
@@ -172,7 +173,7 @@ class RegimeRanker:
         if not 0 < self.spread < np.inf:
             raise ValueError(f"the ranker's spread is {self.spread}")
 
-    def predict(self, scores: Array, belief: Array) -> tuple[Array, Array]:
+    def predict(self, scores: Array, belief: Array) -> Pair:
         """Probability of fraud [N] and its variance [N]."""
         _check_scores(scores)
         z = (scores - self.centre) / self.spread
@@ -188,9 +189,7 @@ def _check_scores(scores: Array) -> None:
         raise DataError(f"{problem}. Give every row one")
 
 
-def _solve(
-    scale: tuple[float, float], prior: tuple[Array, Array], scores: Array, *rows: Array
-) -> RegimeRanker:
+def _solve(scale: tuple[float, float], prior: Pair, scores: Array, *rows: Array) -> RegimeRanker:
     """The most likely lines under a Gaussian prior (mean, precision); `rows` as in `fit`."""
     belief, labels, offsets = rows
     centre, spread = scale
@@ -239,9 +238,7 @@ def _shrinkage_penalty(n_states: int, shrinkage: float) -> Array:
     return np.kron(pulls, shrinkage * np.eye(2)) + _RIDGE * ridge
 
 
-def _minimise(
-    z: Array, belief: Array, labels: Array, mean: Array, precision: Array
-) -> tuple[Array, Array]:
+def _minimise(z: Array, belief: Array, labels: Array, mean: Array, precision: Array) -> Pair:
     """Newton's method: the lines [a_0, b_0, a_1, ...] of least loss, and the Hessian there."""
     n_states = belief.shape[1]
     design = np.stack([np.ones_like(z), z])  # [2, N]

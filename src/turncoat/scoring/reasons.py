@@ -30,12 +30,15 @@ class Reason(NamedTuple):
         return f"{self.text}: {self.log_odds:+.1f}"
 
 
+Reasons = tuple[Reason, ...]
+
+
 def list_reasons(
     contributions: LogOddsContributions,
     describer: FeatureDescriber,
     rows: Sequence[FeatureRow],
     n_reasons: int | None = None,
-) -> list[tuple[Reason, ...]]:
+) -> list[Reasons]:
     """Reasons of each row, strongest first: terms summed by source, the weakest as one."""
     names, describe = describer.sources.names, describer.describe
     n_max = len(names) if n_reasons is None else min(max(n_reasons, 0), len(names))

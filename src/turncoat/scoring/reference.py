@@ -77,9 +77,8 @@ class Reference:
 
 def compute_moments(mass: Array, sums: Array, squares: Array) -> tuple[Array, Array]:
     """Means and standard deviations from weighted sums; 0 without mass."""
-    means, seconds = (
-        np.divide(total, mass, out=np.zeros_like(mass), where=mass > 0) for total in (sums, squares)
-    )
+    means = np.divide(sums, mass, out=np.zeros_like(mass), where=mass > 0)
+    seconds = np.divide(squares, mass, out=np.zeros_like(mass), where=mass > 0)
     return means, np.sqrt(np.maximum(seconds - means**2, 0.0))
 
 
