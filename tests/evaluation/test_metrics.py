@@ -339,7 +339,7 @@ def test_parts_are_put_together() -> None:
         ({"scores": [0.1, np.nan, 0.2]}, "scores must be finite; row 1 has nan"),
         ({"scores": [[0.1, 0.2, 0.3]]}, "scores must be one number per transaction"),
         ({"scores": ["a", "b", "c"]}, "scores must be one number per transaction"),
-        ({"labels": [0, 1]}, "labels must have one entry for each of the 3 scores"),
+        ({"labels": [0, 1]}, "labels must have one entry for each of the 3 scored rows"),
         ({"labels": [0, 1, -1]}, "labels must be 0 or 1; row 2 has -1"),
         ({"labels": [0.0, 1.0, 1.0]}, "labels must be whole numbers; found type float64"),
         ({"customers": [1, 2]}, "customers must have one entry"),

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -124,8 +124,7 @@ class DesignEncoder:
         return columns.astype(np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class FittedLogistic:
+class FittedLogistic(NamedTuple):
     """A fitted logistic regression."""
 
     encoder: DesignEncoder
@@ -159,8 +158,7 @@ class IsolationForestBaseline:
         return FittedIsolationForest(forest.fit(imputer.transform(columns)), imputer)
 
 
-@dataclass(frozen=True, eq=False)
-class FittedIsolationForest:
+class FittedIsolationForest(NamedTuple):
     """A fitted forest."""
 
     forest: Any

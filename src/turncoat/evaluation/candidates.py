@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logit
@@ -66,8 +66,7 @@ def _load_xgboost(folder: Path) -> FittedXGBoost:
     return FittedXGBoost.load(folder / _XGBOOST_FILE)
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One fit of a study, with one or several columns of scores."""
 
     key: str  # names its folder

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -95,8 +96,7 @@ class LSTMBaseline:
         return FittedLSTM(layout, network.double())
 
 
-@dataclass(frozen=True, eq=False)
-class FittedLSTM:
+class FittedLSTM(NamedTuple):
     """A trained LSTM in float64, so that a score does not depend on the rest of its batch."""
 
     layout: EncoderLayout
@@ -173,8 +173,7 @@ def _log_odds(network: _Network, panel: Panel) -> Array:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Windows:
+class _Windows(NamedTuple):
     """Windows of `window_rows` target rows, each after as many rows of history or fewer."""
 
     panel: Panel

@@ -35,8 +35,7 @@ _MAX_POINTS = 200
 _FIELDS = ("scores", "labels", "customers", "days")  # of ScoredLabels
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """A metric's title, and how to read it."""
 
     title: str
@@ -149,11 +148,16 @@ def _check_each(name: str, values: Array, is_right: Array, rule: str, remedy: st
         raise DataError(f"{name} must be {rule}; row {row} has {values[row]}{remedy}")
 
 
-def _check_integers(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) -> Array:
+def _check_entries(name: str, values: ArrayLike, n_rows: int) -> Array:
     array = np.asarray(values)
     if array.shape != (n_rows,):
-        expected = f"one entry for each of the {n_rows:,} scores"
+        expected = f"one entry for each of the {n_rows:,} scored rows"
         raise DataError(f"{name} must have {expected}; found shape {array.shape}")
+    return array
+
+
+def _check_integers(name: str, values: ArrayLike, n_rows: int, *, bools: bool = False) -> Array:
+    array = _check_entries(name, values, n_rows)
     if n_rows > 0 and array.dtype.kind not in ("iub" if bools else "iu"):
         found = f"found type {array.dtype}. Convert them to integers"
         raise DataError(f"{name} must be whole numbers; {found}")
@@ -266,7 +270,7 @@ def _split_by_day(scored: ScoredLabels, rows: Array) -> list[Array]:
 
 def slice_by_history(scored: ScoredLabels, n_earlier: ArrayLike, candidate: str) -> SliceTable:
     """Slices by the number of earlier transactions of the row's customer, `n_earlier` [N]."""
-    counts = _check_rows("n_earlier", n_earlier, scored)
+    counts = _check_entries("n_earlier", n_earlier, len(scored))
     if counts.dtype.kind not in "iu" or (counts < 0).any():
         found = f"found {counts.dtype} {counts.min(initial=0)}"
         raise DataError(f"n_earlier must count earlier transactions, whole numbers from 0; {found}")
@@ -279,17 +283,9 @@ def slice_by_scenario(
     scored: ScoredLabels, scenarios: ArrayLike, labels: Mapping[Any, str], candidate: str
 ) -> SliceTable:
     """Slices of all genuine rows and the frauds of one of the scenarios [N] named by `labels`."""
-    keys, is_genuine = _check_rows("scenarios", scenarios, scored), scored.labels == 0
+    keys, is_genuine = _check_entries("scenarios", scenarios, len(scored)), scored.labels == 0
     masks = ((label, is_genuine | (keys == key)) for key, label in labels.items())
     return _measure_slices(scored, masks, "by scenario", candidate)
-
-
-def _check_rows(name: str, values: ArrayLike, scored: ScoredLabels) -> Array:
-    array = np.asarray(values)
-    if array.shape != (len(scored),):
-        expected = f"one entry for each of the {len(scored):,} scored rows"
-        raise DataError(f"{name} must have {expected}; found shape {array.shape}")
-    return array
 
 
 def _measure_slices(

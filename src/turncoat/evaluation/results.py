@@ -5,7 +5,7 @@ A number that does not exist, such as the recall of a slice without fraud, is No
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -261,7 +261,7 @@ class Results:
     encoder_trainings: tuple[EncoderTraining, ...] = ()
     latent_maps: tuple[LatentMap, ...] = ()
     joint_training: JointTraining | None = None
-    version: int = field(default=VERSION)
+    version: int = VERSION
 
 
 _HANDBOOK = (

@@ -139,13 +139,9 @@ class StudySettings:
 
     def make_detector(self, tier: str, n_states: int, supervision: str = "none") -> Detector:
         """An unfitted detector."""
-        return Detector(
-            self.make_features(tier),
-            self.make_model(tier, n_states),
-            supervision=supervision,
-            n_fraud_states=self.n_fraud_states,
-            temperature=self.temperature,
-        )
+        parts = self.make_features(tier), self.make_model(tier, n_states)
+        fraud: dict[str, Any] = {"supervision": supervision, "n_fraud_states": self.n_fraud_states}
+        return Detector(*parts, temperature=self.temperature, **fraud)
 
     def check(self) -> None:
         """Refuse settings that a later step would refuse, and missing packages."""

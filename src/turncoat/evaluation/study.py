@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -61,8 +61,7 @@ class CandidateFit:
         return make.load_detector(self.folder)
 
 
-@dataclass(frozen=True)
-class StateCounts:
+class StateCounts(NamedTuple):
     """The number of states of every tier, chosen on the first fold."""
 
     sweeps: Mapping[str, Sweep]  # by title (tier and width); empty if the states were given
@@ -225,11 +224,7 @@ def _open_folder(folder: Path, settings: StudySettings, fingerprint: str) -> Non
 
 
 def _choose_states(
-    transactions: Transactions,
-    split: Split,
-    settings: StudySettings,
-    folder: Path,
-    console: Console,
+    data: Transactions, split: Split, settings: StudySettings, folder: Path, console: Console
 ) -> StateCounts:
     """The number of states of every tier, and the width of the neural one, on the first fold."""
     latent_dim = settings.latent_dims[0] if NEURAL in settings.tiers else None
@@ -250,14 +245,14 @@ def _choose_states(
             "progress": False,
         }
         if several:
-            by_width = sweep_widths(transactions, split, widths=widths, **options)
+            by_width = sweep_widths(data, split, widths=widths, **options)
         else:
-            by_width = {widths[0]: sweep(transactions, split, **options)}
+            by_width = {widths[0]: sweep(data, split, **options)}
         for width, one in by_width.items():
             title = f"{tier}, {width} latents" if several else tier
             sweeps[title] = one
             if settings.n_stability:
-                rows = transactions, split, settings.n_stability
+                rows = data, split, settings.n_stability
                 stabilities[title] = one.compute_stability(*rows, progress=False)
         choices = {width: one.choose() for width, one in by_width.items()}
         chosen = choose_width(choices)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -114,11 +115,6 @@ def number(value: float | None, decimals: int = 3) -> str:
     return _use_minus(_two_digits(value) if small else f"{value:,.{decimals}f}")
 
 
-def ratio(value: float | None) -> str:
-    """A number with two decimals."""
-    return number(value, 2)
-
-
 def signed(value: float | None, decimals: int = 4) -> str:
     """A difference."""
     return ("+" if exists(value) and value > 0 else "") + number(value, decimals)
@@ -145,14 +141,13 @@ def tick(value: float) -> str:
     return _use_minus(f"{value / 1e6:,.6g} M" if abs(value) >= 1e6 else f"{value:,.6g}")
 
 
-def count(value: float | None) -> str:
-    """A whole number."""
-    return _use_minus(f"{value:,.0f}") if exists(value) else DASH
+def _format(value: float | None, spec: str) -> str:
+    return _use_minus(format(value, spec)) if exists(value) else DASH
 
 
-def published(value: float | None) -> str:
-    """A number with the digits of its source."""
-    return _use_minus(repr(value)) if exists(value) else DASH
+ratio = partial(number, decimals=2)
+count = partial(_format, spec=",.0f")  # a whole number
+published = partial(_format, spec="")  # a number with the digits of its source
 
 
 def p_value(value: float | None) -> str:

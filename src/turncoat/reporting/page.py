@@ -124,9 +124,15 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
     published = comparisons.published_table(results) if results.published else None
     scoring = comparisons.scoring_table(results) if results.scoring_variants else None
     slices = comparisons.slice_tables(results)
+    parts = (regimes.parts_table(results),) if results.parts else ()
+    split = Block(text=(narrative.describe_split(results.protocol),), tables=parts)
     with draw.drawing_style():
         selections = (_selection_block(results, n) for n in range(len(results.selections)))
         detectors = (_regime_block(results, n) for n in range(len(results.regimes)))
+        differences: tuple[Block, ...] = ()
+        if results.comparisons:
+            figures, table = difference_figures(results), comparisons.comparisons_table(results)
+            differences = (Block(figures=tuple(figures), tables=(table,)),)
         sections = (
             Section("candidates", "Models", _candidate_blocks(results)),
             Section("tiers", "Tiers", _table_blocks(tiers)),
@@ -137,9 +143,9 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
             Section("orders", "Choosing K", tuple(selections)),
             Section("regimes", "Regimes", tuple(detectors)),
             Section("neural", "The neural tier", _neural_blocks(results)),
-            Section("differences", "Differences", _difference_blocks(results)),
+            Section("differences", "Differences", differences),
             Section("errata", "What the errata change", (Block(text=errata),) if errata else ()),
-            Section("split", "How the data were split", _split_blocks(results)),
+            Section("split", "How the data were split", (split,)),
         )
     return Report(results, manifest, tuple(section for section in sections if section.blocks))
 
@@ -229,15 +235,3 @@ def _latent_blocks(results: Results, place: int) -> list[Block]:
         return [test]
     title, caution = f"Map of the latents, {latents.detector}", (latent_map.MAP_CAUTION,)
     return [Block(title, caution, figures=maps, files=points), test]
-
-
-def _difference_blocks(results: Results) -> tuple[Block, ...]:
-    if not results.comparisons:
-        return ()
-    table = comparisons.comparisons_table(results)
-    return (Block(figures=tuple(difference_figures(results)), tables=(table,)),)
-
-
-def _split_blocks(results: Results) -> tuple[Block, ...]:
-    tables = (regimes.parts_table(results),) if results.parts else ()
-    return (Block(text=(narrative.describe_split(results.protocol),), tables=tables),)

@@ -137,33 +137,28 @@ def transitions_table(results: Results, place: int) -> Table:
 
 def regime_facts(table: RegimeTable) -> tuple[tuple[str, str, str], ...]:
     """Single numbers of a detector's regimes: name, number, meaning."""
-    temperature, percent = show.number(table.temperature, 1), show.percent
-    temporal = "how far beliefs are from those of single rows; near 0 the sequence adds nothing"
-    saturation = "test rows with a belief above 0.999 in one regime"
-    misread = "genuine traffic inside the fraud regime; not a calibration error"
-    gap = "mean raw membership minus the fraud rate; not a calibration error"
+    temperature = show.number(table.temperature, 1)
+    shares = (table.temporal_share, table.saturation, table.misread_share, table.signed_gap)
+    temporal, saturation, misread, gap = map(show.percent, shares)
+    near = "how far beliefs are from those of single rows; near 0 the sequence adds nothing"
+    no_error = "not a calibration error"
     return (
         ("Temperature", temperature, "divides the emissions' log densities; 1 is the paper"),
-        ("Temporal share", percent(table.temporal_share), temporal),
-        ("Saturation", percent(table.saturation), saturation),
-        ("MRIE", percent(table.misread_share), misread),
-        ("Signed gap", percent(table.signed_gap), gap),
+        ("Temporal share", temporal, near),
+        ("Saturation", saturation, "test rows with a belief above 0.999 in one regime"),
+        ("MRIE", misread, f"genuine traffic inside the fraud regime; {no_error}"),
+        ("Signed gap", gap, f"mean raw membership minus the fraud rate; {no_error}"),
     )
 
 
 def parts_table(results: Results) -> Table:
     """The size of each part."""
-    columns = (
-        Column("part", "Part"),
-        Column("n_rows", "Rows", show.count),
-        Column("n_customers", "Customers", show.count),
-        Column("n_frauds", "Frauds", show.count),
-    )
+    counts = {"n_rows": "Rows", "n_customers": "Customers", "n_frauds": "Frauds"}
+    numbers = (Column(name, heading, show.count) for name, heading in counts.items())
+    columns = (Column("part", "Part"), *numbers)
     folds = "one fold" if results.n_folds == 1 else f"{results.n_folds} folds"
-    caption = (
-        f"Rows of each part, summed over {folds}; customers of the fold with most. "
-        f"Split: {results.protocol.name}; counts, so no inference."
-    )
+    split = f"Split: {results.protocol.name}; counts, so no inference."
+    caption = f"Rows of each part, summed over {folds}; customers of the fold with most. {split}"
     return build_table("parts", caption, columns, results.parts)
 
 

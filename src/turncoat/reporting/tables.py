@@ -11,6 +11,8 @@ from turncoat.evaluation.results import Interval, MetricEstimate
 from turncoat.reporting import formatting as show
 
 Value = str | float | int | bool | None
+Groups = Mapping[str, Iterable[Any]]  # rows by heading
+Rows = Iterable[Any] | Groups
 
 
 class Cell(NamedTuple):
@@ -80,11 +82,7 @@ class Table(NamedTuple):
 
 
 def build_table(
-    name: str,
-    caption: str,
-    columns: Iterable[Column],
-    rows: Iterable[Any] | Mapping[str, Iterable[Any]],
-    group_name: str | None = None,
+    name: str, caption: str, columns: Iterable[Column], rows: Rows, group_name: str | None = None
 ) -> Table:
     """A table of rows, or of groups of rows by heading; columns turn rows into cells."""
     columns = tuple(columns)
@@ -97,11 +95,7 @@ def build_table(
 
 
 def build_file_table(
-    name: str,
-    caption: str,
-    names: Sequence[str],
-    groups: Mapping[str, Iterable[Sequence[Value]]],
-    group_name: str | None = None,
+    name: str, caption: str, names: Sequence[str], groups: Groups, group_name: str | None = None
 ) -> Table:
     """A table that is only written to disk: column names, and rows of values by group."""
 

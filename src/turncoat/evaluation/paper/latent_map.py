@@ -85,17 +85,10 @@ def build_latent_map(
     places = _project(points, seed) if projection == UMAP else components
     columns = (places[:, 0], places[:, 1], regimes, labels)
     x, y, own_regimes, own_labels = (tuple(column.tolist()) for column in columns)
-    return LatentMap(
-        detector,
-        len(latents),
-        *(x, y, own_regimes, own_labels),
-        fraud_regime,
-        first_share,
-        float(in_piece.mean()),
-        tuple(one.axis for one in walks),
-        manifold.grade_claims(walks, in_piece, labels, fraud_regime, seed),
-        projection,
-    )
+    shares, axes = (first_share, float(in_piece.mean())), tuple(one.axis for one in walks)
+    test = manifold.grade_claims(walks, in_piece, labels, fraud_regime, seed)
+    about = (fraud_regime, *shares, axes, test, projection)
+    return LatentMap(detector, len(latents), x, y, own_regimes, own_labels, *about)
 
 
 def sample_rows(labels: Array, max_rows: int, seed: int) -> Array:

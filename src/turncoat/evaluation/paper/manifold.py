@@ -7,7 +7,7 @@ no measure here can tell the two apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from scipy.stats import spearmanr
 from sklearn.isotonic import isotonic_regression
 
 from turncoat.arrays import Array
+
+Graded = tuple[str, float | None]  # a grade, and the level that shuffles reach
 
 MIN_ROWS = 20  # fewer are not laid out along an axis
 N_BINS = 20
@@ -102,7 +104,7 @@ def walk(
     bins = _assign_bins(len(rows))
     shares = np.zeros((int(bins[-1]) + 1, n_states))
     np.add.at(shares, (bins, regimes), 1.0)
-
+    scores = None if head is None or head[rows].min() == head[rows].max() else head[rows]
     order = np.unique(regimes).tolist()
     order.sort(key=lambda regime: np.median(np.flatnonzero(regimes == regime)))
     axis = LatentAxis(
@@ -115,7 +117,7 @@ def walk(
         measure_gradualness(labels),
         measure_monotonicity(labels),
         measure_valley(direction.places),
-        None if head is None else correlate_with_places(head[rows]),
+        None if scores is None else float(spearmanr(np.arange(len(rows)), scores).statistic),
     )
     return Walk(axis, regimes, labels)
 
@@ -190,13 +192,6 @@ def measure_valley(places: Array) -> float:
     return float((1.0 - density / peaks).max())
 
 
-def correlate_with_places(scores: Array) -> float | None:
-    """Rank correlation of scores [N] with their places; None if all scores are the same."""
-    if scores.min() == scores.max():
-        return None
-    return float(spearmanr(np.arange(len(scores)), scores).statistic)
-
-
 def grade_claims(
     walks: Sequence[Walk], in_piece: Array, labels: Array, fraud_regime: int, seed: int
 ) -> ManifoldTest | None:
@@ -211,8 +206,13 @@ def grade_claims(
         labels = rng.permutation(own_labels)
         return measure_monotonicity(labels[::-1] if _falls(labels) else labels) or 0.0
 
-    end_chance = _max_of_shuffles(shuffle_labels)
+    end_chance = max(shuffle_labels() for _ in range(N_SHUFFLES))
     n_passed = (smaller_share(in_piece, labels) >= MIN_PIECE) + (axis.valley_depth <= MAX_VALLEY)
+    at_end = UNKNOWN
+    if axis.monotonicity is not None:
+        limits = (MIN_MONOTONE, MIN_PARTLY_MONOTONE)
+        is_last = axis.regime_order[-1] == fraud_regime
+        at_end = _grade(axis.monotonicity, end_chance, *limits, is_last)
     segments, segments_chance = _grade_segments(axis, regimes, rng)
     fading, fading_chance = _grade_fading(axis, own_labels, end_chance, rng)
     last_bin = _assign_bins(len(own_labels)) == len(axis.fraud_rate) - 1
@@ -225,7 +225,7 @@ def grade_claims(
         one_piece=(FAILS, PARTLY, HOLDS)[n_passed],
         segments=segments,
         segments_chance=segments_chance,
-        fraud_at_end=_grade_end(axis, fraud_regime, end_chance),
+        fraud_at_end=at_end,
         fraud_at_end_chance=end_chance,
         fraud_in_last_bin=float(own_labels[last_bin].sum() / n_frauds) if n_frauds else None,
         fading=fading,
@@ -238,28 +238,18 @@ def smaller_share(mask: Array, labels: Array) -> float:
     return float(min(mask.mean(), mask[labels == 1].mean() if labels.any() else 1.0))
 
 
-def _grade_segments(
-    axis: LatentAxis, regimes: Array, rng: np.random.Generator
-) -> tuple[str, float | None]:
+def _grade_segments(axis: LatentAxis, regimes: Array, rng: np.random.Generator) -> Graded:
     if len(axis.regime_order) < 2:
         return UNKNOWN, None
-    chance = _max_of_shuffles(lambda: measure_segmentation(rng.permutation(regimes)))
+    chance = max(measure_segmentation(rng.permutation(regimes)) for _ in range(N_SHUFFLES))
     is_adjacent = axis.adjacency is None or axis.adjacency >= MIN_SEGMENTED
     limits = (MIN_SEGMENTED, MIN_PARTLY_SEGMENTED)
     return _grade(axis.segmentation, chance, *limits, is_adjacent), chance
 
 
-def _grade_end(axis: LatentAxis, fraud_regime: int, chance: float) -> str:
-    if axis.monotonicity is None:
-        return UNKNOWN
-    is_last = axis.regime_order[-1] == fraud_regime
-    return _grade(axis.monotonicity, chance, MIN_MONOTONE, MIN_PARTLY_MONOTONE, is_last)
-
-
-def _grade_fading(
-    axis: LatentAxis, labels: Array, end_chance: float, rng: np.random.Generator
-) -> tuple[str, float | None]:
-    if axis.monotonicity is not None and axis.monotonicity <= end_chance:
+def _grade_fading(axis: LatentAxis, labels: Array, end: float, rng: np.random.Generator) -> Graded:
+    """The grade; `end` is the monotonicity that shuffled labels reach."""
+    if axis.monotonicity is not None and axis.monotonicity <= end:
         return FAILS, None
     if axis.gradualness is None:
         return UNKNOWN, None
@@ -271,7 +261,7 @@ def _grade_fading(
         sides = rng.permutation(labels[:edge]), rng.permutation(labels[edge:])
         return measure_gradualness(np.concatenate(sides)) or 0.0
 
-    chance = _max_of_shuffles(shuffle_sides)
+    chance = max(shuffle_sides() for _ in range(N_SHUFFLES))
     grade = _grade(axis.gradualness, chance, MIN_GRADUAL, MIN_PARTLY_GRADUAL)
     return (UNKNOWN if grade == FAILS and chance >= MIN_GRADUAL else grade), chance
 
@@ -280,10 +270,6 @@ def _grade(value: float, chance: float, full: float, partly: float, also: bool =
     if value <= chance or value < partly:
         return FAILS
     return HOLDS if value >= full and also else PARTLY
-
-
-def _max_of_shuffles(draw: Callable[[], float]) -> float:
-    return max(draw() for _ in range(N_SHUFFLES))
 
 
 def _falls(labels: Array) -> bool:

@@ -67,10 +67,8 @@ def regime_map(results: Results, place: int) -> ReportFigure | None:
         text = {"ha": "center", "va": "center", "fontsize": 7, "color": draw.INK}
         axes.text(*centre, _regime_name(regime, fraud), bbox={**badge, "linewidth": 0.9}, **text)
     _draw_key(canvas, _TOP + _PLOT + _BELOW, present, fraud, _SIDE)
-    alt = (
-        f"Map of {show.count(len(dots))} latents of {latents.detector}: regimes "
-        f"{show.join_words(map(str, present))}; fraud regime {fraud}"
-    )
+    what = f"Map of {show.count(len(dots))} latents of {latents.detector}"
+    alt = f"{what}: regimes {show.join_words(map(str, present))}; fraud regime {fraud}"
     caption = _map_caption(results, latents)
     return canvas.finish(f"latents-{place + 1}-regimes", "By regime", caption, alt)
 
@@ -149,10 +147,9 @@ def manifold_facts(latents: LatentMap) -> tuple[tuple[str, str, str], ...]:
     """Single numbers of the latents: name, number, meaning."""
     first, piece = latents.first_component_share, latents.largest_piece_share
     connected = "of the rows are connected as nearest neighbours; all if there is one piece"
-    return (
-        ("First component", show.percent(first), "of the latents' variance lies along it"),
-        ("Largest piece", show.percent(piece), connected),
-    )
+    variance = "of the latents' variance lies along it"
+    component = ("First component", show.percent(first), variance)
+    return component, ("Largest piece", show.percent(piece), connected)
 
 
 def describe_manifold(latents: LatentMap) -> tuple[str, ...]:
@@ -193,17 +190,15 @@ def _axis_figure(results: Results, latents: LatentMap, axis: LatentAxis, name: s
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     above.grid(visible=True, axis="y")
     _draw_key(canvas, end + below_plots - 0.1, present, fraud, left=0.7)
-    caption = (
-        f"Fraud and regimes along the {axis.name} of the latents, {latents.detector}; no UMAP. k* "
-        f"is the fraud regime. {_where(results, latents)}"
-    )
+    what = f"Fraud and regimes along the {axis.name} of the latents, {latents.detector}; no UMAP"
+    caption = f"{what}. k* is the fraud regime. {_where(results, latents)}"
     highest = max(axis.fraud_rate)
-    alt = (
-        f"Fraud rate along the {axis.name}: {show.percent(axis.fraud_rate[0])} in the first bin, "
-        f"{show.percent(axis.fraud_rate[-1])} in the last, at most {show.percent(highest)} in "
-        f"bin {axis.fraud_rate.index(highest) + 1}; regimes in the order "
-        f"{_order_text(axis, latents)}"
+    first, last, most = map(show.percent, (axis.fraud_rate[0], axis.fraud_rate[-1], highest))
+    peak = f"at most {most} in bin {axis.fraud_rate.index(highest) + 1}"
+    rates = (
+        f"Fraud rate along the {axis.name}: {first} in the first bin, {last} in the last, {peak}"
     )
+    alt = f"{rates}; regimes in the order {_order_text(axis, latents)}"
     return canvas.finish(name, show.capitalise(axis.name), caption, alt)
 
 
@@ -224,18 +219,16 @@ def _map_caption(results: Results, latents: LatentMap) -> str:
     return f"{projection} {_where(results, latents)}"
 
 
-def _draw_key(
-    canvas: Canvas, top: float, regimes: Sequence[int], fraud_regime: int, left: float
-) -> None:
+def _draw_key(canvas: Canvas, top: float, regimes: Sequence[int], fraud: int, left: float) -> None:
     """Regimes and their colours, several in a row."""
     for place, regime in enumerate(regimes):
         start = left + _KEY_WIDTH * (place % _KEYS_PER_ROW)
         level = top + _KEY_HEIGHT * (place // _KEYS_PER_ROW)
         x, y = (start + 0.05) / draw.WIDTH, 1 - (level + 0.07) / canvas.height
         dot = Line2D([x], [y], linestyle="none", marker="o", markersize=5, markeredgewidth=0)
-        dot.set(transform=canvas.figure.transFigure, **regime_style(regime, fraud_regime))
+        dot.set(transform=canvas.figure.transFigure, **regime_style(regime, fraud))
         canvas.figure.add_artist(dot)
-        canvas.text(start + 0.14, level, _regime_name(regime, fraud_regime))
+        canvas.text(start + 0.14, level, _regime_name(regime, fraud))
 
 
 def _key_height(regimes: Sequence[int]) -> float:

@@ -15,7 +15,7 @@ from turncoat.reporting import formatting as show
 from turncoat.reporting.drawing import ReportFigure
 from turncoat.reporting.tables import Cell, Column, Table, build_file_table, build_table
 
-Measure = tuple[str, str, Callable[[float], str]]  # label, name of a measure, how it is shown
+Measures = Sequence[tuple[str, str, Callable[[float], str]]]  # labels, names, how they are shown
 
 _MEASURES: tuple[str, ...] = ("cycle", "effective_states", "largest_share", "separation")
 _MEASURES += ("relative_separation", "spread", "enrichment")  # of a cycle, in table order
@@ -88,19 +88,19 @@ def losses_table(results: Results) -> Table:
 def joint_figures(results: Results, joint: JointTraining) -> tuple[ReportFigure | None, ...]:
     """States left, separation of fraud from the rest, and rows of every state, against cycle."""
     states = f"Effective states (dotted: K = {joint.n_states}, all alike)"
-    occupancy: list[Measure] = [
+    occupancy: Measures = [
         (states, "effective_states", show.tick),
         ("Share of rows in the largest state", "largest_share", show.round_percent),
         ("Enrichment of the state with most fraud", "enrichment", show.tick),
     ]
-    separation: list[Measure] = [
+    separation: Measures = [
         ("Separation Δμ", "separation", show.tick),
         ("Separation over the spread within", "relative_separation", show.tick),
         ("Spread of all latents", "spread", show.tick),
     ]
     left, far = "How many states are left", "How far frauds are from the rest"
     return (
-        _cycles_figure(results, joint, occupancy, "occupancy", "States", left, joint.n_states),
+        _cycles_figure(results, joint, occupancy, "occupancy", "States", left),
         _cycles_figure(results, joint, separation, "separation", "Separation", far),
         _counts_figure(results, joint),
     )
@@ -223,15 +223,9 @@ def _finish_axes(axes: Any, formatter: Callable[[float], str], grid: bool = True
 
 
 def _cycles_figure(
-    results: Results,
-    joint: JointTraining,
-    measures: Sequence[Measure],
-    name: str,
-    title: str,
-    what: str,
-    reference: float | None = None,
+    results: Results, joint: JointTraining, measures: Measures, name: str, title: str, what: str
 ) -> ReportFigure | None:
-    """Small axes against cycle, a line per run; the reference is for the first axes."""
+    """Small axes against cycle, a line per run."""
     runs = [run for run in joint.runs if run.cycles]
     cycles = [cycle for run in runs for cycle in run.cycles]
     shown = [one for one in measures if any(show.exists(_measure(c, one[1])) for c in cycles)]
@@ -239,8 +233,8 @@ def _cycles_figure(
         return None
     legend = [(run.start, draw.line_style(place)) for place, run in enumerate(runs)]
     canvas, stacked = draw.stack_axes([label for label, _, _ in shown], "Cycle", legend)
-    if reference is not None:
-        stacked[0].axhline(reference, **draw.DOTTED)
+    if shown[0][1] == "effective_states":
+        stacked[0].axhline(joint.n_states, **draw.DOTTED)
     ends = []
     for axes, (label, measure, formatter) in zip(stacked, shown, strict=True):
         for run, (_, looks) in zip(runs, legend, strict=True):
