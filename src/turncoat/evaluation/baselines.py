@@ -212,10 +212,10 @@ class XGBoostBaseline:
         part = sample_customers(labels, customers, self.search_rows, seed)
         columns, labels, customers = columns[part], labels[part], customers[part]
         folds = assign_customer_folds(labels, customers, self.n_folds, seed)
-        path = None
+        rows, path = (columns, labels, folds, seed), None
         if self.folder is not None:
-            path = tuning.trials_file(self.folder, columns, labels, folds, seed, methods)
-        objective = tuning.make_objective(columns, labels, folds, seed)
+            path = tuning.trials_file(self.folder, *rows, methods)
+        objective = tuning.make_objective(*rows)
         propose = partial(tuning.suggest_params, methods=methods)
         return tuning.search(objective, propose, self.n_trials, seed, path, self.announce)
 

@@ -60,7 +60,7 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
     """Everything that a report shows; `scenarios` [N] names each transaction's kind of fraud."""
     evaluator = Evaluator(study)
     settings, transactions = study.settings, study.transactions
-    regimes, selections = _describe_all_regimes(study), _summarise_selections(study)
+    regimes, selections = tuple(_describe_all_regimes(study)), tuple(_summarise_selections(study))
     variants = (f"{tier}, {score}" for tier in settings.tiers for score in _SCORING_VARIANTS)
     n_days = round((transactions.times.max() - transactions.times.min()) / DAY)
     fraud_rate = float(np.asarray(transactions.labels).mean())
@@ -69,19 +69,19 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
         protocol=settings.protocol,
         preset=settings.preset,
         data=results.DataSummary(transactions.source, transactions.schema.name, *sizes),
-        parts=_summarise_parts(study),
+        parts=tuple(_summarise_parts(study)),
         n_folds=len(study.folds),
         seeds=settings.seeds,
         hmm_features=settings.include,
         candidates=evaluator.candidates,
         scoring_variants=tuple(variants),
-        comparisons=_compare_all(evaluator),
-        slices=_measure_all_slices(evaluator, scenarios),
+        comparisons=tuple(_compare_all(evaluator)),
+        slices=tuple(_slice_all(evaluator, scenarios)),
         selections=selections,
         regimes=regimes,
         published=results.PUBLISHED.get(settings.protocol.name, ()),
         warnings=tuple(_find_warnings(study, evaluator.candidates, regimes, selections)),
-        tiers=_measure_tiers(evaluator),
+        tiers=tuple(_measure_tiers(evaluator)),
         encoder_trainings=_summarise_trainings(study),
         latent_maps=_build_latent_maps(study),
         joint_training=study.joint_training,
@@ -224,88 +224,75 @@ class Evaluator:
         return results.Comparison(*pair, transaction, customer, p, topic)
 
 
-def _compare_all(evaluator: Evaluator) -> tuple[results.Comparison, ...]:
-    tier, found = evaluator.study.settings.main_tier, []
+def _compare_all(evaluator: Evaluator) -> Iterator[results.Comparison]:
+    tier = evaluator.study.settings.main_tier
     for first, second, metric, topic in COMPARISONS:
         first, second = first.format(tier=tier), second.format(tier=tier)
-        if first != second:
-            found.append(evaluator.compare(first, second, metric, topic))
-    return tuple(one for one in found if one is not None)
+        found = evaluator.compare(first, second, metric, topic) if first != second else None
+        if found is not None:
+            yield found
 
 
-def _measure_all_slices(
-    evaluator: Evaluator, scenarios: Array | None
-) -> tuple[results.SliceTable, ...]:
+def _slice_all(evaluator: Evaluator, scenarios: Array | None) -> Iterator[results.SliceTable]:
     study = evaluator.study
     tiers = dict.fromkeys((study.settings.main_tier, NEURAL))
     names = [f"{tier}, {score}" for tier in tiers for score in (_MAIN, _ANCHORED)]
     names += [_HEAD, _RANKED_HEAD, "LSTM", "XGBoost", "hybrid", _RANKED]
-    found = []
-    for name in names:
-        if name not in evaluator.columns:
-            continue
+    for name in [name for name in names if name in evaluator.columns]:
         scored = ScoredLabels.concatenate(evaluator.scored(name, study.settings.seeds[0]))
         rows = [evaluator.rows(f, evaluator.columns[name]) for f in range(len(study.folds))]
         folds = list(zip(study.folds, rows, strict=True))
         n_earlier = np.concatenate([fold.n_earlier[own] for fold, own in folds])
-        found.append(metrics.slice_by_history(scored, n_earlier, name))
+        yield metrics.slice_by_history(scored, n_earlier, name)
         if scenarios is not None:
             kinds = np.concatenate([scenarios[fold.rows(TEST)[own]] for fold, own in folds])
             present = np.unique(kinds[scored.labels == 1]).tolist()
             titles = {kind: f"scenario {kind}" for kind in present}
-            found.append(metrics.slice_by_scenario(scored, kinds, titles, name))
-    return tuple(found)
+            yield metrics.slice_by_scenario(scored, kinds, titles, name)
 
 
-def _summarise_selections(study: Study) -> tuple[OrderSelection, ...]:
-    found, states = [], study.states
+def _summarise_selections(study: Study) -> Iterator[OrderSelection]:
+    states = study.states
     for title, sweep in states.sweeps.items():
-        tier = title.partition(",")[0]
-        choice = sweep.choose()
+        tier, choice, orders = title.partition(",")[0], sweep.choose(), []
         stability = states.stabilities.get(title)
-        orders = []
         for step in choice.trail:
             one = step.order
             measured = (dict(one.criteria), one.occupancy, one.rate, or_none(one.enrichment))
             verdict = (step.eligible, step.kept, step.reason)
             orders.append(results.OrderRow(step.n_states, *measured, *verdict))
-        found.append(
-            OrderSelection(
-                tier=title,
-                features=sweep.features.kind,
-                measured_on=choice.trail[0].order.measured,
-                base_rate=choice.trail[0].order.base_rate,
-                orders=tuple(orders),
-                criterion=choice.criterion,
-                by_criterion=choice.by_criterion,
-                by_eligibility=choice.by_eligibility,
-                used=states.n_states[tier],
-                chosen_by=states.chosen_by[tier],
-                sensitivity=_plain_rows(sweep.compute_sensitivity().to_dicts()),
-                stability=() if stability is None else _plain_rows(stability.frame().to_dicts()),
-                is_used=title in (tier, f"{tier}, {states.latent_dim} latents"),
-            )
+        yield OrderSelection(
+            tier=title,
+            features=sweep.features.kind,
+            measured_on=choice.trail[0].order.measured,
+            base_rate=choice.trail[0].order.base_rate,
+            orders=tuple(orders),
+            criterion=choice.criterion,
+            by_criterion=choice.by_criterion,
+            by_eligibility=choice.by_eligibility,
+            used=states.n_states[tier],
+            chosen_by=states.chosen_by[tier],
+            sensitivity=_plain_rows(sweep.compute_sensitivity().to_dicts()),
+            stability=() if stability is None else _plain_rows(stability.frame().to_dicts()),
+            is_used=title in (tier, f"{tier}, {states.latent_dim} latents"),
         )
-    return tuple(found)
 
 
 def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float | None], ...]:
     return tuple({k: None if v is None else float(v) for k, v in row.items()} for row in rows)
 
 
-def _describe_all_regimes(study: Study) -> tuple[RegimeTable, ...]:
+def _describe_all_regimes(study: Study) -> Iterator[RegimeTable]:
     """Regimes of the first fold and seed."""
-    found = []
     for key, title in study.settings.detectors.items():
         fit = study.first_fits[key]
         detector, saturation = fit.detector, fit.outcome.figures["saturation"]
         panel, _ = study.folds[0].panel(CALIBRATION, detector.features_)
-        found.append(describe_regimes(title, detector, panel, saturation))
-    return tuple(found)
+        yield describe_regimes(title, detector, panel, saturation)
 
 
-def _measure_tiers(evaluator: Evaluator) -> tuple[results.TierRow, ...]:
-    study, settings, found = evaluator.study, evaluator.study.settings, []
+def _measure_tiers(evaluator: Evaluator) -> Iterator[results.TierRow]:
+    study, settings = evaluator.study, evaluator.study.settings
     for key, title in settings.detectors.items():
         model = study.first_fits[key].detector.model_
         is_neural = isinstance(model, NeuralVariationalHMM)
@@ -314,8 +301,7 @@ def _measure_tiers(evaluator: Evaluator) -> tuple[results.TierRow, ...]:
         about = title, f"{title}, {_MAIN}", model.n_states, chosen_by, width
         raw = [evaluator.scored(f"{title}, raw, filtered", seed) for seed in settings.seeds]
         n_resamples, seed = settings.n_resamples, settings.seeds[0]
-        found.append(measure_tier(*about, raw, n_resamples=n_resamples, seed=seed))
-    return tuple(found)
+        yield measure_tier(*about, raw, n_resamples=n_resamples, seed=seed)
 
 
 def _summarise_trainings(study: Study) -> tuple[results.EncoderTraining, ...]:
@@ -342,13 +328,11 @@ def _build_latent_maps(study: Study) -> tuple[LatentMap, ...]:
     return (build_latent_map(NEURAL, *rows, n_states=model.n_states, head=head, seed=seed),)
 
 
-def _summarise_parts(study: Study) -> tuple[results.SplitPart, ...]:
-    found = []
+def _summarise_parts(study: Study) -> Iterator[results.SplitPart]:
     for part in (*PARTS, "excluded"):
         folds = [fold.split.summaries[part] for fold in study.folds]
         n_rows, n_frauds = sum(one.rows for one in folds), sum(one.frauds or 0 for one in folds)
-        found.append(results.SplitPart(part, n_rows, max(one.customers for one in folds), n_frauds))
-    return tuple(found)
+        yield results.SplitPart(part, n_rows, max(one.customers for one in folds), n_frauds)
 
 
 def _find_warnings(

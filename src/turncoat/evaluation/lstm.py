@@ -27,12 +27,9 @@ State = tuple[Tensor, Tensor]  # hidden and cell, each [1, sequences, hidden_dim
 Result = tuple[Tensor, State]  # log odds and states
 
 _SHARED = ("max_epochs", "patience_epochs", "learning_rate", "validation_fraction", "device")
-_RULES: dict[str, Rule] = {
-    "hidden_dim": whole_number(2),
-    "window_rows": whole_number(1),
-    "batch_rows": whole_number(1),
-    **{name: encoder.ENCODER_RULES[name] for name in _SHARED},
-}
+_RULES: dict[str, Rule] = {name: encoder.ENCODER_RULES[name] for name in _SHARED}
+_RULES |= {"hidden_dim": whole_number(2), "window_rows": whole_number(1)}
+_RULES |= {"batch_rows": whole_number(1)}
 _MAX_GRADIENT_NORM = 1.0
 _BATCH_SEQUENCES = 1024  # when scoring
 _BATCH_ROWS = 8192

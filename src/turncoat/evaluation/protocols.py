@@ -59,11 +59,10 @@ class SplitProtocol:
         n_days = self.train_days + 7 * self.n_folds + self.label_delay_days
         start = end - n_days * DAY
         if start < begin - DAY:
-            raise DataError(
-                f"{transactions.source}: {self.n_folds} test weeks after {self.train_days:g} days "
-                f"of training need {n_days:g} days of data, and there are "
-                f"{(end - begin) / DAY:.0f}. Use fewer weeks (--folds), or more data"
-            )
+            weeks = f"{self.n_folds} test weeks after {self.train_days:g} days of training"
+            found = f"need {n_days:g} days of data, and there are {(end - begin) / DAY:.0f}"
+            remedy = "Use fewer weeks (--folds), or more data"
+            raise DataError(f"{transactions.source}: {weeks} {found}. {remedy}")
         windows = {"train_s": self.train_days * DAY, "gap_s": delay, "start_s": start}
         options: dict[str, Any] = {**windows, "memory_s": _HANDBOOK_MEMORY, "require_fraud": True}
         folds = split_prequential(*rows, drop_compromised=self.drop_compromised, **options)
@@ -115,8 +114,7 @@ class Fold:
     def n_earlier(self) -> Array:
         """Number of earlier transactions of its customer for each test row [n]."""
         offsets, rows = self.transactions.offsets, self.rows(TEST)
-        counts: Array = rows - offsets[np.searchsorted(offsets, rows, side="right") - 1]
-        return counts
+        return np.asarray(rows - offsets[np.searchsorted(offsets, rows, side="right") - 1])
 
 
 def assign_customer_folds(labels: Array, customers: Array, n_folds: int, seed: int) -> Array:

@@ -20,6 +20,7 @@ from turncoat.errors import BundleError, ConfigError
 from turncoat.storage import digest, replace_file
 
 XGBoostParams = dict[str, int | float | str]
+FitAndScore = Callable[[Array, Array], Array]  # rows to fit and to test; scores of the latter
 Objective = Callable[[XGBoostParams], float]  # mean average precision
 Announce = Callable[[int, int, float], None]  # (trials done, trials in all, best value so far)
 
@@ -123,15 +124,12 @@ def make_objective(columns: Array, labels: Array, folds: Array, seed: int) -> Ob
     return lambda params: cross_validate(folds, labels, partial(fit_and_score, params))
 
 
-def cross_validate(
-    folds: Array, labels: Array, fit_and_score: Callable[[Array, Array], Array]
-) -> float:
+def cross_validate(folds: Array, labels: Array, fit_and_score: FitAndScore) -> float:
     """Mean average precision of `fit_and_score(fit rows, test rows)`; each fold is test once."""
     values = []
     for fold in range(int(folds.max()) + 1):
-        test = np.flatnonzero(folds == fold)
-        scores = fit_and_score(np.flatnonzero(folds != fold), test)
-        values.append(average_precision_score(labels[test], scores))
+        fit, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        values.append(average_precision_score(labels[test], fit_and_score(fit, test)))
     return float(np.mean(values))
 
 

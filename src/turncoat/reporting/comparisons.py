@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -205,9 +205,9 @@ def compared_candidates(
     return [one for one in results.candidates if one.name in names] or list(results.candidates)
 
 
-def slice_tables(results: Results) -> list[Table]:
+def slice_tables(results: Results) -> Iterator[Table]:
     """A table per way of slicing."""
-    by_name, found = {one.name: one for one in results.candidates}, []
+    by_name = {one.name: one for one in results.candidates}
 
     def cell(metric: str, pair: tuple[str, SliceRow]) -> Cell:
         value, text = pair[1].metrics.get(metric), show.metric_text(metric)
@@ -227,8 +227,7 @@ def slice_tables(results: Results) -> list[Table]:
         ]
         members = [by_name[name] for name in rows if name in by_name] or results.candidates
         caption = f"Test rows {title}. {provenance(results, members, first_seed=True)}"
-        found.append(build_table(f"slices_{place}", caption, columns, rows, "candidate"))
-    return found
+        yield build_table(f"slices_{place}", caption, columns, rows, "candidate")
 
 
 def _candidate_cell(one: CandidateResult) -> Cell:

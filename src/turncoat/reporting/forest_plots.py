@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from turncoat.evaluation.results import Interval, Results
@@ -49,9 +49,8 @@ def overview_figure(results: Results, metric: str) -> ReportFigure | None:
     return canvas.finish(f"overview-{draw.slugify(metric)}", shown.label, caption, alt)
 
 
-def difference_figures(results: Results) -> list[ReportFigure]:
+def difference_figures(results: Results) -> Iterator[ReportFigure]:
     """A forest plot of differences per metric."""
-    figures = []
     metrics = dict.fromkeys(one.metric for one in results.comparisons)
     for place, metric in enumerate(metrics, start=1):
         comparisons = [one for one in results.comparisons if one.metric == metric]
@@ -66,8 +65,7 @@ def difference_figures(results: Results) -> list[ReportFigure]:
         caption = f"Right of 0 the first is higher. {_INTERVALS}. {where}"
         alt = f"Differences in {shown.label} with intervals: {_describe(rows)}"
         canvas = _draw_forest(rows, label, 0.0)
-        figures.append(canvas.finish(f"differences-{place}", shown.label, caption, alt))
-    return figures
+        yield canvas.finish(f"differences-{place}", shown.label, caption, alt)
 
 
 def _describe(rows: Sequence[_ForestRow]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,7 +142,7 @@ def build_report(results: Results, manifest: Mapping[str, Any]) -> Report:
             Section("slices", "New customers and scenarios", _table_blocks(*slices)),
             Section("orders", "Choosing K", tuple(selections)),
             Section("regimes", "Regimes", tuple(detectors)),
-            Section("neural", "The neural tier", _neural_blocks(results)),
+            Section("neural", "The neural tier", tuple(_neural_blocks(results))),
             Section("differences", "Differences", differences),
             Section("errata", "What the errata change", (Block(text=errata),) if errata else ()),
             Section("split", "How the data were split", (split,)),
@@ -199,39 +199,34 @@ def _regime_block(results: Results, place: int) -> Block:
     return Block(table.detector, (), regimes.regime_facts(table), figures, (rows,), files=files)
 
 
-def _neural_blocks(results: Results) -> tuple[Block, ...]:
-    blocks = []
+def _neural_blocks(results: Results) -> Iterator[Block]:
     if results.encoder_trainings:
         n_trainings = len(results.encoder_trainings)
         figures = tuple(training.losses_figure(results, place) for place in range(n_trainings))
         tables, files = (training.trainings_table(results),), (training.losses_table(results),)
-        blocks.append(Block("Training", figures=figures, tables=tables, files=files))
+        yield Block("Training", figures=figures, tables=tables, files=files)
     for place in range(len(results.latent_maps)):
-        blocks += _latent_blocks(results, place)
+        yield from _latent_blocks(results, place)
     joint = results.joint_training
     if joint is not None:
-        text = training.describe_joint_training(joint)
-        figures = training.joint_figures(results, joint)
+        text, shown = (
+            training.describe_joint_training(joint),
+            training.joint_figures(results, joint),
+        )
         rows, cycles = training.joint_table(results, joint), training.cycles_table(results, joint)
         title = "Joint training of encoder and states"
-        blocks.append(Block(title, text, figures=figures, tables=(rows,), files=(cycles,)))
-    return tuple(blocks)
+        yield Block(title, text, figures=shown, tables=(rows,), files=(cycles,))
 
 
-def _latent_blocks(results: Results, place: int) -> list[Block]:
+def _latent_blocks(results: Results, place: int) -> Iterator[Block]:
     latents = results.latent_maps[place]
-    maps = latent_map.regime_map(results, place), latent_map.label_map(results, place)
-    points = (latent_map.points_table(results, place),)
-    has_axes = bool(latents.axes)
-    test = Block(
-        f"One manifold or not, {latents.detector}",
-        latent_map.describe_manifold(latents),
-        latent_map.manifold_facts(latents),
-        tuple(latent_map.axis_figures(results, place)),
-        (latent_map.axes_table(results, place),) if has_axes else (),
-        files=(latent_map.bins_table(results, place),) if has_axes else (),
-    )
-    if not latents.x:
-        return [test]
-    title, caution = f"Map of the latents, {latents.detector}", (latent_map.MAP_CAUTION,)
-    return [Block(title, caution, figures=maps, files=points), test]
+    if latents.x:
+        maps = latent_map.regime_map(results, place), latent_map.label_map(results, place)
+        points = (latent_map.points_table(results, place),)
+        title, caution = f"Map of the latents, {latents.detector}", (latent_map.MAP_CAUTION,)
+        yield Block(title, caution, figures=maps, files=points)
+    tables = (latent_map.axes_table(results, place),) if latents.axes else ()
+    files = (latent_map.bins_table(results, place),) if latents.axes else ()
+    title, text = f"One manifold or not, {latents.detector}", latent_map.describe_manifold(latents)
+    facts, figures = latent_map.manifold_facts(latents), latent_map.axis_figures(results, place)
+    yield Block(title, text, facts, tuple(figures), tables, files=files)
