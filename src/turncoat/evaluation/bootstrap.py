@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import wilcoxon
@@ -31,8 +31,7 @@ LEVEL = 0.9
 UNITS = ("transaction", "customer")
 
 
-@dataclass(frozen=True, eq=False)
-class Resamples:
+class Resamples(NamedTuple):
     """Metrics on R resamples, each the mean over the folds where it exists."""
 
     unit: str  # what was drawn: "transaction" or "customer"
@@ -127,9 +126,7 @@ def wilcoxon_p(first_losses: Array, second_losses: Array) -> float | None:
     differences = first_losses - second_losses
     if len(differences) == 0 or np.isnan(differences).any():
         return None
-    if not differences.any():
-        return 1.0
-    return float(wilcoxon(differences).pvalue)
+    return float(wilcoxon(differences).pvalue) if differences.any() else 1.0
 
 
 def _check_common_rows(columns: Mapping[str, Sequence[ScoredLabels]]) -> Sequence[ScoredLabels]:

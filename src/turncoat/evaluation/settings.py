@@ -167,8 +167,7 @@ class StudySettings:
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON holds them."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        return dict(json.loads(json.dumps(asdict(self))))
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> StudySettings:

@@ -237,17 +237,12 @@ def _choose_states(
         several = len(widths) > 1
         detail = f", {', '.join(map(str, widths))} latents" if several else ""
         console.print(f"choosing the number of regimes, {tier}{detail}", highlight=False)
-        options: dict[str, Any] = {
-            "model": settings.make_model(tier, 2),
-            "features": settings.make_features(tier),
-            "orders": settings.orders,
-            "folder": folder / "sweeps" / tier,
-            "progress": False,
-        }
+        parts = {"model": settings.make_model(tier, 2), "features": settings.make_features(tier)}
+        options: Any = {"orders": settings.orders, "folder": folder / "sweeps" / tier, **parts}
         if several:
-            by_width = sweep_widths(data, split, widths=widths, **options)
+            by_width = sweep_widths(data, split, widths=widths, progress=False, **options)
         else:
-            by_width = {widths[0]: sweep(data, split, **options)}
+            by_width = {widths[0]: sweep(data, split, progress=False, **options)}
         for width, one in by_width.items():
             title = f"{tier}, {width} latents" if several else tier
             sweeps[title] = one

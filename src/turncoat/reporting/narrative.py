@@ -60,11 +60,11 @@ def describe_split(protocol: SplitProtocol) -> str:
     if protocol.name == "chronological":
         return f"Parts follow each other in time, with a label delay of {delay} between them."
     cards = "Cards known to be compromised are left out."
-    return (
-        f"Prequential: {protocol.n_folds} test weeks, each after {protocol.train_days:g} days of "
-        f"training (the last two weeks for selection and calibration) and a label delay of {delay}."
-        f" {cards if protocol.drop_compromised else 'All cards are kept.'}"
-    )
+    cards = cards if protocol.drop_compromised else "All cards are kept."
+    train = f"{protocol.train_days:g} days of training"
+    weeks = f"Prequential: {protocol.n_folds} test weeks, each after {train}"
+    last = "the last two weeks for selection and calibration"
+    return f"{weeks} ({last}) and a label delay of {delay}. {cards}"
 
 
 def summarise(results: Results) -> tuple[str, ...]:
@@ -74,18 +74,14 @@ def summarise(results: Results) -> tuple[str, ...]:
         return ()
     rows = "All models are evaluated on the same rows."
     if results.protocol.name == "paper":
-        rows = (
-            "Baselines are evaluated on all of them, hidden Markov models on customers with 5 "
-            "transactions or more."
-        )
+        hmms = "hidden Markov models on customers with 5 transactions or more"
+        rows = f"Baselines are evaluated on all of them, {hmms}."
     features = "Features use neither the row's own label nor the future."
     if results.hmm_features:
         features += f" The hidden Markov models have {show.join_words(results.hmm_features)}."
-    return (
-        f"Evaluated on {test.n_rows:,} held-out transactions, {test.n_frauds:,} of them fraud. "
-        f"{describe_split(results.protocol)}",
-        f"{rows} {features}",
-    )
+    held_out = f"{test.n_rows:,} held-out transactions, {test.n_frauds:,} of them fraud"
+    split = describe_split(results.protocol)
+    return f"Evaluated on {held_out}. {split}", f"{rows} {features}"
 
 
 def list_scores(results: Results) -> Iterator[str]:

@@ -17,6 +17,7 @@ from turncoat.reporting.narrative import describe_trait
 from turncoat.reporting.tables import Cell, Column, Table, build_table
 
 _IN_SAMPLE = ("bic", "elbo")
+_NO_ORDER = "a dash if no order is eligible"
 _MAX_OPACITY = 0.65  # of a cell of the heat map, so that its number stays readable
 Series = tuple[str, list[float | None], Callable[[float], str]]  # title, values, how they are shown
 
@@ -63,10 +64,8 @@ def sensitivity_table(results: Results, place: int) -> Table:
         return Column(name, heading, show.count, get=lambda floor: found.get((floor, delta)))
 
     floor = Column("floor", "Floor", show.round_percent, get=lambda floor: floor)
-    caption = (
-        "K by eligibility for other floors of occupancy and other increases δ of enrichment; a "
-        f"dash if no order is eligible. {_where(results, selection)}"
-    )
+    what = "K by eligibility for other floors of occupancy and other increases δ of enrichment"
+    caption = f"{what}; {_NO_ORDER}. {_where(results, selection)}"
     columns = (floor, *map(delta_column, deltas))
     return build_table(f"sensitivity_{place + 1}", caption, columns, floors)
 
@@ -88,10 +87,8 @@ def stability_table(results: Results, place: int) -> Table:
         share("by_criterion", "By criterion"),
     )
     encoder = " The encoder is not refitted." if selection.tier.startswith("neural") else ""
-    caption = (
-        "How often each K is chosen when customers are resampled and every order is refitted; a "
-        f"dash if no order is eligible.{encoder} {_where(results, selection)}"
-    )
+    what = "How often each K is chosen when customers are resampled and every order is refitted"
+    caption = f"{what}; {_NO_ORDER}.{encoder} {_where(results, selection)}"
     return build_table(f"stability_{place + 1}", caption, columns, selection.stability)
 
 

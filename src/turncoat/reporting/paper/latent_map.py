@@ -47,11 +47,9 @@ def regime_style(regime: int, fraud_regime: int) -> dict[str, Any]:
     return {"color": _OTHERS[place % len(_OTHERS)], "alpha": opacity}
 
 
-def regime_map(results: Results, place: int) -> ReportFigure | None:
-    """The map by regime, large ones below small ones, fraud regime on top; None without rows."""
+def regime_map(results: Results, place: int) -> ReportFigure:
+    """The map by regime, large ones below small ones, fraud regime on top."""
     latents = results.latent_maps[place]
-    if not latents.x:
-        return None
     dots, regimes, fraud = _scale_dots(latents), np.array(latents.regimes), latents.fraud_regime
     present = sorted(set(latents.regimes))
     canvas = Canvas(_TOP + _PLOT + _BELOW + _key_height(present))
@@ -73,11 +71,9 @@ def regime_map(results: Results, place: int) -> ReportFigure | None:
     return canvas.finish(f"latents-{place + 1}-regimes", "By regime", caption, alt)
 
 
-def label_map(results: Results, place: int) -> ReportFigure | None:
-    """The same map by label, frauds on top; None without rows."""
+def label_map(results: Results, place: int) -> ReportFigure:
+    """The same map by label, frauds on top."""
     latents = results.latent_maps[place]
-    if not latents.x:
-        return None
     dots, is_fraud = _scale_dots(latents), np.array(latents.labels) == 1
     n_rows, n_frauds = show.count(len(dots)), latents.labels.count(1)
     text = f"{show.count(n_frauds)} of {n_rows} rows are fraud"
@@ -195,10 +191,9 @@ def _axis_figure(results: Results, latents: LatentMap, axis: LatentAxis, name: s
     highest = max(axis.fraud_rate)
     first, last, most = map(show.percent, (axis.fraud_rate[0], axis.fraud_rate[-1], highest))
     peak = f"at most {most} in bin {axis.fraud_rate.index(highest) + 1}"
-    rates = (
-        f"Fraud rate along the {axis.name}: {first} in the first bin, {last} in the last, {peak}"
-    )
-    alt = f"{rates}; regimes in the order {_order_text(axis, latents)}"
+    rates = f"{first} in the first bin, {last} in the last, {peak}"
+    order = f"regimes in the order {_order_text(axis, latents)}"
+    alt = f"Fraud rate along the {axis.name}: {rates}; {order}"
     return canvas.finish(name, show.capitalise(axis.name), caption, alt)
 
 
