@@ -1439,15 +1439,23 @@ def test_sqlite_tables_can_be_read_with_plain_sql(path: Path) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("name", ["_ANY", "_WITH_ID", "_DELETE_OLDEST", "_DELETE_PARTY", "_LOG"])
+@pytest.mark.parametrize(
+    "name", ["read_history", "read_transaction", "delete_oldest", "delete_party", "read_log"]
+)
 def test_sqlite_finds_entries_by_an_index(path: Path, name: str) -> None:
     fill(path, 3)
-    sql: str = getattr(sqlite_store, name)
-    values: Any = {"key": "c", "until": 1.0, "id": "t1", "updated": 0, "limit": 5}
+    sql = sqlite_store._SQL[name]
+    values: Any = {
+        "key": "c",
+        "until": 1.0,
+        "transaction_id": "t1",
+        "belief_updated": 0,
+        "limit": 5,
+    }
     with sqlite3.connect(path) as db:
         plan = [
             row[3]
-            for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values if ":" in sql else (1, 5))
+            for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values if ":key" in sql else (1, 5))
         ]
     db.close()
     assert any("SEARCH log" in step for step in plan)

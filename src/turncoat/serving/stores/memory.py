@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import logging
-import math
 from bisect import insort
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Unpack
 
 from turncoat.errors import StoreError
 from turncoat.serving.stores.protocol import (
+    EntryFilters,
     LogEntry,
     StoredRecord,
     WriteGroup,
@@ -58,18 +59,12 @@ class MemoryStore:
         return True
 
     async def read_history(
-        self,
-        key: str,
-        *,
-        until: float = math.inf,
-        transaction_id: str | None = None,
-        belief_updated: bool = False,
-        limit: int = 100,
+        self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest first."""
         self._check_open()
         entries = (self._log[number] for _, number in reversed(self._parties.get(key, [])))
-        found = (one for one in entries if matches(one, until, transaction_id, belief_updated))
+        found = (one for one in entries if matches(one, **filters))
         return list(islice(found, max(limit, 0)))
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 SCORE, LABEL = "score", "label"  # kinds of log entries
 
@@ -57,6 +57,14 @@ class WriteGroup(NamedTuple):
     entries: Sequence[LogEntry] = ()
 
 
+class EntryFilters(TypedDict, total=False):
+    """Keywords of `read_history`: which log entries to return."""
+
+    until: float  # the latest time of a transaction
+    transaction_id: str | None
+    belief_updated: bool  # True: only the entries that changed beliefs
+
+
 class Store(Protocol):
     """Records and their log. Every method raises StoreError if the store cannot do its work."""
 
@@ -74,19 +82,9 @@ class Store(Protocol):
         ...
 
     async def read_history(
-        self,
-        key: str,
-        *,
-        until: float = math.inf,
-        transaction_id: str | None = None,
-        belief_updated: bool = False,
-        limit: int = 100,
+        self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
     ) -> list[LogEntry]:
-        """Return a party's latest log entries with `time <= until`, newest write first.
-
-        `transaction_id` selects the entries of one transaction; `belief_updated=True` selects the
-        entries that changed beliefs.
-        """
+        """Return a party's latest log entries, newest write first."""
         ...
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
@@ -96,7 +94,7 @@ class Store(Protocol):
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
         """Delete up to `limit` of the oldest entries with `written_at < written_before`.
 
-        Returns how many. Records stay.
+        Return how many. Records stay.
         """
         ...
 
@@ -133,34 +131,31 @@ def check_write(groups: Sequence[WriteGroup]) -> None:
         for key, expected, _, increment in writes:
             keys.add(key)
             if expected < 0 or increment < 1:
-                raise ValueError(
-                    f"the record {key!r} needs expected_counter >= 0 and increment >= 1, "
-                    f"not {expected} and {increment}"
-                )
+                needs = "expected_counter >= 0 and increment >= 1"
+                raise ValueError(f"the record {key!r} needs {needs}, not {expected}, {increment}")
         for _, id, time, written_at, parties, _, _, _ in entries:
             if not -math.inf < written_at < math.inf or time != time:
-                raise ValueError(
-                    f"the log entry of transaction {id!r} needs times in seconds, "
-                    f"not time={time} and written_at={written_at}"
+                problem = f"needs times in seconds, not time={time} and written_at={written_at}"
+            elif not 1 <= len(parties) <= 2:
+                problem = (
+                    f"needs a customer and at most one counterparty, not {len(parties)} parties"
                 )
-            if not 1 <= len(parties) <= 2:
-                raise ValueError(
-                    f"the log entry of transaction {id!r} needs a customer and at most one "
-                    f"counterparty, not {len(parties)} parties"
-                )
-            if len(parties) == 2 and parties[0][0] == parties[1][0]:
-                raise ValueError(
-                    f"the key {parties[0][0]!r} occurs twice in the entry of transaction {id!r}"
-                )
+            elif len(parties) == 2 and parties[0][0] == parties[1][0]:
+                problem = f"has the key {parties[0][0]!r} twice"
+            else:
+                continue
+            raise ValueError(f"the log entry of transaction {id!r} {problem}")
     if len(keys) < n_writes:
         counts = Counter(write.key for group in groups for write in group.writes)
-        raise ValueError(
-            f"the key {counts.most_common(1)[0][0]!r} occurs twice in the write; it may occur once"
-        )
+        key = counts.most_common(1)[0][0]
+        raise ValueError(f"the key {key!r} occurs twice in the write; it may occur once")
 
 
 def matches(
-    entry: LogEntry, until: float, transaction_id: str | None, belief_updated: bool
+    entry: LogEntry,
+    until: float = math.inf,
+    transaction_id: str | None = None,
+    belief_updated: bool = False,
 ) -> bool:
     """Return whether an entry passes the filters of `read_history`."""
     is_wanted = entry.time <= until and transaction_id in (None, entry.transaction_id)

@@ -17,12 +17,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import math
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from importlib.resources import files
+from typing import Any, Unpack
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -32,6 +32,7 @@ from redis.exceptions import RedisError
 
 from turncoat.errors import CorruptRecordError, StoreError
 from turncoat.serving.stores.protocol import (
+    EntryFilters,
     LogEntry,
     StoredRecord,
     WriteGroup,
@@ -52,75 +53,10 @@ _DELETE_BATCH = 100  # entries per script, so that others do not wait long
 _PARTIES = "customer", "counterparty"
 _CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 
-# Redis does not undo what a script did before an error. So this script checks the type of every
-# key before it writes.
-# KEYS: the log, the log by time, then the records and histories that the plan refers to.
-# ARGV: the plan as JSON, then record values and entry fields. The plan has for each group:
-#   records: {index of its key, text that the value must start with, index of the new value}
-#   entries: {indices of its first and last field, time written, {{index of history, counter}}}
-# Indices count from 1. Returns 1 for each group that was written and 0 for the others.
-_WRITE = """
-local plan = cjson.decode(ARGV[1])
-
-local function check_type(key, wanted)
-  local found = redis.call('TYPE', key).ok
-  if found ~= wanted and found ~= 'none' then
-    error({err = 'WRONGTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. wanted})
-  end
-end
-
-check_type(KEYS[1], 'stream')
-check_type(KEYS[2], 'zset')
-local results = {}
-for i, group in ipairs(plan) do
-  results[i] = 1
-  for _, record in ipairs(group.records) do
-    local key, expected = KEYS[record[1]], record[2]
-    check_type(key, 'string')
-    local found = redis.call('GETRANGE', key, 0, math.max(#expected, 1) - 1)
-    if found ~= expected then results[i] = 0 end
-  end
-  for _, entry in ipairs(group.entries) do
-    for _, history in ipairs(entry[4]) do check_type(KEYS[history[1]], 'zset') end
-  end
-end
-
-for i, group in ipairs(plan) do
-  if results[i] == 1 then
-    for _, record in ipairs(group.records) do
-      redis.call('SET', KEYS[record[1]], ARGV[record[3]])
-    end
-    for _, entry in ipairs(group.entries) do
-      local id = redis.call('XADD', KEYS[1], '*', unpack(ARGV, entry[1], entry[2]))
-      redis.call('ZADD', KEYS[2], entry[3], id)
-      for _, history in ipairs(entry[4]) do
-        redis.call('ZADD', KEYS[history[1]], history[2], id)
-      end
-    end
-  end
-end
-return results
-"""
-
-# Deletes entries. Checks the type of every key first.
-# KEYS: the log, the log by time, the histories of the entries' parties. To erase a party, its
-# history is the first of these and its record comes last.
-# ARGV: 'erase' or '', then entry ids. Returns how many entries were deleted, and 1 if the party is
-# erased: its history is empty, so its record was deleted too.
-_DELETE = """
-local is_erasure = ARGV[1] == 'erase'
-local n_sets = is_erasure and #KEYS - 1 or #KEYS
-redis.call('XLEN', KEYS[1])
-for i = 2, n_sets do redis.call('ZCARD', KEYS[i]) end
-local n_deleted = 0
-if #ARGV > 1 then
-  for i = 2, n_sets do redis.call('ZREM', KEYS[i], unpack(ARGV, 2)) end
-  n_deleted = redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
-end
-local is_erased = is_erasure and redis.call('ZCARD', KEYS[3]) == 0
-if is_erased then redis.call('DEL', KEYS[#KEYS]) end
-return {n_deleted, is_erased and 1 or 0}
-"""
+_WRITE, _DELETE = (
+    (files(__package__) / name).read_text("utf-8")
+    for name in ("redis_write.lua", "redis_delete.lua")
+)
 
 # What an error means. The client removes some codes from the front of the text, so words are listed
 # too.
@@ -196,13 +132,7 @@ class RedisStore:
         return [result == 1 for result in await self._run(_WRITE, keys, values)]
 
     async def read_history(
-        self,
-        key: str,
-        *,
-        until: float = math.inf,
-        transaction_id: str | None = None,
-        belief_updated: bool = False,
-        limit: int = 100,
+        self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest first."""
         found: list[LogEntry] = []
@@ -216,7 +146,7 @@ class RedisStore:
             found += [
                 entry
                 for entry in itertools.starmap(_parse_entry, entries.items())
-                if matches(entry, until, transaction_id, belief_updated)
+                if matches(entry, **filters)
             ]
             if len(flat) < 2 * page:
                 break

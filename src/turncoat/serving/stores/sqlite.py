@@ -7,21 +7,24 @@ transaction or label.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib.resources import files
+from itertools import chain, compress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
 from turncoat.errors import ConfigError, CorruptRecordError, StoreError
 from turncoat.serving.stores.protocol import (
+    EntryFilters,
     LogEntry,
     StoredRecord,
     WriteGroup,
@@ -41,68 +44,11 @@ SYNCHRONOUS = {
 }
 _APPLICATION_ID = 0x5443_4253  # "TCBS", in the header of the file
 _VERSION = 3
-_SCHEMA = (
-    """CREATE TABLE records (
-        key TEXT PRIMARY KEY NOT NULL, counter INTEGER NOT NULL, data BLOB NOT NULL
-    )""",
-    """CREATE TABLE log (
-        entry INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL,
-        transaction_id TEXT NOT NULL, time REAL NOT NULL, written_at REAL NOT NULL,
-        customer_key TEXT NOT NULL, customer_counter INTEGER NOT NULL,
-        counterparty_key TEXT, counterparty_counter INTEGER,
-        belief_updated INTEGER NOT NULL, content BLOB NOT NULL
-    )""",
-    "CREATE INDEX log_by_customer ON log (customer_key, customer_counter, transaction_id)",
-    """CREATE INDEX log_by_counterparty ON log (counterparty_key, counterparty_counter)
-        WHERE counterparty_key IS NOT NULL""",
-    "CREATE INDEX log_by_time ON log (written_at)",
-    "CREATE TABLE write_check (id INTEGER PRIMARY KEY, content BLOB NOT NULL)",
-    f"PRAGMA application_id = {_APPLICATION_ID}",
-    f"PRAGMA user_version = {_VERSION}",
-)
-_SIDES = ("customer", "counterparty")
-_COLUMNS = (
-    "kind, transaction_id, time, written_at, customer_key, customer_counter, "
-    "counterparty_key, counterparty_counter, belief_updated, content"
-)
-_SET_RECORD = """INSERT INTO records VALUES (?, ?, ?)
-    ON CONFLICT (key) DO UPDATE SET counter = excluded.counter, data = excluded.data"""
-_ADD_ENTRY = f"INSERT INTO log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PARTY_ENTRIES = """(
-    SELECT *, customer_counter AS counter FROM log WHERE customer_key = :key
-    UNION ALL SELECT *, counterparty_counter FROM log WHERE counterparty_key = :key
-)"""
-# Each side follows its index and ends at the limit, so that no long history is sorted.
-_SIDE = """SELECT * FROM (SELECT *, {side}_counter AS counter FROM log
-    WHERE {side}_key = :key AND (time <= :until OR typeof(time) <> 'real')
-    AND belief_updated >= :updated AND {condition}
-    ORDER BY {side}_counter DESC, entry DESC LIMIT :limit)"""
-_ANY, _WITH_ID = (
-    f"SELECT entry, {_COLUMNS} FROM ("
-    + " UNION ALL ".join(_SIDE.format(side=side, condition=condition) for side in _SIDES)
-    + ") ORDER BY counter DESC, entry DESC LIMIT :limit"
-    for condition in ("TRUE", "transaction_id = :id")
-)
-_LOG = f"SELECT entry, {_COLUMNS} FROM log WHERE entry > ? ORDER BY entry LIMIT ?"
-_DELETE_OLDEST = """DELETE FROM log WHERE entry IN (
-    SELECT entry FROM log WHERE written_at < ? ORDER BY written_at, entry LIMIT ?
-)"""
-_DELETE_PARTY = f"""DELETE FROM log WHERE entry IN (
-    SELECT entry FROM {_PARTY_ENTRIES} ORDER BY counter, entry LIMIT :limit
-)"""
-
-_CHECK_WRITE = "INSERT OR REPLACE INTO write_check VALUES (1, zeroblob(65536))"
+_, *_SECTIONS = (files(__package__) / "sqlite.sql").read_text("utf-8").split("\n-- name: ")
+_SQL = {name: sql for name, _, sql in (section.partition("\n") for section in _SECTIONS)}
 
 _BUSY_TIMEOUT_S = 5.0  # for another process that holds the write lock
 _CHECKPOINT_TIMEOUT_S = 0.5  # for readers, while nobody else can write
-_PAGE_BYTES = 8192
-_SETTINGS = (
-    "cache_size = -32768",  # in KB
-    "journal_size_limit = 67108864",
-    "wal_autocheckpoint = 2000",  # pages; one that was written several times is copied once
-    "temp_store = MEMORY",
-    "secure_delete = ON",  # always, not only for an erasure: pages move and rows are replaced
-)
 _MAX_KEYS = 500  # per query: SQLite may be built with a limit of 999 parameters
 _DELETE_BATCH = 500  # entries per transaction, so that writers do not wait long
 
@@ -144,57 +90,49 @@ class SQLiteStore:
         return await self._run(self._connection.write, groups)
 
     async def read_history(
-        self,
-        key: str,
-        *,
-        until: float = math.inf,
-        transaction_id: str | None = None,
-        belief_updated: bool = False,
-        limit: int = 100,
+        self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest first."""
-        values = {"key": key, "until": until, "id": transaction_id, "updated": belief_updated}
-        sql = _ANY if transaction_id is None else _WITH_ID
-        return await self._read_entries(sql, {**values, "limit": max(limit, 0)})
+        values = {"until": math.inf, "transaction_id": None, "belief_updated": False, **filters}
+        values |= {"key": key, "limit": max(limit, 0)}
+        name = "read_history" if values["transaction_id"] is None else "read_transaction"
+        return await self._read_entries(name, values)
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
-        return await self._read_entries(_LOG, (parse_numeric_cursor(after), max(limit, 0)))
+        return await self._read_entries("read_log", (parse_numeric_cursor(after), max(limit, 0)))
 
-    async def _read_entries(self, sql: str, values: Any) -> list[LogEntry]:
-        rows = await self._run(self._connection.execute, sql, values)
+    async def _read_entries(self, name: str, values: Any) -> list[LogEntry]:
+        rows = await self._run(self._connection.execute, _SQL[name], values)
         return [_parse_entry(self._path, row) for row in rows]
 
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
         """Delete the oldest entries, in batches."""
-        n_deleted, n_last = 0, _DELETE_BATCH
-        while n_last == _DELETE_BATCH:
-            values = written_before, min(limit - n_deleted, _DELETE_BATCH)
-            n_last = await self._run(self._connection.delete_oldest, *values)
-            n_deleted += n_last
-        return n_deleted
+        return await self._delete(self._connection.delete_oldest, written_before, limit)
 
     async def erase(self, key: str) -> int:
-        """Delete a party's entries in batches, and its record with the last one.
+        """Delete a party's entries and its record; SQLite overwrites their bytes with zeros."""
+        n_deleted = await self._delete(self._connection.erase_batch, key, sys.maxsize)
+        await self._run(self._connection.truncate_wal)
+        return n_deleted
 
-        SQLite overwrites their bytes with zeros.
-        """
+    async def _delete(self, delete_batch: Callable[[Any, int], int], value: Any, limit: int) -> int:
+        """Delete up to `limit` entries, in batches; return how many."""
         n_deleted, n_last = 0, _DELETE_BATCH
         while n_last == _DELETE_BATCH:
-            n_last = await self._run(self._connection.erase_batch, key)
+            n_last = await self._run(delete_batch, value, min(limit - n_deleted, _DELETE_BATCH))
             n_deleted += n_last
-        await self._run(self._connection.truncate_wal)
         return n_deleted
 
     async def newest_entry_time(self) -> float | None:
         """Return the latest `written_at`."""
         sql = "SELECT max(written_at) FROM log"
         ((newest,),) = await self._run(self._connection.execute, sql)
-        return newest if newest is None else float(newest)
+        return None if newest is None else float(newest)
 
     async def check_writable(self) -> None:
         """Write 64 KB, about a small batch: a full disk often has room for a few bytes."""
-        await self._run(self._connection.execute, _CHECK_WRITE)
+        await self._run(self._connection.execute, _SQL["check_write"])
 
     async def log_durability(self) -> None:
         """Log what the `synchronous` setting guarantees."""
@@ -231,16 +169,19 @@ class _Connection:
                     f"there is no store {path}. Check the path, or pass --create-store to create "
                     "an empty store"
                 )
-            uri = f"file:{quote(str(path))}?mode=rw"
             self._db = sqlite3.connect(
-                uri, _BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
+                f"file:{quote(str(path))}?mode=rw",
+                _BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
             )
             try:
-                self._db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a new file
+                self._db.execute("PRAGMA page_size = 8192")  # of a new file
                 self._check_schema(create)
                 self._use_wal()
-                for setting in (*_SETTINGS, f"synchronous = {synchronous}"):
-                    self._db.execute(f"PRAGMA {setting}")
+                self._run_script("settings")
+                self._db.execute(f"PRAGMA synchronous = {synchronous}")
                 self._is_empty()  # a read opens the -wal file
             except BaseException:
                 self._db.close()
@@ -263,7 +204,8 @@ class _Connection:
 
     def read_records(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
         """Return the records that exist, by key, from one snapshot."""
-        with self._errors(), self._transaction("DEFERRED"):
+        with self._errors(), self._db:
+            self._db.execute("BEGIN DEFERRED")
             rows = self._select("key, counter, data", keys)
         return {key: validate_record(counter, data) for key, counter, data in rows}
 
@@ -278,9 +220,10 @@ class _Connection:
 
     def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write the groups whose records are at their expected counters; return which."""
-        rows = [[_entry_row(entry) for entry in group.entries] for group in groups]
-        with self._errors(), self._transaction("IMMEDIATE"):
-            keys = [write.key for group in groups for write in group.writes]
+        entry_rows = [[_entry_row(entry) for entry in group.entries] for group in groups]
+        keys = [write.key for group in groups for write in group.writes]
+        with self._errors(), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
             counters = dict(self._select("key, counter", keys))
             results = [
                 all(counters.get(key, 0) == expected for key, expected, _, _ in group.writes)
@@ -288,26 +231,26 @@ class _Connection:
             ]
             records = [
                 (key, expected + increment, data)
-                for group in itertools.compress(groups, results)
+                for group in compress(groups, results)
                 for key, expected, data, increment in group.writes
             ]
-            self._db.executemany(_SET_RECORD, records)
-            self._db.executemany(
-                _ADD_ENTRY, itertools.chain.from_iterable(itertools.compress(rows, results))
-            )
+            self._db.executemany(_SQL["set_record"], records)
+            added = chain.from_iterable(compress(entry_rows, results))
+            self._db.executemany(_SQL["add_entry"], added)
         return results
 
     def delete_oldest(self, written_before: float, limit: int) -> int:
         """Delete entries; return how many."""
         with self._errors():
-            return self._db.execute(_DELETE_OLDEST, (written_before, limit)).rowcount
+            return self._db.execute(_SQL["delete_oldest"], (written_before, limit)).rowcount
 
-    def erase_batch(self, key: str) -> int:
-        """Delete up to `_DELETE_BATCH` entries of a party; if that was all, its record too."""
-        with self._errors(), self._transaction("IMMEDIATE"):
-            values = {"key": key, "limit": _DELETE_BATCH}
-            n_deleted = self._db.execute(_DELETE_PARTY, values).rowcount
-            if n_deleted < _DELETE_BATCH:
+    def erase_batch(self, key: str, limit: int) -> int:
+        """Delete up to `limit` entries of a party; if that was all, its record too."""
+        with self._errors(), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            values = {"key": key, "limit": limit}
+            n_deleted = self._db.execute(_SQL["delete_party"], values).rowcount
+            if n_deleted < limit:
                 self._db.execute("DELETE FROM records WHERE key = ?", (key,))
         return n_deleted
 
@@ -330,10 +273,12 @@ class _Connection:
     def _check_schema(self, create: bool) -> None:
         """Check that the file is a store of this version; create the tables in an empty file."""
         if create and self._is_empty():
-            with self._transaction("IMMEDIATE"):
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
                 if self._is_empty():  # no other process was faster
-                    for statement in _SCHEMA:
-                        self._db.execute(statement)
+                    self._run_script("schema")
+                    self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                    self._db.execute(f"PRAGMA user_version = {_VERSION}")
         if self._pragma("application_id") != _APPLICATION_ID:
             raise StoreError(f"the file {self._path} is not a Turncoat store. Choose another path")
         if (version := self._pragma("user_version")) != _VERSION:
@@ -342,6 +287,10 @@ class _Connection:
                 f"the store {self._path} has version {version}; this Turncoat reads version "
                 f"{_VERSION}. {remedy if version < _VERSION else 'Upgrade Turncoat'}"
             )
+
+    def _run_script(self, name: str) -> None:
+        for statement in _SQL[name].split(";"):
+            self._db.execute(statement)
 
     def _is_empty(self) -> bool:
         (n_tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -362,19 +311,6 @@ class _Connection:
                 if not is_busy or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-
-    @contextmanager
-    def _transaction(self, kind: str) -> Iterator[None]:
-        """Commit at the end of the block; roll back after any error."""
-        self._db.execute(f"BEGIN {kind}")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -411,7 +347,7 @@ def _parse_entry(path: Path, row: Sequence[Any]) -> LogEntry:
     if other is not None:
         parties += ((other, other_count),)
     types = [str, str, float, float, int, bytes, *[str, int] * len(parties)]
-    values = kind, id, time, written_at, updated, content, *itertools.chain.from_iterable(parties)
+    values = kind, id, time, written_at, updated, content, *chain.from_iterable(parties)
     if [type(value) for value in values] != types:
         raise CorruptRecordError(
             f"the store {path}: entry {number} of the log is damaged (a column has the wrong "
