@@ -1152,7 +1152,7 @@ def read_everything(path: Path) -> None:
 
 async def run_sql(store: Any, sql: str) -> list[Any]:
     """Run a statement on the connection of a store."""
-    rows: list[Any] = await store._run(store._connection.execute, sql)
+    rows: list[Any] = await store._run(store._execute, sql)
     return rows
 
 
@@ -1188,9 +1188,9 @@ def test_sqlite_tolerates_another_process_creating_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(path, 3)
-    connection = sqlite_store._Connection
-    is_empty, first = connection._is_empty, iter([True])
-    monkeypatch.setattr(connection, "_is_empty", lambda self: next(first, False) or is_empty(self))
+    kind = sqlite_store.SQLiteStore
+    is_empty, first = kind._is_empty, iter([True])
+    monkeypatch.setattr(kind, "_is_empty", lambda self: next(first, False) or is_empty(self))
     assert (
         len(using(f"sqlite:///{path}", lambda store: store.read_records(["k0", "k1", "k2"]))) == 3
     )

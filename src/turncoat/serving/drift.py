@@ -9,15 +9,14 @@ all. The file is locked until its process ends; the next process to start takes 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +41,7 @@ OCCUPANCY_LIMITS = (0.5, 1.0)  # of a regime's log odds: factors of 1.6 and 2.7
 _PSEUDO_COUNT = 0.5  # added to every count, so that an empty bin is not infinitely far
 _MIN_SPREAD = 0.05  # of a column's overall spread, where a regime's own is smaller
 
+_SUMS = "scores", "occupancy", "cells"
 _SUFFIX = ".sums"
 _MAX_FILES = 1024
 _SUM_TOLERANCE = 1e-3
@@ -114,14 +114,13 @@ class DriftMonitor:
         if len(names) != n_columns:
             raise ConfigError(f"the reference has {n_columns} features; found {len(names)} names")
         if not 0 < half_life < np.inf:
-            raise ConfigError(
-                f"half_life is {half_life!r}; it must be a positive number of transactions"
-            )
+            needs = "it must be a positive number of transactions"
+            raise ConfigError(f"half_life is {half_life!r}; {needs}")
         self._names, self._half_life = tuple(names), half_life
         ages = [name.removeprefix("counterparty_") in GROWING for name in names]
         self._has_verdict = ~np.array(ages, bool)  # ages drift by nature
         self._set_reference(reference)
-        self._shared = SharedSums(folder, _digest_reference(reference), n_states, n_columns)
+        self._shared = SharedSums(folder, reference)
         empty = np.empty((0, n_states)), np.empty((0, n_columns), np.float32), np.empty(0)
         self.add(*empty)  # compiles
 
@@ -138,8 +137,11 @@ class DriftMonitor:
                 f"drift takes beliefs [n, {n_states}], cells [n, {n_columns}] and scores [n]; "
                 f"found {found[0]}, {found[1]} and {found[2]}"
             )
+        sums = self._shared.own
         add_rows(
-            self._shared.own.flat,
+            sums["scores"],
+            sums["occupancy"],
+            sums["cells"],
             _as_contiguous(beliefs, np.float64),
             _as_contiguous(rows, np.float32),
             _as_contiguous(probabilities, np.float64),
@@ -152,81 +154,77 @@ class DriftMonitor:
 
         The sums of features stay. Scores are counted anew if the calibration changed.
         """
-        old, new = _digest_reference(self._reference), _digest_reference(reference)
-        if new.features != old.features:
-            return False
-        if new.scores != old.scores:
+        digests = _digest_reference(reference)
+        has_same_features, has_same_scores = digests == self._shared.own["digests"]
+        if has_same_features and not has_same_scores:
             self._set_reference(reference)
-            self._shared.restart_scores(new.scores)
-        return True
+            self._shared.own["scores"], self._shared.own["digests"] = 0.0, digests
+        return bool(has_same_features)
 
     def report(self, max_features: int = 5) -> DriftReport:
         """Return the drift of all processes, with the most shifted features of each regime."""
         sums = self._shared.sum_all()
-        score = _compare_scores(self._reference, sums)
+        score = _compare_scores(self._reference, sums["scores"])
         regimes = self._compare_regimes(sums, max_features)
-        transactions = float(sums.occupancy.sum())
+        transactions = float(sums["occupancy"].sum())
         verdicts = [score.verdict, *(regime.verdict for regime in regimes)]
         verdicts += [feature.verdict for regime in regimes for feature in regime.features]
-        verdict = max(verdicts, key=VERDICTS.index)
-        if transactions < MIN_TRANSACTIONS:
-            verdict = TOO_FEW
+        is_enough = transactions >= MIN_TRANSACTIONS
+        verdict = max(verdicts, key=VERDICTS.index) if is_enough else TOO_FEW
         return DriftReport(transactions, verdict, score, regimes)
 
     def close(self) -> None:
         """Release the file. The next process takes over its sums."""
         self._shared.close()
 
-    def _compare_regimes(self, sums: Sums, max_features: int) -> tuple[RegimeDrift, ...]:
-        reference, total = self._reference, float(sums.occupancy.sum())
-        log_odds_shifts, log_odds_zs = _compare_occupancy(reference, sums.occupancy)
-        means, shifts, errors = _compare_means(reference, sums)
-        enough = (sums.mass >= MIN_IN_REGIME) & (reference.mass >= MIN_IN_REGIME)
-        enough &= self._has_verdict
-        found = []
+    def _compare_regimes(self, sums: Array, max_features: int) -> tuple[RegimeDrift, ...]:
+        reference, occupancy = self._reference, sums["occupancy"].tolist()
+        total = float(sums["occupancy"].sum())
+        log_odds_shifts, log_odds_zs = _compare_occupancy(reference, sums["occupancy"])
+        means, shifts, errors = _compare_means(reference, sums["cells"])
+        is_enough = np.minimum(sums["cells"][0], reference.mass) >= MIN_IN_REGIME
+        is_enough &= self._has_verdict
+        is_sure = is_enough & (np.abs(shifts) >= MIN_Z * errors)
+        largest = np.where(is_sure, np.abs(shifts), 0.0).max(axis=1, initial=0.0)
+        ranks = np.where(is_enough, np.abs(shifts) - 2 * errors, -np.inf)
+        regimes = []
         for k, occupancy_then in enumerate(reference.occupancy.tolist()):
             features = []
-            sure = np.where(enough[k], np.abs(shifts[k]) - 2 * errors[k], -np.inf)
-            for d in np.argsort(-sure, kind="stable")[:max_features].tolist():
-                if not enough[k, d]:
-                    continue
+            for d in np.argsort(-ranks[k], kind="stable")[: min(max_features, is_enough[k].sum())]:
                 shift, z = float(shifts[k, d]), float(shifts[k, d] / errors[k, d])
-                verdict = _grade(abs(shift), SHIFT_LIMITS) if abs(z) >= MIN_Z else STABLE
                 now, then = float(means[k, d]), float(reference.means[k, d])
+                verdict = _grade(shift, SHIFT_LIMITS, z)
                 features.append(FeatureDrift(self._names[d], now, then, shift, z, verdict))
-            is_sure = enough[k] & (np.abs(shifts[k]) >= MIN_Z * errors[k])
-            verdict = STABLE
-            if abs(log_odds_zs[k]) >= MIN_Z:
-                verdict = _grade(abs(log_odds_shifts[k]), OCCUPANCY_LIMITS)
-            found.append(
+            verdict = _grade(log_odds_shifts[k], OCCUPANCY_LIMITS, log_odds_zs[k])
+            regimes.append(
                 RegimeDrift(
                     regime=k,
-                    transactions=float(sums.occupancy[k]),
-                    occupancy_now=float(sums.occupancy[k]) / total if total > 0 else None,
+                    transactions=occupancy[k],
+                    occupancy_now=occupancy[k] / total if total > 0 else None,
                     occupancy_then=occupancy_then,
                     verdict=TOO_FEW if total < MIN_TRANSACTIONS else verdict,
-                    largest_shift=float(np.abs(shifts[k])[is_sure].max(initial=0.0)),
+                    largest_shift=float(largest[k]),
                     features=tuple(features),
                 )
             )
-        return tuple(found)
+        return tuple(regimes)
 
 
 def stability_index(now: Array, then: Array) -> float:
     """Return the population stability index of two sets of counts [B], with pseudo-counts."""
-    shares = [(counts + _PSEUDO_COUNT) / (counts + _PSEUDO_COUNT).sum() for counts in (now, then)]
-    return float(((shares[0] - shares[1]) * np.log(shares[0] / shares[1])).sum())
+    p, q = ((counts + _PSEUDO_COUNT) / (counts + _PSEUDO_COUNT).sum() for counts in (now, then))
+    return float(((p - q) * np.log(p / q)).sum())
 
 
-def _compare_scores(reference: Reference, sums: Sums) -> ScoreDrift:
-    then, now = reference.counts, sums.score_counts[: len(reference.counts)]
+def _compare_scores(reference: Reference, sums: Array) -> ScoreDrift:
+    then, now = reference.counts, sums[1 : 1 + len(reference.counts)]
     n = float(now.sum())
     if n == 0:
         return ScoreDrift(0.0, 0.0, None, reference.mean_score, TOO_FEW)
     psi = stability_index(now, then)
     by_chance = (len(then) - 1) * (1 / n + 1 / float(then.sum()))
-    verdict = TOO_FEW if n < MIN_TRANSACTIONS else _grade(psi - by_chance, PSI_LIMITS)
-    return ScoreDrift(psi, by_chance, float(sums.score_total[0]) / n, reference.mean_score, verdict)
+    verdict = TOO_FEW if n < MIN_TRANSACTIONS else _grade(max(psi - by_chance, 0.0), PSI_LIMITS)
+    return ScoreDrift(psi, by_chance, float(sums[0]) / n, reference.mean_score, verdict)
 
 
 def _compare_occupancy(reference: Reference, mass: Array) -> tuple[Array, Array]:
@@ -238,12 +236,12 @@ def _compare_occupancy(reference: Reference, mass: Array) -> tuple[Array, Array]
     return shift, shift / np.sqrt(1 / now + 1 / others[0] + 1 / then + 1 / others[1])
 
 
-def _compare_means(reference: Reference, sums: Sums) -> tuple[Array, Array, Array]:
+def _compare_means(reference: Reference, cells: Array) -> tuple[Array, Array, Array]:
     """Return means, shifts and standard errors [K, D], the last two in reference deviations."""
-    means, spreads = compute_moments(sums.mass, sums.firsts, sums.squares)
+    means, spreads = compute_moments(*cells)
     unit = np.maximum(reference.spreads, _MIN_SPREAD * _overall_spread(reference))
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.sqrt((np.maximum(spreads, unit) / unit) ** 2 / sums.mass + 1 / reference.mass)
+        errors = np.sqrt((np.maximum(spreads, unit) / unit) ** 2 / cells[0] + 1 / reference.mass)
     return means, (means - reference.means) / unit, errors
 
 
@@ -255,20 +253,18 @@ def _overall_spread(reference: Reference) -> Array:
     return np.where(spread > 1e-6, spread, 1.0)
 
 
-def _grade(size: float, limits: tuple[float, float]) -> str:
-    return STABLE if size < limits[0] else WATCH if size < limits[1] else DRIFTED
+def _grade(shift: float, limits: tuple[float, float], z: float = np.inf) -> str:
+    """Return the verdict on the size of a shift that is `z` standard errors."""
+    if not abs(z) >= MIN_Z or abs(shift) < limits[0]:
+        return STABLE
+    return WATCH if abs(shift) < limits[1] else DRIFTED
 
 
-class Digests(NamedTuple):
-    """Digests of a reference's two parts: sums with the same digest can be added."""
-
-    features: int
-    scores: int
-
-
-def _digest_reference(reference: Reference) -> Digests:
+def _digest_reference(reference: Reference) -> Array:
+    """Return digests of features and scores [2]: sums with the same digest can be added."""
     features = (reference.means, reference.spreads, reference.mass, reference.occupancy)
-    return Digests(_digest(features), _digest((reference.edges, reference.counts)))
+    parts = features, (reference.edges, reference.counts)
+    return np.array([_digest(arrays) for arrays in parts], np.uint64)
 
 
 def _digest(arrays: Sequence[Array]) -> int:
@@ -282,55 +278,34 @@ def _as_contiguous(array: Array, dtype: type) -> Array:
     return array if is_plain else np.array(array, dtype, order="C")
 
 
-class Sums:
-    """Sums of scores, beliefs and cells in which earlier transactions fade: views of one array."""
-
-    def __init__(self, flat: Array, n_states: int, n_columns: int) -> None:
-        """Use the layout that `add_rows` writes."""
-        first = MAX_SCORE_BINS + 1 + n_states
-        self.flat, self.score_part = flat, flat[: MAX_SCORE_BINS + 1]
-        self.score_total, self.score_counts = flat[0:1], flat[1 : MAX_SCORE_BINS + 1]
-        self.occupancy = flat[MAX_SCORE_BINS + 1 : first]  # [K]
-        cells = flat[first:].reshape(3, n_states, n_columns)
-        self.mass, self.firsts, self.squares = cells
-
-    @staticmethod
-    def size(n_states: int, n_columns: int) -> int:
-        """Return how many numbers there are."""
-        return MAX_SCORE_BINS + 1 + n_states + 3 * n_states * n_columns
-
-
 @jit
 def add_rows(
-    sums: Array, beliefs: Array, rows: Array, probabilities: Array, inner_edges: Array, kept: float
+    scores: Array,
+    occupancy: Array,
+    cells: Array,
+    beliefs: Array,
+    rows: Array,
+    probabilities: Array,
+    inner_edges: Array,
+    kept: float,
 ) -> None:
-    """Scale the sums by `kept`, then add beliefs [n, K], cells [n, D] and scores [n]."""
-    n_states, n_columns = beliefs.shape[1], rows.shape[1]
-    for i in range(len(sums)):
-        sums[i] *= kept
-    first = MAX_SCORE_BINS + 1 + n_states
-    step = n_states * n_columns
+    """Scale the sums, as in SharedSums, by `kept`; add beliefs [n, K], rows [n, D], scores [n]."""
+    for sums in (scores, occupancy, cells.reshape(-1)):
+        sums *= kept
     for r in range(len(rows)):
-        total = 0.0
-        for k in range(n_states):
-            total += beliefs[r, k]
         # NaN would stay in the sums for ever.
-        if not (abs(total - 1.0) < _SUM_TOLERANCE and 0.0 <= probabilities[r] <= 1.0):
+        is_sum_one = abs(beliefs[r].sum() - 1.0) < _SUM_TOLERANCE
+        if not (is_sum_one and 0.0 <= probabilities[r] <= 1.0):
             continue
-        place = 0
-        for edge in inner_edges:
-            place += 1 if probabilities[r] >= edge else 0
-        sums[0] += probabilities[r]
-        sums[1 + place] += 1.0
-        for k in range(n_states):
+        scores[0] += probabilities[r]
+        scores[1 + np.searchsorted(inner_edges, probabilities[r], side="right")] += 1.0
+        for k in range(len(occupancy)):
             weight = beliefs[r, k]
             if weight < _MIN_WEIGHT:
                 continue
-            sums[MAX_SCORE_BINS + 1 + k] += weight
-            start = first + k * n_columns
-            mass, firsts = sums[start : start + n_columns], sums[start + step :]
-            squares = sums[start + 2 * step :]
-            for d in range(n_columns):
+            occupancy[k] += weight
+            mass, firsts, squares = cells[0, k], cells[1, k], cells[2, k]
+            for d in range(rows.shape[1]):
                 cell = np.float64(rows[r, d])
                 there = cell == cell
                 share = weight if there else 0.0
@@ -341,93 +316,77 @@ def add_rows(
 
 
 class SharedSums:
-    """The sums of one process, and of all processes that share a folder."""
+    """The sums of one process, in which earlier transactions fade, and of all in a folder."""
 
-    def __init__(
-        self, folder: Path | None, digests: Digests, n_states: int, n_columns: int
-    ) -> None:
+    def __init__(self, folder: Path | None, reference: Reference) -> None:
         """Create this in the process that adds to it, after a fork. None shares nothing."""
-        self._shape = n_states, n_columns
-        self._size = len(digests) + Sums.size(*self._shape)
+        n_states, n_columns = reference.means.shape
+        fields = [
+            ("digests", np.uint64, (2,)),  # of the reference's features and scores
+            ("scores", np.float64, (1 + MAX_SCORE_BINS,)),  # their sum, then counts by bin
+            ("occupancy", np.float64, (n_states,)),
+            ("cells", np.float64, (3, n_states, n_columns)),  # mass, sums, sums of squares
+        ]
+        self.own: Array = np.zeros((), fields)
+        self.own["digests"] = _digest_reference(reference)
         self._folder, self._lock = folder, -1
         self._path: Path | None = None
-        memory: Array = np.zeros(self._size)
         if folder is not None and sys.platform != "win32":
             try:
-                memory = self._open_file(folder, digests)
+                self._open_file(folder)
             except OSError as problem:
-                raise ConfigError(
-                    f"drift cannot keep its sums in {folder}: {problem}. Choose another folder"
-                ) from problem
-        self._use(memory)
-        self._digests[:] = digests
+                message = f"drift cannot keep its sums in {folder}: {problem}"
+                raise ConfigError(f"{message}. Choose another folder") from problem
 
-    def _use(self, memory: Array) -> None:
-        """Keep two digests and the sums in this memory [2 + size]."""
-        self._memory, self._digests = memory, memory[:2].view(np.uint64)
-        self.own = Sums(memory[2:], *self._shape)
-
-    def sum_all(self) -> Sums:
+    def sum_all(self) -> Array:
         """Return the sums of all processes with the same reference."""
-        total = Sums(self.own.flat.copy(), *self._shape)
-        digests = Digests(*self._digests.tolist())
+        total = self.own.copy()
         for path in self._folder.glob(f"*{_SUFFIX}") if self._folder else ():
             if path != self._path:
-                with contextlib.suppress(OSError):  # another process may remove it now
-                    total.flat += self._read_sums(path, digests)
+                with suppress(OSError):  # another process may remove it now
+                    _add_file(total, path)
         return total
-
-    def restart_scores(self, digest: int) -> None:
-        """Forget the scores: a new calibration makes others."""
-        self.own.score_part[:] = 0.0
-        self._digests[1] = digest
 
     def close(self) -> None:
         """Release the file for another process."""
         if self._lock >= 0:
-            self._use(np.array(self._memory))
+            self.own = self.own.copy()
             os.close(self._lock)
             self._lock, self._path, self._folder = -1, None, None
 
-    def _open_file(self, folder: Path, digests: Digests) -> Array:
+    def _open_file(self, folder: Path) -> None:
         """Lock a free file, take over the sums of processes that ended, and map it to memory."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = np.zeros(self._size)
         for number in range(_MAX_FILES):
             path = folder / f"{number:04d}{_SUFFIX}"
-            if self._lock >= 0 and not path.exists():
+            if self._path is not None and not path.exists():
                 break
-            lock = _lock_file(path)
-            if lock is None:
+            if (lock := _lock_file(path)) is None:
                 continue
-            content[2:] += self._read_sums(path, digests)
-            if self._lock < 0:
+            _add_file(self.own, path)
+            if self._path is None:
                 self._lock, self._path = lock, path
             else:
                 os.ftruncate(lock, 0)
                 os.close(lock)
         if self._path is None:
             raise OSError(f"{_MAX_FILES} processes use it already")
-        content[:2].view(np.uint64)[:] = digests
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, content.tobytes(), 0)  # finds a full disk now, before a signal does
-        return np.frombuffer(mmap.mmap(self._lock, content.nbytes), np.float64)
+        os.pwrite(self._lock, self.own.tobytes(), 0)  # finds a full disk now, before a signal does
+        memory = mmap.mmap(self._lock, self.own.nbytes)
+        self.own = np.frombuffer(memory, self.own.dtype).reshape(())
 
-    def _read_sums(self, path: Path, digests: Digests) -> Array:
-        """Return a file's sums with the same digests, zeros for the rest.
 
-        A file that is being written to may have added part of a batch; that does not matter.
-        """
-        data = path.read_bytes()
-        if len(data) != 8 * self._size:
-            return np.zeros(self._size - 2)
-        content = np.frombuffer(data, np.float64).copy()
-        found, flat = Digests(*content[:2].view(np.uint64).tolist()), content[2:]
-        if found.features != digests.features or not np.isfinite(flat).all():
-            return np.zeros(self._size - 2)
-        if found.scores != digests.scores:
-            Sums(flat, *self._shape).score_part[:] = 0.0
-        return flat
+def _add_file(total: Array, path: Path) -> None:
+    """Add a file's sums to those with the same digests."""
+    data = path.read_bytes()  # of another process: perhaps with part of a batch, no matter
+    if len(data) != total.nbytes:
+        return
+    found = np.frombuffer(data, total.dtype).reshape(())
+    has_same_features, has_same_scores = found["digests"] == total["digests"]
+    if has_same_features and all(np.isfinite(found[name]).all() for name in _SUMS):
+        for name in _SUMS if has_same_scores else _SUMS[1:]:
+            total[name] += found[name]
 
 
 def _lock_file(path: Path) -> int | None:

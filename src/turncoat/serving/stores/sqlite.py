@@ -73,109 +73,11 @@ class SQLiteStore:
     ) -> None:
         """Open the file. `synchronous` is SQLite's setting: when a write counts as done."""
         if synchronous not in SYNCHRONOUS:
-            raise ConfigError(
-                f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}"
-            )
+            names = ", ".join(SYNCHRONOUS)
+            raise ConfigError(f"synchronous must be one of {names}, not {synchronous!r}")
         self._path, self._synchronous, self._closed = Path(path).absolute(), synchronous, False
-        self._connection = _Connection(self._path, synchronous, create)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
-
-    async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
-        """Return the records that exist, by key."""
-        return await self._run(self._connection.read_records, keys)
-
-    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
-        """Write the groups whose records are at their expected counters."""
-        check_write(groups)
-        return await self._run(self._connection.write, groups)
-
-    async def read_history(
-        self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
-    ) -> list[LogEntry]:
-        """Return a party's latest log entries, newest first."""
-        values = {"until": math.inf, "transaction_id": None, "belief_updated": False, **filters}
-        values |= {"key": key, "limit": max(limit, 0)}
-        name = "read_history" if values["transaction_id"] is None else "read_transaction"
-        return await self._read_entries(name, values)
-
-    async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
-        """Return log entries after a cursor."""
-        return await self._read_entries("read_log", (parse_numeric_cursor(after), max(limit, 0)))
-
-    async def _read_entries(self, name: str, values: Any) -> list[LogEntry]:
-        rows = await self._run(self._connection.execute, _SQL[name], values)
-        return [_parse_entry(self._path, row) for row in rows]
-
-    async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
-        """Delete the oldest entries, in batches."""
-        return await self._delete(self._connection.delete_oldest, written_before, limit)
-
-    async def erase(self, key: str) -> int:
-        """Delete a party's entries and its record; SQLite overwrites their bytes with zeros."""
-        n_deleted = await self._delete(self._connection.erase_batch, key, sys.maxsize)
-        await self._run(self._connection.truncate_wal)
-        return n_deleted
-
-    async def _delete(self, delete_batch: Callable[[Any, int], int], value: Any, limit: int) -> int:
-        """Delete up to `limit` entries, in batches; return how many."""
-        n_deleted, n_last = 0, _DELETE_BATCH
-        while n_last == _DELETE_BATCH:
-            n_last = await self._run(delete_batch, value, min(limit - n_deleted, _DELETE_BATCH))
-            n_deleted += n_last
-        return n_deleted
-
-    async def newest_entry_time(self) -> float | None:
-        """Return the latest `written_at`."""
-        sql = "SELECT max(written_at) FROM log"
-        ((newest,),) = await self._run(self._connection.execute, sql)
-        return None if newest is None else float(newest)
-
-    async def check_writable(self) -> None:
-        """Write 64 KB, about a small batch: a full disk often has room for a few bytes."""
-        await self._run(self._connection.execute, _SQL["check_write"])
-
-    async def log_durability(self) -> None:
-        """Log what the `synchronous` setting guarantees."""
-        level = logging.INFO if self._synchronous == "FULL" else logging.WARNING
-        promise = SYNCHRONOUS[self._synchronous]
-        _logger.log(level, "store %s: synchronous=%s, %s", self._path, self._synchronous, promise)
-
-    async def close(self) -> None:
-        """Finish running operations and close the file."""
-        if not self._closed:
-            self._closed = True
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._connection.close)
-            self._executor.shutdown()
-
-    async def _run(self, operation: Callable[..., T], *args: Any) -> T:
-        """Run an operation of the connection in its thread."""
-        if self._closed:
-            raise StoreError(f"the store {self._path} is closed; open it again")
-        self._connection.check_files()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, operation, *args)
-
-
-class _Connection:
-    """A connection to the file, used by one thread at a time. Its errors are StoreErrors."""
-
-    def __init__(self, path: Path, synchronous: str, create: bool) -> None:
-        self._path = path
         with self._errors():
-            if create:
-                with suppress(FileExistsError):  # private, as the -wal and -shm files then are too
-                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            elif not path.exists():
-                raise StoreError(
-                    f"there is no store {path}. Check the path, or pass --create-store to create "
-                    "an empty store"
-                )
-            self._db = sqlite3.connect(
-                f"file:{quote(str(path))}?mode=rw",
-                _BUSY_TIMEOUT_S,
-                isolation_level=None,
-                check_same_thread=False,
-                uri=True,
-            )
+            self._db = self._connect(create)
             try:
                 self._db.execute("PRAGMA page_size = 8192")  # of a new file
                 self._check_schema(create)
@@ -186,25 +88,94 @@ class _Connection:
             except BaseException:
                 self._db.close()
                 raise
-            self._files = {path: _identify(path) for path in (path, Path(f"{path}-wal"))}
+            wal = Path(f"{self._path}-wal")
+            self._files = {path: _identify(path) for path in (self._path, wal)}
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
 
-    def check_files(self) -> None:
-        """Refuse to go on with a file that was removed or replaced: writes would be lost."""
+    def _connect(self, create: bool) -> sqlite3.Connection:
+        if create:
+            with suppress(FileExistsError):  # private, as the -wal and -shm files then are too
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        elif not self._path.exists():
+            remedy = "Check the path, or pass --create-store to create an empty store"
+            raise StoreError(f"there is no store {self._path}. {remedy}")
+        uri = f"file:{quote(str(self._path))}?mode=rw"
+        return sqlite3.connect(
+            uri, _BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
+        )
+
+    def _check_schema(self, create: bool) -> None:
+        """Check that the file is a store of this version; create the tables in an empty file."""
+        if create and self._is_empty():
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                if self._is_empty():  # no other process was faster
+                    self._run_script("schema")
+                    self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                    self._db.execute(f"PRAGMA user_version = {_VERSION}")
+        if self._read_pragma("application_id") != _APPLICATION_ID:
+            raise StoreError(f"the file {self._path} is not a Turncoat store. Choose another path")
+        if (version := self._read_pragma("user_version")) != _VERSION:
+            remedy = "It was not changed; fill a new store at another path with `turncoat replay`"
+            raise StoreError(
+                f"the store {self._path} has version {version}; this Turncoat reads version "
+                f"{_VERSION}. {remedy if version < _VERSION else 'Upgrade Turncoat'}"
+            )
+
+    def _is_empty(self) -> bool:
+        (n_tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return n_tables == 0 and not self._read_pragma("application_id")
+
+    def _read_pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _run_script(self, name: str) -> None:
+        for statement in _SQL[name].split(";"):
+            self._db.execute(statement)
+
+    def _use_wal(self) -> None:
+        """Switch to a write-ahead log. SQLite does not wait for its lock here, so this does."""
+        deadline = time.monotonic() + _BUSY_TIMEOUT_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as problem:
+                is_busy = problem.sqlite_errorname.startswith("SQLITE_BUSY")
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    async def _run(self, operation: Callable[..., T], *args: Any) -> T:
+        """Run an operation in the thread of the connection."""
+        if self._closed:
+            raise StoreError(f"the store {self._path} is closed; open it again")
         for path, identity in self._files.items():
-            if _identify(path) != identity:
+            if _identify(path) != identity:  # writes would be lost
                 raise StoreError(
                     f"the store's file {path} was removed or replaced while in use. Stop every "
                     "process that uses the store, restore what is missing, and start again"
                 )
-
-    def execute(self, sql: str, values: Any = ()) -> list[Any]:
-        """Execute a statement; return its rows."""
         with self._errors():
-            return self._db.execute(sql, values).fetchall()
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, operation, *args)
 
-    def read_records(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
-        """Return the records that exist, by key, from one snapshot."""
-        with self._errors(), self._db:
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of SQLite and of the system into a StoreError."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as problem:
+            code = getattr(problem, "sqlite_errorname", None) or "SQLITE_CANTOPEN"
+            remedy = next((text for name, text in _REMEDIES.items() if code.startswith(name)), code)
+            raise StoreError(f"the store {self._path}: {remedy} ({problem})") from problem
+
+    async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
+        """Return the records that exist, by key."""
+        return await self._run(self._read_records, keys)
+
+    def _read_records(self, keys: Sequence[str]) -> dict[str, StoredRecord]:
+        with self._db:
             self._db.execute("BEGIN DEFERRED")
             rows = self._select("key, counter, data", keys)
         return {key: validate_record(counter, data) for key, counter, data in rows}
@@ -218,11 +189,15 @@ class _Connection:
             rows += self._db.execute(sql, some).fetchall()
         return rows
 
-    def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
-        """Write the groups whose records are at their expected counters; return which."""
+    async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
+        """Write the groups whose records are at their expected counters."""
+        check_write(groups)
+        return await self._run(self._write, groups)
+
+    def _write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         entry_rows = [[_entry_row(entry) for entry in group.entries] for group in groups]
         keys = [write.key for group in groups for write in group.writes]
-        with self._errors(), self._db:
+        with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             counters = dict(self._select("key, counter", keys))
             results = [
@@ -239,14 +214,41 @@ class _Connection:
             self._db.executemany(_SQL["add_entry"], added)
         return results
 
-    def delete_oldest(self, written_before: float, limit: int) -> int:
-        """Delete entries; return how many."""
-        with self._errors():
-            return self._db.execute(_SQL["delete_oldest"], (written_before, limit)).rowcount
+    async def read_history(
+        self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
+    ) -> list[LogEntry]:
+        """Return a party's latest log entries, newest first."""
+        values = {"until": math.inf, "transaction_id": None, "belief_updated": False, **filters}
+        values |= {"key": key, "limit": max(limit, 0)}
+        name = "read_history" if values["transaction_id"] is None else "read_transaction"
+        rows = await self._run(self._execute, _SQL[name], values)
+        return [_parse_entry(self._path, row) for row in rows]
 
-    def erase_batch(self, key: str, limit: int) -> int:
+    async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
+        """Return log entries after a cursor."""
+        values = parse_numeric_cursor(after), max(limit, 0)
+        rows = await self._run(self._execute, _SQL["read_log"], values)
+        return [_parse_entry(self._path, row) for row in rows]
+
+    def _execute(self, sql: str, values: Any = ()) -> list[Any]:
+        return self._db.execute(sql, values).fetchall()
+
+    async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
+        """Delete the oldest entries, in batches."""
+        return await self._delete(self._delete_oldest, written_before, limit)
+
+    def _delete_oldest(self, written_before: float, limit: int) -> int:
+        return self._db.execute(_SQL["delete_oldest"], (written_before, limit)).rowcount
+
+    async def erase(self, key: str) -> int:
+        """Delete a party's entries and its record; SQLite overwrites their bytes with zeros."""
+        n_deleted = await self._delete(self._erase_batch, key, sys.maxsize)
+        await self._run(self._truncate_wal)
+        return n_deleted
+
+    def _erase_batch(self, key: str, limit: int) -> int:
         """Delete up to `limit` entries of a party; if that was all, its record too."""
-        with self._errors(), self._db:
+        with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             values = {"key": key, "limit": limit}
             n_deleted = self._db.execute(_SQL["delete_party"], values).rowcount
@@ -254,73 +256,49 @@ class _Connection:
                 self._db.execute("DELETE FROM records WHERE key = ?", (key,))
         return n_deleted
 
-    def truncate_wal(self) -> None:
-        """Copy the write-ahead log into the file and empty it, unless a reader holds it."""
-        with self._errors():
-            self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _CHECKPOINT_TIMEOUT_S)}")
-            try:
-                self._db.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()
-            finally:
-                self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _BUSY_TIMEOUT_S)}")
+    async def _delete(self, delete_batch: Callable[[Any, int], int], value: Any, limit: int) -> int:
+        """Delete up to `limit` entries, in batches; return how many."""
+        n_deleted, n_last = 0, _DELETE_BATCH
+        while n_last == _DELETE_BATCH:
+            n_last = await self._run(delete_batch, value, min(limit - n_deleted, _DELETE_BATCH))
+            n_deleted += n_last
+        return n_deleted
 
-    def close(self) -> None:
-        """Copy the write-ahead log into the file as far as possible, and close it."""
+    def _truncate_wal(self) -> None:
+        """Copy the write-ahead log into the file and empty it, unless a reader holds it."""
+        self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _CHECKPOINT_TIMEOUT_S)}")
+        try:
+            self._db.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self._db.execute(f"PRAGMA busy_timeout = {round(1000 * _BUSY_TIMEOUT_S)}")
+
+    async def newest_entry_time(self) -> float | None:
+        """Return the latest `written_at`."""
+        ((newest,),) = await self._run(self._execute, "SELECT max(written_at) FROM log")
+        return None if newest is None else float(newest)
+
+    async def check_writable(self) -> None:
+        """Write 64 KB, about a small batch: a full disk often has room for a few bytes."""
+        await self._run(self._execute, _SQL["check_write"])
+
+    async def log_durability(self) -> None:
+        """Log what the `synchronous` setting guarantees."""
+        level = logging.INFO if self._synchronous == "FULL" else logging.WARNING
+        promise = SYNCHRONOUS[self._synchronous]
+        _logger.log(level, "store %s: synchronous=%s, %s", self._path, self._synchronous, promise)
+
+    async def close(self) -> None:
+        """Finish running operations and close the file."""
+        if not self._closed:
+            self._closed = True
+            with self._errors():
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+            self._executor.shutdown()
+
+    def _close(self) -> None:
         with suppress(sqlite3.Error):  # for example a full disk: the -wal file keeps the data
             self._db.execute("PRAGMA main.wal_checkpoint(PASSIVE)")
-        with self._errors():
-            self._db.close()
-
-    def _check_schema(self, create: bool) -> None:
-        """Check that the file is a store of this version; create the tables in an empty file."""
-        if create and self._is_empty():
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                if self._is_empty():  # no other process was faster
-                    self._run_script("schema")
-                    self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                    self._db.execute(f"PRAGMA user_version = {_VERSION}")
-        if self._pragma("application_id") != _APPLICATION_ID:
-            raise StoreError(f"the file {self._path} is not a Turncoat store. Choose another path")
-        if (version := self._pragma("user_version")) != _VERSION:
-            remedy = "It was not changed; fill a new store at another path with `turncoat replay`"
-            raise StoreError(
-                f"the store {self._path} has version {version}; this Turncoat reads version "
-                f"{_VERSION}. {remedy if version < _VERSION else 'Upgrade Turncoat'}"
-            )
-
-    def _run_script(self, name: str) -> None:
-        for statement in _SQL[name].split(";"):
-            self._db.execute(statement)
-
-    def _is_empty(self) -> bool:
-        (n_tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        return n_tables == 0 and not self._pragma("application_id")
-
-    def _pragma(self, name: str) -> int:
-        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
-
-    def _use_wal(self) -> None:
-        """Switch to a write-ahead log. SQLite does not wait for its lock here, so this does."""
-        deadline = time.monotonic() + _BUSY_TIMEOUT_S
-        while True:
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as problem:
-                is_busy = problem.sqlite_errorname.startswith("SQLITE_BUSY")
-                if not is_busy or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn errors of SQLite and of the system into a StoreError."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as problem:
-            code = getattr(problem, "sqlite_errorname", None) or "SQLITE_CANTOPEN"
-            remedy = next((text for name, text in _REMEDIES.items() if code.startswith(name)), code)
-            raise StoreError(f"the store {self._path}: {remedy} ({problem})") from problem
+        self._db.close()
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
@@ -349,8 +327,7 @@ def _parse_entry(path: Path, row: Sequence[Any]) -> LogEntry:
     types = [str, str, float, float, int, bytes, *[str, int] * len(parties)]
     values = kind, id, time, written_at, updated, content, *chain.from_iterable(parties)
     if [type(value) for value in values] != types:
-        raise CorruptRecordError(
-            f"the store {path}: entry {number} of the log is damaged (a column has the wrong "
-            "type). Restore the file from a backup, or delete this row"
-        )
+        damage = f"entry {number} of the log is damaged (a column has the wrong type)"
+        remedy = "Restore the file from a backup, or delete this row"
+        raise CorruptRecordError(f"the store {path}: {damage}. {remedy}")
     return LogEntry(kind, id, time, written_at, parties, bool(updated), content, str(number))
