@@ -96,8 +96,8 @@ def fit(
 ) -> tuple[P, FitReport]:
     """Run the restarts and return the parameters with the highest bound, and the report.
 
-    `report_iteration` is called with (restart, iteration, bound). With `restart_halving` the worse
-    half of the restarts is dropped after 10, 20, 40, ... iterations.
+    `report_iteration` gets (restart, iteration, bound). `restart_halving` drops the worse half of
+    the restarts after 10, 20, 40, ... iterations.
     """
     started = time.perf_counter()
     runs = [_Run(seed, params, params) for seed, start in starts for params in (start(),)]

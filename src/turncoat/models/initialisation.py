@@ -1,7 +1,4 @@
-"""Starting points of a fit: k-means++ on a subsample of rows.
-
-The subsample consists of short runs of neighbouring rows, so that transitions can be counted too.
-"""
+"""Starting points of a fit: k-means++ on short runs of rows, which also have transitions."""
 
 from __future__ import annotations
 

@@ -126,11 +126,8 @@ class _Path:
         return self._attribute_cells(cell_slopes), from_codes
 
     def _attribute_cells(self, slopes: Array) -> Array:
-        """Return contributions of cells [C, D] from mean slopes [C, D] in normalised cells.
-
-        A missing cell contributes nothing. It differs from the row's mean because of the other
-        cells, so its share goes to them.
-        """
+        """Return contributions of cells [C, D] from mean slopes [C, D] in normalised cells."""
+        # A missing cell differs from the row's mean because of the other cells: they get its share.
         shares = slopes * self.standard
         if self.encoder.layout.normalises_cells and self.missing.any():
             n_cells = len(self.cells) * self.deviation

@@ -80,8 +80,7 @@ class Encoder(BaseEstimator):  # type: ignore[misc]
     def train(self, panel: Panel, *, default_seed: int = 0, **options: Any) -> TrainedEncoder:
         """Train on the panel's labels and return the weights of the best epoch.
 
-        `default_seed` is used where `random_state` is None. The options are `progress` and
-        `n_threads`, as in the models.
+        `default_seed` replaces a `random_state` of None; other options: `progress`, `n_threads`.
         """
         self.check_settings()
         seed = default_seed if self.random_state is None else self.random_state
@@ -186,10 +185,7 @@ def table_width(n_categories: int) -> int:
 
 
 def split_training_rows(panel: Panel, fraction: float, seed: int) -> tuple[Array, Array]:
-    """Split the labelled rows by customer into training and validation rows.
-
-    `fraction` of the customers with fraud, and of the others, go to validation.
-    """
+    """Return training and validation rows: `fraction` of customers with and without fraud."""
     if panel.labels is None:
         remedy = "Give `labels`, or a trained `encoder`"
         raise DataError(f"training an encoder needs labels, and the panel has none. {remedy}")
