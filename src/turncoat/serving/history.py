@@ -95,10 +95,9 @@ class ScoreHistory:
 
     async def rebuild(self, key: str, until: float = math.inf) -> tuple[bytes | None, str]:
         """Return the state that this model makes of a party's log, and its source."""
+        entries = await self._read(key, until=until, limit=_MAX_REBUILD_ENTRIES)
         try:
-            state = self._replay(
-                key, await self._read(key, until=until, limit=_MAX_REBUILD_ENTRIES)
-            )
+            state = self._replay(key, entries)
         except DataError:  # the log has transactions of another schema
             state = None
         return state, responses.RESTARTED if state is None else responses.REBUILT
@@ -108,12 +107,10 @@ class ScoreHistory:
 
         A customer is replayed without counterparties: how they were at the time is not logged.
         """
-        detector, schema = self._detector, self._detector.features_.plan.schema
+        live, schema = self._detector.live, self._detector.features_.plan.schema
         is_customer = key == customer_key(key[2:])
         state: bytes | None = None
-        rows: list[
-            tuple[TransactionRow, bool]
-        ] = []  # not yet in `state`, with whether a label follows
+        rows: list[tuple[TransactionRow, bool]] = []  # (not yet in `state`, label follows)
         for entry in reversed(entries):
             content, is_score = unpack_log_content(entry.content), entry.kind == SCORE
             if is_score and entry.belief_updated:
@@ -126,13 +123,10 @@ class ScoreHistory:
             if conditions or reports:
                 state, rows = self._advance(state, rows, is_customer), []
             if conditions and state is not None:
-                state = detector.live.condition(
-                    DetectorState(state), int(content.label or 0)
-                ).customer
+                label = int(content.label or 0)
+                state = live.condition(DetectorState(state), label).customer
             if reports and state is not None:
-                state = detector.live.report_fraud(
-                    DetectorState(None, state), entry.time
-                ).counterparty
+                state = live.report_fraud(DetectorState(None, state), entry.time).counterparty
         return self._advance(state, rows, is_customer)
 
     def _advance(

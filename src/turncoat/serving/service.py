@@ -17,7 +17,7 @@ import numpy as np
 from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import DetectorState
 from turncoat.serving import responses
-from turncoat.serving.batcher import MicroBatcher
+from turncoat.serving.batcher import Item, MicroBatcher
 from turncoat.serving.decoding import Label, Transaction
 from turncoat.serving.drift import VERDICTS
 from turncoat.serving.metrics import ServiceMetrics
@@ -34,6 +34,11 @@ _DRIFT_INTERVAL_S = 10.0
 _CHECK_INTERVAL_S = 1.0  # at most one readiness check of the store in this time
 _CHECK_TIMEOUT_S = 2.0
 DAY = 86400.0
+_RETENTION_OFF = (
+    "retention is off: the newest log entry is %.1f days old and the retention is %g days, so the "
+    "whole log would go. Check the server's clock; if it is right, restart the service after new "
+    "transactions were scored"
+)
 
 
 class Service:
@@ -45,12 +50,8 @@ class Service:
         self.registry = ModelRegistry(settings)
         self.metrics = ServiceMetrics()
         self.store = open_store(settings.store_url, create=settings.create_store)
-        policy = UpdatePolicy(
-            settings.late_policy,
-            settings.n_recent_ids,
-            settings.n_reasons,
-            settings.labels_update_belief,
-        )
+        names = ("late_policy", "n_recent_ids", "n_reasons", "labels_update_belief")
+        policy = UpdatePolicy(*(getattr(settings, name) for name in names))
         self.updater = BeliefUpdater(self.store, policy)
         self.batcher = MicroBatcher(self._process, max_queue_size=settings.max_queue_size)
         self._shown_model: tuple[str, str] | None = None  # labels of the model metric
@@ -65,10 +66,8 @@ class Service:
         with contextlib.suppress(StoreError, TimeoutError):
             await asyncio.wait_for(self._check_log(), _CHECK_TIMEOUT_S)
         batches = asyncio.create_task(self.batcher.run())
-        background = [
-            asyncio.create_task(task)
-            for task in (self._reload_models(), self._apply_retention(), self._update_drift())
-        ]
+        endless = (self._reload_models(), self._apply_retention(), self._update_drift())
+        background = [asyncio.create_task(task) for task in endless]
         try:
             yield
         finally:
@@ -91,30 +90,24 @@ class Service:
 
     async def label(self, customer: str, id: str, label: int) -> LabelResponse:
         """Apply a label; return its effect after the write is committed."""
-        response: LabelResponse = await self.batcher.submit(
-            Label(self.stored_name(customer), id, label)
-        )
+        request = Label(self.stored_name(customer), id, label)
+        response: LabelResponse = await self.batcher.submit(request)
         if response.changed:
             self.metrics.labels.labels(label=str(label)).inc()
         return response
 
-    async def _process(
-        self, batch: Sequence[Transaction | Label]
-    ) -> Sequence[Response | Exception]:
+    async def _process(self, batch: Sequence[Item]) -> Sequence[Response | Exception]:
         model = self.registry.current
+        requests = [_decode_again(request, model) for request in batch]
         with self._count_store_errors():
-            found = await self.updater.process_batch(
-                model.detector, [_decode_again(request, model) for request in batch]
-            )
+            found = await self.updater.process_batch(model.detector, requests)
         self.metrics.store_errors.inc(any(isinstance(each, StoreError) for each in found))
         self.metrics.count([each for each in found if not isinstance(each, LabelResponse)])
         scored = [each for each in found if isinstance(each, ScoredResponse) and each.steps]
         for steps, group in itertools.groupby(scored, attrgetter("steps")):
-            rows, probabilities = zip(
-                *((each.row, each.probability) for each in group), strict=True
-            )
-            beliefs, cells = steps.beliefs[list(rows)], steps.continuous[list(rows)]
-            model.drift.add(beliefs, cells, np.array(probabilities))
+            own = list(group)
+            rows, probabilities = [each.row for each in own], [each.probability for each in own]
+            model.drift.add(steps.beliefs[rows], steps.continuous[rows], np.array(probabilities))
         return found
 
     @contextlib.contextmanager
@@ -184,23 +177,15 @@ class Service:
         """Log what the store guarantees, and whether its log is empty."""
         await self.store.log_durability()
         if await self._check_retention() is None:
-            _log.info(
-                "the store's log is empty: customers without history are scored as new ones. "
-                "Use `turncoat replay` to load history"
-            )
+            advice = "Use `turncoat replay` to load history"
+            _log.info("the log is empty: customers are scored as new ones. %s", advice)
 
     async def _check_retention(self) -> float | None:
         """Turn retention off if it would delete the whole log; return the newest entry's time."""
         newest, days = await self.store.newest_entry_time(), self.settings.retention_days
         if newest is not None and 0 < days * DAY < (age_s := time.time() - newest):
             self._is_retention_off = True
-            _log.error(
-                "retention is off: the newest log entry is %.1f days old and the retention is %g "
-                "days, so the whole log would go. Check the server's clock; if it is right, "
-                "restart the service after new transactions were scored",
-                age_s / DAY,
-                days,
-            )
+            _log.error(_RETENTION_OFF, age_s / DAY, days)
         return newest
 
     async def _apply_retention(self) -> None:
@@ -236,7 +221,7 @@ class Service:
         self._shown_model = shown
 
 
-def _decode_again(request: Transaction | Label, model: ServedModel) -> Transaction | Label:
+def _decode_again(request: Item, model: ServedModel) -> Item:
     """Decode a transaction again if the model was replaced while it waited."""
     schema = model.decoder.plan.schema
     if isinstance(request, Label) or request.schema is schema or request.schema == schema:
