@@ -24,6 +24,7 @@ from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.live import FilterSteps
 from turncoat.scoring.scores import Score
 from turncoat.serving import records, responses
+from turncoat.serving.batcher import Item
 from turncoat.serving.decoding import FieldError, Label, Transaction
 from turncoat.serving.history import ScoreHistory
 from turncoat.serving.records import LogContent, RecentScore, Record
@@ -38,6 +39,7 @@ _MAX_PAUSE_S = 0.02  # between two attempts
 _log = logging.getLogger("turncoat")
 
 Response = ScoredResponse | LabelResponse
+Result = Response | Exception
 T = TypeVar("T")
 
 
@@ -68,17 +70,14 @@ class BeliefUpdater:
         self.store, self.policy = store, policy or UpdatePolicy()
 
     async def process_batch(
-        self,
-        detector: Detector,
-        batch: Sequence[Transaction | Label],
-        extra_writes: Sequence[RecordWrite] = (),
-    ) -> list[Response | Exception]:
+        self, detector: Detector, batch: Sequence[Item], extra_writes: Sequence[RecordWrite] = ()
+    ) -> list[Result]:
         """Return one response per request, in order, all of them committed to the store.
 
         Records that another process changed meanwhile are read and scored again. With
         `extra_writes`, the whole batch and these records are written together or not at all.
         """
-        results: dict[int, Response | Exception] = {}
+        results: dict[int, Result] = {}
         try:
             for pause_s in _retry_pauses():
                 if pause_s:
@@ -129,16 +128,16 @@ class BatchUpdate:
         self._entries: list[LogEntry] = []
         self._history = ScoreHistory(store, detector, self._entries)
 
-    async def apply(self, batch: Sequence[Transaction | Label]) -> list[Response | Exception]:
+    async def apply(self, batch: Sequence[Item]) -> list[Result]:
         """Score transactions and apply labels, each after those before it."""
         await self._read([request.keys for request in batch])
-        results: dict[int, Response | Exception] = {}
+        results: dict[int, Result] = {}
         waiting = list(range(len(batch)))
         while waiting:
             scoring, later = ScoringRound(), []
             for i, place in enumerate(waiting):
                 request = batch[place]
-                found: PreparedTransaction | Response | Exception | None = None
+                found: PreparedTransaction | Result | None = None
                 if isinstance(request, Label):
                     found = await _catch(self._apply_label(request, scoring))
                 elif not scoring.blocks(*request.keys):
@@ -185,18 +184,14 @@ class BatchUpdate:
     async def _prepare(self, transaction: Transaction) -> PreparedTransaction | ScoredResponse:
         """Return what a transaction is scored with, or the response it had before."""
         if transaction.schema is not self._schema and transaction.schema != self._schema:
-            raise FieldError(
-                "the model was replaced by one with other fields meanwhile. Send it again"
-            )
+            raise FieldError("the model now in service has other fields. Send it again")
         customer = await self._load(transaction.keys[0])
         is_late = transaction.time < customer.last_time
         if duplicate := await self._find_duplicate(transaction, customer.record):
             return duplicate
         if is_late and self._policy.late == REFUSE:
-            raise LateTransactionError(
-                "the transaction is older than the customer's latest, at "
-                f"{customer.last_time:.0f} seconds"
-            )
+            latest = f"the customer's latest, at {customer.last_time:.0f} seconds"
+            raise LateTransactionError(f"the transaction is older than {latest}")
         keeps_belief = is_late and self._policy.late == KEEP
         states: list[bytes | None] = []
         sources: list[str] = []
@@ -228,9 +223,7 @@ class BatchUpdate:
         body = encode_json(responses.DuplicateResponse(*ids, recent.probability))
         return ScoredResponse(body, recent.probability, duplicate=True)
 
-    async def _score_round(
-        self, prepared: Sequence[PreparedTransaction]
-    ) -> list[Response | Exception]:
+    async def _score_round(self, prepared: Sequence[PreparedTransaction]) -> list[Result]:
         """Score the transactions of a round in one pass."""
         if not prepared:
             return []
@@ -248,7 +241,7 @@ class BatchUpdate:
                 return [_explain(problem)]
             # One transaction that cannot be scored must not fail the others.
             return [await self._score_alone(each) for each in transactions]
-        scored: list[Response | Exception] = []
+        scored: list[Result] = []
         for row, (each, score) in enumerate(zip(prepared, scores, strict=True)):
             try:
                 scored.append(self._record_score(each, steps, row, score))
@@ -257,7 +250,7 @@ class BatchUpdate:
                 return [*scored, _explain(problem), *rest]
         return scored
 
-    async def _score_alone(self, transaction: Transaction) -> Response | Exception:
+    async def _score_alone(self, transaction: Transaction) -> Result:
         found = await _catch(self._prepare(transaction))
         if isinstance(found, PreparedTransaction):
             return (await self._score_round([found]))[0]
@@ -453,9 +446,7 @@ async def _catch(work: Awaitable[T]) -> T | Exception:
 def _explain(problem: Exception) -> Exception:
     """Return the exception that a sender sees; unexpected ones are logged for the operator."""
     if isinstance(problem, StateError):
-        return CorruptRecordError(
-            f"the record of the customer or counterparty is damaged: {problem}"
-        )
+        return CorruptRecordError(f"the customer's or counterparty's record is damaged: {problem}")
     if isinstance(problem, UnknownTransactionError | CorruptRecordError | FieldError):
         return problem
     if isinstance(problem, DataError):
