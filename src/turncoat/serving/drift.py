@@ -119,14 +119,9 @@ class DriftMonitor:
         self._names, self._half_life = tuple(names), half_life
         ages = [name.removeprefix("counterparty_") in GROWING for name in names]
         self._has_verdict = ~np.array(ages, bool)  # ages drift by nature
-        self._set_reference(reference)
-        self._shared = SharedSums(folder, reference)
+        self._reference, self._shared = reference, SharedSums(folder, reference)
         empty = np.empty((0, n_states)), np.empty((0, n_columns), np.float32), np.empty(0)
         self.add(*empty)  # compiles
-
-    def _set_reference(self, reference: Reference) -> None:
-        self._reference = reference
-        self._inner_edges = np.ascontiguousarray(reference.edges[1:-1])
 
     def add(self, beliefs: Array, rows: Array, probabilities: Array) -> None:
         """Add filtered beliefs [n, K], cells [n, D] (NaN if missing) and scores [n]."""
@@ -145,7 +140,7 @@ class DriftMonitor:
             _as_contiguous(beliefs, np.float64),
             _as_contiguous(rows, np.float32),
             _as_contiguous(probabilities, np.float64),
-            self._inner_edges,
+            _as_contiguous(self._reference.edges[1:-1], np.float64),
             0.5 ** (n / self._half_life),
         )
 
@@ -157,7 +152,7 @@ class DriftMonitor:
         digests = _digest_reference(reference)
         has_same_features, has_same_scores = digests == self._shared.own["digests"]
         if has_same_features and not has_same_scores:
-            self._set_reference(reference)
+            self._reference = reference
             self._shared.own["scores"], self._shared.own["digests"] = 0.0, digests
         return bool(has_same_features)
 
@@ -179,6 +174,7 @@ class DriftMonitor:
 
     def _compare_regimes(self, sums: Array, max_features: int) -> tuple[RegimeDrift, ...]:
         reference, occupancy = self._reference, sums["occupancy"].tolist()
+        shares_then = self._reference.occupancy.tolist()
         total = float(sums["occupancy"].sum())
         log_odds_shifts, log_odds_zs = _compare_occupancy(reference, sums["occupancy"])
         means, shifts, errors = _compare_means(reference, sums["cells"])
@@ -188,7 +184,7 @@ class DriftMonitor:
         largest = np.where(is_sure, np.abs(shifts), 0.0).max(axis=1, initial=0.0)
         ranks = np.where(is_enough, np.abs(shifts) - 2 * errors, -np.inf)
         regimes = []
-        for k, occupancy_then in enumerate(reference.occupancy.tolist()):
+        for k, (n, share_then) in enumerate(zip(occupancy, shares_then, strict=True)):
             features = []
             for d in np.argsort(-ranks[k], kind="stable")[: min(max_features, is_enough[k].sum())]:
                 shift, z = float(shifts[k, d]), float(shifts[k, d] / errors[k, d])
@@ -196,17 +192,10 @@ class DriftMonitor:
                 verdict = _grade(shift, SHIFT_LIMITS, z)
                 features.append(FeatureDrift(self._names[d], now, then, shift, z, verdict))
             verdict = _grade(log_odds_shifts[k], OCCUPANCY_LIMITS, log_odds_zs[k])
-            regimes.append(
-                RegimeDrift(
-                    regime=k,
-                    transactions=occupancy[k],
-                    occupancy_now=occupancy[k] / total if total > 0 else None,
-                    occupancy_then=occupancy_then,
-                    verdict=TOO_FEW if total < MIN_TRANSACTIONS else verdict,
-                    largest_shift=float(largest[k]),
-                    features=tuple(features),
-                )
-            )
+            verdict = TOO_FEW if total < MIN_TRANSACTIONS else verdict
+            share = n / total if total > 0 else None
+            rest = verdict, float(largest[k]), tuple(features)
+            regimes.append(RegimeDrift(k, n, share, share_then, *rest))
         return tuple(regimes)
 
 
@@ -399,7 +388,4 @@ def _lock_file(path: Path) -> int | None:
     except BlockingIOError:
         os.close(lock)
         return None
-    except BaseException:
-        os.close(lock)
-        raise
     return lock

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -43,14 +42,11 @@ async def replay(
     size, has_counterparty = _REPLAY_BATCH_SIZE, detector.features_.plan.has_counterparty
     while done < len(order):
         rows = order[done : done + size]
-        batch = list(
-            _make_transactions(transactions, rows, has_counterparty, pseudonymiser, digest)
-        )
+        made = _make_transactions(transactions, rows, has_counterparty, pseudonymiser, digest)
         position = msgspec.msgpack.encode(done + len(rows))
+        writes = [RecordWrite(f"replay:{digest}", counter, position)]
         try:
-            responses = await updater.process_batch(
-                detector, batch, [RecordWrite(f"replay:{digest}", counter, position)]
-            )
+            responses = await updater.process_batch(detector, list(made), writes)
         except ContentionError:
             if size == 1:
                 raise
@@ -79,9 +75,7 @@ def make_client_transactions(transactions: Transactions, n: int) -> Iterator[Tra
 async def _read_position(store: Store, key: str) -> tuple[int, int]:
     """Return the counter of a replay's record, and how many transactions are done."""
     stored = (await store.read_records([key])).get(key)
-    if stored is None:
-        return 0, 0
-    return stored.counter, msgspec.msgpack.decode(stored.data, type=int)
+    return (stored.counter, msgspec.msgpack.decode(stored.data, type=int)) if stored else (0, 0)
 
 
 def _digest_file(
@@ -99,9 +93,8 @@ def _digest_file(
     }
     if transactions.labels is not None:
         arrays["labels"] = transactions.labels
-    is_pseudonymised = pseudonymiser is not None
-    content = [detector.digest_, is_pseudonymised, transactions.customers.tolist(), names]
-    return compute_digest(content, arrays)[:32]
+    has_pseudonyms, customers = pseudonymiser is not None, transactions.customers.tolist()
+    return compute_digest([detector.digest_, has_pseudonyms, customers, names], arrays)[:32]
 
 
 def _make_transactions(
@@ -119,9 +112,9 @@ def _make_transactions(
         columns[name] = [texts[code] for code in category.codes[places].tolist()]
     customers = transactions.customers[transactions.customer_codes[rows]].tolist()
     labels = np.full(len(rows), -1) if transactions.labels is None else transactions.labels[rows]
-    for i, values in enumerate(zip(*columns.values(), strict=True)):
-        cells = zip(columns, values, strict=True)
-        fields = {name: cell for name, cell in cells if cell is not None and cell == cell}
+    for i, cells in enumerate(zip(*columns.values(), strict=True)):
+        named = zip(columns, cells, strict=True)
+        fields = {name: cell for name, cell in named if cell is not None and cell == cell}
         time, customer = float(transactions.times[rows[i]]), customers[i]
         id = str(transactions.ids[rows[i]])
         if schema.id is None:  # the row number in this file
@@ -132,28 +125,17 @@ def _make_transactions(
             fields |= dict.fromkeys(schema.customer, customer)
         row = parse_row(schema, fields)._replace(time=time)
         label = None if labels[i] < 0 else int(labels[i])
-        yield Transaction(
-            id,
-            time,
-            customer,
-            row.counterparty if has_counterparty else None,
-            row,
-            msgspec.json.encode(fields),
-            schema,
-            label_follows=label is not None,
-            is_replayed=True,
-            label=label,
-        )
+        counterparty = row.counterparty if has_counterparty else None
+        values = id, time, customer, counterparty, row, msgspec.json.encode(fields), schema
+        yield Transaction(*values, label_follows=label is not None, is_replayed=True, label=label)
 
 
 def invert_time(schema: Schema, seconds: float) -> float:
     """Return a number in the schema's unit that reads back as exactly these seconds."""
     unit = TIME_UNITS[schema.time_unit]
     value = seconds / unit
-    for candidate in (value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)):
-        if candidate * unit == seconds:
-            return candidate
-    return value
+    candidates = value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)
+    return next((one for one in candidates if one * unit == seconds), value)
 
 
 def _order_by_time(transactions: Transactions) -> Array:
@@ -163,8 +145,7 @@ def _order_by_time(transactions: Transactions) -> Array:
     return np.lexsort((ranks, transactions.times))
 
 
-@dataclass(frozen=True, eq=False)
-class LabeledScores:
+class LabeledScores(NamedTuple):
     """N live scores with labels, each customer's together."""
 
     beliefs: Array  # [N, K] when the transaction was scored
@@ -184,9 +165,9 @@ async def collect_labeled_scores(
     """Return this model's live scores in the log, each with its latest label.
 
     Scores of replayed transactions are left out: the model may have been fitted on them. With
-    `include_unreported`, scores older than `delay` seconds are used, and those without a label
-    count as genuine; younger ones are left out, since frauds are reported first. Without it, all
-    scores with a label are used; these must not be frauds only.
+    `include_unreported`, scores older than `delay` seconds are used, and without a label they count
+    as genuine; frauds are reported first, so younger scores are left out. Without it, all scores
+    with a label are used; these must not be frauds only.
     """
     scored: dict[tuple[str, str], tuple[float, tuple[float, ...], float | None]] = {}
     reported: dict[tuple[str, str], int] = {}
@@ -206,21 +187,15 @@ async def collect_labeled_scores(
         names = sorted(scored.keys() & reported.keys())
     if not reported.keys() & set(names):
         n_young = len(reported.keys() & scored.keys())
-        young = (
-            f", all in the last {delay / 86400:g} days, where more may still be reported"
-            if n_young
-            else ""
-        )
+        young = f", all in the last {delay / 86400:g} days, where more may still be reported"
         raise DataError(
             f"no label can be used: {len(reported):,} were reported, {n_young:,} of them for "
-            f"transactions that this model scored live{young}. Report labels to /v1/labels; "
-            "wait, or see --delay-days and --reported-only"
+            f"transactions that this model scored live{young if n_young else ''}. Report labels "
+            "to /v1/labels; wait, or see --delay-days and --reported-only"
         )
     if all(reported.get(name, 0) for name in names):
-        raise DataError(
-            f"all {len(names):,} labels are frauds, so fraud shares cannot be estimated. "
-            "Report genuine transactions, too"
-        )
+        problem = f"all {len(names):,} labels are frauds, so fraud shares cannot be estimated"
+        raise DataError(f"{problem}. Report genuine transactions, too")
     customers = np.array([customer for customer, _ in names])
     starts = np.flatnonzero(np.append(True, customers[1:] != customers[:-1]))
     external = [scored[name][2] for name in names]
@@ -233,15 +208,10 @@ async def collect_labeled_scores(
     )
 
 
-class ErasedCustomer(NamedTuple):
-    """What was deleted of a customer."""
+async def erase_customer(store: Store, customer: str) -> tuple[bool, int]:
+    """Delete everything stored under a customer's name or pseudonym. It can be repeated.
 
-    had_record: bool
-    n_entries: int  # of the log
-
-
-async def erase_customer(store: Store, customer: str) -> ErasedCustomer:
-    """Delete everything stored under a customer's name or pseudonym. It can be repeated."""
+    Return whether there was a record, and the number of log entries.
+    """
     key = customer_key(customer)
-    had_record = key in await store.read_records([key])
-    return ErasedCustomer(had_record, await store.erase(key))
+    return key in await store.read_records([key]), await store.erase(key)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,8 +20,7 @@ _log = logging.getLogger("turncoat")
 _WATCHED_FILES = ("manifest.json", "calibrations/current.json")
 
 
-@dataclass(frozen=True, eq=False)
-class ServedModel:
+class ServedModel(NamedTuple):
     """A detector with its decoder and its drift monitor."""
 
     detector: Detector
@@ -58,10 +57,8 @@ class ModelRegistry:
                 _log.error("the new model is not in service: %s", problem)
             return False
         self._signature, self._problem = signature, ""
-        detector = self.current.detector
-        _log.info(
-            "model %s, calibration %d now serves", detector.digest_, detector.calibration_.number
-        )
+        new = self.current.detector
+        _log.info("model %s, calibration %d now serves", new.digest_, new.calibration_.number)
         return True
 
     def _read_signature(self) -> tuple[tuple[int, int, int] | None, ...]:
@@ -81,13 +78,11 @@ class ModelRegistry:
         schema = detector.features_.plan.schema
         features = {*schema.categorical, *schema.tracked, schema.counterparty}
         if self.pseudonymiser is not None and (shared := features & set(schema.customer)):
-            raise BundleError(
-                f"{self._folder}: {', '.join(sorted(map(str, shared)))} is part of the customer's "
-                "name and a feature too, so it cannot be replaced by a pseudonym"
-            )
-        decoder = TransactionDecoder(
-            detector, self.pseudonymiser, settings.expect_labels, settings.max_future_s
-        )
+            columns = f"{self._folder}: {', '.join(sorted(map(str, shared)))}"
+            problem = "is part of the customer's name and a feature too"
+            raise BundleError(f"{columns} {problem}, so it cannot be replaced by a pseudonym")
+        rules = settings.expect_labels, settings.max_future_s
+        decoder = TransactionDecoder(detector, self.pseudonymiser, *rules)
         example = decoder.decode(msgspec.json.encode(decoder.example)).row
         detector.score_one(None, example, n_reasons=settings.n_reasons)  # compiles, too
         return detector, decoder

@@ -17,16 +17,8 @@ from turncoat.serving.stores.protocol import (
 )
 from turncoat.serving.stores.sqlite import SQLiteStore
 
-__all__ = [
-    "LABEL",
-    "SCORE",
-    "LogEntry",
-    "RecordWrite",
-    "Store",
-    "StoredRecord",
-    "WriteGroup",
-    "open_store",
-]
+__all__ = ["LABEL", "SCORE", "LogEntry", "RecordWrite", "Store", "StoredRecord", "WriteGroup"]
+__all__ += ["open_store"]
 
 _URL_FORMS = (
     "memory://, sqlite:///relative/path.sqlite, sqlite:////absolute/path.sqlite (with "
@@ -69,24 +61,26 @@ def _open_redis(scheme: str, rest: str) -> Store:
     try:
         from turncoat.serving.stores.redis import RedisStore
     except ImportError as problem:
-        raise ConfigError(
-            f"a Redis store needs the extra: pip install turncoat[serve] ({problem})"
-        ) from problem
+        remedy = "pip install turncoat[serve]"
+        raise ConfigError(f"a Redis store needs the extra: {remedy} ({problem})") from problem
     try:
         parts = urlsplit(f"//{rest}")
         host = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
     except ValueError:
         raise _invalid_url("has an invalid host or port") from None
-    is_socket = scheme == "unix"
-    options = _parse_options(parts.query, "prefix", *(["db"] if is_socket else []))
-    if is_socket and (parts.netloc or len(parts.path) < 2):
-        raise _invalid_url("names no socket after unix://")
-    db = (options.get("db") if is_socket else parts.path[1:]) or "0"
+    if scheme == "unix":
+        options = _parse_options(parts.query, "prefix", "db")
+        if parts.netloc or len(parts.path) < 2:
+            raise _invalid_url("names no socket after unix://")
+        db = options.get("db") or "0"
+        address = f"unix://{parts.path}?db={db}"
+    else:
+        options, db = _parse_options(parts.query, "prefix"), parts.path[1:] or "0"
+        address = f"{scheme}://{host}/{db}"
     if not (db.isascii() and db.isdigit()):
         raise _invalid_url("has a database that is not a number")
     if not (prefix := options.get("prefix", "turncoat")):
         raise _invalid_url("has an empty prefix")
-    address = f"unix://{parts.path}?db={db}" if is_socket else f"{scheme}://{host}/{db}"
     return RedisStore(address, prefix)
 
 

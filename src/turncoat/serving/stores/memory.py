@@ -64,7 +64,7 @@ class MemoryStore:
         """Return a party's latest log entries, newest first."""
         self._check_open()
         entries = (self._log[number] for _, number in reversed(self._parties.get(key, [])))
-        found = (one for one in entries if matches(one, **filters))
+        found = (one for one in entries if matches(one, filters))
         return list(islice(found, max(limit, 0)))
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:

@@ -7,6 +7,7 @@ not at all. Several processes may use one store at the same time.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypedDict, Unpack
@@ -70,7 +71,6 @@ class Store(Protocol):
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
         """Return the records that exist, by key, as of one instant."""
-        ...
 
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write the groups in one transaction; return for each group whether it was written.
@@ -79,24 +79,17 @@ class Store(Protocol):
         record. Log entries keep the order of the groups. After a StoreError nothing was written,
         unless the connection broke before the reply arrived.
         """
-        ...
 
     async def read_history(
         self, key: str, limit: int = 100, **filters: Unpack[EntryFilters]
     ) -> list[LogEntry]:
         """Return a party's latest log entries, newest write first."""
-        ...
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries in the order they were written, starting after a cursor."""
-        ...
 
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
-        """Delete up to `limit` of the oldest entries with `written_at < written_before`.
-
-        Return how many. Records stay.
-        """
-        ...
+        """Delete up to `limit` of the oldest entries written before this time; return how many."""
 
     async def erase(self, key: str) -> int:
         """Delete a party's record and all its log entries; return how many entries.
@@ -104,23 +97,18 @@ class Store(Protocol):
         Records of other parties stay. Entries go in batches, and the record goes in the same
         transaction as the last batch, so an interrupted erasure can simply be repeated.
         """
-        ...
 
     async def newest_entry_time(self) -> float | None:
         """Return the latest `written_at` in the log; None if the log is empty."""
-        ...
 
     async def check_writable(self) -> None:
         """Make one tiny real write; a StoreError says why writes fail."""
-        ...
 
     async def log_durability(self) -> None:
         """Log what the store guarantees after a crash; a warning if data may be lost."""
-        ...
 
     async def close(self) -> None:
         """Finish running operations and release the store."""
-        ...
 
 
 def check_write(groups: Sequence[WriteGroup]) -> None:
@@ -151,40 +139,34 @@ def check_write(groups: Sequence[WriteGroup]) -> None:
         raise ValueError(f"the key {key!r} occurs twice in the write; it may occur once")
 
 
-def matches(
-    entry: LogEntry,
-    until: float = math.inf,
-    transaction_id: str | None = None,
-    belief_updated: bool = False,
-) -> bool:
+def matches(entry: LogEntry, filters: EntryFilters) -> bool:
     """Return whether an entry passes the filters of `read_history`."""
-    is_wanted = entry.time <= until and transaction_id in (None, entry.transaction_id)
-    return is_wanted and entry.belief_updated >= belief_updated
+    return (
+        entry.time <= filters.get("until", math.inf)
+        and filters.get("transaction_id") in (None, entry.transaction_id)
+        and entry.belief_updated >= filters.get("belief_updated", False)
+    )
 
 
 def validate_record(counter: object, data: object) -> StoredRecord:
     """Return a record as read from a store.
 
-    A record with a damaged counter or data type becomes one with empty data: unpacking it raises
-    CorruptRecordError for this record alone, and the other records of the same read stay usable.
+    A damaged record gets empty data: unpacking it raises CorruptRecordError for this record alone,
+    and the other records of the same read stay usable.
     """
     if type(counter) is int and 0 < counter < _MAX_COUNTER and isinstance(data, bytes):
         return StoredRecord(counter, data)
     return StoredRecord(1, b"")
 
 
+def check_cursor(cursor: str, pattern: str) -> None:
+    """Raise a ValueError for a cursor of another log; the empty one is the beginning."""
+    if cursor and not re.fullmatch(pattern, cursor):
+        remedy = "pass the cursor of a log entry, or nothing to start at the beginning"
+        raise ValueError(f"{cursor!r} is not a cursor of this log; {remedy}")
+
+
 def parse_numeric_cursor(cursor: str) -> int:
     """Return the cursor of a numbered log as an int; 0 for the empty cursor."""
-    if not cursor:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise invalid_cursor(cursor)
-    return int(cursor)
-
-
-def invalid_cursor(cursor: str) -> ValueError:
-    """Return the error for a cursor that does not belong to this log."""
-    return ValueError(
-        f"{cursor!r} is not a cursor of this log; pass the cursor of a log entry, or nothing to "
-        "start at the beginning"
-    )
+    check_cursor(cursor, "[0-9]{1,18}")
+    return int(cursor or 0)

@@ -15,13 +15,13 @@ keys of a batch, so they must be on one server: Redis Cluster cannot be used.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from itertools import chain, starmap
 from typing import Any, Unpack
 
 import msgspec
@@ -36,8 +36,8 @@ from turncoat.serving.stores.protocol import (
     LogEntry,
     StoredRecord,
     WriteGroup,
+    check_cursor,
     check_write,
-    invalid_cursor,
     matches,
     validate_record,
 )
@@ -51,15 +51,11 @@ _N_CONNECTIONS = 16
 _HISTORY_PAGE = 100  # entries
 _DELETE_BATCH = 100  # entries per script, so that others do not wait long
 _PARTIES = "customer", "counterparty"
-_CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 
-_WRITE, _DELETE = (
-    (files(__package__) / name).read_text("utf-8")
-    for name in ("redis_write.lua", "redis_delete.lua")
-)
+_WRITE = (files(__package__) / "redis_write.lua").read_text("utf-8")
+_DELETE = (files(__package__) / "redis_delete.lua").read_text("utf-8")
 
-# What an error means. The client removes some codes from the front of the text, so words are listed
-# too.
+# What an error means. The client removes some codes from the text, so words are listed too.
 _REMEDIES = {
     "OOM|maxmemory": "the server is out of memory. Raise maxmemory, or keep the log for fewer days",
     "READONLY|read only replica": "the server is a read-only replica. Use the URL of the primary",
@@ -85,20 +81,16 @@ class RedisStore:
         self._prefix = prefix.encode() + b":"
         self._log, self._log_by_time = self._prefix + b"log", self._prefix + b"log-by-time"
         self._closed, self._n_running, self._idle = False, 0, asyncio.Event()
-        tls: dict[str, Any] = {"ssl_check_hostname": True} if url.startswith("rediss") else {}
-        self._pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_N_CONNECTIONS,
-            timeout=_TIMEOUT_S,
-            username=os.environ.get(USERNAME),
-            password=os.environ.get(PASSWORD),
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            # A write without a reply may have happened, so only the caller can decide to repeat it.
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            **tls,
+        timeouts = dict.fromkeys(
+            ("timeout", "socket_timeout", "socket_connect_timeout"), _TIMEOUT_S
         )
+        options: dict[str, Any] = {"max_connections": _N_CONNECTIONS, "protocol": 2, **timeouts}
+        options |= {"username": os.environ.get(USERNAME), "password": os.environ.get(PASSWORD)}
+        # A write without a reply may have happened, so only the caller can decide to repeat it.
+        options["retry"] = Retry(NoBackoff(), 0)
+        if url.startswith("rediss"):
+            options["ssl_check_hostname"] = True
+        self._pool = BlockingConnectionPool.from_url(url, **options)
         self._client = Redis.from_pool(self._pool)
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
 
@@ -143,11 +135,8 @@ class RedisStore:
             entries = await self._read_entries(flat[::2])
             if gone := [id for id in flat[::2] if id not in entries]:  # somebody trimmed the log
                 await self._call("ZREM", history, *gone)
-            found += [
-                entry
-                for entry in itertools.starmap(_parse_entry, entries.items())
-                if matches(entry, **filters)
-            ]
+            parsed = starmap(_parse_entry, entries.items())
+            found += [entry for entry in parsed if matches(entry, filters)]
             if len(flat) < 2 * page:
                 break
             start = f"({flat[-1].decode()}"
@@ -155,22 +144,19 @@ class RedisStore:
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
-        if after and not _CURSOR.fullmatch(after):
-            raise invalid_cursor(after)
+        check_cursor(after, r"[0-9]{1,19}-[0-9]{1,19}")
         start = f"({after}" if after else "-"
         found = await self._call("XRANGE", self._log, start, "+", "COUNT", max(limit, 0))
         return [_parse_entry(id, fields) for id, fields in found or []]
 
     async def delete_entries_before(self, written_before: float, limit: int = 10_000) -> int:
         """Delete the oldest entries, in batches."""
-        n_deleted = 0
-        before = f"({float(written_before)!r}"
+        n_deleted, before = 0, f"({float(written_before)!r}"
         while n_deleted < limit:
-            n = min(limit - n_deleted, _DELETE_BATCH)
-            page = "-inf", before, "LIMIT", 0, n
+            page = "-inf", before, "LIMIT", 0, min(limit - n_deleted, _DELETE_BATCH)
             ids = await self._call("ZRANGEBYSCORE", self._log_by_time, *page)
             n_deleted += (await self._delete(ids))[0]
-            if len(ids) < n:
+            if len(ids) < page[-1]:
                 break
         return n_deleted
 
@@ -286,7 +272,7 @@ def _entry_fields(entry: LogEntry) -> list[bytes]:
     for name, (key, counter) in zip(_PARTIES, parties, strict=False):
         fields |= {f"{name}_key": key, f"{name}_counter": str(counter)}
     fields |= {"belief_updated": str(int(belief_updated)), "content": content}
-    texts = itertools.chain.from_iterable(fields.items())
+    texts = chain.from_iterable(fields.items())
     return [text if isinstance(text, bytes) else text.encode() for text in texts]
 
 
@@ -301,7 +287,6 @@ def _parse_entry(id: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
         id_, kind = text["transaction_id"], text["kind"]
         return LogEntry(kind, id_, time, written_at, parties, updated, content, id.decode())
     except (KeyError, ValueError) as problem:
-        raise CorruptRecordError(
-            f"entry {id.decode()} of the Redis log is damaged ({problem}). Delete it with XDEL, or "
-            "restore the server from a backup"
-        ) from problem
+        damage = f"entry {id.decode()} of the Redis log is damaged ({problem})"
+        remedy = "Delete it with XDEL, or restore the server from a backup"
+        raise CorruptRecordError(f"{damage}. {remedy}") from problem
