@@ -149,18 +149,16 @@ async def _replay(
     detector: Detector, rows: Transactions, url: str, log: bool, pseudonyms: Pseudonymiser | None
 ) -> dict[str, Any]:
     """Return how many transactions were scored, duplicate, late and refused."""
-    from turncoat.serving.maintenance import count_replayed
     from turncoat.serving.maintenance import replay as run
     from turncoat.serving.responses import ScoredResponse
     from turncoat.serving.updater import BeliefUpdater, UpdatePolicy
 
     async with _open_store(url, create=True) as store:
         updater = BeliefUpdater(store, UpdatePolicy(logs=log, n_reasons=0))
-        before = await count_replayed(updater, detector, rows, pseudonyms)
-        counts: dict[str, Any] = dict.fromkeys(("scored", "duplicates", "late", "refused"), 0)
-        counts |= {"done_before": before, "first_refusal": None}
+        counts: dict[str, Any] = {"scored": 0, "duplicates": 0, "late": 0, "refused": 0}
+        counts |= {"done_before": 0, "first_refusal": None}
         with Progress(console=Console(stderr=True), transient=True) as progress:
-            bar = progress.add_task("replaying", total=rows.n_rows, completed=before)
+            bar = progress.add_task("replaying", total=rows.n_rows)
             async for batch, responses in run(updater, detector, rows, pseudonyms):
                 for one in responses:
                     if not isinstance(one, ScoredResponse):
@@ -169,6 +167,7 @@ async def _replay(
                         continue
                     kind = "duplicates" if one.duplicate else "late" if one.late else "scored"
                     counts[kind] += 1
+                counts["done_before"] += len(batch) - len(responses)
                 progress.advance(bar, len(batch))
         return counts
 

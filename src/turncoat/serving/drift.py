@@ -26,9 +26,6 @@ from turncoat.features.history import GROWING
 from turncoat.numerics.jit import jit
 from turncoat.scoring.reference import MAX_CELL, MAX_SCORE_BINS, Reference, compute_moments
 
-if sys.platform != "win32":  # without file locks each process keeps its sums to itself
-    import fcntl
-
 TOO_FEW, STABLE, WATCH, DRIFTED = "too few", "stable", "watch", "drifted"
 VERDICTS = (TOO_FEW, STABLE, WATCH, DRIFTED)
 
@@ -251,14 +248,12 @@ def _grade(shift: float, limits: tuple[float, float], z: float = np.inf) -> str:
 
 def _digest_reference(reference: Reference) -> Array:
     """Return digests of features and scores [2]: sums with the same digest can be added."""
-    features = (reference.means, reference.spreads, reference.mass, reference.occupancy)
-    parts = features, (reference.edges, reference.counts)
-    return np.array([_digest(arrays) for arrays in parts], np.uint64)
-
-
-def _digest(arrays: Sequence[Array]) -> int:
-    parts = (str(array.shape).encode() + np.ascontiguousarray(array).tobytes() for array in arrays)
-    return int.from_bytes(hashlib.sha256(b"".join(parts)).digest()[:8], "little")
+    features = reference.means, reference.spreads, reference.mass, reference.occupancy
+    digests = b""
+    for arrays in (features, (reference.edges, reference.counts)):
+        parts = [str(array.shape).encode() + array.tobytes() for array in arrays]
+        digests += hashlib.sha256(b"".join(parts)).digest()[:8]
+    return np.frombuffer(digests, "<u8")
 
 
 def _as_contiguous(array: Array, dtype: type) -> Array:
@@ -320,7 +315,7 @@ class SharedSums:
         self.own["digests"] = _digest_reference(reference)
         self._folder, self._lock = folder, -1
         self._path: Path | None = None
-        if folder is not None and sys.platform != "win32":
+        if folder is not None and sys.platform != "win32":  # without locks nothing is shared
             try:
                 self._open_file(folder)
             except OSError as problem:
@@ -380,8 +375,8 @@ def _add_file(total: Array, path: Path) -> None:
 
 def _lock_file(path: Path) -> int | None:
     """Return a descriptor that holds the file's lock; None if another process holds it."""
-    if sys.platform == "win32":
-        return None
+    import fcntl  # not on Windows
+
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,18 +33,20 @@ async def replay(
     """Score a file's transactions in time order; yield row numbers and responses by batch.
 
     A batch is yielded after its write is committed. A replay that was interrupted continues where
-    it stopped. Labels in the file inform the counterparties' records, as in the features of the
-    whole file; they condition no belief.
+    it stopped: it first yields the rows that are done, without responses. Labels in the file inform
+    the counterparties' records, as in the features of the whole file; they condition no belief.
     """
-    order = _order_by_time(transactions)
+    order, counter, done = _order_by_time(transactions), 0, 0
     digest = _digest_file(transactions, detector, pseudonymiser)
-    counter, done = await _read_position(updater.store, f"replay:{digest}")
+    key = f"replay:{digest}"
+    if earlier := (await updater.store.read_records([key])).get(key):
+        counter, done = earlier.counter, msgspec.msgpack.decode(earlier.data, type=int)
+        yield order[:done], []
     size, has_counterparty = _REPLAY_BATCH_SIZE, detector.features_.plan.has_counterparty
     while done < len(order):
         rows = order[done : done + size]
         made = _make_transactions(transactions, rows, has_counterparty, pseudonymiser, digest)
-        position = msgspec.msgpack.encode(done + len(rows))
-        writes = [RecordWrite(f"replay:{digest}", counter, position)]
+        writes = [RecordWrite(key, counter, msgspec.msgpack.encode(done + len(rows)))]
         try:
             responses = await updater.process_batch(detector, list(made), writes)
         except ContentionError:
@@ -56,26 +58,9 @@ async def replay(
         yield rows, responses
 
 
-async def count_replayed(
-    updater: BeliefUpdater,
-    detector: Detector,
-    transactions: Transactions,
-    pseudonymiser: Pseudonymiser | None = None,
-) -> int:
-    """Return how many transactions of this file an earlier replay has done."""
-    digest = _digest_file(transactions, detector, pseudonymiser)
-    return (await _read_position(updater.store, f"replay:{digest}"))[1]
-
-
 def make_client_transactions(transactions: Transactions, n: int) -> Iterator[Transaction]:
     """Yield the first transactions in time order, as clients would send them."""
     return _make_transactions(transactions, _order_by_time(transactions)[:n], True, None, "")
-
-
-async def _read_position(store: Store, key: str) -> tuple[int, int]:
-    """Return the counter of a replay's record, and how many transactions are done."""
-    stored = (await store.read_records([key])).get(key)
-    return (stored.counter, msgspec.msgpack.decode(stored.data, type=int)) if stored else (0, 0)
 
 
 def _digest_file(

@@ -92,6 +92,7 @@ class RedisStore:
             options["ssl_check_hostname"] = True
         self._pool = BlockingConnectionPool.from_url(url, **options)
         self._client = Redis.from_pool(self._pool)
+        self._scripts = {lua: self._client.register_script(lua) for lua in (_WRITE, _DELETE)}
         self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
 
     async def read_records(self, keys: Sequence[str]) -> Mapping[str, StoredRecord]:
@@ -225,7 +226,7 @@ class RedisStore:
     async def _run(self, script: str, keys: Sequence[bytes], args: Sequence[Any]) -> Any:
         """Run a script, by its digest if the server knows it."""
         async with self._using():
-            return await self._client.register_script(script)(keys, args)
+            return await self._scripts[script](keys, args)
 
     async def _call(self, *command: Any) -> Any:
         """Send a command."""
