@@ -21,7 +21,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from itertools import chain, starmap
+from itertools import starmap
 from typing import Any, Unpack
 
 import msgspec
@@ -268,13 +268,12 @@ def _parse_record(value: bytes) -> StoredRecord:
 def _entry_fields(entry: LogEntry) -> list[bytes]:
     """Return an entry as names and values of the stream's fields."""
     kind, transaction_id, time, written_at, parties, belief_updated, content, _ = entry
-    fields: dict[str, str | bytes] = {"kind": kind, "transaction_id": transaction_id}
-    fields |= {"time": repr(float(time)), "written_at": repr(float(written_at))}
+    texts = ["kind", kind, "transaction_id", transaction_id]
+    texts += ["time", repr(float(time)), "written_at", repr(float(written_at))]
     for name, (key, counter) in zip(_PARTIES, parties, strict=False):
-        fields |= {f"{name}_key": key, f"{name}_counter": str(counter)}
-    fields |= {"belief_updated": str(int(belief_updated)), "content": content}
-    texts = chain.from_iterable(fields.items())
-    return [text if isinstance(text, bytes) else text.encode() for text in texts]
+        texts += [f"{name}_key", key, f"{name}_counter", str(counter)]
+    texts += ["belief_updated", str(int(belief_updated)), "content"]
+    return [*(text.encode() for text in texts), content]
 
 
 def _parse_entry(id: bytes, fields: Mapping[bytes, bytes]) -> LogEntry:
