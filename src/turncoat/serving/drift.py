@@ -175,11 +175,11 @@ class DriftMonitor:
         total = float(sums["occupancy"].sum())
         log_odds_shifts, log_odds_zs = _compare_occupancy(reference, sums["occupancy"])
         means, shifts, errors = _compare_means(reference, sums["cells"])
-        is_enough = np.minimum(sums["cells"][0], reference.mass) >= MIN_IN_REGIME
-        is_enough &= self._has_verdict
+        mass = np.minimum(sums["cells"][0], reference.mass)
+        is_enough = (mass >= MIN_IN_REGIME) & self._has_verdict
         is_sure = is_enough & (np.abs(shifts) >= MIN_Z * errors)
         largest = np.where(is_sure, np.abs(shifts), 0.0).max(axis=1, initial=0.0)
-        ranks = np.where(is_enough, np.abs(shifts) - 2 * errors, -np.inf)
+        ranks = np.where(is_enough, np.abs(shifts) - 2 * errors, -np.inf)  # of sure shifts
         regimes = []
         for k, (n, share_then) in enumerate(zip(occupancy, shares_then, strict=True)):
             features = []

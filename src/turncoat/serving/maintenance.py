@@ -194,9 +194,6 @@ async def collect_labeled_scores(
 
 
 async def erase_customer(store: Store, customer: str) -> tuple[bool, int]:
-    """Delete everything stored under a customer's name or pseudonym. It can be repeated.
-
-    Return whether there was a record, and the number of log entries.
-    """
+    """Delete a customer by stored name; return if there was a record, and how many log entries."""
     key = customer_key(customer)
     return key in await store.read_records([key]), await store.erase(key)

@@ -10,15 +10,8 @@ from itertools import islice
 from typing import Unpack
 
 from turncoat.errors import StoreError
-from turncoat.serving.stores.protocol import (
-    EntryFilters,
-    LogEntry,
-    StoredRecord,
-    WriteGroup,
-    check_write,
-    matches,
-    parse_numeric_cursor,
-)
+from turncoat.serving.stores import protocol
+from turncoat.serving.stores.protocol import EntryFilters, LogEntry, StoredRecord, WriteGroup
 
 _logger = logging.getLogger("turncoat")
 
@@ -41,7 +34,7 @@ class MemoryStore:
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write the groups whose records are at their expected counters."""
         self._check_open()
-        check_write(groups)
+        protocol.check_write(groups)
         return [self._write_group(group) for group in groups]
 
     def _write_group(self, group: WriteGroup) -> bool:
@@ -64,14 +57,14 @@ class MemoryStore:
         """Return a party's latest log entries, newest first."""
         self._check_open()
         entries = (self._log[number] for _, number in reversed(self._parties.get(key, [])))
-        found = (one for one in entries if matches(one, filters))
+        found = (one for one in entries if protocol.matches(one, filters))
         return list(islice(found, max(limit, 0)))
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
         self._check_open()
         first = next(iter(self._log), self._last + 1)
-        numbers = range(max(parse_numeric_cursor(after) + 1, first), self._last + 1)
+        numbers = range(max(protocol.parse_numeric_cursor(after) + 1, first), self._last + 1)
         entries = (self._log[number] for number in numbers if number in self._log)
         return list(islice(entries, max(limit, 0)))
 

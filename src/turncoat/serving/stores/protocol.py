@@ -25,15 +25,12 @@ class StoredRecord(NamedTuple):
 
 
 class RecordWrite(NamedTuple):
-    """A record to write if its counter is still `expected_counter` (0: no such record yet).
-
-    The new counter is `expected_counter + increment`.
-    """
+    """A record to write if its counter is still `expected_counter` (0: no such record yet)."""
 
     key: str
     expected_counter: int
     data: bytes
-    increment: int = 1  # one for each log entry that the record gets with this write
+    increment: int = 1  # of the counter: one for each log entry that the record gets
 
 
 class LogEntry(NamedTuple):

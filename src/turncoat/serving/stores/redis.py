@@ -31,16 +31,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from turncoat.errors import CorruptRecordError, StoreError
-from turncoat.serving.stores.protocol import (
-    EntryFilters,
-    LogEntry,
-    StoredRecord,
-    WriteGroup,
-    check_cursor,
-    check_write,
-    matches,
-    validate_record,
-)
+from turncoat.serving.stores import protocol
+from turncoat.serving.stores.protocol import EntryFilters, LogEntry, StoredRecord, WriteGroup
 
 _logger = logging.getLogger("turncoat")
 
@@ -103,7 +95,7 @@ class RedisStore:
 
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write the groups whose records are at their expected counters."""
-        check_write(groups)
+        protocol.check_write(groups)
         keys, values, plan = [self._log, self._log_by_time], [b""], []
         for writes, entries in groups:
             records: list[Any] = []
@@ -137,7 +129,7 @@ class RedisStore:
             if gone := [id for id in flat[::2] if id not in entries]:  # somebody trimmed the log
                 await self._call("ZREM", history, *gone)
             parsed = starmap(_parse_entry, entries.items())
-            found += [entry for entry in parsed if matches(entry, filters)]
+            found += [entry for entry in parsed if protocol.matches(entry, filters)]
             if len(flat) < 2 * page:
                 break
             start = f"({flat[-1].decode()}"
@@ -145,7 +137,7 @@ class RedisStore:
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
-        check_cursor(after, r"[0-9]{1,19}-[0-9]{1,19}")
+        protocol.check_cursor(after, r"[0-9]{1,19}-[0-9]{1,19}")
         start = f"({after}" if after else "-"
         found = await self._call("XRANGE", self._log, start, "+", "COUNT", max(limit, 0))
         return [_parse_entry(id, fields) for id, fields in found or []]
@@ -262,7 +254,7 @@ class RedisStore:
 def _parse_record(value: bytes) -> StoredRecord:
     counter, separator, data = value.partition(b":")
     is_number = separator and counter.isdigit() and len(counter) < 20
-    return validate_record(int(counter) if is_number else None, data)
+    return protocol.validate_record(int(counter) if is_number else None, data)
 
 
 def _entry_fields(entry: LogEntry) -> list[bytes]:

@@ -23,15 +23,8 @@ from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
 from turncoat.errors import ConfigError, CorruptRecordError, StoreError
-from turncoat.serving.stores.protocol import (
-    EntryFilters,
-    LogEntry,
-    StoredRecord,
-    WriteGroup,
-    check_write,
-    parse_numeric_cursor,
-    validate_record,
-)
+from turncoat.serving.stores import protocol
+from turncoat.serving.stores.protocol import EntryFilters, LogEntry, StoredRecord, WriteGroup
 
 T = TypeVar("T")
 
@@ -178,7 +171,7 @@ class SQLiteStore:
         with self._db:
             self._db.execute("BEGIN DEFERRED")
             rows = self._select("key, counter, data", keys)
-        return {key: validate_record(counter, data) for key, counter, data in rows}
+        return {key: protocol.validate_record(counter, data) for key, counter, data in rows}
 
     def _select(self, columns: str, keys: Sequence[str]) -> list[Any]:
         rows: list[Any] = []
@@ -191,7 +184,7 @@ class SQLiteStore:
 
     async def write(self, groups: Sequence[WriteGroup]) -> list[bool]:
         """Write the groups whose records are at their expected counters."""
-        check_write(groups)
+        protocol.check_write(groups)
         return await self._run(self._write, groups)
 
     def _write(self, groups: Sequence[WriteGroup]) -> list[bool]:
@@ -226,7 +219,7 @@ class SQLiteStore:
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
-        values = parse_numeric_cursor(after), max(limit, 0)
+        values = protocol.parse_numeric_cursor(after), max(limit, 0)
         rows = await self._run(self._execute, _SQL["read_log"], values)
         return [_parse_entry(self._path, row) for row in rows]
 
