@@ -75,6 +75,8 @@ def test_the_model_route_gives_an_example_that_scores(tmp_path: Path) -> None:
             told = api.get("/v1/model").json()
             assert told["model"] == detector(name).digest_
             assert len(told["regimes"]) == 3
+            rates = [regime["fraud_rate"] for regime in told["regimes"]]
+            assert rates == detector(name).regimes.mean_rates.tolist()
             assert told["fraud_regime"] == detector(name).regimes.fraud_state
             answer = api.post("/v1/score", json=told["example"])
             assert answer.status_code == 200, answer.text

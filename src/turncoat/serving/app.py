@@ -1,20 +1,19 @@
-"""The HTTP application: every route, declared once with its description, and its handler."""
+"""The HTTP application: all endpoints, and their handlers. A docstring is the route's summary."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turncoat import __version__
 from turncoat.serving.auth import LABEL, READ, SCORE, ApiKeyAuthenticator, RateLimiter, load_keys
@@ -23,13 +22,13 @@ from turncoat.serving.decoding import LabelRequest, decode_label
 from turncoat.serving.drift import DriftReport
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.middleware import (
-    ANY_SCOPE,
+    ANY_KEY,
     AuthMiddleware,
     ErrorMiddleware,
     LimitMiddleware,
     RequestError,
 )
-from turncoat.serving.openapi import LINES, TEXT, TRANSACTION, Operation, describe, render_page
+from turncoat.serving.openapi import Endpoint, Lines, ServedTransaction, Text, describe, render_page
 from turncoat.serving.responses import (
     CustomerResponse,
     DuplicateResponse,
@@ -39,17 +38,6 @@ from turncoat.serving.responses import (
 )
 from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
-
-
-class Endpoint(NamedTuple):
-    """A route: its handler, who may use it, and its description in OpenAPI."""
-
-    path: str
-    handler: Callable[[Request], Awaitable[Response]] | None  # None: the batch endpoint
-    scope: str | None = None  # of the API key; None lets everyone in
-    operation: Operation | None = None  # None leaves it out of OpenAPI
-    method: str = "GET"
-    is_rate_limited: bool = True
 
 
 class _Responder:
@@ -63,16 +51,10 @@ class _Responder:
         await response(scope, receive, send)
 
 
-class _AnyText(Convertor[str]):
-    """Matches the rest of a path: a customer may have any name."""
+class _AnyText(PathConvertor):
+    """Matches the rest of a path, line breaks too: a customer may have any name."""
 
     regex = r"[\s\S]+"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
 
 
 register_url_convertor("any", _AnyText())
@@ -88,23 +70,18 @@ def create_app(
     service = Service(settings)
     authenticator = ApiKeyAuthenticator(load_keys(settings.keys_file))
     rate_limiter = RateLimiter(settings.rate_limit_per_s)
-    batch = BatchEndpoint(service, rate_limiter, is_stopping)
-
-    @contextlib.asynccontextmanager
-    async def run_service(_: Starlette) -> AsyncIterator[None]:
-        async with service.running():
-            yield
 
     def build_route(endpoint: Endpoint) -> Route:
         middleware = []
-        if endpoint.scope is not None:
-            arguments = (authenticator, rate_limiter, endpoint.scope, endpoint.is_rate_limited)
-            middleware.append(Middleware(AuthMiddleware, *arguments))
-        if endpoint.handler is not None:
-            has_body = endpoint.method == "POST"
-            middleware.append(Middleware(LimitMiddleware, settings, has_body))
-        handler = batch if endpoint.handler is None else _Responder(endpoint.handler)
-        return Route(endpoint.path, handler, methods=[endpoint.method], middleware=middleware)
+        if endpoint.key_scope is not None:
+            limiter = rate_limiter if endpoint.is_rate_limited else RateLimiter(0.0)
+            middleware = [Middleware(AuthMiddleware, authenticator, limiter, endpoint.key_scope)]
+        if endpoint.handler is BatchEndpoint:
+            app: ASGIApp = BatchEndpoint(service, rate_limiter, is_stopping)
+        else:
+            app = _Responder(endpoint.handler)
+            middleware.append(Middleware(LimitMiddleware, settings, endpoint.body is not None))
+        return Route(endpoint.path, app, methods=[endpoint.method], middleware=middleware)
 
     async def raise_error(_: Request, error: Exception) -> Response:
         raise error  # to ErrorMiddleware, the one place where responses of errors are built
@@ -113,7 +90,7 @@ def create_app(
         routes=[build_route(endpoint) for endpoint in ENDPOINTS],
         middleware=[Middleware(ErrorMiddleware, service.metrics.count_error)],
         exception_handlers={HTTPException: raise_error},
-        lifespan=run_service,
+        lifespan=lambda _: service.running(),
     )
     app.router.redirect_slashes = False  # a redirect would lead past the TLS of a proxy
     app.state.service, app.state.authenticator = service, authenticator
@@ -131,14 +108,14 @@ async def score(request: Request) -> Response:
 
 
 async def label(request: Request) -> Response:
-    """Store the label of a transaction."""
+    """Report a label."""
     body = decode_label(request.scope["body"])
     service: Service = request.app.state.service
     return _json(await service.label(str(body.customer), str(body.id), int(body.label)))
 
 
 async def customer(request: Request) -> Response:
-    """Return the stored belief and the latest transactions of a customer."""
+    """The stored belief of a customer."""
     found = await request.app.state.service.customer(request.path_params["customer"])
     if found is None:
         raise RequestError(404, "not_found", "no transaction of this customer was scored yet")
@@ -146,7 +123,7 @@ async def customer(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    """Return the model in service, its regimes, and an example transaction."""
+    """The model, its regimes and an example transaction."""
     served = request.app.state.service.registry.current
     detector, regimes = served.detector, served.detector.regimes
     low, high = regimes.interval()
@@ -163,7 +140,7 @@ async def model(request: Request) -> Response:
                 {
                     "regime": k,
                     "share_of_transactions": float(regimes.occupancy[k]),
-                    "fraud_share": float(regimes.mean_rates[k]),
+                    "fraud_rate": float(regimes.mean_rates[k]),
                     "interval": [float(low[k]), float(high[k])],
                     "stays": float(regimes.stickiness[k]),
                 }
@@ -175,24 +152,24 @@ async def model(request: Request) -> Response:
 
 
 async def drift(request: Request) -> Response:
-    """Return how far scores and features have moved since calibration."""
+    """Drift of scores and features since calibration."""
     return _json(request.app.state.service.registry.current.drift.report())
 
 
 async def alive(_: Request) -> Response:
-    """Return 200 as long as the process runs."""
+    """Whether the process runs."""
     return _json({"status": "alive"})
 
 
 async def ready(request: Request) -> Response:
-    """Return 200 if the store can be read and written."""
+    """Whether the store can be read and written."""
     if not await request.app.state.service.is_ready():
-        raise RequestError(503, "store", "the store cannot be read and written", retry_after_s=1.0)
+        raise RequestError(503, "store", "the store cannot be read and written", 1.0)
     return _json({"status": "ready"})
 
 
 async def metrics(request: Request) -> Response:
-    """Return the metrics for Prometheus."""
+    """Metrics for Prometheus."""
     service: Service = request.app.state.service
     text = service.metrics.render(service.settings.metrics_dir)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
@@ -220,42 +197,25 @@ def _json(value: Any) -> Response:
 
 def _describe(request: Request) -> dict[str, Any]:
     state = request.app.state
-    endpoints = [
-        (one.method.lower(), one.path.replace(":any", ""), one.scope, one.operation)
-        for one in ENDPOINTS
-        if one.operation is not None
-    ]
     decoder = state.service.registry.current.decoder
-    return describe(endpoints, decoder, state.authenticator.needs_key)
+    return describe(ENDPOINTS, decoder, state.authenticator.needs_key)
 
 
-_SCORE = Operation(
-    "Score one transaction", (ScoredTransaction, DuplicateResponse), TRANSACTION, (409, 422, 503)
-)
-_BATCH = Operation(
-    "Score many transactions, one JSON object per line. "
-    "Each line is answered by a line, in order; a line in error by its error",
-    LINES,
-    LINES,
-)
-_LABELS = Operation("Report a label", LabelResponse, LabelRequest, (404, 422, 503))
-_CUSTOMER = Operation("The stored belief of a customer", CustomerResponse, errors=(404, 503))
-_MODEL = Operation("The model, its regimes and an example transaction", dict)
-_DRIFT = Operation("Drift of scores and features since calibration", DriftReport)
-_METRICS = Operation("Metrics for Prometheus", TEXT)
-_READY = Operation("Whether the store can be read and written", dict, errors=(503,))
+_SCORED = ScoredTransaction | DuplicateResponse
 
 ENDPOINTS = (
-    Endpoint("/v1/score", score, SCORE, _SCORE, "POST"),
-    Endpoint("/v1/score/batch", None, SCORE, _BATCH, "POST"),
-    Endpoint("/v1/labels", label, LABEL, _LABELS, "POST"),
-    Endpoint("/v1/customers/{customer:any}", customer, READ, _CUSTOMER),
-    Endpoint("/v1/model", model, READ, _MODEL),
-    Endpoint("/v1/drift", drift, READ, _DRIFT),
-    Endpoint("/livez", alive, None, Operation("Whether the process runs", dict)),
-    Endpoint("/readyz", ready, None, _READY),
-    Endpoint("/metrics", metrics, READ, _METRICS, is_rate_limited=False),
-    Endpoint("/openapi.json", openapi, ANY_SCOPE),
-    Endpoint("/docs", docs, ANY_SCOPE),
-    Endpoint("/", home),
+    Endpoint("POST", "/v1/score", score, SCORE, _SCORED, ServedTransaction, (409, 422, 503)),
+    Endpoint("POST", "/v1/score/batch", BatchEndpoint, SCORE, Lines, Lines),
+    Endpoint("POST", "/v1/labels", label, LABEL, LabelResponse, LabelRequest, (404, 422, 503)),
+    Endpoint(
+        "GET", "/v1/customers/{customer:any}", customer, READ, CustomerResponse, errors=(404, 503)
+    ),
+    Endpoint("GET", "/v1/model", model, READ, dict),
+    Endpoint("GET", "/v1/drift", drift, READ, DriftReport),
+    Endpoint("GET", "/livez", alive, None, dict),
+    Endpoint("GET", "/readyz", ready, None, dict, errors=(503,)),
+    Endpoint("GET", "/metrics", metrics, READ, Text, is_rate_limited=False),
+    Endpoint("GET", "/openapi.json", openapi, ANY_KEY),
+    Endpoint("GET", "/docs", docs, ANY_KEY),
+    Endpoint("GET", "/", home),
 )

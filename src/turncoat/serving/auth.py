@@ -63,9 +63,8 @@ def parse_keys(text: str, source: str) -> list[ApiKey]:
             names = ", ".join(sorted(unknown))
             raise ConfigError(f"{where}: unknown scope {names}; use {', '.join(SCOPES)}")
         if match["name"] in {key.name for key in keys}:
-            raise ConfigError(
-                f"{where}: the name {match['name']!r} is used twice. Give each key its own name"
-            )
+            twice = f"the name {match['name']!r} is used twice"
+            raise ConfigError(f"{where}: {twice}. Give each key its own name")
         keys.append(ApiKey(match["name"], scopes, match["digest"]))
     return keys
 
@@ -137,9 +136,13 @@ class RateLimiter:
 @lru_cache(256)
 def is_loopback_url(url: bytes) -> bool:
     """Whether the host of a URL, or of `//HOST`, is this machine's loopback interface."""
-    host = parse_host(url)
+    return is_loopback_host(parse_host(url) or "")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host is this machine's loopback interface."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

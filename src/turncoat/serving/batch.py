@@ -38,7 +38,10 @@ _log = logging.getLogger("turncoat")
 
 
 class BatchEndpoint:
-    """ASGI application that scores batches."""
+    """Score many transactions, one JSON object per line.
+
+    Each line is answered by a line, in order; a line in error by its error.
+    """
 
     def __init__(
         self, service: Service, rate_limiter: RateLimiter, is_stopping: Callable[[], bool]
@@ -178,17 +181,14 @@ class _Batch:
 
     async def _send_responses(self) -> None:
         """Send the responses in the order of the lines, several in a chunk."""
-        chunk: list[bytes] = []
-        n_bytes = 0
+        chunk = bytearray()
         while (line := await self._take()) is not None:
-            response = await self._wait_for_response(line)
-            chunk.append(response)
-            n_bytes += len(response)
-            if self._pending.empty() or n_bytes > _MAX_CHUNK_BYTES:
-                await self._send_chunk(b"\n".join([*chunk, b""]))
-                chunk, n_bytes = [], 0
+            chunk += await self._wait_for_response(line) + b"\n"
+            if self._pending.empty() or len(chunk) > _MAX_CHUNK_BYTES:
+                await self._send_chunk(bytes(chunk))
+                chunk.clear()
         if chunk:
-            await self._send_chunk(b"\n".join([*chunk, b""]))
+            await self._send_chunk(bytes(chunk))
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _wait_for_response(self, line: _PendingLine) -> bytes:
@@ -215,10 +215,13 @@ class _Batch:
     async def _send_chunk(self, chunk: bytes) -> None:
         """Send a chunk. Give up on a client that neither reads nor sends for `client_timeout_s`."""
         message = {"type": "http.response.body", "body": chunk, "more_body": True}
-        sending = asyncio.ensure_future(self._send(message))
+        sending, timeout_s = (
+            asyncio.ensure_future(self._send(message)),
+            self._settings.client_timeout_s,
+        )
         try:
-            while not (await asyncio.wait({sending}, timeout=self._settings.client_timeout_s))[0]:
-                if self._loop.time() - self._last_received > self._settings.client_timeout_s:
+            while not (await asyncio.wait({sending}, timeout=timeout_s))[0]:
+                if self._loop.time() - self._last_received > timeout_s:
                     _log.info("a batch was ended: its client did not read the responses")
                     raise ClientDisconnect
             sending.result()

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Annotated, Any, Literal
@@ -37,6 +37,11 @@ _Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _MISSING = math.nan  # a single object, so that encoding can omit it as the default
+_JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_HINTS = {
+    "unknown field": "GET /v1/model shows an example with every field",
+    "trailing characters": "Send several transactions, one per line, to /v1/score/batch",
+}
 _FIELD = re.compile(r" - at `\$\.(.+)`$|(?:required|unknown) field `(.+)`$|^column '(.+?)':")
 _PSEUDONYM = re.compile(r"~[0-9a-f]{32}")
 
@@ -100,22 +105,28 @@ class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 _label_decoder = msgspec.json.Decoder(LabelRequest)
+_LABEL_HINTS = {"unknown field": f"The fields are {', '.join(LabelRequest.__struct_fields__)}"}
+_LABEL_RULES = {"label": "`label` must be 1 for fraud or 0 for genuine"}
 
 
 def decode_label(body: bytes) -> LabelRequest:
     """Return the label of a JSON object; a FieldError names the field that is wrong."""
     try:
         return _label_decoder.decode(body)
-    except msgspec.ValidationError as problem:
-        error = FieldError(str(problem))
-        if error.field == "label":
-            error = FieldError("`label` must be 1 for fraud or 0 for genuine", "label")
-        elif "unknown field" in str(problem):
-            fields = ", ".join(LabelRequest.__struct_fields__)
-            error = FieldError(f"{problem}. The fields are {fields}", error.field)
-        raise error from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise InvalidJsonError(f"not JSON: {problem}") from None
+    except _JSON_ERRORS as problem:
+        raise _explain(problem, _LABEL_HINTS, _LABEL_RULES) from None
+
+
+def _explain(
+    problem: Exception, hints: Mapping[str, str], field_rules: Mapping[Any, str]
+) -> DataError:
+    """Return the error to send: with the hint for its phrase, or with the rule of its field."""
+    text = str(problem)
+    hint = next((f". {hint}" for phrase, hint in hints.items() if phrase in text), "")
+    if not isinstance(problem, msgspec.ValidationError):
+        return InvalidJsonError(f"not JSON: {text}{hint}")
+    field = FieldError(text).field
+    return FieldError(field_rules.get(field, text + hint), field)
 
 
 class Pseudonymiser:
@@ -124,10 +135,8 @@ class Pseudonymiser:
     def __init__(self, key: str) -> None:
         """Use a secret key of at least 16 characters."""
         if len(key) < _MIN_PSEUDONYM_KEY_CHARS:
-            raise ConfigError(
-                f"the key for pseudonyms has {len(key)} characters; set {KEY_VARIABLE} to at "
-                f"least {_MIN_PSEUDONYM_KEY_CHARS} random ones"
-            )
+            remedy = f"set {KEY_VARIABLE} to at least {_MIN_PSEUDONYM_KEY_CHARS} random ones"
+            raise ConfigError(f"the key for pseudonyms has {len(key)} characters; {remedy}")
         self._key = key.encode()
 
     @classmethod
@@ -173,10 +182,8 @@ class FutureCheck:
         self._limit = present + self._max_ahead_s
         if seconds <= self._limit:
             return None
-        return (
-            f"it is more than {self._max_ahead_s:g} seconds ahead of {name} (max_future_s). "
-            "Correct the sender's clock, or raise the limit"
-        )
+        distance = f"more than {self._max_ahead_s:g} seconds ahead of {name} (max_future_s)"
+        return f"it is {distance}. Correct the sender's clock, or raise the limit"
 
 
 class TransactionDecoder:
@@ -195,11 +202,13 @@ class TransactionDecoder:
         self.times = detector.calibration_.time_range
         schema = self.plan.schema
         if schema.id is None and DEFAULT_ID_FIELD in schema.columns:
-            raise ConfigError(
-                f"schema {schema.name!r} has a column {DEFAULT_ID_FIELD!r} but names no id: "
-                "name it as `id`, or rename it"
-            )
-        self.id_field = schema.id or DEFAULT_ID_FIELD
+            problem = f"has a column {DEFAULT_ID_FIELD!r} but names no id"
+            raise ConfigError(f"schema {schema.name!r} {problem}: name it as `id`, or rename it")
+        self._id_field = schema.id or DEFAULT_ID_FIELD
+        is_label = (
+            "is the label, unknown when a transaction is scored. Report it to /v1/labels later"
+        )
+        self._label_rule = {schema.label: f"{schema.label} {is_label}"} if schema.label else {}
         types = _field_types(schema)
         self.fields = tuple(types)
         try:
@@ -211,10 +220,9 @@ class TransactionDecoder:
                 omit_defaults=True,
                 gc=False,
             )
-        except ValueError as problem:
-            raise ConfigError(
-                f"schema {schema.name!r}: a column's name cannot be a JSON field here: {problem}"
-            ) from problem
+        except ValueError as error:
+            problem = f"a column's name cannot be a JSON field here: {error}"
+            raise ConfigError(f"schema {schema.name!r}: {problem}") from error
         self._decoder = msgspec.json.Decoder(self.type)
         is_calendar = schema.time_format is not None or self.times[1] >= _CALENDAR_FROM_S
         self._future = FutureCheck(is_calendar, max_future_s, self.times[1] - self.times[0])
@@ -224,19 +232,15 @@ class TransactionDecoder:
         self._names = _make_getter([index[column] for column in schema.categorical])
         self._habits = _make_getter([index[column] for column in schema.tracked])
         self._counterparty = None if schema.counterparty is None else index[schema.counterparty]
-        self._id, self._time = index[self.id_field], index[schema.time]
+        self._id, self._time = index[self._id_field], index[schema.time]
         self._customer = tuple(index[column] for column in schema.customer)
 
     def decode(self, body: bytes | memoryview) -> Transaction:
         """Return the transaction of a JSON object; a FieldError names the field that is wrong."""
         try:
             decoded = self._decoder.decode(body)
-        except msgspec.ValidationError as problem:
-            raise self._explain(str(problem)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            hint = ". Send several transactions, one per line, to /v1/score/batch"
-            hint = hint if "trailing characters" in str(problem) else ""
-            raise InvalidJsonError(f"not JSON: {problem}{hint}") from None
+        except _JSON_ERRORS as problem:
+            raise _explain(problem, _HINTS, self._label_rule) from None
         values, schema = msgspec.structs.astuple(decoded), self.plan.schema
         try:
             time = parse_time(schema, {schema.time: values[self._time]})
@@ -249,38 +253,26 @@ class TransactionDecoder:
             for i in self._customer:
                 setattr(decoded, f"f{i}", customer)
             body = msgspec.json.encode(decoded)
-        counterparty = (
-            None if self._counterparty is None else normalize_category(values[self._counterparty])
-        )
+        place = self._counterparty
+        counterparty = None if place is None else normalize_category(values[place])
         if counterparty is not None and len(counterparty) > MAX_KEY_CHARS:
-            raise FieldError(
-                f"the name has {len(counterparty):,} characters, and {MAX_KEY_CHARS} are allowed",
-                schema.counterparty,
-            )
+            found = f"the name has {len(counterparty):,} characters"
+            raise FieldError(f"{found}, and {MAX_KEY_CHARS} are allowed", schema.counterparty)
         cells = values[self._numbers]
         numbers = pack_numbers(len(cells), cells)
         if numbers is None:  # some are null
             numbers = np.array([math.nan if cell is None else cell for cell in cells], np.float64)
         row = TransactionRow(time, numbers, self._names(values), self._habits(values), counterparty)
-        return Transaction(
-            str(values[self._id]),
-            time,
-            customer,
-            counterparty if self.plan.has_counterparty else None,
-            row,
-            _strip_white_space(bytes(body)),
-            schema,
-            self.label_follows,
-        )
+        id, body = str(values[self._id]), _strip_white_space(bytes(body))
+        party = counterparty if self.plan.has_counterparty else None
+        return Transaction(id, time, customer, party, row, body, schema, self.label_follows)
 
     def _check_time(self, time: float, value: Any) -> None:
         first, last = self.times
         problem = self._future.check(time)
         if not first - _MAX_DISTANCE_S <= time <= last + _MAX_DISTANCE_S:
-            problem = (
-                "it is more than 20 years from the times of the model's calibration, "
-                f"{first:.0f} to {last:.0f} seconds. Use the same unit and the same zero"
-            )
+            times = f"the times of the model's calibration, {first:.0f} to {last:.0f} seconds"
+            problem = f"it is more than 20 years from {times}. Use the same unit and the same zero"
         if problem is not None:
             raise FieldError(f"{value!r}: {problem}", self.plan.schema.time)
 
@@ -290,22 +282,11 @@ class TransactionDecoder:
             return str(normalize_category(values[self._customer[0]]))
         return parse_customer(schema, dict(zip(self.fields, values, strict=True)), time)
 
-    def _explain(self, message: str) -> FieldError:
-        problem = FieldError(message)
-        if problem.field is not None and problem.field == self.plan.schema.label:
-            message = (
-                f"{problem.field} is the label, unknown when a transaction is scored. "
-                "Report it to /v1/labels later"
-            )
-        elif "unknown field" in message:
-            message = f"{message}. GET /v1/model shows an example with every field"
-        return FieldError(message, problem.field)
-
     @cached_property
     def example(self) -> dict[str, Any]:
         """A valid transaction with average numbers and the most frequent categories."""
         plan, schema = self.plan, self.plan.schema
-        example: dict[str, Any] = {self.id_field: "example-1"}
+        example: dict[str, Any] = {self._id_field: "example-1"}
         example |= dict.fromkeys(schema.customer, "example")
         example[schema.time] = math.ceil(self.times[1]) / TIME_UNITS[schema.time_unit]
         if schema.customer_age is not None:

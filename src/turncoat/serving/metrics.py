@@ -12,9 +12,9 @@ from turncoat.serving.responses import ScoredResponse
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DAY = 86400.0
-_LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_TIMES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _AGES_S = (60.0, 600.0, 3600.0, _DAY / 4, _DAY, 3 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
-_PROBABILITIES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+_SCORES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -23,33 +23,30 @@ class ServiceMetrics:
 
     def __init__(self) -> None:
         """Create the metrics in a registry of their own."""
-        self._registry = CollectorRegistry()
-        counter = partial(prometheus.Counter, registry=self._registry)
-        histogram = partial(prometheus.Histogram, registry=self._registry)
-        gauge = partial(prometheus.Gauge, registry=self._registry, multiprocess_mode="mostrecent")
-        self.scores = counter("turncoat_scores", "Transactions scored.")
-        self.duplicates = counter("turncoat_duplicate_transactions", "Ids scored before.")
-        self.late = counter("turncoat_late_transactions", "Transactions older than the belief.")
-        self.errors = counter("turncoat_request_errors", "Error responses and lines.", ["kind"])
-        self.labels = counter("turncoat_labels", "Labels that were new.", ["label"])
-        self.store_errors = counter("turncoat_store_errors", "Failed reads and writes.")
-        self.reload_errors = counter("turncoat_reload_errors", "Models that failed to load.")
-        self.starts = counter("turncoat_worker_starts", "Worker processes that started.")
-        self.duration = histogram(
-            "turncoat_score_duration_seconds", "Request to score.", buckets=_LATENCIES_S
-        )
-        self.batch = histogram("turncoat_batch_size", "Scored together.", buckets=_SIZES)
-        self.ages = histogram(
-            "turncoat_belief_age_seconds", "Since the last transaction.", buckets=_AGES_S
-        )
+        self._registry = own = CollectorRegistry()
+        counter = partial(prometheus.Counter, namespace="turncoat", registry=own)
+        histogram = partial(prometheus.Histogram, namespace="turncoat", registry=own)
+        newest = partial(prometheus.Gauge, multiprocess_mode="mostrecent")
+        gauge = partial(newest, namespace="turncoat", registry=own)
+        self.scores = counter("scores", "Transactions scored.")
+        self.duplicates = counter("duplicate_transactions", "Ids scored before.")
+        self.late = counter("late_transactions", "Transactions older than the belief.")
+        self.errors = counter("request_errors", "Error responses and lines.", ["kind"])
+        self.labels = counter("labels", "Labels that were new.", ["label"])
+        self.store_errors = counter("store_errors", "Failed reads and writes.")
+        self.reload_errors = counter("reload_errors", "Models that failed to load.")
+        self.starts = counter("worker_starts", "Worker processes that started.")
+        self.duration = histogram("score_duration_seconds", "Request to score.", buckets=_TIMES_S)
+        self.batch = histogram("batch_size", "Scored together.", buckets=_SIZES)
+        self.ages = histogram("belief_age_seconds", "Since the last transaction.", buckets=_AGES_S)
         self.probability = histogram(
-            "turncoat_score_probability", "Probabilities of fraud.", buckets=_PROBABILITIES
+            "score_probability", "Probabilities of fraud.", buckets=_SCORES
         )
-        self.score_drift = gauge("turncoat_score_drift_psi", "PSI of scores, less chance.")
-        self.regime_drift = gauge("turncoat_regime_drift_shift", "Largest shift.", ["regime"])
-        self.drift = gauge("turncoat_drift_level", "0 too few, 1 stable, 2 watch, 3 drifted.")
+        self.score_drift = gauge("score_drift_psi", "PSI of scores, less chance.")
+        self.regime_drift = gauge("regime_drift_shift", "Largest shift.", ["regime"])
+        self.drift = gauge("drift_level", "0 too few, 1 stable, 2 watch, 3 drifted.")
         labels = ["model", "calibration"]
-        self.model = gauge("turncoat_model_info", "1 for the model in service.", labels)
+        self.model = gauge("model_info", "1 for the model in service.", labels)
 
     def count_error(self, kind: str) -> None:
         """Count an error response or a batch line in error."""

@@ -25,10 +25,10 @@ from turncoat.serving.responses import ErrorDetail, ErrorResponse, encode_json
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.updater import LateTransactionError, UnknownTransactionError
 
-REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")  # for log lines
-ANY_SCOPE = "any"  # a route that every valid key may use
+CURRENT_REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")  # for log lines
+ANY_KEY = "any"  # the scope of a route that every valid key may use
 _log = logging.getLogger("turncoat")
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_USABLE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _COMMON_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -41,12 +41,10 @@ _HTTP_KINDS = {404: "not_found", 405: "method_not_allowed"}
 class RequestError(TurncoatError):
     """A request that is refused for its form, its caller or its rate."""
 
-    def __init__(
-        self, status: int, kind: str, message: str, retry_after_s: float | None = None
-    ) -> None:
-        """Set the status and the kind of the response."""
+    def __init__(self, status: int, kind: str, message: str, wait_s: float | None = None) -> None:
+        """Set the status and the kind of the response, and when to try again."""
         super().__init__(message)
-        self.status, self.kind, self.retry_after_s = status, kind, retry_after_s
+        self.status, self.kind, self.wait_s = status, kind, wait_s
 
 
 class DeadlineError(OverloadedError):
@@ -54,10 +52,8 @@ class DeadlineError(OverloadedError):
 
     def __init__(self, timeout_s: float) -> None:
         """Name the limit in the message."""
-        super().__init__(
-            f"no result within {timeout_s:g} seconds. Whether it was counted is open: "
-            "send it again with the same id"
-        )
+        remedy = "Whether it was counted is open: send it again with the same id"
+        super().__init__(f"no result within {timeout_s:g} seconds. {remedy}")
 
 
 _ERRORS: tuple[tuple[Any, int, str, float | None], ...] = (
@@ -75,14 +71,13 @@ _ERRORS: tuple[tuple[Any, int, str, float | None], ...] = (
 def describe_error(error: Exception) -> tuple[int, ErrorDetail, float | None]:
     """Return the status, the detail to send, and the seconds after which to try again."""
     if isinstance(error, RequestError):
-        return error.status, ErrorDetail(error.kind, str(error)), error.retry_after_s
+        return error.status, ErrorDetail(error.kind, str(error)), error.wait_s
     if isinstance(error, HTTPException):
         kind = _HTTP_KINDS.get(error.status_code, "http")
         return error.status_code, ErrorDetail(kind, str(error.detail)), None
-    for types, status, kind, retry_after_s in _ERRORS:
+    for types, status, kind, wait_s in _ERRORS:
         if isinstance(error, types):
-            detail = ErrorDetail(kind, str(error), getattr(error, "field", None))
-            return status, detail, retry_after_s
+            return status, ErrorDetail(kind, str(error), getattr(error, "field", None)), wait_s
     return 500, ErrorDetail("internal", "internal error; details are in the server's log"), None
 
 
@@ -107,7 +102,7 @@ class ErrorMiddleware:
             await self._app(scope, receive, send)
             return
         request_id = _read_request_id(scope)
-        REQUEST_ID.set(request_id)
+        CURRENT_REQUEST_ID.set(request_id)
         has_started = False
 
         async def send_with_headers(message: Message) -> None:
@@ -124,16 +119,15 @@ class ErrorMiddleware:
             return
         except Exception as error:
             log_error(error)
-            if has_started:  # the server closes the connection of an unfinished response
-                return
-            await self._build_response(error)(scope, receive, send_with_headers)
+            if not has_started:  # else the server closes the connection
+                await self._build_response(error)(scope, receive, send_with_headers)
 
     def _build_response(self, error: Exception) -> Response:
-        status, detail, retry_after_s = describe_error(error)
+        status, detail, wait_s = describe_error(error)
         self._count_error(detail.kind)
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-        if retry_after_s is not None:
-            headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+        if wait_s is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(wait_s)))
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(encode_json(ErrorResponse(detail)), status, headers, "application/json")
@@ -142,13 +136,13 @@ class ErrorMiddleware:
 def _read_request_id(scope: Scope) -> str:
     """Return the client's X-Request-ID if it is usable, otherwise a new id."""
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+        if name == b"x-request-id" and _USABLE_REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
     return f"{_ID_PREFIX}{next(_ID_NUMBERS):x}"
 
 
 class AuthMiddleware:
-    """Lets a route's callers in by key, scope and rate. Puts their name into `scope["caller"]`.
+    """Lets a route's callers in by key and rate; their name is in the ASGI `scope["caller"]`.
 
     Without keys only programs and pages of this machine are let in.
     """
@@ -158,12 +152,11 @@ class AuthMiddleware:
         app: ASGIApp,
         authenticator: ApiKeyAuthenticator,
         rate_limiter: RateLimiter,
-        required_scope: str,
-        is_rate_limited: bool = True,
+        key_scope: str,
     ) -> None:
         """Protect one route."""
-        self._app, self._authenticator, self._rate_limiter = app, authenticator, rate_limiter
-        self._required_scope, self._is_rate_limited = required_scope, is_rate_limited
+        self._app, self._authenticator = app, authenticator
+        self._rate_limiter, self._key_scope = rate_limiter, key_scope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or raise a RequestError."""
@@ -173,26 +166,23 @@ class AuthMiddleware:
         else:
             _check_local(headers)
             caller = scope["client"][0] if scope.get("client") else "local"
-        if self._is_rate_limited and (wait_s := self._rate_limiter.acquire(caller)):
-            limit = self._rate_limiter.per_second
-            raise RequestError(
-                429, "rate_limited", f"more than {limit:g} requests per second", wait_s
-            )
+        if wait_s := self._rate_limiter.acquire(caller):
+            message = f"more than {self._rate_limiter.per_second:g} requests per second"
+            raise RequestError(429, "rate_limited", message, wait_s)
         scope["caller"] = caller
         await self._app(scope, receive, send)
 
     def _authorize(self, headers: dict[bytes, bytes]) -> str:
-        """Return the name of the caller's key if it has the scope."""
+        """Return the name of the caller's key if it has the scope of the route."""
         header = headers.get(b"authorization", b"")
         secret = header[7:] if header[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
         key = self._authenticator.find_key(secret.decode("latin-1"))
         if key is None:
             hint = "Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             raise RequestError(401, "unauthorized", f"no valid API key. {hint}")
-        if self._required_scope != ANY_SCOPE and self._required_scope not in key.scopes:
-            scopes = ", ".join(sorted(key.scopes))
-            message = f"this key lacks the scope {self._required_scope}; it has {scopes}"
-            raise RequestError(403, "forbidden", message)
+        if self._key_scope not in (ANY_KEY, *key.scopes):
+            message = f"this key lacks the scope {self._key_scope}; it has "
+            raise RequestError(403, "forbidden", message + ", ".join(sorted(key.scopes)))
         return key.name
 
 
@@ -219,11 +209,8 @@ class LimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or raise a RequestError or DeadlineError."""
-        timeout_s, body_timeout_s = (
-            self._settings.request_timeout_s,
-            self._settings.client_timeout_s,
-        )
-        is_complete = not self._has_body
+        timeout_s, is_complete = self._settings.request_timeout_s, not self._has_body
+        body_timeout_s = self._settings.client_timeout_s
         try:
             async with asyncio.timeout(timeout_s if is_complete else body_timeout_s) as limit:
                 if self._has_body:
@@ -242,14 +229,12 @@ async def read_body(scope: Scope, receive: Receive, settings: ServiceSettings) -
     """Return the body. Raises a RequestError if it is too long or cut off."""
     length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), -1)
     check_size(length, settings, "the body")
-    body, has_more = await receive_body(receive)
-    pieces, size = [body], len(body)
+    pieces, size, has_more = [], 0, True
     while has_more:
+        piece, has_more = await receive_body(receive)
+        pieces.append(piece)
+        size += len(piece)
         check_size(size, settings, "the body")
-        body, has_more = await receive_body(receive)
-        pieces.append(body)
-        size += len(body)
-    check_size(size, settings, "the body")
     if size < length:
         raise ClientDisconnect
     return b"".join(pieces)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -123,17 +123,12 @@ class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     line: Annotated[int | None, _doc("line number in a batch")] = None
 
 
-_encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 _decode_scored = msgspec.json.Decoder(ScoredTransaction).decode
-
-
-def encode_json(value: Any) -> bytes:
-    """Return a value as JSON."""
-    return _encode(value)
 
 
 def mark_duplicate(body: bytes) -> ScoredResponse:
     """Return an earlier response, marked as a duplicate."""
     first = _decode_scored(body)
-    again = _encode(msgspec.structs.replace(first, duplicate=True))
+    again = encode_json(msgspec.structs.replace(first, duplicate=True))
     return ScoredResponse(again, first.probability, duplicate=True)

@@ -34,8 +34,8 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 
 from turncoat.errors import ConfigError
-from turncoat.serving.auth import load_keys
-from turncoat.serving.middleware import REQUEST_ID
+from turncoat.serving.auth import is_loopback_host, load_keys
+from turncoat.serving.middleware import CURRENT_REQUEST_ID
 from turncoat.serving.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -54,11 +54,9 @@ def serve(settings: ServiceSettings) -> None:
     Raises a TurncoatError if the service could not work with these settings.
     """
     settings.check()
-    if not settings.is_loopback and not load_keys(settings.keys_file):
-        raise ConfigError(
-            f"host {settings.host} can be reached from other machines: "
-            "set up API keys (--keys), or serve on 127.0.0.1"
-        )
+    if not is_loopback_host(settings.host) and not load_keys(settings.keys_file):
+        remedy = "set up API keys (--keys), or serve on 127.0.0.1"
+        raise ConfigError(f"host {settings.host} can be reached from other machines: {remedy}")
     address = _find_free_address(settings)
     logging.config.dictConfig(build_log_config(settings.log_format))
     with _share_metrics(settings) as settings, ProcessPoolExecutor(1) as pool:
@@ -74,6 +72,7 @@ def serve(settings: ServiceSettings) -> None:
 def build_server_options(settings: ServiceSettings) -> dict[str, Any]:
     """Return the options of granian."""
     timeout_ms = int(1000 * settings.idle_timeout_s)
+    limits = HTTP1Settings(header_read_timeout=timeout_ms, max_buffer_size=_MAX_HEADER_BYTES)
     return {
         "port": settings.port,
         "interface": Interfaces.ASGI,
@@ -81,9 +80,7 @@ def build_server_options(settings: ServiceSettings) -> dict[str, Any]:
         "http": HTTPModes.http1,
         "websockets": False,
         "backpressure": settings.max_connections,
-        "http1_settings": HTTP1Settings(
-            header_read_timeout=timeout_ms, max_buffer_size=_MAX_HEADER_BYTES
-        ),
+        "http1_settings": limits,
         "log_level": LogLevels.warning,
         "log_dictconfig": build_log_config(settings.log_format),
         "respawn_failed_workers": True,
@@ -98,10 +95,8 @@ def _find_free_address(settings: ServiceSettings) -> str:
         family, _, _, _, address = found[0]
         socket.create_server((settings.host, settings.port), family=family).close()
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}. "
-            "Choose another with --port"
-        ) from error
+        problem = f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}"
+        raise ConfigError(f"{problem}. Choose another with --port") from error
     return str(address[0])
 
 
@@ -119,10 +114,9 @@ def _share_metrics(settings: ServiceSettings) -> Iterator[ServiceSettings]:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         yield msgspec.structs.replace(settings, metrics_dir=folder)
     except OSError as error:
-        raise ConfigError(
-            f"workers cannot share metrics in {folder}: {error.strerror}. "
-            "Free some space, set TMPDIR to another folder, or use one worker"
-        ) from error
+        remedy = "Free some space, set TMPDIR to another folder, or use one worker"
+        problem = f"workers cannot share metrics in {folder}: {error.strerror}"
+        raise ConfigError(f"{problem}. {remedy}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -191,7 +185,7 @@ class LogFormatter(logging.Formatter):
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {"time": f"{seconds}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
         line["message"] = record.getMessage()
-        if request_id := REQUEST_ID.get():
+        if request_id := CURRENT_REQUEST_ID.get():
             line["request_id"] = request_id
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -201,13 +195,11 @@ class LogFormatter(logging.Formatter):
 def build_log_config(log_format: str) -> dict[str, Any]:
     """Return the `logging` configuration of the service and its HTTP server: all to stderr."""
     logger = {"handlers": ["stderr"], "propagate": False}
+    levels = {"turncoat": "INFO", "_granian": "WARNING"}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": LogFormatter, "as_json": log_format == "json"}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-        "loggers": {
-            "turncoat": {**logger, "level": "INFO"},
-            "_granian": {**logger, "level": "WARNING"},
-        },
+        "loggers": {name: {**logger, "level": level} for name, level in levels.items()},
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 from pathlib import Path
@@ -63,24 +62,12 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
             self._check(name, 0 < getattr(self, name) < math.inf, "a number above 0")
         self._check("port", 0 <= self.port <= 65535, "between 0 and 65535")
         if self.workers > 1 and self.store_url.startswith("memory:"):
-            raise ConfigError(
-                "a store in memory cannot be shared by workers. "
-                "Use one worker, or sqlite:///... or redis://..."
-            )
+            remedy = "Use one worker, or sqlite:///... or redis://..."
+            raise ConfigError(f"a store in memory cannot be shared by workers. {remedy}")
 
     def _check(self, name: str, is_valid: bool, rule: str) -> None:
         if not is_valid:
             raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach the service."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
 
 
 def default_store_url(model: Path) -> str:
