@@ -401,7 +401,7 @@ def test_a_pseudonym_is_erased_by_the_name_or_as_it_is(
     turncoat("replay", model, history(tmp_path), "--pseudonymise")
     file = tmp_path / "detector-beliefs.sqlite"
     store = f"sqlite:///{file}"
-    stored = [Pseudonymiser.from_environment().pseudonymise(name) for name in ("c0", "c7")]
+    stored = [Pseudonymiser().pseudonymise(name) for name in ("c0", "c7")]
     assert CliRunner().invoke(app, ["erase", "c0", "--store", store, "--yes"]).exit_code == 1
     assert turncoat("erase", "c0", "--store", store, "--pseudonymise", "--yes").startswith(
         "c0: the record and "

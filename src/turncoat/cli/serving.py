@@ -305,7 +305,7 @@ async def _open_store(url: str, create: bool = False) -> AsyncIterator[Store]:
 def _load_pseudonyms(pseudonymise: bool) -> Pseudonymiser | None:
     from turncoat.serving.decoding import Pseudonymiser
 
-    return Pseudonymiser.from_environment() if pseudonymise else None
+    return Pseudonymiser() if pseudonymise else None
 
 
 def new_key(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,42 +13,19 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from turncoat import __version__
+from turncoat.serving import middleware, responses
 from turncoat.serving.auth import LABEL, READ, SCORE, ApiKeyAuthenticator, RateLimiter, load_keys
 from turncoat.serving.batch import BatchEndpoint
 from turncoat.serving.decoding import LabelRequest, decode_label
 from turncoat.serving.drift import DriftReport
 from turncoat.serving.metrics import CONTENT_TYPE
-from turncoat.serving.middleware import (
-    ANY_KEY,
-    AuthMiddleware,
-    ErrorMiddleware,
-    LimitMiddleware,
-    RequestError,
-)
 from turncoat.serving.openapi import Endpoint, Lines, ServedTransaction, Text, describe, render_page
-from turncoat.serving.responses import (
-    CustomerResponse,
-    DuplicateResponse,
-    LabelResponse,
-    ScoredTransaction,
-    encode_json,
-)
+from turncoat.serving.responses import LabelResponse, encode_json
 from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
-
-
-class _Responder:
-    """Calls a handler and sends its response. Errors pass through to ErrorMiddleware."""
-
-    def __init__(self, handler: Callable[[Request], Awaitable[Response]]) -> None:
-        self._handler = handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._handler(Request(scope, receive))
-        await response(scope, receive, send)
 
 
 class _AnyText(PathConvertor):
@@ -72,23 +49,24 @@ def create_app(
     rate_limiter = RateLimiter(settings.rate_limit_per_s)
 
     def build_route(endpoint: Endpoint) -> Route:
-        middleware = []
+        layers = []
         if endpoint.key_scope is not None:
             limiter = rate_limiter if endpoint.is_rate_limited else RateLimiter(0.0)
-            middleware = [Middleware(AuthMiddleware, authenticator, limiter, endpoint.key_scope)]
+            arguments = (authenticator, limiter, endpoint.key_scope)
+            layers.append(Middleware(middleware.AuthMiddleware, *arguments))
         if endpoint.handler is BatchEndpoint:
             app: ASGIApp = BatchEndpoint(service, rate_limiter, is_stopping)
         else:
-            app = _Responder(endpoint.handler)
-            middleware.append(Middleware(LimitMiddleware, settings, endpoint.body is not None))
-        return Route(endpoint.path, app, methods=[endpoint.method], middleware=middleware)
+            has_body = endpoint.body is not None
+            app = middleware.LimitedHandler(endpoint.handler, settings, has_body)
+        return Route(endpoint.path, app, methods=[endpoint.method], middleware=layers)
 
     async def raise_error(_: Request, error: Exception) -> Response:
         raise error  # to ErrorMiddleware, the one place where responses of errors are built
 
     app = Starlette(
         routes=[build_route(endpoint) for endpoint in ENDPOINTS],
-        middleware=[Middleware(ErrorMiddleware, service.metrics.count_error)],
+        middleware=[Middleware(middleware.ErrorMiddleware, service.metrics.count_error)],
         exception_handlers={HTTPException: raise_error},
         lifespan=lambda _: service.running(),
     )
@@ -118,7 +96,8 @@ async def customer(request: Request) -> Response:
     """The stored belief of a customer."""
     found = await request.app.state.service.customer(request.path_params["customer"])
     if found is None:
-        raise RequestError(404, "not_found", "no transaction of this customer was scored yet")
+        message = "no transaction of this customer was scored yet"
+        raise middleware.RequestError(404, "not_found", message)
     return _json(found)
 
 
@@ -164,7 +143,7 @@ async def alive(_: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether the store can be read and written."""
     if not await request.app.state.service.is_ready():
-        raise RequestError(503, "store", "the store cannot be read and written", 1.0)
+        raise middleware.RequestError(503, "store", "the store cannot be read and written")
     return _json({"status": "ready"})
 
 
@@ -201,21 +180,20 @@ def _describe(request: Request) -> dict[str, Any]:
     return describe(ENDPOINTS, decoder, state.authenticator.needs_key)
 
 
-_SCORED = ScoredTransaction | DuplicateResponse
+_RECORD = responses.CustomerResponse
+_SCORED = responses.ScoredTransaction | responses.DuplicateResponse
 
 ENDPOINTS = (
     Endpoint("POST", "/v1/score", score, SCORE, _SCORED, ServedTransaction, (409, 422, 503)),
     Endpoint("POST", "/v1/score/batch", BatchEndpoint, SCORE, Lines, Lines),
     Endpoint("POST", "/v1/labels", label, LABEL, LabelResponse, LabelRequest, (404, 422, 503)),
-    Endpoint(
-        "GET", "/v1/customers/{customer:any}", customer, READ, CustomerResponse, errors=(404, 503)
-    ),
+    Endpoint("GET", "/v1/customers/{customer:any}", customer, READ, _RECORD, errors=(404, 503)),
     Endpoint("GET", "/v1/model", model, READ, dict),
     Endpoint("GET", "/v1/drift", drift, READ, DriftReport),
     Endpoint("GET", "/livez", alive, None, dict),
     Endpoint("GET", "/readyz", ready, None, dict, errors=(503,)),
     Endpoint("GET", "/metrics", metrics, READ, Text, is_rate_limited=False),
-    Endpoint("GET", "/openapi.json", openapi, ANY_KEY),
-    Endpoint("GET", "/docs", docs, ANY_KEY),
+    Endpoint("GET", "/openapi.json", openapi, middleware.ANY_KEY),
+    Endpoint("GET", "/docs", docs, middleware.ANY_KEY),
     Endpoint("GET", "/", home),
 )

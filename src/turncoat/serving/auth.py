@@ -92,11 +92,7 @@ class ApiKeyAuthenticator:
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         """Without keys every caller may do everything; use that on loopback only."""
         self._keys = tuple(keys)
-
-    @property
-    def needs_key(self) -> bool:
-        """Whether callers must send a key."""
-        return bool(self._keys)
+        self.needs_key = bool(self._keys)
 
     def find_key(self, secret: str) -> ApiKey | None:
         """Return the key of a secret, or None. Every wrong secret takes the same time."""
@@ -136,7 +132,10 @@ class RateLimiter:
 @lru_cache(256)
 def is_loopback_url(url: bytes) -> bool:
     """Whether the host of a URL, or of `//HOST`, is this machine's loopback interface."""
-    return is_loopback_host(parse_host(url) or "")
+    try:
+        return is_loopback_host(urlsplit(url.decode("latin-1")).hostname or "")
+    except ValueError:
+        return False
 
 
 def is_loopback_host(host: str) -> bool:
@@ -145,14 +144,6 @@ def is_loopback_host(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def parse_host(url: bytes) -> str | None:
-    """Return the host name in a URL, or None if it has none."""
-    try:
-        return urlsplit(url.decode("latin-1")).hostname
-    except ValueError:
-        return None
 
 
 def _digest(secret: str) -> str:

@@ -11,22 +11,16 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from turncoat.errors import TurncoatError
+from turncoat.serving import middleware
 from turncoat.serving.auth import RateLimiter
 from turncoat.serving.batcher import RETRYABLE_ERRORS, OutOfOrderError, ShuttingDownError
-from turncoat.serving.middleware import (
-    DeadlineError,
-    RequestError,
-    check_size,
-    describe_error,
-    log_error,
-    receive_body,
-)
 from turncoat.serving.responses import ErrorResponse, ScoredResponse, encode_json
 from turncoat.serving.service import Service
 
@@ -37,18 +31,17 @@ _MAX_CHUNK_BYTES = 65_536
 _log = logging.getLogger("turncoat")
 
 
+@dataclass
 class BatchEndpoint:
     """Score many transactions, one JSON object per line.
 
     Each line is answered by a line, in order; a line in error by its error.
     """
 
-    def __init__(
-        self, service: Service, rate_limiter: RateLimiter, is_stopping: Callable[[], bool]
-    ) -> None:
-        """Share the service, the rate limits and the buffer between all batches."""
-        self.service, self.rate_limiter, self.is_stopping = service, rate_limiter, is_stopping
-        self.n_buffered_lines = 0
+    service: Service
+    rate_limiter: RateLimiter
+    is_stopping: Callable[[], bool]
+    n_buffered_lines: int = 0  # of all batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one batch."""
@@ -110,11 +103,11 @@ class _Batch:
         while has_more:
             try:
                 async with asyncio.timeout(self._settings.client_timeout_s):
-                    piece, has_more = await receive_body(self._receive)
+                    piece, has_more = await middleware.receive_body(self._receive)
             except TimeoutError:
                 self._n_lines += 1
                 message = f"nothing came for {self._settings.client_timeout_s:g} seconds"
-                raise RequestError(408, "body_timeout", message) from None
+                raise middleware.RequestError(408, "body_timeout", message) from None
             self._last_received = self._loop.time()
             *lines, rest = (rest + piece).split(b"\n")
             if not has_more and rest:
@@ -128,13 +121,14 @@ class _Batch:
                 self._check_shutdown()
             if len(rest) > self._settings.max_body_bytes:
                 self._n_lines += 1
-                check_size(len(rest), self._settings, "a line")
+                middleware.check_size(len(rest), self._settings, "a line")
 
     async def _wait_for_turn(self) -> None:
         """Check the number of lines; wait for the rate limit and for room in the buffer."""
         max_lines = self._settings.max_batch_lines
         if self._n_lines > max_lines:
-            raise RequestError(413, "too_large", f"the batch has more than {max_lines:,} lines")
+            message = f"the batch has more than {max_lines:,} lines"
+            raise middleware.RequestError(413, "too_large", message)
         while wait_s := self._endpoint.rate_limiter.acquire(self._caller):
             self._check_shutdown()
             await asyncio.sleep(min(wait_s, 0.5))
@@ -154,7 +148,7 @@ class _Batch:
         """Queue a line's transaction behind the customer's earlier lines."""
         customer = None
         try:
-            check_size(len(line), self._settings, "a line")
+            middleware.check_size(len(line), self._settings, "a line")
             transaction = self._service.registry.current.decoder.decode(line)
             customer = transaction.customer
             if customer in self._to_resend:
@@ -199,7 +193,7 @@ class _Batch:
             async with asyncio.timeout_at(line.deadline):
                 return (await line.result).body
         except TimeoutError:
-            error: Exception = DeadlineError(self._settings.request_timeout_s)
+            error: Exception = middleware.DeadlineError(self._settings.request_timeout_s)
         except Exception as problem:
             error = problem
         finally:
@@ -207,18 +201,16 @@ class _Batch:
                 del self._latest[line.customer]
         if line.customer is not None and isinstance(error, RETRYABLE_ERRORS):
             self._to_resend.add(line.customer)
-        log_error(error)
-        detail = describe_error(error)[1]
+        middleware.log_error(error)
+        detail = middleware.describe_error(error)[1]
         self._service.metrics.count_error(detail.kind)
         return encode_json(ErrorResponse(detail, line=line.number))
 
     async def _send_chunk(self, chunk: bytes) -> None:
         """Send a chunk. Give up on a client that neither reads nor sends for `client_timeout_s`."""
         message = {"type": "http.response.body", "body": chunk, "more_body": True}
-        sending, timeout_s = (
-            asyncio.ensure_future(self._send(message)),
-            self._settings.client_timeout_s,
-        )
+        sending = asyncio.ensure_future(self._send(message))
+        timeout_s = self._settings.client_timeout_s
         try:
             while not (await asyncio.wait({sending}, timeout=timeout_s))[0]:
                 if self._loop.time() - self._last_received > timeout_s:

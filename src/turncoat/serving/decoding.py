@@ -126,23 +126,19 @@ def _explain(
     if not isinstance(problem, msgspec.ValidationError):
         return InvalidJsonError(f"not JSON: {text}{hint}")
     field = FieldError(text).field
-    return FieldError(field_rules.get(field, text + hint), field)
+    return FieldError(field_rules.get(field or "", text + hint), field)
 
 
 class Pseudonymiser:
     """Replaces customers' names by a keyed hash: `~` and 32 hexadecimal digits."""
 
-    def __init__(self, key: str) -> None:
-        """Use a secret key of at least 16 characters."""
+    def __init__(self) -> None:
+        """Use the key in TURNCOAT_PSEUDONYM_KEY; a ConfigError if it is too short."""
+        key = os.environ.get(KEY_VARIABLE, "")
         if len(key) < _MIN_PSEUDONYM_KEY_CHARS:
             remedy = f"set {KEY_VARIABLE} to at least {_MIN_PSEUDONYM_KEY_CHARS} random ones"
             raise ConfigError(f"the key for pseudonyms has {len(key)} characters; {remedy}")
         self._key = key.encode()
-
-    @classmethod
-    def from_environment(cls) -> Pseudonymiser:
-        """Return one with the key in TURNCOAT_PSEUDONYM_KEY."""
-        return cls(os.environ.get(KEY_VARIABLE, ""))
 
     def pseudonymise(self, customer: str) -> str:
         """Return the pseudonym of a customer; a pseudonym stays as it is."""
@@ -162,16 +158,15 @@ class FutureCheck:
 
     def __init__(self, is_calendar: bool, max_future_s: float, calibration_s: float = 0.0) -> None:
         """Use 0 for no limit."""
-        self._is_calendar = is_calendar
-        self._max_ahead_s = max_future_s if is_calendar else max(max_future_s, calibration_s)
-        self._is_off = max_future_s == 0
+        ahead_s = max_future_s if is_calendar else max(max_future_s, calibration_s)
+        self._is_calendar, self._max_ahead_s = is_calendar, ahead_s if max_future_s else math.inf
         self._times: deque[float] = deque(maxlen=_N_LATEST)
         self._limit = -math.inf
 
     def check(self, seconds: float) -> str | None:
         """Return why a time is refused, or None."""
         self._times.append(seconds)
-        if seconds <= self._limit or self._is_off:
+        if seconds <= self._limit:
             return None
         if self._is_calendar:
             present, name = time.time(), "the server's clock"
@@ -205,10 +200,8 @@ class TransactionDecoder:
             problem = f"has a column {DEFAULT_ID_FIELD!r} but names no id"
             raise ConfigError(f"schema {schema.name!r} {problem}: name it as `id`, or rename it")
         self._id_field = schema.id or DEFAULT_ID_FIELD
-        is_label = (
-            "is the label, unknown when a transaction is scored. Report it to /v1/labels later"
-        )
-        self._label_rule = {schema.label: f"{schema.label} {is_label}"} if schema.label else {}
+        remedy = "unknown when a transaction is scored. Report it to /v1/labels later"
+        self._label_rule = {schema.label: f"{schema.label} is the label, {remedy}"}
         types = _field_types(schema)
         self.fields = tuple(types)
         try:

@@ -8,17 +8,17 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turncoat.errors import StateError, StoreError, TurncoatError
-from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, is_loopback_url, parse_host
+from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, is_loopback_url
 from turncoat.serving.batcher import OverloadedError
 from turncoat.serving.decoding import FieldError, InvalidJsonError
 from turncoat.serving.responses import ErrorDetail, ErrorResponse, encode_json
@@ -41,8 +41,8 @@ _HTTP_KINDS = {404: "not_found", 405: "method_not_allowed"}
 class RequestError(TurncoatError):
     """A request that is refused for its form, its caller or its rate."""
 
-    def __init__(self, status: int, kind: str, message: str, wait_s: float | None = None) -> None:
-        """Set the status and the kind of the response, and when to try again."""
+    def __init__(self, status: int, kind: str, message: str, wait_s: float = 1.0) -> None:
+        """`wait_s`: when to try again, for status 429 and 503."""
         super().__init__(message)
         self.status, self.kind, self.wait_s = status, kind, wait_s
 
@@ -56,29 +56,30 @@ class DeadlineError(OverloadedError):
         super().__init__(f"no result within {timeout_s:g} seconds. {remedy}")
 
 
-_ERRORS: tuple[tuple[Any, int, str, float | None], ...] = (
-    (InvalidJsonError, 400, "malformed", None),
-    (LateTransactionError, 409, "late", None),
-    (FieldError, 422, "invalid", None),
-    (UnknownTransactionError, 404, "not_found", None),
-    (DeadlineError, 503, "timeout", 1.0),
-    (OverloadedError, 503, "overloaded", 1.0),
-    ((StoreError, StateError), 503, "store", 1.0),  # stored data is never the sender's fault
-    (TurncoatError, 422, "invalid", None),
+_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+    (InvalidJsonError, 400, "malformed"),
+    (LateTransactionError, 409, "late"),
+    (FieldError, 422, "invalid"),
+    (UnknownTransactionError, 404, "not_found"),
+    (DeadlineError, 503, "timeout"),
+    (OverloadedError, 503, "overloaded"),
+    (StoreError, 503, "store"),
+    (StateError, 503, "store"),  # stored data is never the sender's fault
+    (TurncoatError, 422, "invalid"),
 )
 
 
-def describe_error(error: Exception) -> tuple[int, ErrorDetail, float | None]:
-    """Return the status, the detail to send, and the seconds after which to try again."""
+def describe_error(error: Exception) -> tuple[int, ErrorDetail]:
+    """Return the status and the detail to send."""
     if isinstance(error, RequestError):
-        return error.status, ErrorDetail(error.kind, str(error)), error.wait_s
+        return error.status, ErrorDetail(error.kind, str(error))
     if isinstance(error, HTTPException):
         kind = _HTTP_KINDS.get(error.status_code, "http")
-        return error.status_code, ErrorDetail(kind, str(error.detail)), None
-    for types, status, kind, wait_s in _ERRORS:
-        if isinstance(error, types):
-            return status, ErrorDetail(kind, str(error), getattr(error, "field", None)), wait_s
-    return 500, ErrorDetail("internal", "internal error; details are in the server's log"), None
+        return error.status_code, ErrorDetail(kind, str(error.detail))
+    for type, status, kind in _ERRORS:
+        if isinstance(error, type):
+            return status, ErrorDetail(kind, str(error), getattr(error, "field", None))
+    return 500, ErrorDetail("internal", "internal error; details are in the server's log")
 
 
 def log_error(error: Exception) -> None:
@@ -89,17 +90,17 @@ def log_error(error: Exception) -> None:
         _log.error("a request failed", exc_info=error)
 
 
+@dataclass
 class ErrorMiddleware:
     """Outermost layer: gives each request an id and turns exceptions into JSON responses."""
 
-    def __init__(self, app: ASGIApp, count_error: Callable[[str], None]) -> None:
-        """Call `count_error` with the kind of every error."""
-        self._app, self._count_error = app, count_error
+    app: ASGIApp
+    count_error: Callable[[str], None]  # called with the kind of every error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         request_id = _read_request_id(scope)
         CURRENT_REQUEST_ID.set(request_id)
@@ -114,7 +115,7 @@ class ErrorMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            await self.app(scope, receive, send_with_headers)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -123,11 +124,11 @@ class ErrorMiddleware:
                 await self._build_response(error)(scope, receive, send_with_headers)
 
     def _build_response(self, error: Exception) -> Response:
-        status, detail, wait_s = describe_error(error)
-        self._count_error(detail.kind)
+        status, detail = describe_error(error)
+        self.count_error(detail.kind)
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-        if wait_s is not None:
-            headers["Retry-After"] = str(max(1, math.ceil(wait_s)))
+        if status in (429, 503):
+            headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "wait_s", 1.0))))
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(encode_json(ErrorResponse(detail)), status, headers, "application/json")
@@ -141,47 +142,42 @@ def _read_request_id(scope: Scope) -> str:
     return f"{_ID_PREFIX}{next(_ID_NUMBERS):x}"
 
 
+@dataclass
 class AuthMiddleware:
     """Lets a route's callers in by key and rate; their name is in the ASGI `scope["caller"]`.
 
     Without keys only programs and pages of this machine are let in.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        authenticator: ApiKeyAuthenticator,
-        rate_limiter: RateLimiter,
-        key_scope: str,
-    ) -> None:
-        """Protect one route."""
-        self._app, self._authenticator = app, authenticator
-        self._rate_limiter, self._key_scope = rate_limiter, key_scope
+    app: ASGIApp
+    authenticator: ApiKeyAuthenticator
+    rate_limiter: RateLimiter
+    key_scope: str  # that the route needs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or raise a RequestError."""
         headers = dict(scope["headers"])
-        if self._authenticator.needs_key:
+        if self.authenticator.needs_key:
             caller = self._authorize(headers)
         else:
             _check_local(headers)
             caller = scope["client"][0] if scope.get("client") else "local"
-        if wait_s := self._rate_limiter.acquire(caller):
-            message = f"more than {self._rate_limiter.per_second:g} requests per second"
+        if wait_s := self.rate_limiter.acquire(caller):
+            message = f"more than {self.rate_limiter.per_second:g} requests per second"
             raise RequestError(429, "rate_limited", message, wait_s)
         scope["caller"] = caller
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
     def _authorize(self, headers: dict[bytes, bytes]) -> str:
         """Return the name of the caller's key if it has the scope of the route."""
         header = headers.get(b"authorization", b"")
         secret = header[7:] if header[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
-        key = self._authenticator.find_key(secret.decode("latin-1"))
+        key = self.authenticator.find_key(secret.decode("latin-1"))
         if key is None:
             hint = "Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             raise RequestError(401, "unauthorized", f"no valid API key. {hint}")
-        if self._key_scope not in (ANY_KEY, *key.scopes):
-            message = f"this key lacks the scope {self._key_scope}; it has "
+        if self.key_scope not in (ANY_KEY, *key.scopes):
+            message = f"this key lacks the scope {self.key_scope}; it has "
             raise RequestError(403, "forbidden", message + ", ".join(sorted(key.scopes)))
         return key.name
 
@@ -190,34 +186,36 @@ def _check_local(headers: dict[bytes, bytes]) -> None:
     """Refuse web pages of other sites: by their Origin, or by a host name mapped to loopback."""
     origin = headers.get(b"origin")
     if origin is not None and not is_loopback_url(origin):
-        message = f"pages of {parse_host(origin)} may not use a service without keys"
+        message = f"pages of {origin.decode('latin-1')} may not use a service without keys"
         raise RequestError(403, "forbidden", message)
     if not is_loopback_url(b"//" + headers.get(b"host", b"localhost")):
         message = "without keys only requests to localhost are served"
         raise RequestError(403, "forbidden", f"{message}. Use --keys, or send `Host: localhost`")
 
 
-class LimitMiddleware:
-    """Reads the whole body within size and time limits, then runs the route with a deadline.
+@dataclass
+class LimitedHandler:
+    """Reads a request's body within size and time limits, then runs its handler with a deadline.
 
-    The body is in `scope["body"]`.
+    The body is in the ASGI `scope["body"]`. Errors pass through to ErrorMiddleware.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServiceSettings, has_body: bool) -> None:
-        """Limit one route."""
-        self._app, self._settings, self._has_body = app, settings, has_body
+    handler: Callable[[Request], Awaitable[Response]]
+    settings: ServiceSettings
+    has_body: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or raise a RequestError or DeadlineError."""
-        timeout_s, is_complete = self._settings.request_timeout_s, not self._has_body
-        body_timeout_s = self._settings.client_timeout_s
+        timeout_s, is_complete = self.settings.request_timeout_s, not self.has_body
+        body_timeout_s = self.settings.client_timeout_s
         try:
             async with asyncio.timeout(timeout_s if is_complete else body_timeout_s) as limit:
-                if self._has_body:
-                    scope["body"] = await read_body(scope, receive, self._settings)
+                if self.has_body:
+                    scope["body"] = await read_body(scope, receive, self.settings)
                     is_complete = True
                     limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
-                await self._app(scope, receive, send)
+                response = await self.handler(Request(scope, receive))
+                await response(scope, receive, send)
         except TimeoutError:
             if is_complete:
                 raise DeadlineError(timeout_s) from None

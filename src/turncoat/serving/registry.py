@@ -34,7 +34,7 @@ class ModelRegistry:
     def __init__(self, settings: ServiceSettings) -> None:
         """Load the model; a BundleError if it is missing, damaged or edited."""
         self._settings, self._folder = settings, Path(settings.model_path)
-        self.pseudonymiser = Pseudonymiser.from_environment() if settings.pseudonymise else None
+        self.pseudonymiser = Pseudonymiser() if settings.pseudonymise else None
         self._signature = self._read_signature()
         self._problem = ""  # why the newest files are not in service
         self.n_failures = 0

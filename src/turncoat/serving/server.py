@@ -175,10 +175,7 @@ def _log_start(settings: ServiceSettings) -> None:
 class LogFormatter(logging.Formatter):
     """Formats a record as a line of text or, if `as_json` is set, as a JSON object on one line."""
 
-    def __init__(self, as_json: bool) -> None:
-        """Choose the format."""
-        super().__init__()
-        self._as_json = as_json
+    as_json = False
 
     def format(self, record: logging.LogRecord) -> str:
         """Return time (UTC), level, message, and request id and traceback if there are any."""
@@ -189,7 +186,7 @@ class LogFormatter(logging.Formatter):
             line["request_id"] = request_id
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line) if self._as_json else " ".join(line.values())
+        return json.dumps(line) if self.as_json else " ".join(line.values())
 
 
 def build_log_config(log_format: str) -> dict[str, Any]:
@@ -199,7 +196,7 @@ def build_log_config(log_format: str) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"line": {"()": LogFormatter, "as_json": log_format == "json"}},
+        "formatters": {"line": {"()": LogFormatter, ".": {"as_json": log_format == "json"}}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "loggers": {name: {**logger, "level": level} for name, level in levels.items()},
     }
