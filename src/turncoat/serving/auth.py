@@ -122,11 +122,9 @@ class RateLimiter:
             self._buckets.clear()
         tokens, updated = self._buckets.get(caller, (capacity, now))
         tokens = min(tokens + (now - updated) * self.per_second, capacity)
-        if tokens < 1.0:
-            self._buckets[caller] = (tokens, now)
-            return (1.0 - tokens) / self.per_second
-        self._buckets[caller] = (tokens - 1.0, now)
-        return 0.0
+        has_token = tokens >= 1.0
+        self._buckets[caller] = (tokens - has_token, now)
+        return 0.0 if has_token else (1.0 - tokens) / self.per_second
 
 
 @lru_cache(256)

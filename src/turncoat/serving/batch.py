@@ -24,7 +24,6 @@ from turncoat.serving.batcher import RETRYABLE_ERRORS, OutOfOrderError, Shutting
 from turncoat.serving.responses import ErrorResponse, ScoredResponse, encode_json
 from turncoat.serving.service import Service
 
-MEDIA_TYPE = "application/x-ndjson"
 _MAX_IN_FLIGHT = 64  # lines of a batch that are scored at the same time
 _MAX_BUFFERED_LINES = 100_000  # about 128 MB of responses that clients have not read
 _MAX_CHUNK_BYTES = 65_536
@@ -46,7 +45,7 @@ class BatchEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one batch."""
         # The client may still be sending when the response ends: do not reuse the connection.
-        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
+        headers = [(b"content-type", b"application/x-ndjson"), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _Batch(self, scope["caller"], receive, send).run()
 

@@ -311,17 +311,15 @@ def _make_getter(indexes: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[An
 
 def _field_types(schema: Schema) -> dict[str, tuple[Any, Any]]:
     """Return the type and the default of every field; continuous columns are consecutive."""
-    text = (_Text | _Integer | float | bool | None, None)
-    number = (float | None, _MISSING)
+    text, number = (_Text | _Integer | float | bool | None, None), (float | None, _MISSING)
+    customer: tuple[Any, Any] = (_Key | _Integer | float, msgspec.NODEFAULT)
+    if len(schema.customer) > 1:  # one of several parts may be missing
+        customer = (customer[0] | None, None)
     types: dict[str, tuple[Any, Any]] = {
         schema.id or DEFAULT_ID_FIELD: (_Key | _Integer, msgspec.NODEFAULT),
         schema.time: (_Integer | float | str, msgspec.NODEFAULT),
     }
-    if len(schema.customer) == 1:
-        types[schema.customer[0]] = (_Key | _Integer | float, msgspec.NODEFAULT)
-    else:
-        types |= dict.fromkeys(schema.customer, (_Key | _Integer | float | None, None))
-    types |= dict.fromkeys(schema.continuous, number)
+    types |= dict.fromkeys(schema.customer, customer) | dict.fromkeys(schema.continuous, number)
     if schema.customer_age:
         types.setdefault(schema.customer_age, number)
     for column in schema.text_columns:

@@ -34,7 +34,7 @@ _COMMON_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"server", b"turncoat"),
 ]
-_ID_PREFIX, _ID_NUMBERS = os.urandom(6).hex(), itertools.count(2**16)
+_ID_PREFIX, _ID_NUMBERS = os.urandom(5).hex(), itertools.count(2**20)  # 16 digits together
 _HTTP_KINDS = {404: "not_found", 405: "method_not_allowed"}
 
 

@@ -74,8 +74,8 @@ def describe(
         described: dict[str, Any] = {
             "summary": " ".join(str(endpoint.handler.__doc__).split()).rstrip("."),
             "responses": {
-                status: {"description": text, "content": describe_content(content)}
-                for status, (text, content) in responses.items()
+                status: {"description": meaning, "content": describe_content(content)}
+                for status, (meaning, content) in responses.items()
             },
         }
         if endpoint.key_scope is not None and needs_key:
@@ -86,11 +86,8 @@ def describe(
             described["requestBody"] = {"required": True, "content": content}
         path = endpoint.path.replace(":any", "")
         if names := re.findall(r"{(\w+)}", path):
-            parameter = {
-                "in": "path",
-                "required": True,
-                "schema": {"type": "string", "minLength": 1},
-            }
+            text = {"type": "string", "minLength": 1}
+            parameter = {"in": "path", "required": True, "schema": text}
             described["parameters"] = [{"name": name, **parameter} for name in names]
         paths.setdefault(path, {})[endpoint.method.lower()] = described
     summary = "Live fraud scores from stored beliefs."

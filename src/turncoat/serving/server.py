@@ -14,7 +14,6 @@ import logging
 import logging.config
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -107,18 +106,17 @@ def _share_metrics(settings: ServiceSettings) -> Iterator[ServiceSettings]:
         yield settings
         return
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = tempfile.mkdtemp(prefix="turncoat-", dir=os.environ.get("TMPDIR", memory))
-    try:
-        with tempfile.TemporaryFile(dir=folder) as probe:  # or workers would end with SIGBUS
-            os.posix_fallocate(probe.fileno(), 0, settings.workers * _METRICS_BYTES)
+    parent = os.environ.get("TMPDIR", memory)
+    with tempfile.TemporaryDirectory("", "turncoat-", parent, ignore_cleanup_errors=True) as folder:
+        try:
+            with tempfile.TemporaryFile(dir=folder) as probe:  # or workers would end with SIGBUS
+                os.posix_fallocate(probe.fileno(), 0, settings.workers * _METRICS_BYTES)
+        except OSError as error:
+            problem = f"workers cannot share metrics in {folder}: {error.strerror}"
+            remedy = "Free some space, set TMPDIR to another folder, or use one worker"
+            raise ConfigError(f"{problem}. {remedy}") from error
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         yield msgspec.structs.replace(settings, metrics_dir=folder)
-    except OSError as error:
-        remedy = "Free some space, set TMPDIR to another folder, or use one worker"
-        problem = f"workers cannot share metrics in {folder}: {error.strerror}"
-        raise ConfigError(f"{problem}. {remedy}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_startup(settings: ServiceSettings) -> None:
