@@ -130,14 +130,13 @@ def _check_startup(settings: ServiceSettings) -> None:
 
 def _announce_shutdown(is_stopping: Event) -> None:
     """Set the event at SIGTERM and SIGINT, before the server handles the signal."""
+
+    def announce(handle: Any, *arguments: Any) -> None:
+        is_stopping.set()
+        handle(*arguments)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        handle = signal.getsignal(number)
-
-        def announce(*arguments: Any, handle: Any = handle) -> None:
-            is_stopping.set()
-            handle(*arguments)
-
-        signal.signal(number, announce)
+        signal.signal(number, partial(announce, signal.getsignal(number)))
 
 
 def _load_app(settings: ServiceSettings, is_stopping: Event) -> Starlette:
