@@ -76,8 +76,8 @@ def describe_error(error: Exception) -> tuple[int, ErrorDetail]:
     if isinstance(error, HTTPException):
         kind = _HTTP_KINDS.get(error.status_code, "http")
         return error.status_code, ErrorDetail(kind, str(error.detail))
-    for type, status, kind in _ERRORS:
-        if isinstance(error, type):
+    for error_type, status, kind in _ERRORS:
+        if isinstance(error, error_type):
             return status, ErrorDetail(kind, str(error), getattr(error, "field", None))
     return 500, ErrorDetail("internal", "internal error; details are in the server's log")
 

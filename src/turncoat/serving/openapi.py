@@ -53,9 +53,9 @@ def describe(
 ) -> dict[str, Any]:
     """Return the OpenAPI document."""
     endpoints = [endpoint for endpoint in endpoints if endpoint.response is not None]
-    contents = (content for one in endpoints for content in (one.response, one.body))
-    flat = [decoder.type, ErrorResponse, *(type for one in contents for type in _split_union(one))]
-    types = list(dict.fromkeys(flat))
+    types = {decoder.type: None, ErrorResponse: None}  # in order, each once
+    for endpoint in endpoints:
+        types |= dict.fromkeys((*_split_union(endpoint.response), *_split_union(endpoint.body)))
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types, ref_template=template)
     schema_of = dict(zip(types, schemas, strict=True))
