@@ -16,11 +16,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from turncoat import __version__
+from turncoat.scoring.drift import DriftReport
 from turncoat.serving import middleware, responses
 from turncoat.serving.auth import LABEL, READ, SCORE, ApiKeyAuthenticator, RateLimiter, load_keys
 from turncoat.serving.batch import BatchEndpoint
 from turncoat.serving.decoding import LabelRequest, decode_label
-from turncoat.serving.drift import DriftReport
 from turncoat.serving.metrics import CONTENT_TYPE
 from turncoat.serving.openapi import Endpoint, Lines, ServedTransaction, Text, describe, render_page
 from turncoat.serving.responses import LabelResponse, encode_json

@@ -12,8 +12,8 @@ import msgspec
 
 from turncoat.errors import BundleError, TurncoatError
 from turncoat.scoring import Detector, load
+from turncoat.scoring.drift import DriftMonitor
 from turncoat.serving.decoding import Pseudonymiser, TransactionDecoder
-from turncoat.serving.drift import DriftMonitor
 from turncoat.serving.settings import ServiceSettings
 
 _log = logging.getLogger("turncoat")

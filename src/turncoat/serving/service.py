@@ -16,10 +16,10 @@ import numpy as np
 
 from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import DetectorState
+from turncoat.scoring.drift import VERDICTS
 from turncoat.serving import responses
 from turncoat.serving.batcher import Item, MicroBatcher
 from turncoat.serving.decoding import Label, Transaction
-from turncoat.serving.drift import VERDICTS
 from turncoat.serving.metrics import ServiceMetrics
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.registry import ModelRegistry, ServedModel

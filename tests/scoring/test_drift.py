@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from turncoat import ConfigError, DataError
-from turncoat.scoring.reference import Reference
-from turncoat.serving.drift import (
+from turncoat.scoring.drift import (
     DRIFTED,
     STABLE,
     TOO_FEW,
@@ -24,6 +23,7 @@ from turncoat.serving.drift import (
     DriftReport,
     stability_index,
 )
+from turncoat.scoring.reference import Reference
 
 K, D = 3, 12
 NAMES = tuple(f"feature {d}" for d in range(D))
