@@ -106,28 +106,27 @@ async def model(request: Request) -> Response:
     served = request.app.state.service.registry.current
     detector, regimes = served.detector, served.detector.regimes
     low, high = regimes.interval()
-    return _json(
-        {
-            "model": detector.digest_,
-            "calibration": detector.calibration_.number,
-            "turncoat": __version__,
-            "tier": type(detector.model_).__name__,
-            "supervision": detector.supervision,
-            "fraud_regime": regimes.fraud_state,
-            "measured_on": f"{regimes.part} part, {regimes.mode}",
-            "regimes": [
-                {
-                    "regime": k,
-                    "share_of_transactions": float(regimes.occupancy[k]),
-                    "fraud_rate": float(regimes.mean_rates[k]),
-                    "interval": [float(low[k]), float(high[k])],
-                    "stays": float(regimes.stickiness[k]),
-                }
-                for k in range(regimes.n_states)
-            ],
-            "example": served.decoder.example,
-        }
-    )
+    shown: dict[str, Any] = {
+        "model": detector.digest_,
+        "calibration": detector.calibration_.number,
+        "turncoat": __version__,
+        "tier": type(detector.model_).__name__,
+        "supervision": detector.supervision,
+        "fraud_regime": regimes.fraud_state,
+        "measured_on": f"{regimes.part} part, {regimes.mode}",
+        "regimes": [
+            {
+                "regime": k,
+                "share_of_transactions": float(regimes.occupancy[k]),
+                "fraud_rate": float(regimes.mean_rates[k]),
+                "interval": [float(low[k]), float(high[k])],
+                "stays": float(regimes.stickiness[k]),
+            }
+            for k in range(regimes.n_states)
+        ],
+        "example": served.decoder.example,
+    }
+    return _json(shown)
 
 
 async def drift(request: Request) -> Response:

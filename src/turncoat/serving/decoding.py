@@ -117,16 +117,14 @@ def decode_label(body: bytes) -> LabelRequest:
         raise _explain(problem, _LABEL_HINTS, _LABEL_RULES) from None
 
 
-def _explain(
-    problem: Exception, hints: Mapping[str, str], field_rules: Mapping[Any, str]
-) -> DataError:
+def _explain(problem: Exception, hints: Mapping[str, str], rules: Mapping[Any, str]) -> DataError:
     """Return the error to send: with the hint for its phrase, or with the rule of its field."""
     text = str(problem)
     hint = next((f". {hint}" for phrase, hint in hints.items() if phrase in text), "")
     if not isinstance(problem, msgspec.ValidationError):
         return InvalidJsonError(f"not JSON: {text}{hint}")
     field = FieldError(text).field
-    return FieldError(field_rules.get(field or "", text + hint), field)
+    return FieldError(rules.get(field or "", text + hint), field)
 
 
 class Pseudonymiser:

@@ -14,7 +14,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DAY = 86400.0
 _TIMES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _AGES_S = (60.0, 600.0, 3600.0, _DAY / 4, _DAY, 3 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
-_SCORES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+_RISKS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -39,9 +39,7 @@ class ServiceMetrics:
         self.duration = histogram("score_duration_seconds", "Request to score.", buckets=_TIMES_S)
         self.batch = histogram("batch_size", "Scored together.", buckets=_SIZES)
         self.ages = histogram("belief_age_seconds", "Since the last transaction.", buckets=_AGES_S)
-        self.probability = histogram(
-            "score_probability", "Probabilities of fraud.", buckets=_SCORES
-        )
+        self.probability = histogram("score_probability", "Probabilities of fraud.", buckets=_RISKS)
         self.score_drift = gauge("score_drift_psi", "PSI of scores, less chance.")
         self.regime_drift = gauge("regime_drift_shift", "Largest shift.", ["regime"])
         self.drift = gauge("drift_level", "0 too few, 1 stable, 2 watch, 3 drifted.")

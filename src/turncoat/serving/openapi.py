@@ -15,7 +15,8 @@ from turncoat import __version__
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.responses import ErrorResponse
 
-ServedTransaction = NewType("ServedTransaction", dict[str, Any])  # of the model in service
+Json = dict[str, Any]
+ServedTransaction = NewType("ServedTransaction", Json)  # of the model in service
 Lines = NewType("Lines", str)  # NDJSON
 Text = NewType("Text", str)
 _MEDIA_TYPES = {Lines: "application/x-ndjson", Text: "text/plain"}
@@ -48,9 +49,7 @@ class Endpoint(NamedTuple):
     is_rate_limited: bool = True
 
 
-def describe(
-    endpoints: Iterable[Endpoint], decoder: TransactionDecoder, needs_key: bool
-) -> dict[str, Any]:
+def describe(endpoints: Iterable[Endpoint], decoder: TransactionDecoder, needs_key: bool) -> Json:
     """Return the OpenAPI document."""
     endpoints = [endpoint for endpoint in endpoints if endpoint.response is not None]
     types = {decoder.type: None, ErrorResponse: None}  # in order, each once
@@ -61,17 +60,17 @@ def describe(
     schema_of = dict(zip(types, schemas, strict=True))
     schema_of[ServedTransaction] = schema_of[decoder.type]
 
-    def describe_content(content: Any, **example: Any) -> dict[str, Any]:
+    def describe_content(content: Any, **example: Any) -> Json:
         found = [schema_of[one] for one in _split_union(content)]
         schema = found[0] if len(found) == 1 else {"anyOf": found}
         return {_MEDIA_TYPES.get(content, "application/json"): {"schema": schema, **example}}
 
-    paths: dict[str, Any] = {}
+    paths: Json = {}
     for endpoint in endpoints:
         statuses = sorted(_list_errors(endpoint, needs_key))
         successes = {"200": ("Success.", endpoint.response)}
         responses = successes | {str(code): (_ERRORS[code], ErrorResponse) for code in statuses}
-        described: dict[str, Any] = {
+        described: Json = {
             "summary": " ".join(str(endpoint.handler.__doc__).split()).rstrip("."),
             "responses": {
                 status: {"description": meaning, "content": describe_content(content)}
@@ -119,7 +118,7 @@ def _example(body: Any, decoder: TransactionDecoder) -> Any:
     return decoder.example if body is ServedTransaction else _EXAMPLE_LABEL
 
 
-def render_page(document: dict[str, Any]) -> str:
+def render_page(document: Json) -> str:
     """Return an OpenAPI document as one self-contained HTML page."""
     pages = Environment(loader=PackageLoader("turncoat.serving", "."), autoescape=True)
     pages.trim_blocks = pages.lstrip_blocks = True
@@ -136,7 +135,7 @@ def _show_example(example: Any) -> str:
     return example if isinstance(example, str) else json.dumps(example, indent=1)
 
 
-def _type_name(schema: dict[str, Any]) -> str:
+def _type_name(schema: Json) -> str:
     """Return a schema's type in a few words."""
     if "$ref" in schema:
         return str(schema["$ref"]).rsplit("/", 1)[-1]
