@@ -31,8 +31,8 @@ REQUIRED_GAIN = 0.1  # an optimisation that earns less goes
 class SingleRound(ScoringRound):
     """A round that takes one transaction only."""
 
-    def add(self, place: int, prepared: PreparedTransaction) -> bool:
-        return not self.prepared and super().add(place, prepared)
+    def add(self, prepared: PreparedTransaction) -> bool:
+        return not self.prepared and super().add(prepared)
 
 
 def measure_parts(

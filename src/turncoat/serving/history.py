@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from turncoat.serving.records import customer_key, unpack_log_content
 from turncoat.serving.responses import ScoredResponse, mark_duplicate
 from turncoat.serving.rounds import RecordUpdate
 from turncoat.serving.stores import SCORE, LogEntry, Store
+from turncoat.serving.stores.protocol import EntryFilters, matches
 
 _ALL = 2**31 - 1  # entries of one transaction: its label may have been reported many times
 _MAX_REBUILD_ENTRIES = 500  # latest entries from which a belief is rebuilt
@@ -32,19 +33,12 @@ class ScoreHistory:
         self._store, self._detector, self._pending = store, detector, pending
 
     async def _read(
-        self, key: str, *, until: float = math.inf, limit: int = _ALL, **filters: Any
+        self, key: str, limit: int = _ALL, **filters: Unpack[EntryFilters]
     ) -> list[LogEntry]:
         """Return a party's entries, newest first."""
-        wanted_id = filters.get("transaction_id")
-        own = [
-            entry
-            for entry in reversed(self._pending)
-            if key in dict(entry.parties)
-            and entry.time <= until
-            and wanted_id in (None, entry.transaction_id)
-            and entry.belief_updated >= filters.get("belief_updated", False)
-        ]
-        return own + await self._store.read_history(key, until=until, limit=limit, **filters)
+        pending = [entry for entry in reversed(self._pending) if key in dict(entry.parties)]
+        own = [entry for entry in pending if matches(entry, filters)]
+        return own + await self._store.read_history(key, limit=limit, **filters)
 
     async def find_entries(self, key: str, transaction_id: str) -> list[LogEntry]:
         """Return the score and the labels of a customer's transaction, newest first."""

@@ -59,32 +59,17 @@ class ScoringRound:
     """Transactions scored together, in order.
 
     A transaction continues from the state that its customer's and its counterparty's previous
-    transaction leaves in the same round. One that depends on the round in another way waits for
-    the next round, and so does everything after it with the same parties.
+    transaction leaves in the same round. One that depends on the round in another way ends it.
     """
 
     def __init__(self) -> None:
         self.prepared: list[PreparedTransaction] = []
-        self.places: list[int] = []  # in the batch
         self._last_row: dict[str, int] = {}  # of a party's latest transaction that changes it
         self._last_time: dict[str, float] = {}
-        self._keys: set[str] = set()  # of all parties
         self._ids: set[tuple[str, str]] = set()  # (customer key, transaction id)
-        self._blocked: set[str] = set()  # parties that have to wait for the next round
+        self._reported: set[str] = set()  # counterparties that change again after the round
 
-    def blocks(self, *keys: str) -> bool:
-        """Return whether something of these parties has to wait for the next round."""
-        return not self._blocked.isdisjoint(keys)
-
-    def block(self, *keys: str) -> None:
-        """Make everything of these parties wait for the next round."""
-        self._blocked.update(keys)
-
-    def involves(self, *keys: str) -> bool:
-        """Return whether a transaction of the round has, or waits for, one of these parties."""
-        return not (self._keys.isdisjoint(keys) and self._blocked.isdisjoint(keys))
-
-    def add(self, place: int, prepared: PreparedTransaction) -> bool:
+    def add(self, prepared: PreparedTransaction) -> bool:
         """Add a transaction; return False if it has to wait for the next round."""
         transaction = prepared.transaction
         key, *others = transaction.keys
@@ -94,6 +79,7 @@ class ScoringRound:
             (key, transaction.id) in self._ids
             or (rows[0] >= 0 and transaction.time < self._last_time[key])
             or (prepared.keeps_belief and continues)
+            or not self._reported.isdisjoint(others)
         ):
             return False
         if continues:
@@ -104,13 +90,11 @@ class ScoringRound:
                 previous=(rows[0], rows[1] if others else -1),
             )
         self._ids.add((key, transaction.id))
-        self._keys.update(transaction.keys)
         if not prepared.keeps_belief:
             self._last_row.update(dict.fromkeys(transaction.keys, len(self.prepared)))
             earlier = self._last_time.get(key, prepared.updates[0].last_time)
             self._last_time[key] = max(transaction.time, earlier)
-            if others and transaction.label == 1:
-                self._blocked.add(others[0])  # the fraud changes its record after the score
+            if transaction.label == 1:
+                self._reported.update(others)
         self.prepared.append(prepared)
-        self.places.append(place)
         return True

@@ -131,33 +131,29 @@ class BatchUpdate:
     async def apply(self, batch: Sequence[Item]) -> list[Result]:
         """Score transactions and apply labels, each after those before it."""
         await self._read([request.keys for request in batch])
-        results: dict[int, Result] = {}
-        waiting = list(range(len(batch)))
-        while waiting:
-            scoring, later = ScoringRound(), []
-            for i, place in enumerate(waiting):
-                request = batch[place]
-                found: PreparedTransaction | Result | None = None
-                if isinstance(request, Label):
-                    found = await _catch(self._apply_label(request, scoring))
-                elif not scoring.blocks(*request.keys):
-                    found = await _catch(self._prepare(request))
+        results: list[Result | None] = []  # None: in the round, scored at its end
+        scoring = ScoringRound()
+
+        async def end_round() -> None:
+            nonlocal scoring
+            scored = iter(await self._score_round(scoring.prepared))
+            results[:] = [next(scored) if one is None else one for one in results]
+            scoring = ScoringRound()
+
+        for request in batch:
+            if isinstance(request, Label):
+                await end_round()
+                results.append(await _catch(self._apply_label(request)))
+                continue
+            found = await _catch(self._prepare(request))
+            if isinstance(found, PreparedTransaction) and not scoring.add(found):
+                await end_round()
+                found = await _catch(self._prepare(request))
                 if isinstance(found, PreparedTransaction):
-                    if scoring.add(place, found):
-                        continue
-                    found = None
-                if found is not None:
-                    results[place] = found
-                elif isinstance(request, Label):
-                    later += waiting[i:]
-                    break
-                else:
-                    scoring.block(*request.keys)
-                    later.append(place)
-            scored = await self._score_round(scoring.prepared)
-            results |= zip(scoring.places, scored, strict=True)
-            waiting = later
-        return [results[place] for place in range(len(batch))]
+                    scoring.add(found)
+            results.append(None if isinstance(found, PreparedTransaction) else found)
+        await end_round()
+        return [one for one in results if one is not None]
 
     async def _read(self, parties: Sequence[tuple[str, ...]]) -> None:
         """Read the records that these requests link."""
@@ -319,16 +315,14 @@ class BatchUpdate:
             kept = (0, ())  # a counterparty has no recent ids
         return ScoredResponse(body, score.probability, prepared.is_late, False, age_s, steps, row)
 
-    async def _apply_label(self, label: Label, scoring: ScoringRound) -> LabelResponse | None:
-        """Put a label into the records and the log; None if it has to wait for the round.
+    async def _apply_label(self, label: Label) -> LabelResponse:
+        """Put a label into the records and the log; return its effect.
 
         A label conditions the belief if its transaction is the customer's latest. The first label
         that reports a fraud is passed to the counterparty. A corrected label counts in
         recalibration; what records learnt from the first one stays.
         """
         (key,) = label.keys
-        if scoring.involves(key):
-            return None
         customer = await self._load(key)
         entries = await self._history.find_entries(key, label.id)
         scored = next((entry for entry in entries if entry.kind == SCORE), None)
@@ -338,8 +332,6 @@ class BatchUpdate:
                 "Score it first, and keep the log long enough"
             )
         others = [other for other, _ in scored.parties[1:]]
-        if scoring.involves(*others):
-            return None
         contents = [records.unpack_log_content(entry.content) for entry in entries]
         labels = [content.label for content in contents if content.label is not None]
         unchanged = responses.UNCHANGED if others else None
