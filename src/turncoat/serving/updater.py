@@ -291,18 +291,21 @@ class BatchUpdate:
         if prepared.keeps_belief:  # only the customer's record counts it
             changes = [changes[0]._replace(state=customer.state or b"")]
         if self._policy.logs:
+            updates_belief = not prepared.keeps_belief
             content = LogContent(
                 detector.digest_,
                 transaction.body,
                 body,
-                label=transaction.label,
-                belief=score.belief,
-                external=None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
-                label_follows=transaction.label_follows,
-                is_replayed=transaction.is_replayed,
+                tuple(change.state for change in changes) if updates_belief else (),
+                transaction.label,
+                score.belief,
+                None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
+                transaction.label_follows,
+                transaction.is_replayed,
+                tuple(change.time for change in changes) if updates_belief else (),
             )
             ids = transaction.id, transaction.time
-            self._append_entry(SCORE, *ids, changes, content, not prepared.keeps_belief)
+            self._append_entry(SCORE, *ids, changes, content, updates_belief)
         is_latest = record is None or transaction.time > record.last_time
         n_since_last = 1 if is_latest or record is None else record.n_since_last + 1
         earlier = () if record is None else record.recent_ids
@@ -356,8 +359,11 @@ class BatchUpdate:
         # The customer is written even if unchanged: its counter guards what was read of the log.
         updates = [(self._records[other], other, state) for other, state in states.items()]
         changes = [_Change(other, update, new, update.last_time) for update, other, new in updates]
-        content = LogContent(self._detector.digest_, b"", b"", label=label.label)
-        self._append_entry(LABEL, label.id, scored.time, changes, content, is_conditioned, True)
+        after = tuple(change.state for change in changes)
+        times = tuple(change.time for change in changes)
+        digest, value = self._detector.digest_, label.label
+        content = LogContent(digest, b"", b"", after, value, state_times=times)
+        self._append_entry(LABEL, label.id, scored.time, changes, content, is_conditioned)
         for _, update, new, _ in changes:
             if update.record is not None:
                 update.replace(msgspec.structs.replace(update.record, state=new))
@@ -373,16 +379,11 @@ class BatchUpdate:
         changes: Sequence[_Change],
         content: LogContent,
         updates_belief: bool,
-        has_states: bool = False,
     ) -> None:
         """Add a log entry for these changes."""
-        parties = tuple((key, update.next_counter) for key, update, *_ in changes)
-        if updates_belief or has_states:
-            _, _, states, times = zip(*changes, strict=True)
-            content = msgspec.structs.replace(content, states=states, state_times=times)
+        parties = tuple((change.key, change.update.next_counter) for change in changes)
         data = records.pack_log_content(content)
-        entry = LogEntry(kind, id, time, self._now, parties, updates_belief, data)
-        self._entries.append(entry)
+        self._entries.append(LogEntry(kind, id, time, self._now, parties, updates_belief, data))
 
     async def write(self, extra_writes: Sequence[RecordWrite] = ()) -> set[str]:
         """Write all changes; return the keys of records that another process changed meanwhile.
