@@ -29,7 +29,7 @@ from turncoat import DataError, Detector
 from turncoat.errors import CorruptRecordError, StoreError
 from turncoat.scoring.live import LiveScorer
 from turncoat.serving.decoding import FieldError, Transaction, TransactionDecoder
-from turncoat.serving.maintenance import invert_time, replay
+from turncoat.serving.maintenance import replay
 from turncoat.serving.records import Record, counterparty_key, customer_key, pack_record
 from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import RecordWrite, WriteGroup
@@ -118,6 +118,7 @@ def test_an_interrupted_replay_continues_and_a_complete_one_does_nothing() -> No
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "min", "h", "d"])
 def test_inverted_times_read_back_exactly(unit: str) -> None:
+    from turncoat.data.json_rows import invert_time
     from turncoat.data.parsing import parse_time
     from turncoat.data.schema import Schema
 

@@ -256,12 +256,13 @@ def _show_results(results: Results, out: Path, as_json: bool) -> None:
         return
     folds = f", mean over {results.n_folds} folds" if results.n_folds > 1 else ""
     title = f"{narrative.title_results(results)}: test part, out of sample{folds}"
-    table = Table("", *(label for label, _ in _SHOWN.values()), title=title)
     rows: list[tuple[str, Any, str]]
     rows = [(one.name, metrics[one.name], "") for one in results.candidates if _is_main(one)]
     rows += [(f"published: {one.name}", one.metrics, "dim") for one in results.published]
+    shown = {key: each for key, each in _SHOWN.items() if any(key in row[1] for row in rows)}
+    table = Table("", *(label for label, _ in shown.values()), title=title)
     for name, values, style in rows:
-        found = ((values.get(metric), digits) for metric, (_, digits) in _SHOWN.items())
+        found = ((values.get(metric), digits) for metric, (_, digits) in shown.items())
         cells = ("" if value is None else f"{value:.{digits}f}" for value, digits in found)
         table.add_row(name, *cells, style=style)
     console = Console()

@@ -242,8 +242,8 @@ def find_data(data: Path | None, config: str) -> Path:
 
     path = load_data_path(config) if data is None and config.endswith(".toml") else data
     if path is None:
-        remedy = f"give a file or folder before --config {config}, or name it in a turncoat.toml"
-        raise ConfigError(f"no data: {remedy} under [data]")
+        remedy = "give a file or folder (with --data in `compare`), or name it under [data]"
+        raise ConfigError(f"{config} names no data: {remedy}")
     return path
 
 

@@ -48,7 +48,7 @@ _USE_HELP = "Switch to an earlier calibration; 0 is the one at fit."
 _KEEP_HELP = "Weight of the calibration at fit; 0 forgets it."
 _LOG_HELP = "Log the transactions, for late arrivals and for rebuilding beliefs."
 _REPORTED_HELP = "Use reported labels only, genuine ones included."
-_DRY_RUN_HELP = "Show the new fraud shares and change nothing."
+_DRY_RUN_HELP = "Show the new fraud rates and change nothing."
 _AGE_HELP = "Age at which the unreported count as genuine, not before. Default: the label delay."
 Model = Annotated[Path, Argument(help="Folder written by `turncoat fit` or by a study.")]
 StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
@@ -183,7 +183,7 @@ def recalibrate(
     show: Annotated[bool, Option("--list", help="List the calibrations.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Update the regimes' fraud shares with reported labels. Nothing is refitted.
+    """Update the regimes' fraud rates with reported labels. Nothing is refitted.
 
     A running service loads the new calibration by itself. Earlier ones are kept.
 
@@ -216,7 +216,7 @@ def recalibrate(
             echo(f"note: {found} are too few for exact shares", err=True)
         if dry_run and as_json:
             shares = dict(enumerate(updated.regimes.mean_rates.tolist()))
-            counts = {"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_shares": shares}
+            counts = {"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_rates": shares}
             echo(json.dumps(counts))
             return
         if dry_run:
@@ -286,7 +286,8 @@ async def _erase(stored_names: dict[str, str], url: str) -> int:
             had_record, n_entries = await erase_customer(store, stored_name)
             n_found += had_record or n_entries > 0
             record = "the record" if had_record else "no record"
-            erased = f"{record} and {n_entries:,} log entries erased"
+            entries = "entry" if n_entries == 1 else "entries"
+            erased = f"{record} and {n_entries:,} log {entries} erased"
             echo(f"{name}: {erased if had_record or n_entries else 'nothing was stored'}")
     return n_found
 

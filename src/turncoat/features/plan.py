@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +49,19 @@ class FeaturePlan:
     flagged: tuple[str, ...]  # columns with a missing flag, each for all missing on the same rows
     vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
     include: tuple[str, ...] | None = None  # the features to keep; None for all
+
+    @property
+    def typical_values(self) -> dict[str, Any]:
+        """Average numbers and the most frequent categories, by column of the schema."""
+        values: dict[str, Any] = {}
+        numbers = zip(self.schema.continuous, self.scales.centres, self.scales.units, strict=False)
+        for column, value, unit in numbers:
+            number = math.copysign(math.expm1(abs(value)) * unit, value) if unit else value
+            values[column] = float(f"{number:.6g}")
+        for column, vocabulary in zip(self.schema.categorical, self.vocabularies, strict=True):
+            if vocabulary.frequent:
+                values.setdefault(column, vocabulary.frequent[0])
+        return values
 
     def check(self) -> None:
         """Raise ValueError if the parts are inconsistent."""

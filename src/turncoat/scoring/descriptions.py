@@ -240,7 +240,7 @@ def _describe_pace(since_last: float, count_day: float) -> str:
     text = f"{seconds / size:.1f} {unit} after the last"
     if math.isnan(count_day):
         return text
-    return f"{text}, about {math.expm1(min(count_day, 30.0)):.1f} in the last day"
+    return f"{text}, about {math.expm1(min(max(count_day, 0.0), 30.0)):.1f} in the last day"
 
 
 def _describe_hour(cos: float, sin: float, habit: float) -> str:

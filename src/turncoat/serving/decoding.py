@@ -10,33 +10,25 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from operator import itemgetter
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
-from turncoat.data.categories import normalize_category
-from turncoat.data.parsing import TransactionRow, pack_numbers, parse_customer, parse_time
+from turncoat.data.json_rows import MAX_KEY_CHARS, Integer, Key, RowDecoder
+from turncoat.data.parsing import TransactionRow
 from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.errors import ConfigError, DataError
 from turncoat.scoring import Detector
 from turncoat.serving.records import counterparty_key, customer_key
 
 KEY_VARIABLE = "TURNCOAT_PSEUDONYM_KEY"
-DEFAULT_ID_FIELD = "transaction_id"  # used if the schema names no id column
-MAX_KEY_CHARS, MAX_TEXT_CHARS = 256, 10_000
 _MIN_PSEUDONYM_KEY_CHARS = 16
 _MAX_DISTANCE_S = 20 * 365.25 * 86400.0  # from the calibration rows; beyond it the unit is wrong
 _CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
 _N_LATEST, _N_WITNESSES = 100, 3  # transactions that show the present where the zero is unknown
 
-_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
-_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
-_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_MISSING = math.nan  # a single object, so that encoding can omit it as the default
 _JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _HINTS = {
     "unknown field": "GET /v1/model shows an example with every field",
@@ -99,8 +91,8 @@ class InvalidJsonError(DataError):
 class LabelRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The body of a label request."""
 
-    id: _Key | _Integer
-    customer: _Key | _Integer  # as in the score's response
+    id: Key | Integer
+    customer: Key | Integer  # as in the score's response
     label: Literal[0, 1]  # 1 for fraud, 0 for genuine
 
 
@@ -194,69 +186,36 @@ class TransactionDecoder:
         self.pseudonymiser, self.label_follows = pseudonymiser, label_follows
         self.times = detector.calibration_.time_range
         schema = self.plan.schema
-        if schema.id is None and DEFAULT_ID_FIELD in schema.columns:
-            problem = f"has a column {DEFAULT_ID_FIELD!r} but names no id"
-            raise ConfigError(f"schema {schema.name!r} {problem}: name it as `id`, or rename it")
-        self._id_field = schema.id or DEFAULT_ID_FIELD
+        self._rows = RowDecoder(schema)
         remedy = "unknown when a transaction is scored. Report it to /v1/labels later"
         self._label_rule = {schema.label: f"{schema.label} is the label, {remedy}"}
-        types = _field_types(schema)
-        self.fields = tuple(types)
-        try:
-            self.type = msgspec.defstruct(
-                "Transaction",
-                [(f"f{i}", *type) for i, type in enumerate(types.values())],
-                rename={f"f{i}": name for i, name in enumerate(types)},
-                forbid_unknown_fields=True,
-                omit_defaults=True,
-                gc=False,
-            )
-        except ValueError as error:
-            problem = f"a column's name cannot be a JSON field here: {error}"
-            raise ConfigError(f"schema {schema.name!r}: {problem}") from error
-        self._decoder = msgspec.json.Decoder(self.type)
         is_calendar = schema.time_format is not None or self.times[1] >= _CALENDAR_FROM_S
         self._future = FutureCheck(is_calendar, max_future_s, self.times[1] - self.times[0])
-        index = {name: i for i, name in enumerate(types)}
-        first = index[schema.continuous[0]] if schema.continuous else 0
-        self._numbers = slice(first, first + len(schema.continuous))
-        self._names = _make_getter([index[column] for column in schema.categorical])
-        self._habits = _make_getter([index[column] for column in schema.tracked])
-        self._counterparty = None if schema.counterparty is None else index[schema.counterparty]
-        self._id, self._time = index[self._id_field], index[schema.time]
-        self._customer = tuple(index[column] for column in schema.customer)
+
+    @property
+    def type(self) -> Any:
+        """The struct of the fields."""
+        return self._rows.type
 
     def decode(self, body: bytes | memoryview) -> Transaction:
         """Return the transaction of a JSON object; a FieldError names the field that is wrong."""
         try:
-            decoded = self._decoder.decode(body)
+            id, customer, row, sent_time, fields = self._rows.decode(body)
         except _JSON_ERRORS as problem:
             raise _explain(problem, _HINTS, self._label_rule) from None
-        values, schema = msgspec.structs.astuple(decoded), self.plan.schema
-        try:
-            time = parse_time(schema, {schema.time: values[self._time]})
-            customer = self._read_customer(values, time)
         except DataError as problem:
             raise FieldError(str(problem)) from None
-        self._check_time(time, values[self._time])
-        if self.pseudonymiser is not None:
-            customer = self.pseudonymiser.pseudonymise(customer)
-            for i in self._customer:
-                setattr(decoded, f"f{i}", customer)
-            body = msgspec.json.encode(decoded)
-        place = self._counterparty
-        counterparty = None if place is None else normalize_category(values[place])
+        self._check_time(row.time, sent_time)
+        schema, counterparty = self.plan.schema, row.counterparty
         if counterparty is not None and len(counterparty) > MAX_KEY_CHARS:
             found = f"the name has {len(counterparty):,} characters"
             raise FieldError(f"{found}, and {MAX_KEY_CHARS} are allowed", schema.counterparty)
-        cells = values[self._numbers]
-        numbers = pack_numbers(len(cells), cells)
-        if numbers is None:  # some are null
-            numbers = np.array([math.nan if cell is None else cell for cell in cells], np.float64)
-        row = TransactionRow(time, numbers, self._names(values), self._habits(values), counterparty)
-        id, body = str(values[self._id]), _strip_white_space(bytes(body))
+        if self.pseudonymiser is not None:
+            customer = self.pseudonymiser.pseudonymise(customer)
+            body = self._rows.encode(fields, customer)
+        body = _strip_white_space(bytes(body))
         party = counterparty if self.plan.has_counterparty else None
-        return Transaction(id, time, customer, party, row, body, schema, self.label_follows)
+        return Transaction(id, row.time, customer, party, row, body, schema, self.label_follows)
 
     def _check_time(self, time: float, value: Any) -> None:
         first, last = self.times
@@ -267,28 +226,16 @@ class TransactionDecoder:
         if problem is not None:
             raise FieldError(f"{value!r}: {problem}", self.plan.schema.time)
 
-    def _read_customer(self, values: tuple[Any, ...], time: float) -> str:
-        schema = self.plan.schema
-        if len(self._customer) == 1 and schema.customer_age is None:
-            return str(normalize_category(values[self._customer[0]]))
-        return parse_customer(schema, dict(zip(self.fields, values, strict=True)), time)
-
     @cached_property
     def example(self) -> dict[str, Any]:
         """A valid transaction with average numbers and the most frequent categories."""
-        plan, schema = self.plan, self.plan.schema
-        example: dict[str, Any] = {self._id_field: "example-1"}
+        schema = self.plan.schema
+        example: dict[str, Any] = {self._rows.id_field: "example-1"}
         example |= dict.fromkeys(schema.customer, "example")
         example[schema.time] = math.ceil(self.times[1]) / TIME_UNITS[schema.time_unit]
         if schema.customer_age is not None:
             example[schema.customer_age] = 100.0
-        centres, units = plan.scales.centres, plan.scales.units
-        for column, value, unit in zip(schema.continuous, centres, units, strict=False):
-            number = math.copysign(math.expm1(abs(value)) * unit, value) if unit else value
-            example.setdefault(column, float(f"{number:.6g}"))
-        for column, vocabulary in zip(schema.categorical, plan.vocabularies, strict=True):
-            if vocabulary.frequent:
-                example.setdefault(column, vocabulary.frequent[0])
+        example = {**example, **self.plan.typical_values, **example}  # in this order
         if schema.counterparty is not None:
             example.setdefault(schema.counterparty, "example")
         return example
@@ -298,28 +245,3 @@ def _strip_white_space(body: bytes) -> bytes:
     """Return JSON without the padding that is not worth storing; single spaces may stay."""
     is_padded = b"  " in body or b"\n" in body or b"\t" in body or b"\r" in body
     return msgspec.json.format(body, indent=-1) if is_padded else body
-
-
-def _make_getter(indexes: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Return a function that selects these values of a tuple, the fastest way there is."""
-    if len(indexes) < 2:
-        return lambda values: tuple(values[i] for i in indexes)
-    return itemgetter(*indexes)
-
-
-def _field_types(schema: Schema) -> dict[str, tuple[Any, Any]]:
-    """Return the type and the default of every field; continuous columns are consecutive."""
-    text, number = (_Text | _Integer | float | bool | None, None), (float | None, _MISSING)
-    customer: tuple[Any, Any] = (_Key | _Integer | float, msgspec.NODEFAULT)
-    if len(schema.customer) > 1:  # one of several parts may be missing
-        customer = (customer[0] | None, None)
-    types: dict[str, tuple[Any, Any]] = {
-        schema.id or DEFAULT_ID_FIELD: (_Key | _Integer, msgspec.NODEFAULT),
-        schema.time: (_Integer | float | str, msgspec.NODEFAULT),
-    }
-    types |= dict.fromkeys(schema.customer, customer) | dict.fromkeys(schema.continuous, number)
-    if schema.customer_age:
-        types.setdefault(schema.customer_age, number)
-    for column in schema.text_columns:
-        types.setdefault(column, text)
-    return types

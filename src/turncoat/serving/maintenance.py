@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
@@ -10,12 +9,12 @@ import msgspec
 import numpy as np
 
 from turncoat.arrays import Array
+from turncoat.data.json_rows import DEFAULT_ID_FIELD, list_fields
 from turncoat.data.parsing import parse_row
-from turncoat.data.schema import TIME_UNITS, Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ContentionError, DataError
 from turncoat.scoring import Detector
-from turncoat.serving.decoding import DEFAULT_ID_FIELD, Pseudonymiser, Transaction
+from turncoat.serving.decoding import Pseudonymiser, Transaction
 from turncoat.serving.records import customer_key, unpack_log_content
 from turncoat.serving.stores import LABEL, RecordWrite, Store
 from turncoat.serving.updater import BeliefUpdater, Response
@@ -90,21 +89,13 @@ def _make_transactions(
     digest: str,
 ) -> Iterator[Transaction]:
     """Yield rows of a file as decoded transactions."""
-    schema, places = transactions.schema, transactions.file_rows[rows]
-    columns = {name: values[places].tolist() for name, values in transactions.numbers.items()}
-    for name, category in transactions.categories.items():
-        texts = (*category.values, None)
-        columns[name] = [texts[code] for code in category.codes[places].tolist()]
+    schema, ids = transactions.schema, transactions.ids[rows].astype(str).tolist()
     customers = transactions.customers[transactions.customer_codes[rows]].tolist()
     labels = np.full(len(rows), -1) if transactions.labels is None else transactions.labels[rows]
-    for i, cells in enumerate(zip(*columns.values(), strict=True)):
-        named = zip(columns, cells, strict=True)
-        fields = {name: cell for name, cell in named if cell is not None and cell == cell}
-        time, customer = float(transactions.times[rows[i]]), customers[i]
-        id = str(transactions.ids[rows[i]])
-        if schema.id is None:  # the row number in this file
-            id = f"{digest[:12]}-{id}"
-        fields |= {schema.time: invert_time(schema, time), schema.id or DEFAULT_ID_FIELD: id}
+    for i, fields in enumerate(list_fields(transactions, rows)):
+        customer, time = customers[i], float(transactions.times[rows[i]])
+        id = ids[i] if schema.id is not None else f"{digest[:12]}-{ids[i]}"  # its row number
+        fields[schema.id or DEFAULT_ID_FIELD] = id
         if pseudonymiser is not None:
             customer = pseudonymiser.pseudonymise(customer)
             fields |= dict.fromkeys(schema.customer, customer)
@@ -113,14 +104,6 @@ def _make_transactions(
         counterparty = row.counterparty if has_counterparty else None
         values = id, time, customer, counterparty, row, msgspec.json.encode(fields), schema
         yield Transaction(*values, label_follows=label is not None, is_replayed=True, label=label)
-
-
-def invert_time(schema: Schema, seconds: float) -> float:
-    """Return a number in the schema's unit that reads back as exactly these seconds."""
-    unit = TIME_UNITS[schema.time_unit]
-    value = seconds / unit
-    candidates = value, math.nextafter(value, math.inf), math.nextafter(value, -math.inf)
-    return next((one for one in candidates if one * unit == seconds), value)
 
 
 def _order_by_time(transactions: Transactions) -> Array:
@@ -179,7 +162,7 @@ async def collect_labeled_scores(
             "to /v1/labels; wait, or see --delay-days and --reported-only"
         )
     if all(reported.get(name, 0) for name in names):
-        problem = f"all {len(names):,} labels are frauds, so fraud shares cannot be estimated"
+        problem = f"all {len(names):,} labels are frauds, so fraud rates cannot be estimated"
         raise DataError(f"{problem}. Report genuine transactions, too")
     customers = np.array([customer for customer, _ in names])
     starts = np.flatnonzero(np.append(True, customers[1:] != customers[:-1]))
