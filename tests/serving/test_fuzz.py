@@ -43,7 +43,9 @@ ANYTHING = st.recursive(
     ),
     max_leaves=12,
 )
-NEAR = st.dictionaries(st.sampled_from([*FORM.fields, "fraud", "other"]), ANYTHING, max_size=12)
+NEAR = st.dictionaries(
+    st.sampled_from([*FORM.type.__struct_encode_fields__, "fraud", "other"]), ANYTHING, max_size=12
+)
 QUIET: dict[str, Any] = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
@@ -73,7 +75,9 @@ def test_the_decoders_accept_or_refuse(body: bytes) -> None:
 
 
 @settings(max_examples=DECODED, **QUIET)
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FORM.fields, ANYTHING)))
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(FORM.type.__struct_encode_fields__, ANYTHING))
+)
 def test_what_the_decoder_accepts_the_detector_scores_or_refuses(row: dict[str, Any]) -> None:
     body = json.dumps({**rows_of("shop")[0], **row}).encode()
     try:
