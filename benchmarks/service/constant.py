@@ -41,7 +41,7 @@ def create_constant_app(answer: bytes, settings: ServiceSettings) -> Starlette:
         return response
 
     app = create_app(settings)
-    app.state.service.submit = submit
+    app.state.service.batcher.submit = submit
     return app
 
 

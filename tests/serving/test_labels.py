@@ -75,7 +75,7 @@ def test_concurrent_labels_of_a_service_report_a_fraud_once(
                 replace(one, counterparty="s", row=one.row._replace(counterparty="s"))
                 for one in again
             ]
-            await asyncio.gather(*map(service.submit, again))
+            await asyncio.gather(*map(service.batcher.submit, again))
             before = await read_counterparty(store)
             clients = [service.label("c1", one.id, 1) for one in own for _ in range(8)]
             responses = await asyncio.gather(*clients)

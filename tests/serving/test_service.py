@@ -35,7 +35,7 @@ async def fill(store: MemoryStore, model: Path, written_at: float, n: int = 20) 
     service = make_service(model, store)
     some = [service.registry.current.decoder.decode(one.body) for one in transactions_of("shop", n)]
     async with service.running():
-        await asyncio.gather(*map(service.submit, some))
+        await asyncio.gather(*map(service.batcher.submit, some))
     store._closed = False
     store._log = {key: entry._replace(written_at=written_at) for key, entry in store._log.items()}
 
@@ -54,7 +54,7 @@ def test_retention_does_not_delete_the_whole_log(
         new = service.registry.current.decoder.decode(transactions_of("shop", 21)[-1].body)
         async with service.running():
             await asyncio.sleep(0.05)
-            await service.submit(new)
+            await service.batcher.submit(new)
             await asyncio.sleep(0.3)
         return len(store._log)
 
@@ -136,10 +136,10 @@ def test_scores_and_labels_end_in_time_while_the_store_stands_still(model: Path)
         decode = service.registry.current.decoder.decode
         some = [decode(one.body) for one in transactions_of("shop", 400)]
         async with service.running():
-            await asyncio.gather(*map(service.submit, some[:10]))
+            await asyncio.gather(*map(service.batcher.submit, some[:10]))
             store.gate.clear()
             began = time.monotonic()
-            waiting = [service.submit(one) for one in some[10:]]
+            waiting = [service.batcher.submit(one) for one in some[10:]]
             waiting += [service.label(one.customer, one.id, 1) for one in some[:10]]
             found = await asyncio.gather(
                 *(asyncio.wait_for(one, 0.3) for one in waiting), return_exceptions=True
@@ -147,7 +147,7 @@ def test_scores_and_labels_end_in_time_while_the_store_stands_still(model: Path)
             assert time.monotonic() - began < 2.0
             assert all(isinstance(one, TimeoutError | OutOfOrderError) for one in found)
             store.gate.set()
-            again = [await service.submit(one) for one in some[10:]]
+            again = [await service.batcher.submit(one) for one in some[10:]]
             assert not any(one.late for one in again)
             changed = [await service.label(one.customer, one.id, 1) for one in some[:10]]
             assert all(one.label == 1 for one in changed)

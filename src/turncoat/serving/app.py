@@ -80,7 +80,7 @@ async def score(request: Request) -> Response:
     service: Service = request.app.state.service
     started = time.perf_counter()
     transaction = service.registry.current.decoder.decode(request.scope["body"])
-    response = await service.submit(transaction, sort_time=transaction.time)
+    response = await service.batcher.submit(transaction, sort_time=transaction.time)
     service.metrics.duration.observe(time.perf_counter() - started)
     return Response(response.body, media_type="application/json")
 

@@ -152,7 +152,7 @@ class _Batch:
             customer = transaction.customer
             if customer in self._to_resend:
                 raise OutOfOrderError
-            future = self._service.submit(transaction, self._latest.get(customer))
+            future = self._service.batcher.submit(transaction, self._latest.get(customer))
         except TurncoatError as error:
             self._in_flight.release()
             if customer is not None and isinstance(error, RETRYABLE_ERRORS):

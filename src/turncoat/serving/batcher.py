@@ -67,7 +67,7 @@ class MicroBatcher:
         self._max_batch_size, self._max_queue_size = max_batch_size, max_queue_size
         self._queue: deque[_Queued] = deque()
         self._has_work = asyncio.Event()
-        self._is_closing = False
+        self._is_closing = self._has_cancelled = False
 
     def __len__(self) -> int:
         """Return how many requests wait."""
@@ -89,10 +89,9 @@ class MicroBatcher:
         if predecessor is not None and predecessor.done() and _should_resend(predecessor):
             raise OutOfOrderError
         if len(self._queue) >= self._max_queue_size:
-            self._fail_followers()
-        if len(self._queue) >= self._max_queue_size:
             raise OverloadedError(f"{len(self._queue):,} requests are waiting already")
         response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        response.add_done_callback(self._on_done)
         self._queue.append(_Queued(item, response, sort_time))
         self._has_work.set()
         return response
@@ -101,6 +100,7 @@ class MicroBatcher:
         """Process requests until `close`, then the rest of the queue."""
         while self._queue or not self._is_closing:
             await self._has_work.wait()
+            await asyncio.sleep(0)  # so that cancelled requests are noticed
             await self._process_batch()
             if not self._queue and not self._is_closing:
                 self._has_work.clear()
@@ -133,12 +133,17 @@ class MicroBatcher:
         size = min(len(self._queue), self._max_batch_size)
         return _sort_by_time([self._queue.popleft() for _ in range(size)])
 
+    def _on_done(self, response: asyncio.Future[Any]) -> None:
+        if response.cancelled() and not self._has_cancelled:
+            self._has_cancelled = True
+            asyncio.get_running_loop().call_soon(self._fail_followers)
+
     def _fail_followers(self, customers: Iterable[str] = ()) -> None:
         """Drop cancelled requests, and fail those behind them or of `customers`."""
         failed = set(customers)
-        if not failed and not any(queued.response.cancelled() for queued in self._queue):
+        if not failed and not self._has_cancelled:
             return
-        queue, self._queue = self._queue, deque()
+        queue, self._queue, self._has_cancelled = self._queue, deque(), False
         for queued in queue:
             if queued.response.cancelled():
                 failed.add(queued.item.keys[0])

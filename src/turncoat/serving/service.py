@@ -19,7 +19,7 @@ from turncoat.scoring import DetectorState
 from turncoat.scoring.drift import VERDICTS
 from turncoat.serving import responses
 from turncoat.serving.batcher import Item, MicroBatcher
-from turncoat.serving.decoding import Label, Transaction
+from turncoat.serving.decoding import Label
 from turncoat.serving.metrics import ServiceMetrics
 from turncoat.serving.records import customer_key, unpack_record
 from turncoat.serving.registry import ModelRegistry, ServedModel
@@ -78,15 +78,6 @@ class Service:
             await asyncio.gather(*background, return_exceptions=True)
             await self.store.close()
             _log.info("ended")
-
-    def submit(
-        self,
-        transaction: Transaction,
-        predecessor: asyncio.Future[ScoredResponse] | None = None,
-        sort_time: float | None = None,
-    ) -> asyncio.Future[ScoredResponse]:
-        """Queue a transaction; the future gets its response after the write is committed."""
-        return self.batcher.submit(transaction, predecessor, sort_time)
 
     async def label(self, customer: str, id: str, label: int) -> LabelResponse:
         """Apply a label; return its effect after the write is committed."""

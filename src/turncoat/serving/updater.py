@@ -258,28 +258,7 @@ class BatchUpdate:
         """Put a score into the records and the log; return its response."""
         transaction, detector = prepared.transaction, self._detector
         customer, record = prepared.updates[0], prepared.updates[0].record
-        belief_source, *counterparty_source = prepared.sources
-        body = encode_json(
-            responses.ScoredTransaction(
-                id=transaction.id,
-                customer=transaction.customer,
-                time=transaction.time,
-                probability=score.probability,
-                interval=score.interval,
-                raw_membership=score.raw,
-                belief=score.belief,
-                entropy=score.entropy,
-                n_seen=score.n_seen,
-                regime=score.regime,
-                late=prepared.is_late,
-                duplicate=False,
-                belief_source=belief_source,
-                counterparty_source=counterparty_source[0] if counterparty_source else None,
-                model=detector.digest_,
-                calibration=detector.calibration_.number,
-                reasons=tuple(starmap(responses.ReasonModel, score.reasons)),
-            )
-        )
+        body = self._encode_response(prepared, score)
         state = steps.states[row]
         if transaction.label == 1 and state.counterparty is not None:
             state = detector.live.report_fraud(state, transaction.time)
@@ -317,6 +296,30 @@ class BatchUpdate:
             change.update.replace(Record(*packed))
             kept = (0, ())  # a counterparty has no recent ids
         return ScoredResponse(body, score.probability, prepared.is_late, False, age_s, steps, row)
+
+    def _encode_response(self, prepared: PreparedTransaction, score: Score) -> bytes:
+        transaction, detector = prepared.transaction, self._detector
+        belief_source, *counterparty_source = prepared.sources
+        response = responses.ScoredTransaction(
+            id=transaction.id,
+            customer=transaction.customer,
+            time=transaction.time,
+            probability=score.probability,
+            interval=score.interval,
+            raw_membership=score.raw,
+            belief=score.belief,
+            entropy=score.entropy,
+            n_seen=score.n_seen,
+            regime=score.regime,
+            late=prepared.is_late,
+            duplicate=False,
+            belief_source=belief_source,
+            counterparty_source=counterparty_source[0] if counterparty_source else None,
+            model=detector.digest_,
+            calibration=detector.calibration_.number,
+            reasons=tuple(starmap(responses.ReasonModel, score.reasons)),
+        )
+        return encode_json(response)
 
     async def _apply_label(self, label: Label) -> LabelResponse:
         """Put a label into the records and the log; return its effect.
