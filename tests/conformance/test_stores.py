@@ -1680,6 +1680,17 @@ def test_sqlite_reports_a_damaged_entry(path: Path, damage: str) -> None:
     using(f"sqlite:///{path}", work)
 
 
+@pytest.mark.parametrize("value", ["'noon'", "x'00'"])
+def test_sqlite_reports_a_damaged_time_of_writing(path: Path, value: str) -> None:
+    async def work(store: Store) -> None:
+        assert await put(store, [], [entry()])
+        await run_sql(store, f"UPDATE log SET written_at = {value}")
+        with pytest.raises(CorruptRecordError, match="not a time"):
+            await store.newest_entry_time()
+
+    using(f"sqlite:///{path}", work)
+
+
 @pytest.mark.parametrize("counter", ["-1", "0", "9223372036854775807", "'many'", "x'00'", "1.5"])
 def test_sqlite_a_damaged_counter_affects_one_record_only(path: Path, counter: str) -> None:
     async def work(store: Store) -> None:

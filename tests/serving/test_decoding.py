@@ -64,3 +64,12 @@ def test_where_the_zero_is_unknown_other_transactions_show_the_present() -> None
     assert check.check(400 * DAY) is not None
     assert check.check(400 * DAY + 1) is None  # the third: the clock has really moved
     assert check.check(401 * DAY) is None
+
+
+@pytest.mark.parametrize("phrase", ["unknown field `", " - at `$."])
+def test_a_long_name_is_cut_before_the_error_is_searched(phrase: str) -> None:
+    decoder = TransactionDecoder(detector("shop"))
+    body = json.dumps({phrase * 10_000 + "\nq": 1}).encode()
+    with pytest.raises(FieldError) as caught:
+        decoder.decode(body)
+    assert len(str(caught.value)) < 1200

@@ -105,3 +105,20 @@ def test_a_label_is_stored_with_a_checksum_too() -> None:
         return await store.read_log()
 
     assert [unpack_log_content(entry.content).label for entry in asyncio.run(go())] == [None, 1]
+
+
+def test_the_content_of_another_entry_is_a_fault_of_the_store() -> None:
+    made = detector("shop")
+    own = [one for one in transactions_of("shop") if one.customer == "c1"][:5]
+    late = changed(own[0], id="late", at=own[1].time - 1)
+
+    async def go() -> list[Any]:
+        store = MemoryStore()
+        updater = BeliefUpdater(store)
+        await updater.process_batch(made, own)
+        label = pack_log_content(LogContent("model", b"", b"", label=1))
+        for number, entry in store._log.items():
+            store._log[number] = entry._replace(content=label)
+        return [(await updater.process_batch(made, [request]))[0] for request in (own[2], late)]
+
+    assert [type(one) for one in asyncio.run(go())] == [CorruptRecordError] * 2

@@ -82,7 +82,7 @@ class MicroBatcher:
         """Queue a request; the future gets its response after the write, or the exception.
 
         If its predecessor has failed already and should be sent again, so should this one. A
-        customer's requests that meet in a batch are processed by `sort_time` if all have one.
+        customer's requests with a `sort_time` that meet in a batch are processed in its order.
         """
         if self._is_closing:
             raise ShuttingDownError
@@ -154,16 +154,18 @@ class MicroBatcher:
 
 
 def _sort_by_time(batch: list[_Queued]) -> list[_Queued]:
-    """Return the batch with each customer's requests ordered by `sort_time`, in the same places."""
-    places: dict[str, list[int]] = {}
+    """Return the batch with each customer's requests that have a `sort_time` in its order.
+
+    They share the places they had; others stay where they are.
+    """
+    places: dict[str, list[tuple[float, int]]] = {}
     for place, queued in enumerate(batch):
-        places.setdefault(queued.item.keys[0], []).append(place)
+        if queued.sort_time is not None:
+            places.setdefault(queued.item.keys[0], []).append((queued.sort_time, place))
     ordered = list(batch)
     for own in places.values():
-        times = [time for place in own if (time := batch[place].sort_time) is not None]
-        if 1 < len(own) == len(times):
-            for place, (_, moved) in zip(own, sorted(zip(times, own, strict=True)), strict=True):
-                ordered[place] = batch[moved]
+        for (_, place), (_, moved) in zip(own, sorted(own), strict=True):
+            ordered[place] = batch[moved]
     return ordered
 
 

@@ -25,6 +25,7 @@ from turncoat.serving.records import counterparty_key, customer_key
 
 KEY_VARIABLE = "TURNCOAT_PSEUDONYM_KEY"
 _MIN_PSEUDONYM_KEY_CHARS = 16
+_MAX_MESSAGE_CHARS = 1000  # of an error; matching a field in a longer one could take seconds
 _MAX_DISTANCE_S = 20 * 365.25 * 86400.0  # from the calibration rows; beyond it the unit is wrong
 _CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
 _N_LATEST, _N_WITNESSES = 100, 3  # transactions that show the present where the zero is unknown
@@ -78,7 +79,9 @@ class FieldError(DataError):
     """A transaction that cannot be scored as sent; `field` names the field, if one is wrong."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
-        """Take the field from the message if it is not given."""
+        """Take the field from the message if it is not given. A long message is cut."""
+        if len(message) > _MAX_MESSAGE_CHARS:  # it repeats what was sent
+            message = f"{message[:_MAX_MESSAGE_CHARS]} ..."
         super().__init__(message)
         match = _FIELD.search(message)
         self.field = field or (next(filter(None, match.groups())) if match else None)
@@ -111,7 +114,7 @@ def decode_label(body: bytes) -> LabelRequest:
 
 def _explain(problem: Exception, hints: Mapping[str, str], rules: Mapping[Any, str]) -> DataError:
     """Return the error to send: with the hint for its phrase, or with the rule of its field."""
-    text = str(problem)
+    text = str(problem)[:_MAX_MESSAGE_CHARS]
     hint = next((f". {hint}" for phrase, hint in hints.items() if phrase in text), "")
     if not isinstance(problem, msgspec.ValidationError):
         return InvalidJsonError(f"not JSON: {text}{hint}")

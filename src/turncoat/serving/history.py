@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 from turncoat.data.parsing import TransactionRow, parse_row
-from turncoat.errors import DataError
+from turncoat.errors import CorruptRecordError, DataError
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving import responses
 from turncoat.serving.decoding import Transaction
-from turncoat.serving.records import customer_key, unpack_log_content
+from turncoat.serving.records import LogContent, customer_key, unpack_log_content
 from turncoat.serving.responses import ScoredResponse, mark_duplicate
 from turncoat.serving.rounds import RecordUpdate
 from turncoat.serving.stores import SCORE, LogEntry, Store
@@ -49,7 +49,7 @@ class ScoreHistory:
         """Return the first response to a transaction, marked as a duplicate; None if not logged."""
         for entry in await self.find_entries(transaction.keys[0], transaction.id):
             if entry.kind == SCORE:
-                return mark_duplicate(unpack_log_content(entry.content).response)
+                return mark_duplicate(_unpack(entry).response)
         return None
 
     async def is_latest(self, key: str, transaction_id: str) -> bool:
@@ -69,7 +69,7 @@ class ScoreHistory:
             n_searched = len(entries)
             entries = await self._read(key, until=time, belief_updated=True, limit=limit)
             for entry in entries[n_searched:]:
-                content = unpack_log_content(entry.content)
+                content = _unpack(entry)
                 place = list(dict(entry.parties)).index(key)
                 if content.state_times[place] > time:
                     continue
@@ -106,7 +106,7 @@ class ScoreHistory:
         state: bytes | None = None
         rows: list[tuple[TransactionRow, bool]] = []  # (not yet in `state`, label follows)
         for entry in reversed(entries):
-            content, is_score = unpack_log_content(entry.content), entry.kind == SCORE
+            content, is_score = _unpack(entry), entry.kind == SCORE
             if is_score and entry.belief_updated:
                 fields = msgspec.json.decode(content.body)
                 if is_customer:
@@ -139,3 +139,14 @@ class ScoreHistory:
         )
         after = steps.states[-1]
         return after.customer if is_customer else after.counterparty
+
+
+def _unpack(entry: LogEntry) -> LogContent:
+    """Return the content of an entry; a CorruptRecordError if it belongs to another entry."""
+    content = unpack_log_content(entry.content)
+    n_states = len(entry.parties) if entry.belief_updated else len(content.states)
+    has_response = entry.kind != SCORE or bool(content.response)
+    if not has_response or not len(content.states) == len(content.state_times) == n_states:
+        problem = f"the entry of transaction {entry.transaction_id!r} has another entry's content"
+        raise CorruptRecordError(f"{problem}. Restore the store from a backup")
+    return content

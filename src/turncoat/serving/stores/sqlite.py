@@ -268,7 +268,10 @@ class SQLiteStore:
     async def newest_entry_time(self) -> float | None:
         """Return the latest `written_at`."""
         ((newest,),) = await self._run(self._execute, "SELECT max(written_at) FROM log")
-        return None if newest is None else float(newest)
+        if newest is not None and not isinstance(newest, float):
+            problem = f"`written_at` of an entry is {newest!r}, which is not a time"
+            raise CorruptRecordError(f"the store {self._path}: {problem}. Delete that row")
+        return newest
 
     async def check_writable(self) -> None:
         """Write 64 KB, about a small batch: a full disk often has room for a few bytes."""
