@@ -60,24 +60,34 @@ def test_a_record_of_a_newer_format_is_refused() -> None:
         unpack_record("c:a", pack_record(newer))
 
 
-def test_a_damaged_log_entry_fails_only_requests_that_need_it() -> None:
-    """As a CorruptRecordError, a fault of the store and never an internal error."""
+def process_with_contents(replace_content: Callable[[bytes], bytes]) -> list[Any]:
+    """Answers to a duplicate, a late transaction, a label and a new one, with a changed log."""
     made = detector("shop")
     own = [one for one in transactions_of("shop") if one.customer == "c1"][:5]
-    late = changed(own[0], id="late", at=own[1].time - 1)
+    late, new = changed(own[0], id="late", at=own[1].time - 1), changed(own[0], id="n", at=1e6)
 
     async def go() -> list[Any]:
         store = MemoryStore()
         updater = BeliefUpdater(store)
         await updater.process_batch(made, own)
         for number, entry in store._log.items():
-            content = entry.content[:-1] + bytes([entry.content[-1] ^ 1])
-            store._log[number] = entry._replace(content=content)
-        requests = [own[0], late, Label("c1", own[0].id, 1), changed(own[0], id="n", at=1e6)]
-        return await updater.process_batch(made, requests)
+            store._log[number] = entry._replace(content=replace_content(entry.content))
+        return await updater.process_batch(made, [own[0], late, Label("c1", own[0].id, 1), new])
 
-    *failed, scored = asyncio.run(go())
+    return asyncio.run(go())
+
+
+def test_a_damaged_log_entry_fails_only_requests_that_need_it() -> None:
+    """As a CorruptRecordError, a fault of the store and never an internal error."""
+    *failed, scored = process_with_contents(lambda data: data[:-1] + bytes([data[-1] ^ 1]))
     assert [type(one) for one in failed] == [CorruptRecordError] * 3
+    assert scored.probability > 0
+
+
+def test_the_content_of_another_entry_is_a_fault_of_the_store() -> None:
+    label = pack_log_content(LogContent("model", b"", b"", label=1))
+    duplicate, late, _, scored = process_with_contents(lambda _: label)
+    assert [type(duplicate), type(late)] == [CorruptRecordError] * 2
     assert scored.probability > 0
 
 
@@ -105,20 +115,3 @@ def test_a_label_is_stored_with_a_checksum_too() -> None:
         return await store.read_log()
 
     assert [unpack_log_content(entry.content).label for entry in asyncio.run(go())] == [None, 1]
-
-
-def test_the_content_of_another_entry_is_a_fault_of_the_store() -> None:
-    made = detector("shop")
-    own = [one for one in transactions_of("shop") if one.customer == "c1"][:5]
-    late = changed(own[0], id="late", at=own[1].time - 1)
-
-    async def go() -> list[Any]:
-        store = MemoryStore()
-        updater = BeliefUpdater(store)
-        await updater.process_batch(made, own)
-        label = pack_log_content(LogContent("model", b"", b"", label=1))
-        for number, entry in store._log.items():
-            store._log[number] = entry._replace(content=label)
-        return [(await updater.process_batch(made, [request]))[0] for request in (own[2], late)]
-
-    assert [type(one) for one in asyncio.run(go())] == [CorruptRecordError] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -54,7 +53,7 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
         with contextlib.suppress(OSError):
             try:
                 super().save_overload(signature, data)
-            except (AttributeError, ImportError, EOFError, pickle.PickleError):
+            except Exception:
                 self.flush()
                 super().save_overload(signature, data)
 

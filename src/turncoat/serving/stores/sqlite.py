@@ -39,6 +39,11 @@ _APPLICATION_ID = 0x5443_4253  # "TCBS", in the header of the file
 _VERSION = 3
 _, *_SECTIONS = (files(__package__) / "sqlite.sql").read_text("utf-8").split("\n-- name: ")
 _SQL = {name: sql for name, _, sql in (section.partition("\n") for section in _SECTIONS)}
+# An optional condition in one statement would keep SQLite from using the index.
+_FILTER = "AND belief_updated >= :belief_updated"
+_SQL["read_transaction"] = _SQL["read_history"].replace(
+    _FILTER, f"{_FILTER} AND transaction_id = :transaction_id"
+)
 
 _BUSY_TIMEOUT_S = 5.0  # for another process that holds the write lock
 _CHECKPOINT_TIMEOUT_S = 0.5  # for readers, while nobody else can write

@@ -60,28 +60,6 @@ FROM (
     )
 ) ORDER BY counter DESC, entry DESC LIMIT :limit;
 
--- name: read_transaction
--- As read_history, for one transaction.
-SELECT
-    entry, kind, transaction_id, time, written_at, customer_key, customer_counter,
-    counterparty_key, counterparty_counter, belief_updated, content
-FROM (
-    SELECT * FROM (
-        SELECT *, customer_counter AS counter FROM log
-        WHERE customer_key = :key AND (time <= :until OR typeof(time) <> 'real')
-        AND belief_updated >= :belief_updated
-        AND transaction_id = :transaction_id
-        ORDER BY customer_counter DESC, entry DESC LIMIT :limit
-    )
-    UNION ALL SELECT * FROM (
-        SELECT *, counterparty_counter AS counter FROM log
-        WHERE counterparty_key = :key AND (time <= :until OR typeof(time) <> 'real')
-        AND belief_updated >= :belief_updated
-        AND transaction_id = :transaction_id
-        ORDER BY counterparty_counter DESC, entry DESC LIMIT :limit
-    )
-) ORDER BY counter DESC, entry DESC LIMIT :limit;
-
 -- name: delete_oldest
 DELETE FROM log WHERE entry IN (
     SELECT entry FROM log WHERE written_at < ? ORDER BY written_at, entry LIMIT ?
