@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.reference.dictionary_store import DictionaryStore
 from tests.serving.redis_server import RedisServer, running_redis
 from turncoat.errors import ConfigError, CorruptRecordError, StoreError
 from turncoat.serving.records import FORMAT, Record, pack_record, unpack_record
@@ -798,16 +799,12 @@ def test_a_record_is_deleted_together_with_its_last_entries(
     using(url, work)
 
 
-@every_persistent_store
-def test_random_operations_match_the_memory_store(url: str) -> None:
+@every_store
+def test_random_operations_match_a_store_of_dictionaries(url: str) -> None:
     """Both stores return the same after the same random operations."""
 
     async def work(store: Store) -> None:
-        draw, model, counters = (
-            random.Random(7),
-            open_store("memory://", create=True),
-            dict.fromkeys("abcde", 0),
-        )
+        draw, model, counters = (random.Random(7), DictionaryStore(), dict.fromkeys("abcde", 0))
         cursors: list[tuple[str, str]] = [("", "")]
         n_mixed = 0
         for i in range(300):
@@ -1329,6 +1326,24 @@ def test_sqlite_creates_a_store_only_if_asked(path: Path, make: Callable[[Path],
 def test_a_memory_store_is_refused_where_data_are_expected() -> None:
     with pytest.raises(ConfigError, match="always starts empty"):
         open_store("memory://")
+
+
+def test_a_memory_store_leaves_no_file_and_warns_that_data_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def work(store: Store) -> None:
+        assert await put(store, [RecordWrite("a", 0, b"1")], [entry()])
+        assert await store.erase("a") == 0
+        await store.check_writable()
+        await store.log_durability()
+        assert not list(tmp_path.iterdir())
+
+    using("memory://", work)
+    (logged,) = caplog.records
+    assert (logged.levelname, "all data are lost" in logged.getMessage()) == ("WARNING", True)
+    assert using("memory://", lambda store: store.read_log()) == []
 
 
 def replace_by_a_copy(file: Path) -> None:

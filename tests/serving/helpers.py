@@ -23,8 +23,19 @@ from turncoat.serving.decoding import Label, Transaction, TransactionDecoder
 from turncoat.serving.records import Record, customer_key, unpack_record
 from turncoat.serving.responses import LabelResponse, ScoredResponse
 from turncoat.serving.settings import ServiceSettings
-from turncoat.serving.stores.memory import MemoryStore
+from turncoat.serving.stores.sqlite import SQLiteStore
 from turncoat.serving.updater import BeliefUpdater, UpdatePolicy
+
+
+class MemoryStore(SQLiteStore):
+    """A new store of memory://, for tests that change how it behaves or look inside."""
+
+    def __init__(self) -> None:
+        super().__init__(None, create=True)
+
+    def run_sql(self, sql: str, *values: Any) -> list[Any]:
+        """Run a statement while no other work is under way."""
+        return self._db.execute(sql, values).fetchall()
 
 
 @cache

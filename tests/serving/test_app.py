@@ -545,10 +545,10 @@ def test_a_damaged_record_is_a_503(model: Path) -> None:
     row = rows_of("shop")[0]
     with client(model) as api:
         api.post("/v1/score", json=row)
-        records = api.app.state.service.store._records
-        key = customer_key(row["who"])
-        damaged = replace(unpack_record(key, records[key].data), state=b"nonsense")
-        records[key] = records[key]._replace(data=pack_record(damaged))
+        db, key = api.app.state.service.store._db, customer_key(row["who"])
+        (data,) = db.execute("SELECT data FROM records WHERE key = ?", (key,)).fetchone()
+        damaged = pack_record(replace(unpack_record(key, data), state=b"nonsense"))
+        db.execute("UPDATE records SET data = ? WHERE key = ?", (damaged, key))
         assert error(api.get(f"/v1/customers/{row['who']}"))[:2] == (503, "store")
         assert error(
             api.post("/v1/labels", json={"id": row["id"], "customer": row["who"], "label": 1})

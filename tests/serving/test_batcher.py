@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.scoring.detectors import detector
-from tests.serving.helpers import decode_response, transactions_of
+from tests.serving.helpers import MemoryStore, decode_response, transactions_of
 from turncoat.errors import StoreError
 from turncoat.serving.batcher import (
     MicroBatcher,
@@ -24,7 +24,6 @@ from turncoat.serving.batcher import (
 from turncoat.serving.decoding import Label, Transaction
 from turncoat.serving.responses import LabelResponse, ScoredResponse
 from turncoat.serving.stores import SCORE, StoredRecord, WriteGroup
-from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.updater import BeliefUpdater, UnknownTransactionError, UpdatePolicy
 
 Work = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]

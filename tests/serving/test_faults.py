@@ -22,14 +22,13 @@ import pytest
 from examples import live_client
 
 from tests.scoring.detectors import detector
-from tests.serving.helpers import bundle, rows_of, score_by_hand, transactions_of
+from tests.serving.helpers import MemoryStore, bundle, rows_of, score_by_hand, transactions_of
 from tests.serving.process import Server, exchange, running
 from tests.serving.redis_server import RedisServer
 from turncoat.scoring import DetectorState
 from turncoat.serving.decoding import TransactionDecoder
 from turncoat.serving.records import Record, counterparty_key, customer_key, unpack_record
 from turncoat.serving.stores import open_store
-from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.updater import BeliefUpdater
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.scoring.detectors import detector
-from tests.serving.helpers import bundle, decode_response, transactions_of
+from tests.serving.helpers import MemoryStore, bundle, decode_response, transactions_of
 from turncoat.scoring import DetectorState
 from turncoat.serving.batcher import MicroBatcher
 from turncoat.serving.decoding import Label, Transaction
@@ -21,7 +21,6 @@ from turncoat.serving.responses import LabelResponse
 from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import StoredRecord, WriteGroup
-from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.updater import BeliefUpdater, UnknownTransactionError
 
 replace = msgspec.structs.replace
@@ -79,12 +78,12 @@ def test_concurrent_labels_of_a_service_report_a_fraud_once(
             before = await read_counterparty(store)
             clients = [service.label("c1", one.id, 1) for one in own for _ in range(8)]
             responses = await asyncio.gather(*clients)
-        store._closed = False
+            after = await read_counterparty(store)
         expected = [before]
         for one in own:
             state = made.live.report_fraud(DetectorState(None, expected[-1]), one.time)
             expected.append(state.counterparty or b"")
-        return responses, await read_counterparty(store), expected
+        return responses, after, expected
 
     responses, after, expected = asyncio.run(go())
     assert sum(one.counterparty == "fraud reported" for one in responses) == len(own)

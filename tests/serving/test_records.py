@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from tests.scoring.detectors import detector
-from tests.serving.helpers import apply_label, changed, process, read_record, transactions_of
+from tests.serving.helpers import (
+    MemoryStore,
+    apply_label,
+    changed,
+    process,
+    read_record,
+    transactions_of,
+)
 from turncoat.errors import CorruptRecordError
 from turncoat.serving.decoding import Label
 from turncoat.serving.records import (
@@ -23,7 +30,6 @@ from turncoat.serving.records import (
     unpack_log_content,
     unpack_record,
 )
-from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.updater import BeliefUpdater
 
 RECORD = Record(
@@ -70,8 +76,9 @@ def process_with_contents(replace_content: Callable[[bytes], bytes]) -> list[Any
         store = MemoryStore()
         updater = BeliefUpdater(store)
         await updater.process_batch(made, own)
-        for number, entry in store._log.items():
-            store._log[number] = entry._replace(content=replace_content(entry.content))
+        for entry in await store.read_log():
+            changes = replace_content(entry.content), int(entry.cursor)
+            store.run_sql("UPDATE log SET content = ? WHERE entry = ?", *changes)
         return await updater.process_batch(made, [own[0], late, Label("c1", own[0].id, 1), new])
 
     return asyncio.run(go())

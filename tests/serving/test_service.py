@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.serving.helpers import bundle, transactions_of
+from tests.serving.helpers import MemoryStore, bundle, transactions_of
 from turncoat.errors import StoreError
 from turncoat.serving.batcher import OutOfOrderError
 from turncoat.serving.service import DAY, Service
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.stores import WriteGroup
-from turncoat.serving.stores.memory import MemoryStore
+from turncoat.serving.updater import BeliefUpdater
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,10 @@ def make_service(model: Path, store: MemoryStore, **settings: Any) -> Service:
 
 
 async def fill(store: MemoryStore, model: Path, written_at: float, n: int = 20) -> None:
-    service = make_service(model, store)
-    some = [service.registry.current.decoder.decode(one.body) for one in transactions_of("shop", n)]
-    async with service.running():
-        await asyncio.gather(*map(service.batcher.submit, some))
-    store._closed = False
-    store._log = {key: entry._replace(written_at=written_at) for key, entry in store._log.items()}
+    served = make_service(model, store).registry.current
+    some = [served.decoder.decode(one.body) for one in transactions_of("shop", n)]
+    await BeliefUpdater(store).process_batch(served.detector, some)
+    store.run_sql("UPDATE log SET written_at = ?", written_at)
 
 
 @pytest.mark.parametrize(("age_days", "n_left"), [(40.0, 20), (29.0, 20)])
@@ -56,7 +54,7 @@ def test_retention_does_not_delete_the_whole_log(
             await asyncio.sleep(0.05)
             await service.batcher.submit(new)
             await asyncio.sleep(0.3)
-        return len(store._log)
+            return len(await store.read_log())
 
     assert asyncio.run(go()) == n_left + 1
     assert ("retention is off: the newest log entry is 40.0 days old" in caplog.text) == (
@@ -68,11 +66,11 @@ def test_retention_deletes_old_entries_while_there_are_new_ones(model: Path) -> 
     async def go() -> int:
         store = MemoryStore()
         await fill(store, model, time.time() - 40 * DAY)
-        last = max(store._log)
-        store._log[last] = store._log[last]._replace(written_at=time.time())
+        newest = "SELECT max(entry) FROM log"
+        store.run_sql(f"UPDATE log SET written_at = ? WHERE entry = ({newest})", time.time())
         async with make_service(model, store, retention_days=30.0).running():
             await asyncio.sleep(0.3)
-        return len(store._log)
+            return len(await store.read_log())
 
     assert asyncio.run(go()) == 1
 
@@ -151,7 +149,7 @@ def test_scores_and_labels_end_in_time_while_the_store_stands_still(model: Path)
             assert not any(one.late for one in again)
             changed = [await service.label(one.customer, one.id, 1) for one in some[:10]]
             assert all(one.label == 1 for one in changed)
-        scores = [entry for entry in store._log.values() if entry.kind == "score"]
+            scores = [entry for entry in await store.read_log() if entry.kind == "score"]
         assert len({(e.parties[0][0], e.transaction_id) for e in scores}) == len(scores) == 400
 
     asyncio.run(go())

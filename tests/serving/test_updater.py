@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.scoring.detectors import data_of, detector
 from tests.serving.helpers import (
+    MemoryStore,
     apply_label,
     changed,
     count_entries,
@@ -33,7 +34,6 @@ from turncoat.serving.maintenance import replay
 from turncoat.serving.records import Record, counterparty_key, customer_key, pack_record
 from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import RecordWrite, WriteGroup
-from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.updater import BeliefUpdater, LateTransactionError, UpdatePolicy
 
 replace = msgspec.structs.replace

@@ -5,7 +5,6 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 from turncoat.errors import ConfigError
-from turncoat.serving.stores.memory import MemoryStore
 from turncoat.serving.stores.protocol import (
     LABEL,
     SCORE,
@@ -49,7 +48,7 @@ def open_store(url: str, create: bool = False) -> Store:
         raise _invalid_url("has something after memory://")
     if not create:
         raise ConfigError("a memory store always starts empty. Use the store of the service")
-    return MemoryStore()
+    return SQLiteStore(None, create=True)
 
 
 def _open_redis(scheme: str, rest: str) -> Store:

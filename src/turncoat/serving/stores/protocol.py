@@ -161,9 +161,3 @@ def check_cursor(cursor: str, pattern: str) -> None:
     if cursor and not re.fullmatch(pattern, cursor):
         remedy = "pass the cursor of a log entry, or nothing to start at the beginning"
         raise ValueError(f"{cursor!r} is not a cursor of this log; {remedy}")
-
-
-def parse_numeric_cursor(cursor: str) -> int:
-    """Return the cursor of a numbered log as an int; 0 for the empty cursor."""
-    check_cursor(cursor, "[0-9]{1,18}")
-    return int(cursor or 0)

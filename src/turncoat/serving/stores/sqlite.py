@@ -1,4 +1,4 @@
-"""A store in one SQLite file, which several processes on one machine may share.
+"""A store in one SQLite file, which several processes on one machine may share, or in memory.
 
 Plain SQL can read it: `records` has one row per customer or counterparty, `log` one row per scored
 transaction or label.
@@ -35,6 +35,7 @@ SYNCHRONOUS = {
     "NORMAL": "a power failure may undo the latest writes",
     "OFF": "a power failure may damage the file",
 }
+_MEMORY = "memory://"  # instead of a path, which would be absolute
 _APPLICATION_ID = 0x5443_4253  # "TCBS", in the header of the file
 _VERSION = 3
 _, *_SECTIONS = (files(__package__) / "sqlite.sql").read_text("utf-8").split("\n-- name: ")
@@ -67,13 +68,17 @@ class SQLiteStore:
     """One connection in a thread of its own, so that the event loop never waits for a disk."""
 
     def __init__(
-        self, path: str | os.PathLike[str], synchronous: str = "FULL", create: bool = False
+        self, path: str | os.PathLike[str] | None, synchronous: str = "FULL", create: bool = False
     ) -> None:
-        """Open the file. `synchronous` is SQLite's setting: when a write counts as done."""
+        """Open a file, or with None a database in memory that ends with this process.
+
+        `synchronous` is SQLite's setting: when a write counts as done.
+        """
         if synchronous not in SYNCHRONOUS:
             names = ", ".join(SYNCHRONOUS)
             raise ConfigError(f"synchronous must be one of {names}, not {synchronous!r}")
-        self._path, self._synchronous, self._closed = Path(path).absolute(), synchronous, False
+        self._path = _MEMORY if path is None else str(Path(path).absolute())
+        self._synchronous, self._closed = synchronous, False
         with self._errors():
             self._db = self._connect(create)
             try:
@@ -86,18 +91,20 @@ class SQLiteStore:
             except BaseException:
                 self._db.close()
                 raise
-            wal = Path(f"{self._path}-wal")
-            self._files = {path: _identify(path) for path in (self._path, wal)}
+            paths = () if path is None else (self._path, f"{self._path}-wal")
+            self._files = {path: _identify(path) for path in paths}
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
 
     def _connect(self, create: bool) -> sqlite3.Connection:
-        if create:
+        uri = f"file:{quote(self._path)}?mode=rw"
+        if self._path == _MEMORY:
+            uri = "file::memory:"
+        elif create:
             with suppress(FileExistsError):  # private, as the -wal and -shm files then are too
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        elif not self._path.exists():
+        elif not os.path.exists(self._path):
             remedy = "Check the path, or pass --create-store to create an empty store"
             raise StoreError(f"there is no store {self._path}. {remedy}")
-        uri = f"file:{quote(str(self._path))}?mode=rw"
         return sqlite3.connect(
             uri, _BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
         )
@@ -224,7 +231,8 @@ class SQLiteStore:
 
     async def read_log(self, after: str = "", limit: int = 1000) -> list[LogEntry]:
         """Return log entries after a cursor."""
-        values = protocol.parse_numeric_cursor(after), max(limit, 0)
+        protocol.check_cursor(after, "[0-9]{1,18}")
+        values = int(after or 0), max(limit, 0)
         rows = await self._run(self._execute, _SQL["read_log"], values)
         return [_parse_entry(self._path, row) for row in rows]
 
@@ -285,8 +293,10 @@ class SQLiteStore:
     async def log_durability(self) -> None:
         """Log what the `synchronous` setting guarantees."""
         level = logging.INFO if self._synchronous == "FULL" else logging.WARNING
-        promise = SYNCHRONOUS[self._synchronous]
-        _logger.log(level, "store %s: synchronous=%s, %s", self._path, self._synchronous, promise)
+        promise = f"synchronous={self._synchronous}, {SYNCHRONOUS[self._synchronous]}"
+        if self._path == _MEMORY:
+            level, promise = logging.WARNING, "all data are lost when the process ends"
+        _logger.log(level, "store %s: %s", self._path, promise)
 
     async def close(self) -> None:
         """Finish running operations and close the file."""
@@ -302,7 +312,7 @@ class SQLiteStore:
         self._db.close()
 
 
-def _identify(path: Path) -> tuple[int, int] | None:
+def _identify(path: str) -> tuple[int, int] | None:
     """Return what tells a file from another at the same path; None if it does not exist."""
     try:
         found = os.stat(path)
@@ -319,7 +329,7 @@ def _entry_row(entry: LogEntry) -> tuple[Any, ...]:
     return *head, int(belief_updated), content
 
 
-def _parse_entry(path: Path, row: Sequence[Any]) -> LogEntry:
+def _parse_entry(path: str, row: Sequence[Any]) -> LogEntry:
     """Return a row of the log as an entry; raise CorruptRecordError if a column is damaged."""
     number, kind, id, time, written_at, customer, count, other, other_count, updated, content = row
     parties: tuple[tuple[str, int], ...] = ((customer, count),)
