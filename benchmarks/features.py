@@ -1,7 +1,7 @@
 """Time from files to a panel relative to polars reading the file, memory, and the live step.
 
 Every measurement runs in its own process, ours and polars' alternating; the best round counts. The
-data are simulated; the Handbook months are read too if they are available.
+data are simulated; with `--data FILE` the Handbook's transactions are read too.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import polars as pl
 from rich.console import Console
 
 from benchmarks.engine import timing
+from benchmarks.handbook_data import parse_with_data
 from turncoat.data import Transactions, read
 from turncoat.data.simulators import simulate_files
 from turncoat.features import Features, FeatureState
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-HANDBOOK_MONTHS = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 FULL_ROWS, QUICK_ROWS = 590_540, 50_000
 ROUNDS = 3
 LIVE_ROWS = 20  # few enough to stay in the second cache, as a request just parsed is
@@ -233,7 +233,7 @@ def main() -> int:
         "--quick", action="store_true", help="a small file; written beside the full results"
     )
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse_with_data(parser, is_optional=True)
     if options.measure:
         name, data, *rest = options.measure
         print(json.dumps(MEASUREMENTS[name](Path(data), *rest)))
@@ -247,14 +247,13 @@ def main() -> int:
         results[f"IEEE-CIS shape, {rows:,} rows of 435 columns, CSV"] = compare(
             Path(folder), "ieee-cis", console
         )
-    if HANDBOOK_MONTHS.is_file():
-        results["Handbook, four months, Parquet"] = compare(HANDBOOK_MONTHS, "handbook", console)
+    if options.data is not None:
+        results["Handbook, four months, Parquet"] = compare(options.data, "handbook", console)
     else:
-        console.print("The Handbook months are not at hand; that part is left out.")
-    stem, command = (
-        "features-quick" if options.quick else "features",
-        " ".join(["python -m benchmarks.features", *sys.argv[1:]]),
-    )
+        console.print("Without --data FILE the Handbook's transactions are left out.")
+    stem = "features-quick" if options.quick else "features"
+    command = "python -m benchmarks.features" + (" --quick" if options.quick else "")
+    command += "" if options.data is None else " --data FILE"
     text = report(machine, results, command)
     (RESULTS / f"{stem}.json").write_text(
         json.dumps({"machine": machine, "results": results}, indent=1) + "\n"

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from benchmarks.handbook_data import parse_with_data
 from turncoat.data.simulators.handbook import (
     CUSTOMER_DAYS,
     DAY_SECONDS,
@@ -29,7 +30,6 @@ from turncoat.data.simulators.handbook import (
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PUBLISHED = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 SEEDS = 100  # with 20 the standard deviations themselves are too uncertain to speak of 4 of them
 MAX_Z = 4.0
 WORLD = HandbookSize()
@@ -214,7 +214,7 @@ def report(lines: Sequence[StatisticRow], n_days: int) -> str:
             "the published value minus the simulated mean, in standard deviations of the "
             "difference between one draw and that mean. A Kolmogorov-Smirnov distance is to all "
             "(other) simulated runs together. "
-            "Made by `python -m benchmarks.handbook`.",
+            "Made by `python -m benchmarks.handbook --data FILE`.",
             "",
             "| statistic | published | simulated mean | simulated sd | z | match |",
             "|---|---|---|---|---|---|",
@@ -226,20 +226,10 @@ def report(lines: Sequence[StatisticRow], n_days: int) -> str:
 
 def main() -> int:
     """Compare, print and write; 1 if a statistic does not match, 2 without published data."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=PUBLISHED,
-        help="Parquet file of the published transactions from day 0 on",
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.handbook", description=__doc__.splitlines()[0]
     )
-    data = parser.parse_args().data
-    if not data.is_file():
-        print(
-            f"{data} is missing: it holds the published transactions. "
-            "Name it with --data; nothing was compared."
-        )
-        return 2
+    data = parse_with_data(parser).data
     rows = pl.read_parquet(data)
     n_days = int(rows["TX_TIME_DAYS"].to_numpy().max()) + 1
     lines = compare(measure(rows), [simulate(seed, n_days) for seed in range(SEEDS)])

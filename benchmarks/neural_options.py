@@ -2,8 +2,8 @@
 
 Scores are filtered and out of sample, on test customers. Each encoder is trained once on the fit
 part, and all detectors, calibrations and rankers share it. Run
-`python -m benchmarks.neural_options` on simulated data, or add `--handbook` for the Handbook's
-months. Those are not part of the repository: put them beside it as `../shared/data`.
+`python -m benchmarks.neural_options` on simulated data, or add `--data FILE` for the Handbook's
+transactions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from sklearn.metrics import average_precision_score, log_loss
 
+from benchmarks.handbook_data import parse_with_data
 from turncoat import Detector, Encoder, NeuralVariationalHMM
 from turncoat.data import Transactions, read
 from turncoat.data.simulators import simulate_tables
@@ -34,7 +35,6 @@ Array = NDArray[Any]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-MONTHS = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 ENCODERS: dict[str, dict[str, Any]] = {
     "as published": {},
     "unweighted": {"class_weighting": False},
@@ -169,9 +169,8 @@ def page(found: list[Found], about: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--handbook", action="store_true", help="the Handbook's months in place of simulated data"
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.neural_options", description=__doc__
     )
     parser.add_argument(
         "--rows",
@@ -192,9 +191,10 @@ def main() -> None:
         help="places among the four encoders",
     )
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    if args.handbook:
-        whole = read(MONTHS, "handbook")
+    args = parse_with_data(parser, is_optional=True)
+    has_file = args.data is not None
+    if has_file:
+        whole = read(args.data, "handbook")
         transactions = whole.take(np.sort(np.argsort(whole.times, kind="stable")[: args.rows]))
     else:
         made = simulate_tables("ieee-cis", args.rows, args.seed)
@@ -219,11 +219,11 @@ def main() -> None:
                 f"{one.log_loss:.5f}",
                 highlight=False,
             )
-    kind = "Handbook months" if args.handbook else "simulated IEEE-shaped data"
+    kind = "Handbook months" if has_file else "simulated IEEE-shaped data"
     frauds = int(np.asarray(transactions.labels)[split.test].sum())
     about = {
         "data": kind,
-        "command": "python -m benchmarks.neural_options" + (" --handbook" if args.handbook else ""),
+        "command": "python -m benchmarks.neural_options" + (" --data FILE" if has_file else ""),
         "words": (
             f"{transactions.n_rows:,} transactions, customers apart, all engineered features; "
             f"{len(split.test):,} test rows with "
@@ -234,7 +234,7 @@ def main() -> None:
             "differences of a few thousandths are within what another seed gives."
         ),
     }
-    stem = "neural_options_handbook" if args.handbook else "neural_options"
+    stem = "neural_options_handbook" if has_file else "neural_options"
     (RESULTS / f"{stem}.json").write_text(
         json.dumps([asdict(one) for one in found], indent=1) + "\n"
     )

@@ -4,8 +4,7 @@ Prequential folds (five weeks of training, one week of label delay, four test we
 scores, out of sample. The features and numbers of regimes of the hidden Markov models did best on
 our own simulation of the process with other seeds. These months are not untouched: several settings
 had been tried on them before, and the counterparty's risk got its windows of a day and a week after
-XGBoost did worse here than published. The file is not part of the repository: put it in
-`../shared/data`.
+XGBoost did worse here than published.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from benchmarks.handbook_data import parse_with_data
 from turncoat.data import read
 from turncoat.evaluation.candidates import CandidateScores
 from turncoat.evaluation.evaluator import evaluate
@@ -29,7 +29,6 @@ from turncoat.reporting.narrative import describe_split
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-MONTHS = ROOT.parent / "shared" / "data" / "handbook_2018-04_to_2018-07.parquet"
 FEATURES = ("TX_AMOUNT", "amount_to_mean", "counterparty_risk_day", "counterparty_risk_month")
 WHOLE = StudySettings(
     protocol=SplitProtocol("handbook", drop_compromised=False),
@@ -51,15 +50,15 @@ PLAIN, ANCHORED, RANKED = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path("quality"),
         help="folder of the fits; a stopped run is resumed",
     )
-    folder = parser.parse_args().folder
-    transactions = read(MONTHS, "handbook")
+    options = parse_with_data(parser)
+    folder, transactions = options.folder, read(options.data, "handbook")
     console = Console(stderr=True)
     whole = run_study(transactions, WHOLE, folder / "all", console)
     found = {
@@ -120,7 +119,7 @@ def build_page(found: dict[str, Results]) -> str:
     lines = [
         "# Quality on the Handbook months",
         "",
-        "Made by `python -m benchmarks.quality`. "
+        "Made by `python -m benchmarks.quality --data FILE`. "
         + " ".join((__doc__ or "").split("\n\n")[1].split()),
         "",
         f"{describe_split(whole.protocol)} Seeds: {', '.join(map(str, whole.seeds))}; "
