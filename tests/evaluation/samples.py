@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 
 from turncoat.data import Schema
 from turncoat.data.splits import DAY
 from turncoat.evaluation.metrics import ScoredLabels
+from turncoat.evaluation.protocols import TrainingRows
 
 SCHEMA = Schema(
     customer=("who",),
@@ -41,8 +40,8 @@ def make_scored(
     return ScoredLabels(scores, labels, customers, rng.integers(10, 10 + n_days, n_rows))
 
 
-def make_training_rows(n: int = 3000, seed: int = 1) -> tuple[Any, Any, Any]:
-    """Columns [N, 5 + 2] with missing values and codes, rare labels, and customers.
+def make_training_rows(n: int = 3000, seed: int = 1) -> TrainingRows:
+    """Columns [N, 5 + 2] with missing values and codes, and rare labels; a fourth validates.
 
     A shift of two columns and one category give the labels away.
     """
@@ -53,7 +52,8 @@ def make_training_rows(n: int = 3000, seed: int = 1) -> tuple[Any, Any, Any]:
     columns[:, 5] = rng.integers(3, size=n)
     columns[:, 6] = np.where(rng.random(n) < 0.5 * labels, 3, rng.integers(3, size=n))
     columns[rng.random(columns.shape) < 0.1] = np.nan
-    return columns, labels, rng.integers(n // 10, size=n)
+    customers = rng.integers(n // 10, size=n)
+    return TrainingRows(columns, labels, customers, 40 * rng.random(n), customers % 4 == 0)
 
 
 def make_portfolio(n_customers: int = 160, seed: int = 0) -> pl.DataFrame:

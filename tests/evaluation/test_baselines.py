@@ -33,10 +33,8 @@ every = pytest.mark.parametrize("name", list(BASELINES))
 
 def precision_of(baseline: Any, labels: Any, seed: int = 0) -> tuple[float, float]:
     """Average precision on rows with the same kind of labels, and the base rate."""
-    columns, _, customers = make_training_rows()
-    scores = baseline.fit(columns[:2000], labels[:2000], customers[:2000], seed).score(
-        columns[2000:]
-    )
+    rows = make_training_rows()._replace(labels=labels)
+    scores = baseline.fit(rows.take(slice(2000)), seed).score(rows.columns[2000:])
     assert scores.shape == (1000,)
     assert scores.dtype == np.float64
     return average_precision_score(labels[2000:], scores), labels[2000:].mean()
@@ -44,24 +42,23 @@ def precision_of(baseline: Any, labels: Any, seed: int = 0) -> tuple[float, floa
 
 @every
 def test_each_beats_chance(name: str) -> None:
-    found, base_rate = precision_of(BASELINES[name], make_training_rows()[1])
+    found, base_rate = precision_of(BASELINES[name], make_training_rows().labels)
     assert found > 5 * base_rate
 
 
 @every
 def test_each_is_at_the_base_rate_on_shuffled_labels(name: str) -> None:
     found, base_rate = precision_of(
-        BASELINES[name], np.random.default_rng(9).permutation(make_training_rows()[1])
+        BASELINES[name], np.random.default_rng(9).permutation(make_training_rows().labels)
     )
     assert found < 2 * base_rate
 
 
 @every
 def test_the_seed_decides(name: str) -> None:
-    columns, labels, customers = make_training_rows()
-    first, second, other = (
-        BASELINES[name].fit(columns, labels, customers, seed).score(columns) for seed in (3, 3, 4)
-    )
+    rows = make_training_rows()
+    fits = (BASELINES[name].fit(rows, seed).score(rows.columns) for seed in (3, 3, 4))
+    first, second, other = fits
     np.testing.assert_array_equal(first, second)
     if name != "logistic":
         assert not np.array_equal(first, other)
@@ -69,22 +66,16 @@ def test_the_seed_decides(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "xgboost"])
 def test_probabilities_have_the_right_mean(name: str) -> None:
-    columns, labels, customers = make_training_rows(20_000)
-    scores = (
-        BASELINES[name]
-        .fit(columns[:15_000], labels[:15_000], customers[:15_000], 0)
-        .score(columns[15_000:])
-    )
-    assert scores.mean() == pytest.approx(labels[15_000:].mean(), rel=0.15)
+    rows = make_training_rows(20_000)
+    fitted = BASELINES[name].fit(rows.take(slice(15_000)), 0)
+    scores, labels = fitted.score(rows.columns[15_000:]), rows.labels[15_000:]
+    assert scores.mean() == pytest.approx(labels.mean(), rel=0.15)
 
 
 def test_the_forest_needs_no_labels_and_the_whole_table_may_be_missing() -> None:
-    columns, _, customers = make_training_rows(300)
-    columns[:, 0] = np.nan
-    nothing = np.full(300, -1)
-    assert np.isfinite(
-        IsolationForestBaseline(20).fit(columns, nothing, customers, 0).score(columns)
-    ).all()
+    rows = make_training_rows(300)._replace(labels=np.full(300, -1))
+    rows.columns[:, 0] = np.nan
+    assert np.isfinite(IsolationForestBaseline(20).fit(rows, 0).score(rows.columns)).all()
 
 
 def test_the_encoding_says_what_is_missing_and_which_category() -> None:
@@ -100,64 +91,54 @@ def test_the_encoding_says_what_is_missing_and_which_category() -> None:
 
 
 def test_the_logistic_penalty_is_one_of_those_given() -> None:
-    columns, labels, customers = make_training_rows()
-    assert LogisticBaseline(SIZES, (1e-6, 0.1)).fit(columns, labels, customers, 0).strength == 0.1
-    assert (
-        LogisticBaseline(SIZES, (0.5,), n_folds=500).fit(columns, labels, customers, 0).strength
-        == 0.5
-    )
+    rows = make_training_rows()
+    assert LogisticBaseline(SIZES, (1e-6, 0.1)).fit(rows, 0).strength == 0.1
+    assert LogisticBaseline(SIZES, (0.5,)).fit(rows, 0).strength == 0.5
 
 
-def test_too_few_customers_with_fraud_are_refused() -> None:
-    columns, labels, _ = make_training_rows()
-    with pytest.raises(DataError, match="1 customers have fraud, too few for 3 folds"):
-        XGBoostBaseline(n_trials=1).fit(columns, labels, np.zeros(len(labels)), 0)
+def test_a_search_without_fraud_in_one_part_is_refused() -> None:
+    rows = make_training_rows()
+    is_fraud, is_half = rows.labels == 1, np.arange(len(rows.labels)) % 2 == 0
+    for held_out, part in ((is_half & ~is_fraud, "validation rows"), (is_fraud, "rows to fit to")):
+        with pytest.raises(DataError, match=rf"0 of \d+ {part} are fraud"):
+            XGBoostBaseline(n_trials=1).fit(rows._replace(is_validation=held_out), 0)
 
 
-def test_a_resumed_fit_is_the_uninterrupted_one_and_beats_no_search_on_its_folds(
-    tmp_path: Path,
-) -> None:
-    columns, labels, customers = make_training_rows(1500)
-    settings: dict[str, Any] = {"n_folds": 2, "search_rows": 800, "n_threads": 1}
-    whole = XGBoostBaseline(n_trials=3, **settings).fit(columns, labels, customers, 2)
-    XGBoostBaseline(n_trials=2, folder=tmp_path / "kept", **settings).fit(
-        columns, labels, customers, 2
-    )
-    resumed = XGBoostBaseline(n_trials=3, folder=tmp_path / "kept", **settings).fit(
-        columns, labels, customers, 2
-    )
-    np.testing.assert_array_equal(whole.score(columns), resumed.score(columns))
+def test_a_resumed_fit_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    rows = make_training_rows(1500)
+    settings: dict[str, Any] = {"search_rows": 800, "n_threads": 1}
+    kept = {"folder": tmp_path / "kept", **settings}
+    whole = XGBoostBaseline(n_trials=3, **settings).fit(rows, 2)
+    XGBoostBaseline(n_trials=2, **kept).fit(rows, 2)
+    resumed = XGBoostBaseline(n_trials=3, **kept).fit(rows, 2)
+    np.testing.assert_array_equal(whole.score(rows.columns), resumed.score(rows.columns))
     assert whole.trial == resumed.trial
     (path,) = (tmp_path / "kept").iterdir()
     trials = load_trials(path)
-    assert trials[0].params == DEFAULT_PARAMS
+    searched = {name: v for name, v in trials[0].params.items() if name != "n_estimators"}
+    assert searched == {name: DEFAULT_PARAMS[name] for name in searched}
     assert resumed.trial.value == max(trial.value or 0.0 for trial in trials)
-    XGBoostBaseline(n_trials=1, folder=tmp_path / "kept", **settings).fit(
-        columns, labels, customers, 3
-    )
+    XGBoostBaseline(n_trials=1, **kept).fit(rows, 3)
     assert len(list((tmp_path / "kept").iterdir())) == 2  # another seed, another search
 
 
 def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
-    columns, labels, customers = make_training_rows(1500)
-    found = XGBoostBaseline(n_trials=3, n_folds=2, search_rows=800, n_threads=1).fit(
-        columns, labels, customers, 2
-    )
-    given = XGBoostBaseline(n_trials=3, n_threads=1, params=found.trial.params).fit(
-        columns, labels, customers, 2
-    )
-    assert found.trial.params != DEFAULT_PARAMS
-    assert given.trial == Trial(found.trial.params)  # without a value, since nothing was searched
-    np.testing.assert_array_equal(given.score(columns), found.score(columns))
+    rows = make_training_rows(1500)
+    found = XGBoostBaseline(n_trials=3, search_rows=800, n_threads=1).fit(rows, 2)
+    params = found.trial.params
+    given = XGBoostBaseline(n_trials=3, n_threads=1, params=params).fit(rows, 2)
+    assert params != DEFAULT_PARAMS
+    assert given.trial == Trial(params)  # without a value, since nothing was searched
+    np.testing.assert_array_equal(given.score(rows.columns), found.score(rows.columns))
 
 
 def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
-    columns, labels, customers = make_training_rows(500)
-    fitted = XGBoostBaseline(n_threads=1).fit(columns, labels, customers, 0)
+    rows = make_training_rows(500)
+    fitted = XGBoostBaseline(n_threads=1).fit(rows, 0)
     fitted.save(tmp_path / "model.json")
     json.loads((tmp_path / "model.json").read_text())
     again = FittedXGBoost.load(tmp_path / "model.json")
-    np.testing.assert_array_equal(again.score(columns), fitted.score(columns))
+    np.testing.assert_array_equal(again.score(rows.columns), fitted.score(rows.columns))
     assert again.trial == fitted.trial == Trial(DEFAULT_PARAMS)
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(BundleError, match="not an XGBoost model"):
@@ -168,39 +149,38 @@ def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "xgboost"])
 def test_rows_that_cannot_be_learnt_from_are_refused(name: str) -> None:
-    columns, labels, customers = make_training_rows(200)
-    infinite = columns.copy()
+    rows = make_training_rows(200)
+    infinite = rows.columns.copy()
     infinite[3, 2] = np.inf
-    fit = BASELINES[name].fit
     for given, words in [
-        ((columns, np.zeros(200), customers), r"found \[0.0\]"),
-        ((columns, labels - 1, customers), r"found \[-1, 0\]. Leave out"),
-        ((columns, labels[1:], customers), "as many labels and customers"),
-        ((columns[:, 0], labels, customers), r"found shape \(200,\)"),
-        ((infinite, labels, customers), "row 3, column 2 is infinite"),
+        ({"labels": np.zeros(200)}, r"found \[0.0\]"),
+        ({"labels": rows.labels - 1}, r"found \[-1, 0\]. Leave out"),
+        ({"labels": rows.labels[1:]}, r"as many values of `labels`; found shape \(199,\)"),
+        ({"days": rows.days[1:]}, "as many values of `days`"),
+        ({"columns": rows.columns[:, 0]}, r"found shape \(200,\)"),
+        ({"columns": infinite}, "row 3, column 2 is infinite"),
     ]:
         with pytest.raises(DataError, match=words):
-            fit(*given, 0)
+            BASELINES[name].fit(rows._replace(**given), 0)
 
 
 @every
 def test_other_columns_than_those_fitted_are_refused(name: str) -> None:
-    columns, labels, customers = make_training_rows(400)
-    fitted = BASELINES[name].fit(columns, labels, customers, 0)
+    rows = make_training_rows(400)
+    fitted = BASELINES[name].fit(rows, 0)
     with pytest.raises(DataError, match=r"\[rows, 7\]; found shape \(400, 6\)"):
-        fitted.score(columns[:, 1:])
+        fitted.score(rows.columns[:, 1:])
 
 
 def test_unknown_categories_are_refused() -> None:
-    columns, labels, customers = make_training_rows(400)
     with pytest.raises(DataError, match="categorical column 1: found code"):
-        LogisticBaseline((3, 2)).fit(columns, labels, customers, 0)
+        LogisticBaseline((3, 2)).fit(make_training_rows(400), 0)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for make in (
         lambda: XGBoostBaseline(n_trials=-1),
-        lambda: XGBoostBaseline(n_folds=1),
+        lambda: XGBoostBaseline(search_rows=0),
         lambda: XGBoostBaseline(n_threads=0),
         lambda: LogisticBaseline(strengths=()),
         lambda: LogisticBaseline(search_rows=0),
@@ -214,4 +194,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
 def test_a_missing_extra_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"needs the extra: pip install turncoat\[baselines\]"):
-        XGBoostBaseline(n_trials=1).fit(*make_training_rows(400), 0)
+        XGBoostBaseline(n_trials=1).fit(make_training_rows(400), 0)

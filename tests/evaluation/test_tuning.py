@@ -1,4 +1,4 @@
-"""A search shares no customer between folds, covers its space and resumes where it stopped."""
+"""A search covers its space, fits to nothing it validates on, and resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -12,45 +12,58 @@ import pytest
 
 from tests.evaluation.samples import make_training_rows
 from turncoat import BundleError
-from turncoat.evaluation.protocols import assign_customer_folds, sample_customers
+from turncoat.evaluation.protocols import sample_customers
 from turncoat.evaluation.tuning import (
     DEFAULT_PARAMS,
-    MIN_TRAVEL,
+    Trial,
     XGBoostParams,
+    evaluate_params,
     fit_booster,
+    list_tree_methods,
+    list_windows,
     load_trials,
     predict_booster,
     search,
     suggest_params,
-    tree_methods,
 )
 
-
-def test_the_least_rounds_reach_a_rare_base_rate() -> None:
-    columns, labels, _ = make_training_rows(20_000)
-    rare = labels & (np.arange(len(labels)) % 12 == 0)
-    settings: XGBoostParams = {
-        **DEFAULT_PARAMS,
-        "learning_rate": 0.1,
-        "n_estimators": int(MIN_TRAVEL / 0.1),
-    }
-    scores = predict_booster(fit_booster(settings, columns, rare, 0, 1), columns)
-    assert scores.mean() == pytest.approx(rare.mean(), rel=0.1)
+ALL_METHODS = list_tree_methods(1000)
+propose = partial(suggest_params, methods=ALL_METHODS, windows=(0, 7, 14))
 
 
-def test_folds_share_no_customer_and_all_have_fraud() -> None:
-    _, labels, customers = make_training_rows()
-    keys = np.array([f"customer {c}" for c in customers])
-    folds = assign_customer_folds(labels, keys, 4, 5)
-    assert all(len(np.unique(folds[customers == c])) == 1 for c in np.unique(customers))
-    frauds = np.bincount(folds, labels, 4)
-    assert frauds.min() > 0.6 * frauds.max()
-    np.testing.assert_array_equal(folds, assign_customer_folds(labels, keys, 4, 5))
-    assert not np.array_equal(folds, assign_customer_folds(labels, keys, 4, 6))
+def test_trials_end_by_log_loss_with_the_right_mean() -> None:
+    rows = make_training_rows(20_000)
+    rare = rows._replace(labels=rows.labels & (np.arange(len(rows.labels)) % 12 == 0))
+    trial = evaluate_params({**DEFAULT_PARAMS, "learning_rate": 0.1}, rare, 0, 1)
+    assert 20 < float(trial.params["n_estimators"]) < 400
+    scores = predict_booster(fit_booster(trial.params, rare, 0, 1), rare.columns)
+    assert scores.mean() == pytest.approx(rare.labels.mean(), rel=0.15)
+
+
+def test_a_trial_is_fitted_to_no_validation_row_and_to_its_window_only() -> None:
+    rows = make_training_rows()
+    found = evaluate_params(DEFAULT_PARAMS, rows, 0, 1)
+    wrong = np.where(rows.is_validation, 1 - rows.labels, rows.labels)
+    other = evaluate_params(DEFAULT_PARAMS, rows._replace(labels=wrong), 0, 1)
+    assert (found.value or 0) > 0.6
+    assert (other.value or 1) < wrong[rows.is_validation].mean()  # chance
+    recent: XGBoostParams = {**DEFAULT_PARAMS, "window_days": 7}
+    is_old = rows.days <= rows.days[~rows.is_validation].max() - 7
+    noise = np.random.default_rng(0).permutation(rows.labels)
+    shuffled = np.where(is_old & ~rows.is_validation, noise, rows.labels)
+    again = evaluate_params(recent, rows._replace(labels=shuffled), 0, 1)
+    assert evaluate_params(recent, rows, 0, 1) == again != found
+
+
+def test_windows_are_shorter_than_the_rows_span() -> None:
+    assert list_windows(np.array([3.0, 10.0])) == (0,)
+    assert list_windows(np.array([3.0, 10.5])) == (0, 7)
+    assert list_windows(np.linspace(0, 365, 10)) == (0, 7, 14, 28, 56)
 
 
 def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None:
-    _, labels, customers = make_training_rows(20_000)
+    rows = make_training_rows(20_000)
+    labels, customers = rows.labels, rows.customers
     part = sample_customers(labels, customers, 5000, 1)
     inside = np.isin(np.arange(len(labels)), part)
     assert not set(customers[inside]) & set(customers[~inside])
@@ -59,46 +72,59 @@ def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None
     np.testing.assert_array_equal(sample_customers(labels, customers, 20_000, 1), np.arange(20_000))
 
 
-def objective(settings: XGBoostParams) -> float:
-    """Stands for the folds where only the order of trials matters."""
-    return -abs(float(settings["max_depth"]) - 5) - abs(
-        math.log(float(settings["learning_rate"])) + 2
-    )
+def evaluate(settings: XGBoostParams) -> Trial:
+    """Stands for fits where only the order of trials matters."""
+    depth, rate = float(settings["max_depth"]), float(settings["learning_rate"])
+    return Trial(settings, -abs(depth - 5) - abs(math.log(rate) + 2))
 
 
-def test_the_search_covers_the_old_defaults_of_xgboost() -> None:
+def test_the_search_covers_fine_bins_slow_learning_and_recent_rows() -> None:
     seen: list[XGBoostParams] = []
 
-    def watch(settings: XGBoostParams) -> float:
+    def watch(settings: XGBoostParams) -> Trial:
         seen.append(settings)
-        return objective(settings)
+        return evaluate(settings)
 
-    best = search(watch, partial(suggest_params, methods=tree_methods(1000)), 40, 0)
-    assert seen[0] == DEFAULT_PARAMS
+    best = search(watch, propose, 60, 0)
+    assert {**DEFAULT_PARAMS, **seen[0]} == DEFAULT_PARAMS
     assert {s["tree_method"] for s in seen} == {"hist", "approx", "exact"}
     assert {s["base_score"] for s in seen} == {0.5, "estimated"}
-    assert all(set(s) == set(DEFAULT_PARAMS) for s in seen)
-    assert all(float(s["n_estimators"]) * float(s["learning_rate"]) >= MIN_TRAVEL for s in seen)
-    assert best.value == max(objective(s) for s in seen)
-    assert best.value > objective(DEFAULT_PARAMS)
-    assert tree_methods(100_000) == ("hist", "approx")
-    assert tree_methods(10**6) == ("hist",)
+    assert {s["max_bin"] for s in seen} == {256, 1024, 4096, 16384}
+    assert {s["window_days"] for s in seen} == {0, 7, 14}
+    assert min(float(s["learning_rate"]) for s in seen) < 0.03
+    assert min(float(s["subsample"]) for s in seen) < 0.5
+    assert all({*s, "n_estimators"} == set(DEFAULT_PARAMS) for s in seen)
+    values = [evaluate(s).value or 0.0 for s in seen]
+    assert best.value == max(values) > values[0]
+    assert list_tree_methods(10**7) == ("hist", "approx")
+    assert list_tree_methods(10**8) == ("hist",)
+
+
+def test_every_proposal_can_be_fitted() -> None:
+    rows = make_training_rows(400)
+    methods = set()
+
+    def fit(settings: XGBoostParams) -> Trial:
+        methods.add(settings["tree_method"])
+        return evaluate_params({**settings, "learning_rate": 0.2}, rows, 0, 1)
+
+    assert 0 < (search(fit, propose, 8, 0).value or 0) <= 1
+    assert methods == {"hist", "approx", "exact"}
 
 
 @pytest.mark.parametrize("stopped_after", [1, 5, 14])
 def test_an_interrupted_search_ends_as_an_uninterrupted_one(
     tmp_path: Path, stopped_after: int
 ) -> None:
-    propose = partial(suggest_params, methods=tree_methods(1000))
     whole, resumed = tmp_path / "whole.json", tmp_path / "resumed.json"
-    best = search(objective, propose, 20, 3, whole)
+    best = search(evaluate, propose, 20, 3, whole)
     scored: list[XGBoostParams] = []
 
-    def stop(settings: XGBoostParams) -> float:
+    def stop(settings: XGBoostParams) -> Trial:
         if len(scored) == stopped_after:
             raise KeyboardInterrupt
         scored.append(settings)
-        return objective(settings)
+        return evaluate(settings)
 
     with pytest.raises(KeyboardInterrupt):
         search(stop, propose, 20, 3, resumed)
@@ -106,16 +132,16 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(
     told: list[tuple[int, int, float]] = []
     scored.clear()
 
-    def note(settings: XGBoostParams) -> float:
+    def note(settings: XGBoostParams) -> Trial:
         scored.append(settings)
-        return objective(settings)
+        return evaluate(settings)
 
     assert search(note, propose, 20, 3, resumed, lambda *news: told.append(news)) == best
     assert len(scored) == 20 - stopped_after
     assert resumed.read_bytes() == whole.read_bytes()
     assert [news[:2] for news in told] == [(i + 1, 20) for i in range(20)]
     assert told[-1][2] == best.value
-    assert search(objective, propose, 5, 3, whole) == max(
+    assert search(evaluate, propose, 5, 3, whole) == max(
         load_trials(whole)[:5], key=lambda trial: trial.value or 0.0
     )
     assert len(load_trials(whole)) == 20
@@ -125,4 +151,4 @@ def test_a_damaged_file_of_trials_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trials.json"
     path.write_text('[{"params": 3}]')
     with pytest.raises(BundleError, match="Delete it to search anew"):
-        search(objective, partial(suggest_params, methods=("hist",)), 1, 0, path)
+        search(evaluate, propose, 1, 0, path)

@@ -32,6 +32,7 @@ from turncoat.features import Features, counterparties
 from turncoat.panel import Panel
 
 RISKS = ["counterparty_risk_day", "counterparty_risk_week", "counterparty_risk_month"]
+RUN_FACTS = ["counterparty_since_genuine", "counterparty_since_run", "counterparty_run_frauds"]
 
 
 def by_id(panel: Panel) -> dict[int, tuple[bytes, bytes]]:
@@ -193,7 +194,8 @@ def test_labels_only_matter_through_the_risk_of_the_counterparty() -> None:
     before = features.transform(data.transactions)
     after = features.transform(with_labels(data.transactions, 1 - labels))
     differs = ((before.continuous != after.continuous) & ~np.isnan(before.continuous)).any(axis=0)
-    assert [name for name, d in zip(features.feature_names[0], differs, strict=True) if d] == RISKS
+    found = [name for name, d in zip(features.feature_names[0], differs, strict=True) if d]
+    assert found == [*RISKS, *RUN_FACTS]
     np.testing.assert_array_equal(before.categorical, after.categorical)
     without = Features().fit(ieee().transactions)
     np.testing.assert_array_equal(

@@ -29,6 +29,8 @@ from turncoat.data.schema import Schema
 from turncoat.errors import ConfigError
 from turncoat.features import Features, FeatureState, counterparties, history, load_features
 
+RUN_FACTS = [f"counterparty_{name}" for name in ("since_genuine", "since_run", "since_label")]
+RUN_FACTS.append("counterparty_run_frauds")
 HOUR, WEEK, MONTH = DAY / 24, 7 * DAY, 30 * DAY
 WINDOWS = {"hour": HOUR, "day": DAY, "week": WEEK, "month": MONTH}
 NOTHING = float("nan")
@@ -124,6 +126,7 @@ def counterparty_facts(
     if now.counterparty is None:
         return dict.fromkeys(counterparties.CONTINUOUS, NOTHING)
     facts = {f"counterparty_{name}": value for name, value in party_facts(now, earlier).items()}
+    facts |= dict.fromkeys(RUN_FACTS, NOTHING)
     for window, days in (("day", 1), ("week", 7), ("month", 30)):
         counted = frauds = 0.0
         for one in earlier:
@@ -138,7 +141,30 @@ def counterparty_facts(
             math.log(share / (1 - share)) if base_rate else NOTHING
         )
         facts[f"counterparty_known_{window}"] = math.log1p(counted) if base_rate else NOTHING
-    return facts
+    return facts | (run_facts(now, earlier, delay) if base_rate else {})
+
+
+def run_facts(now: ExpectedRow, earlier: list[ExpectedRow], delay: float) -> dict[str, float]:
+    days = {
+        label: [
+            math.floor(one.time / DAY)
+            for one in earlier
+            if one.label == label and (math.floor(one.time / DAY) + 1) * DAY <= now.time - delay
+        ]
+        for label in (0, 1)
+    }
+    last_genuine = max(days[0], default=-math.inf)
+    run = [day for day in days[1] if day >= last_genuine]
+
+    def since(day: float | None) -> float:
+        return NOTHING if day is None else math.log1p(math.floor(now.time / DAY) - day)
+
+    return {
+        "counterparty_since_genuine": since(max(days[0], default=None)),
+        "counterparty_since_run": since(min(run, default=None)),
+        "counterparty_since_label": since(max(days[0] + days[1], default=None)),
+        "counterparty_run_frauds": math.log1p(len(run)),
+    }
 
 
 def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:

@@ -71,6 +71,7 @@ def test_a_fraud_never_reported_does_matter() -> None:
         "counterparty_risk_day",
         "counterparty_risk_week",
         "counterparty_risk_month",
+        "counterparty_run_frauds",
     ]
 
 

@@ -17,7 +17,7 @@ from turncoat import BaumWelchHMM, BundleError, HMMParams, load_model, storage
 from turncoat.errors import DataError, NotFittedError
 from turncoat.features import Features, FeatureState, load_features
 
-N_SCALES = 2 + 18 + 3 + 24  # columns, facts of the customer, of the transaction itself, of the shop
+N_SCALES = 2 + 18 + 3 + 28  # columns, facts of the customer, of the transaction itself, of the shop
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Baselines on the same columns as the hidden Markov models.
 
 Logistic regression, Isolation Forest and XGBoost. Columns [N, D] come from `build_ranker_matrix`:
-numbers first, then categorical codes; NaN is missing. `customers` [N] holds a key for each row.
+numbers first, then categorical codes; NaN is missing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import IsolationForest
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError, DataError
 from turncoat.evaluation import tuning
-from turncoat.evaluation.protocols import assign_customer_folds, sample_customers
+from turncoat.evaluation.protocols import TrainingRows, sample_customers
 from turncoat.evaluation.tuning import DEFAULT_PARAMS, Announce, Trial, XGBoostParams
 from turncoat.models.validation import Rule, check_settings, or_none, whole_number
 from turncoat.numerics.engine import available_threads
@@ -35,7 +36,7 @@ from turncoat.storage import replace_file
 _BATCH_ROWS = 8192
 _MAX_ITER = 2000  # of logistic regression
 _MEDIAN: dict[str, Any] = {"strategy": "median", "keep_empty_features": True}  # to fill cells
-_SEARCH_RULES = {"n_folds": whole_number(2), "search_rows": whole_number(1)}
+_SEARCH_RULES = {"search_rows": whole_number(1)}
 _XGBOOST_RULES = {"n_trials": whole_number(0), "n_threads": or_none(whole_number(1))}
 _FOREST_RULES = {"n_trees": whole_number(1), "subsample": whole_number(2)}
 _STRENGTHS = Rule("one or more positive numbers", lambda v: v and all(0 < s < math.inf for s in v))
@@ -46,38 +47,36 @@ class LogisticBaseline:
     """Ridge logistic regression on standardised numbers and one-hot codes.
 
     The last columns are codes, with `n_categories` values each. The inverse penalty is the one of
-    `strengths` with the best average precision over customer-disjoint folds of `search_rows` rows.
+    `strengths` with the best average precision on the validation rows, fitted to about
+    `search_rows` of the others; the final model is fitted to all rows.
     """
 
     n_categories: tuple[int, ...] = ()
     strengths: tuple[float, ...] = (0.001, 0.01, 0.1, 1.0)
-    n_folds: int = 3
     search_rows: int = 60_000
 
     def __post_init__(self) -> None:
         check_settings(self, vars(self), {"strengths": _STRENGTHS, **_SEARCH_RULES})
 
-    def fit(self, columns: Array, labels: Array, customers: Array, seed: int) -> FittedLogistic:
-        """Fit to columns [N, D], labels [N] and customers [N]."""
-        columns, labels, customers = _check_training_rows(columns, labels, customers)
-        encoder = DesignEncoder(self.n_categories).fit(columns)
+    def fit(self, rows: TrainingRows, seed: int) -> FittedLogistic:
+        """Choose the penalty, then fit to all rows."""
+        rows = _check_training_rows(rows)
+        encoder = DesignEncoder(self.n_categories).fit(rows.columns)
         strength = self.strengths[0]
         if len(self.strengths) > 1:
-            part = sample_customers(labels, customers, self.search_rows, seed)
-            design, known = encoder.transform(columns[part]), labels[part]
-            folds = assign_customer_folds(known, customers[part], self.n_folds, seed)
-
-            def fit_and_score(candidate: float, fit: Array, test: Array) -> Array:
-                model = LogisticRegression(C=candidate, max_iter=_MAX_ITER)
-                fitted = model.fit(design[fit], known[fit])
-                return np.asarray(fitted.decision_function(design[test]))
+            part = _sample_search_rows(rows, self.search_rows, seed)
+            design, held_out = encoder.transform(part.columns), part.is_validation
 
             def precision(candidate: float) -> float:
-                return tuning.cross_validate(folds, known, partial(fit_and_score, candidate))
+                model = LogisticRegression(C=candidate, max_iter=_MAX_ITER)
+                fitted = model.fit(design[~held_out], part.labels[~held_out])
+                scores = fitted.decision_function(design[held_out])
+                return float(average_precision_score(part.labels[held_out], scores))
 
             strength = max(sorted(self.strengths), key=precision)
         regression = LogisticRegression(C=strength, max_iter=_MAX_ITER)
-        return FittedLogistic(encoder, regression.fit(encoder.transform(columns), labels), strength)
+        fitted = regression.fit(encoder.transform(rows.columns), rows.labels)
+        return FittedLogistic(encoder, fitted, strength)
 
 
 class DesignEncoder:
@@ -147,11 +146,9 @@ class IsolationForestBaseline:
     def __post_init__(self) -> None:
         check_settings(self, vars(self), _FOREST_RULES)
 
-    def fit(
-        self, columns: Array, labels: Array, customers: Array, seed: int
-    ) -> FittedIsolationForest:
-        """Fit to columns [N, D]; labels and customers are not used."""
-        columns = _check_columns(columns)
+    def fit(self, rows: TrainingRows, seed: int) -> FittedIsolationForest:
+        """Fit to the columns of all rows; nothing else is used."""
+        columns = _check_columns(rows.columns)
         imputer = SimpleImputer(**_MEDIAN).fit(columns)
         forest = IsolationForest(n_estimators=self.n_trees, random_state=seed)
         forest.set_params(max_samples=min(self.subsample, len(columns)))
@@ -178,15 +175,15 @@ class FittedIsolationForest(NamedTuple):
 class XGBoostBaseline:
     """Gradient boosted trees with default, given or searched parameters.
 
-    A search evaluates `n_trials` by average precision over customer-disjoint folds of about
-    `search_rows` rows; the final model uses all rows and threads. Classes are not weighted, because
-    that would spoil the probabilities. With a `folder`, finished trials are kept there and an
-    interrupted search resumes from them with the same outcome.
+    A search fits `n_trials` to about `search_rows` of the rows that do not validate. The validation
+    rows end each fit by log loss and compare the trials by average precision. The final model uses
+    all rows in the window that won. Classes are not weighted, because that would spoil the
+    probabilities. With a `folder`, finished trials are kept there and an interrupted search resumes
+    from them with the same outcome.
     """
 
     n_trials: int = 0
-    n_folds: int = 3
-    search_rows: int = 30_000
+    search_rows: int = 60_000
     folder: Path | None = None
     n_threads: int | None = None
     params: XGBoostParams | None = None  # used instead of a search
@@ -195,29 +192,28 @@ class XGBoostBaseline:
     def __post_init__(self) -> None:
         check_settings(self, vars(self), {**_SEARCH_RULES, **_XGBOOST_RULES})
 
-    def fit(self, columns: Array, labels: Array, customers: Array, seed: int) -> FittedXGBoost:
-        """Search if trials are asked for, then fit to columns [N, D] and labels [N]."""
-        columns, labels, customers = _check_training_rows(columns, labels, customers)
+    def fit(self, rows: TrainingRows, seed: int) -> FittedXGBoost:
+        """Search if trials are asked for, then fit to all rows."""
+        rows = _check_training_rows(rows)
         tuning.import_extra("xgboost", "the XGBoost baseline")
-        best = Trial(self.params or DEFAULT_PARAMS)
+        best, n_threads = (
+            Trial(self.params or DEFAULT_PARAMS),
+            self.n_threads or available_threads(),
+        )
         if self.n_trials and not self.params:
-            best = self._search(columns, labels, customers, seed)
-        n_threads = self.n_threads or available_threads()
-        booster = tuning.fit_booster(best.params, columns, labels, seed, n_threads)
+            best = self._search(rows, seed, n_threads)
+        booster = tuning.fit_booster(best.params, rows, seed, n_threads)
         booster.set_attr(turncoat=json.dumps({"params": best.params, "value": best.value}))
         return FittedXGBoost(booster)
 
-    def _search(self, columns: Array, labels: Array, customers: Array, seed: int) -> Trial:
-        methods = tuning.tree_methods(len(labels))
-        part = sample_customers(labels, customers, self.search_rows, seed)
-        columns, labels, customers = columns[part], labels[part], customers[part]
-        folds = assign_customer_folds(labels, customers, self.n_folds, seed)
-        rows, path = (columns, labels, folds, seed), None
-        if self.folder is not None:
-            path = tuning.trials_file(self.folder, *rows, methods)
-        objective = tuning.make_objective(*rows)
-        propose = partial(tuning.suggest_params, methods=methods)
-        return tuning.search(objective, propose, self.n_trials, seed, path, self.announce)
+    def _search(self, rows: TrainingRows, seed: int, n_threads: int) -> Trial:
+        part = _sample_search_rows(rows, self.search_rows, seed)
+        path = None if self.folder is None else tuning.trials_file(self.folder, part, seed)
+        evaluate = partial(tuning.evaluate_params, rows=part, seed=seed, n_threads=n_threads)
+        methods = tuning.list_tree_methods(rows.columns.size)  # of the final fit too
+        windows = tuning.list_windows(part.days[~part.is_validation])
+        propose = partial(tuning.suggest_params, methods=methods, windows=windows)
+        return tuning.search(evaluate, propose, self.n_trials, seed, path, self.announce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,16 +252,29 @@ class FittedXGBoost:
         return cls(booster)
 
 
-def _check_training_rows(columns: Array, labels: Array, customers: Array) -> list[Array]:
-    columns, known, keys = _check_columns(columns), np.asarray(labels), np.asarray(customers)
-    if known.shape != (len(columns),) or keys.shape != (len(columns),):
-        found = f"{known.shape} and {keys.shape}"
-        raise DataError(f"{len(columns)} rows need as many labels and customers; found {found}")
-    values = np.unique(known).tolist()
+def _check_training_rows(rows: TrainingRows) -> TrainingRows:
+    columns = _check_columns(rows.columns)
+    for name, part in list(rows._asdict().items())[1:]:
+        if np.shape(part) != (len(columns),):
+            found = f"found shape {np.shape(part)}"
+            raise DataError(f"{len(columns)} rows need as many values of `{name}`; {found}")
+    values = np.unique(rows.labels).tolist()
     if values != [0, 1]:
         rule = "a baseline needs labels 0 and 1, both present"
         raise DataError(f"{rule}; found {values[:5]}. Leave out rows without a label")
-    return [columns, known.astype(np.int8), keys]
+    return rows._replace(columns=columns, labels=np.asarray(rows.labels).astype(np.int8))
+
+
+def _sample_search_rows(rows: TrainingRows, n_rows: int, seed: int) -> TrainingRows:
+    """All validation rows, and about `n_rows` of the others, of whole customers."""
+    fit, held_out = (np.flatnonzero(rows.is_validation == part) for part in (False, True))
+    for part, name in ((fit, "rows to fit to"), (held_out, "validation rows")):
+        if len(np.unique(rows.labels[part])) < 2:
+            n_frauds = int(rows.labels[part].sum())
+            found = f"{n_frauds} of {len(part)} {name} are fraud, and a search needs both kinds"
+            raise DataError(f"{found}. Make that part larger, or search nothing (n_trials=0)")
+    drawn = fit[sample_customers(rows.labels[fit], rows.customers[fit], n_rows, seed)]
+    return rows.take(np.union1d(drawn, held_out))
 
 
 def _check_columns(columns: Array, width: int | None = None) -> Array:

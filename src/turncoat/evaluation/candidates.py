@@ -17,13 +17,13 @@ from turncoat.evaluation.baselines import FittedXGBoost, XGBoostBaseline
 from turncoat.evaluation.calibrators import Isotonic, Platt, VennAbers
 from turncoat.evaluation.hybrid import hybrid_columns
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
-from turncoat.evaluation.tuning import Announce
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
 from turncoat.scoring.rankers import RegimeRanker
 from turncoat.scoring.scores import MODES
 
 Scores = dict[str, Array]  # by part
+TuneXGBoost = Callable[..., XGBoostBaseline]  # called with the folder for its trials
 
 CALIBRATORS: dict[str, type[Platt | Isotonic | VennAbers]]
 CALIBRATORS = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
@@ -31,7 +31,7 @@ _SCORED = (CALIBRATION, TEST)
 _SATURATED = 0.999  # beliefs above this are saturated
 _CLIP = 1e-9
 _LSTM_THREADS = 1  # its steps are small: more threads gain little, and lose on a busy machine
-_XGBOOST_FILE = "model.json"
+_XGBOOST_FILE, _TRIALS = "model.json", "trials"
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ def hmm_candidate(
 
 
 def baseline_candidates(
-    n_trials: int, search_rows: int, max_lstm_epochs: int, announce: Announce
+    max_lstm_epochs: int, search_rows: int, tune_xgboost: TuneXGBoost
 ) -> dict[str, Candidate]:
-    """Models without states on the same rows; `announce` is called after XGBoost's trials."""
+    """Models without states on the same rows."""
 
     def logistic(fold: Fold, _: Path) -> baselines.LogisticBaseline:
         return baselines.LogisticBaseline(fold.features.plan.n_categories, search_rows=search_rows)
@@ -138,8 +138,7 @@ def baseline_candidates(
         return baselines.IsolationForestBaseline()
 
     def xgboost(_: Fold, folder: Path) -> XGBoostBaseline:
-        trials = folder / "trials"
-        return XGBoostBaseline(n_trials, search_rows=search_rows, folder=trials, announce=announce)
+        return tune_xgboost(folder=folder / _TRIALS)
 
     made = (
         _row_candidate("logistic", "logistic regression", "probability", logistic),
@@ -155,8 +154,7 @@ def _row_candidate(key: str, title: str, kind: str, make: Callable[[Fold, Path],
     column = ScoreColumn(title, "baseline", kind, kind == "probability")
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> CandidateScores:
-        rows = fold.columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN)
-        fitted = make(fold, folder).fit(*rows, seed)
+        fitted = make(fold, folder).fit(fold.training_rows, seed)
         if isinstance(fitted, FittedXGBoost):
             fitted.save(folder / _XGBOOST_FILE)
         scores = {part: fitted.score(fold.columns[part]) for part in _SCORED}
@@ -184,23 +182,23 @@ def _lstm_candidate(max_epochs: int) -> Candidate:
     return Candidate("lstm", (column,), (), fit)
 
 
-def hybrid_candidate(detector_key: str, title: str) -> Candidate:
-    """XGBoost, with its own parameters, on the same columns plus a detector's beliefs."""
+def hybrid_candidate(detector_key: str, title: str, tune_xgboost: TuneXGBoost) -> Candidate:
+    """XGBoost, tuned on its own, on the same columns plus a detector's beliefs."""
     note = f"XGBoost with the same columns and the beliefs of {title}"
     column = ScoreColumn("hybrid", "hybrid", "probability", True, note=note)
 
-    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], _: Path) -> CandidateScores:
+    def fit(fold: Fold, seed: int, folders: Mapping[str, Path], folder: Path) -> CandidateScores:
         detector = load_detector(folders[detector_key])
         columns = {}
         for part, own in fold.columns.items():
             panel, places = fold.panel(part, detector.features_)
             columns[part] = np.hstack([hybrid_columns(detector, panel)[places], own])
-        params = _load_xgboost(folders["xgboost"]).trial.params
-        rows = columns[TRAIN], fold.labels(TRAIN), fold.customers(TRAIN)
-        fitted = XGBoostBaseline(params=params).fit(*rows, seed)
+        rows = fold.training_rows._replace(columns=columns[TRAIN])
+        fitted = tune_xgboost(folder=folder / _TRIALS).fit(rows, seed)
+        fitted.save(folder / _XGBOOST_FILE)
         return CandidateScores({"hybrid": {part: fitted.score(columns[part]) for part in _SCORED}})
 
-    return Candidate("hybrid", (column,), (detector_key, "xgboost"), fit)
+    return Candidate("hybrid", (column,), (detector_key,), fit, _load_xgboost)
 
 
 def ranker_candidate(detector_key: str, title: str) -> Candidate:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.model_selection import StratifiedGroupKFold
 
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split, split_by_customer, split_by_time, split_prequential
@@ -69,6 +68,20 @@ class SplitProtocol:
         return folds[-self.n_folds :]
 
 
+class TrainingRows(NamedTuple):
+    """N labelled rows to fit a baseline on. Some validate its settings first."""
+
+    columns: Array  # [N, D] numbers, then categorical codes; NaN is missing
+    labels: Array  # [N]
+    customers: Array  # [N] keys
+    days: Array  # [N] time of the transaction
+    is_validation: Array  # [N] bool
+
+    def take(self, rows: Array) -> TrainingRows:
+        """Some of the rows, by index or mask."""
+        return TrainingRows(*(part[rows] for part in self))
+
+
 @dataclass(frozen=True, eq=False)
 class Fold:
     """Rows and features of three parts; the train part holds the fit and selection rows."""
@@ -110,25 +123,19 @@ class Fold:
             columns[part] = build_ranker_matrix(panel.continuous, panel.categorical)[places]
         return columns
 
+    @property
+    def training_rows(self) -> TrainingRows:
+        """The train part for baselines; its selection rows validate their settings."""
+        rows = self.rows(TRAIN)
+        known = self.columns[TRAIN], self.labels(TRAIN), self.customers(TRAIN)
+        is_selection = np.isin(rows, self.split.selection)
+        return TrainingRows(*known, self.transactions.times[rows] / DAY, is_selection)
+
     @cached_property
     def n_earlier(self) -> Array:
         """Number of earlier transactions of its customer for each test row [n]."""
         offsets, rows = self.transactions.offsets, self.rows(TEST)
         return np.asarray(rows - offsets[np.searchsorted(offsets, rows, side="right") - 1])
-
-
-def assign_customer_folds(labels: Array, customers: Array, n_folds: int, seed: int) -> Array:
-    """The fold of each row [N]: customers are not shared, labels are balanced."""
-    n_defrauded = len(np.unique(customers[labels == 1]))
-    if n_defrauded < n_folds:
-        rule = f"too few for {n_folds} folds without shared customers"
-        remedy = "Give more rows, or search with fewer folds"
-        raise DataError(f"{n_defrauded} customers have fraud, {rule}. {remedy}")
-    splitter = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
-    folds = np.empty(len(labels), np.int64)
-    for fold, (_, test) in enumerate(splitter.split(labels, labels, customers)):
-        folds[test] = fold
-    return folds
 
 
 def sample_customers(labels: Array, customers: Array, n_rows: int, seed: int) -> Array:

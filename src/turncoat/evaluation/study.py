@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from turncoat.data.splits import Split, drop_short_sequences
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
 from turncoat.evaluation import candidates as make
+from turncoat.evaluation.baselines import XGBoostBaseline
 from turncoat.evaluation.candidates import Candidate, CandidateScores, ScoreColumn
 from turncoat.evaluation.paper.joint_training import JointTraining, train_jointly_from_all_starts
 from turncoat.evaluation.protocols import Fold
@@ -282,11 +284,13 @@ def _make_candidates(
     if NEURAL in settings.tiers:
         key = "anchored" if tier == NEURAL else "neural-anchored"
         found.append(make.head_ranker_candidate(key, settings.detectors[key]))
-    efforts = settings.n_trials, settings.search_rows, settings.max_lstm_epochs
-    baselines = make.baseline_candidates(*efforts, announce)
+    efforts: Any = {"n_trials": settings.n_trials, "search_rows": settings.search_rows}
+    tune_xgboost = partial(XGBoostBaseline, announce=announce, **efforts)
+    lstm, rows = settings.max_lstm_epochs, settings.search_rows
+    baselines = make.baseline_candidates(lstm, rows, tune_xgboost)
     found += [baselines[name] for name in settings.baselines]
     if "xgboost" in settings.baselines:
-        found.append(make.hybrid_candidate(tier, tier))
+        found.append(make.hybrid_candidate(tier, tier, tune_xgboost))
         found.append(make.ranker_candidate("anchored", settings.detectors["anchored"]))
     return found
 

@@ -1,11 +1,10 @@
-"""Hyperparameter search for XGBoost over customer-disjoint folds; resumes from a file."""
+"""XGBoost's fits and the search for its parameters, which resumes from a file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,32 +16,33 @@ from sklearn.metrics import average_precision_score
 
 from turncoat.arrays import Array
 from turncoat.errors import BundleError, ConfigError
+from turncoat.evaluation.protocols import TrainingRows
 from turncoat.storage import digest, replace_file
 
 XGBoostParams = dict[str, int | float | str]
-FitAndScore = Callable[[Array, Array], Array]  # rows to fit and to test; scores of the latter
-Objective = Callable[[XGBoostParams], float]  # mean average precision
 Announce = Callable[[int, int, float], None]  # (trials done, trials in all, best value so far)
 
-MAX_EXACT_ROWS = 50_000  # above this XGBoost's exact trees take too long
-MAX_APPROX_ROWS = 150_000  # likewise for approximate ones
-# A round moves log odds by about the learning rate, and 0.5 is far from a rare fraud's rate.
-MIN_TRAVEL = 8.0  # rounds times learning rate
-MAX_ROUNDS = 400
+MAX_EXACT_CELLS = 3_000_000  # above this XGBoost's exact trees take too long
+MAX_APPROX_CELLS = 10_000_000  # likewise for approximate ones
+MAX_ROUNDS = 1500
+PATIENCE = 40  # rounds without a lower log loss that end a fit
+WINDOWS_DAYS = (7, 14, 28, 56)  # of recent training rows, where the rows span more
+ALL_DAYS = 0
 ESTIMATED = "estimated"
 _EXTRA_NEEDED = "{} needs the extra: pip install turncoat[baselines]"
-_SEARCH_THREADS = 1  # more gain little on so few rows, and lose ninefold on a busy machine
 DEFAULT_PARAMS: XGBoostParams = {
     "tree_method": "hist",
+    "max_bin": 4096,  # with 256, no tree can cut at an amount that decides
     "base_score": 0.5,  # from an estimated one, rare fraud's small Hessians allow few splits
-    "max_depth": 6,
-    "learning_rate": 0.1,
-    "n_estimators": 200,
+    "max_depth": 5,
+    "learning_rate": 0.05,
+    "n_estimators": 300,
     "subsample": 0.8,
     "colsample_bytree": 0.8,
     "min_child_weight": 1.0,
     "reg_lambda": 1.0,
     "gamma": 0.0,
+    "window_days": ALL_DAYS,
 }
 
 
@@ -54,32 +54,37 @@ class Trial:
     value: float | None = None
 
 
-def suggest_params(trial: Any, methods: tuple[str, ...]) -> XGBoostParams:
-    """The parameters that an Optuna trial proposes."""
-    rate = trial.suggest_float("learning_rate", 0.025, 0.3, log=True)
-    min_rounds = math.ceil(MIN_TRAVEL / rate)
+def suggest_params(trial: Any, methods: tuple[str, ...], windows: tuple[int, ...]) -> XGBoostParams:
+    """The parameters that an Optuna trial proposes, except the number of rounds."""
     return {
         "tree_method": trial.suggest_categorical("tree_method", methods),
+        "max_bin": trial.suggest_categorical("max_bin", (256, 1024, 4096, 16384)),
         "base_score": trial.suggest_categorical("base_score", (0.5, ESTIMATED)),
         "max_depth": trial.suggest_int("max_depth", 3, 10),
-        "learning_rate": rate,
-        "n_estimators": trial.suggest_int("n_estimators", min_rounds, MAX_ROUNDS, log=True),
-        "subsample": trial.suggest_float("subsample", 0.5, 1.0),
-        "colsample_bytree": trial.suggest_float("colsample_bytree", 0.4, 1.0),
+        "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
+        "subsample": trial.suggest_float("subsample", 0.4, 1.0),
+        "colsample_bytree": trial.suggest_float("colsample_bytree", 0.3, 1.0),
         "min_child_weight": trial.suggest_float("min_child_weight", 0.01, 30.0, log=True),
         "reg_lambda": trial.suggest_float("reg_lambda", 0.01, 30.0, log=True),
         "gamma": trial.suggest_float("gamma", 0.0, 2.0),
+        "window_days": trial.suggest_categorical("window_days", windows),
     }
 
 
-def tree_methods(n_rows: int) -> tuple[str, ...]:
-    """XGBoost's tree methods that are fast enough for a fit on `n_rows`."""
-    limits = {"approx": MAX_APPROX_ROWS, "exact": MAX_EXACT_ROWS}
-    return ("hist", *(method for method, limit in limits.items() if n_rows <= limit))
+def list_tree_methods(n_cells: int) -> tuple[str, ...]:
+    """XGBoost's tree methods that are fast enough for a table of this size."""
+    limits = {"approx": MAX_APPROX_CELLS, "exact": MAX_EXACT_CELLS}
+    return ("hist", *(method for method, limit in limits.items() if n_cells <= limit))
+
+
+def list_windows(days: Array) -> tuple[int, ...]:
+    """The training windows to try, in days: all rows, or the recent ones."""
+    span = days.max() - days.min()
+    return (ALL_DAYS, *(window for window in WINDOWS_DAYS if window < span))
 
 
 def search(
-    objective: Objective,
+    evaluate: Callable[[XGBoostParams], Trial],
     propose: Callable[[Any], XGBoostParams],
     n_trials: int,
     seed: int,
@@ -104,8 +109,8 @@ def search(
         asked = study.ask()
         params = propose(asked)
         # Another version of Optuna may propose something else than the file has.
-        if number >= len(trials) or trials[number].params != params:
-            trials = [*trials[:number], Trial(params, objective(params))]
+        if number >= len(trials) or not trials[number].params.items() >= params.items():
+            trials = [*trials[:number], evaluate(params)]
             if path is not None:
                 replace_file(path, msgspec.json.format(msgspec.json.encode(trials), indent=1))
         study.tell(asked, trials[number].value)
@@ -114,32 +119,30 @@ def search(
     return max(trials[:n_trials], key=lambda one: -math.inf if one.value is None else one.value)
 
 
-def make_objective(columns: Array, labels: Array, folds: Array, seed: int) -> Objective:
-    """A function from parameters to mean average precision over the folds."""
-
-    def fit_and_score(params: XGBoostParams, fit: Array, test: Array) -> Array:
-        booster = fit_booster(params, columns[fit], labels[fit], seed, _SEARCH_THREADS)
-        return predict_booster(booster, columns[test])
-
-    return lambda params: cross_validate(folds, labels, partial(fit_and_score, params))
-
-
-def cross_validate(folds: Array, labels: Array, fit_and_score: FitAndScore) -> float:
-    """Mean average precision of `fit_and_score(fit rows, test rows)`; each fold is test once."""
-    values = []
-    for fold in range(int(folds.max()) + 1):
-        fit, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        values.append(average_precision_score(labels[test], fit_and_score(fit, test)))
-    return float(np.mean(values))
+def evaluate_params(params: XGBoostParams, rows: TrainingRows, seed: int, n_threads: int) -> Trial:
+    """Fit to the rows that do not validate; the others choose the rounds and give the value."""
+    xgboost = import_extra("xgboost", "the XGBoost baseline")
+    fit = take_window(rows.take(~rows.is_validation), params)
+    held_out = rows.take(rows.is_validation)
+    matrix = xgboost.DMatrix(held_out.columns, held_out.labels, nthread=n_threads)
+    stopping: Any = {"evals": [(matrix, "validation")], "early_stopping_rounds": PATIENCE}
+    booster = _train(params, fit, MAX_ROUNDS, seed, n_threads, verbose_eval=False, **stopping)
+    n_rounds = booster.best_iteration + 1
+    scores = booster.predict(matrix, iteration_range=(0, n_rounds))
+    value = float(average_precision_score(held_out.labels, scores))
+    return Trial({**params, "n_estimators": n_rounds}, value)
 
 
-def trials_file(
-    folder: Path, columns: Array, labels: Array, folds: Array, seed: int, methods: tuple[str, ...]
-) -> Path:
+def take_window(rows: TrainingRows, params: XGBoostParams) -> TrainingRows:
+    """The recent rows that the parameters ask for."""
+    window = float(params.get("window_days", ALL_DAYS))
+    return rows.take(rows.days > rows.days.max() - window) if window else rows
+
+
+def trials_file(folder: Path, rows: TrainingRows, seed: int) -> Path:
     """The file for the trials of a search on exactly these rows; makes the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {"columns": columns, "labels": labels, "folds": folds}
-    return folder / f"trials-{digest([seed, len(methods)], arrays)[:16]}.json"
+    return folder / f"trials-{digest([seed, MAX_ROUNDS], rows._asdict())[:16]}.json"
 
 
 def load_trials(path: Path) -> list[Trial]:
@@ -153,15 +156,23 @@ def load_trials(path: Path) -> list[Trial]:
         raise BundleError(text) from problem
 
 
-def fit_booster(
-    params: XGBoostParams, columns: Array, labels: Array, seed: int, n_threads: int
+def fit_booster(params: XGBoostParams, rows: TrainingRows, seed: int, n_threads: int) -> Any:
+    """A booster fitted to the rows in the parameters' window."""
+    n_rounds = int(params["n_estimators"])
+    return _train(params, take_window(rows, params), n_rounds, seed, n_threads)
+
+
+def _train(
+    params: XGBoostParams, rows: TrainingRows, n_rounds: int, seed: int, n_threads: int, **more: Any
 ) -> Any:
-    """A booster fitted to columns [N, D] and labels [N]."""
     xgboost = import_extra("xgboost", "the XGBoost baseline")
-    own = {k: v for k, v in params.items() if k != "n_estimators" and v != ESTIMATED}
+    other = ("n_estimators", "window_days")
+    own = {name: v for name, v in params.items() if name not in other and v != ESTIMATED}
+    if own.get("tree_method") == "exact":
+        own.pop("max_bin", None)  # which it refuses
     settings = {"objective": "binary:logistic", "nthread": n_threads, "seed": seed, **own}
-    matrix = xgboost.DMatrix(columns, labels, nthread=n_threads)
-    return xgboost.train(settings, matrix, int(params["n_estimators"]))
+    matrix = xgboost.DMatrix(rows.columns, rows.labels, nthread=n_threads)
+    return xgboost.train(settings, matrix, n_rounds, **more)
 
 
 def predict_booster(booster: Any, columns: Array) -> Array:

@@ -30,7 +30,7 @@ from turncoat.storage import BundleFormat, refuse_unreadable
 FEATURE_KINDS = ("processed", "engineered")
 MISSING_FLAGS = ("distinct", "all", "none")
 _SAMPLE_ROWS = 200_000  # evenly spaced fit rows for scales and missing patterns
-_FORMAT = BundleFormat("features", version=3)
+_FORMAT = BundleFormat("features", version=4)
 
 
 class FeatureRow(NamedTuple):

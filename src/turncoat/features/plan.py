@@ -233,7 +233,7 @@ class FeaturePlan:
     def fingerprint(self) -> int:
         """A checksum that distinguishes states of different features."""
         s = self.schema
-        layout = (2, history.NUMBERS, history.BLOOM_WORDS, self.label_delay_s)
+        layout = (3, history.NUMBERS, history.BLOOM_WORDS, self.label_delay_s)
         owner = s.customer, s.customer_age
         columns = s.amount, s.continuous, s.categorical, s.tracked, s.counterparty
         return zlib.crc32(repr((layout, (*owner, *columns))).encode())

@@ -202,13 +202,16 @@ class FeatureDescriber:
         return f"{column} missing" if self._code(row, f"no_{column}") == 1 else column
 
     def _describe_counterparty(self, describe: Describe, row: FeatureRow) -> str:
-        """The counterparty's text with its fraud rate and usual amount."""
+        """The counterparty's text with its fraud rate, its run of frauds and usual amount."""
         text, risk = describe(row), self._number(row, "counterparty_risk_month")
         if not math.isnan(risk):
             rate = 1 / (1 + math.exp(min(-risk, _MAX_EXPONENT)))
             is_known = not self._number(row, "counterparty_known_month") < _MIN_KNOWN
             known = f"where {rate:.1%} of known transactions were fraud"
             text += f", {known if is_known else 'with no known outcomes'}"
+            run = round(_exp(self._number(row, "counterparty_run_frauds")) - 1, 2)  # NaN: unknown
+            if is_known and run >= 1:
+                text += f", including the last {run:.0f}" if run > 1 else ", including the last one"
         ratio = _exp(self._number(row, "counterparty_amount_to_mean"))
         is_unusual = ratio >= 2.0 or ratio <= 0.5
         return f"{text}, {ratio:.2g}x the usual amount there" if is_unusual else text
