@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,18 @@ from turncoat import BundleError
 from turncoat.evaluation.protocols import sample_customers
 from turncoat.evaluation.tuning import (
     DEFAULT_PARAMS,
+    FIRST_TRIALS,
+    SearchSpace,
     Trial,
     XGBoostParams,
     evaluate_params,
     fit_booster,
-    list_tree_methods,
-    list_windows,
     load_trials,
     predict_booster,
     search,
-    suggest_params,
 )
 
-ALL_METHODS = list_tree_methods(1000)
-propose = partial(suggest_params, methods=ALL_METHODS, windows=(0, 7, 14))
+SPACE = SearchSpace(("hist", "approx", "exact"), (0, 7, 14))
 
 
 def test_trials_end_by_log_loss_with_the_right_mean() -> None:
@@ -55,10 +52,15 @@ def test_a_trial_is_fitted_to_no_validation_row_and_to_its_window_only() -> None
     assert evaluate_params(recent, rows, 0, 1) == again != found
 
 
-def test_windows_are_shorter_than_the_rows_span() -> None:
-    assert list_windows(np.array([3.0, 10.0])) == (0,)
-    assert list_windows(np.array([3.0, 10.5])) == (0, 7)
-    assert list_windows(np.linspace(0, 365, 10)) == (0, 7, 14, 28, 56)
+def test_the_space_depends_on_size_and_days() -> None:
+    rows = make_training_rows()
+    assert SearchSpace.of(rows) == (("hist", "approx", "exact"), (0, 7, 14, 28))
+    week = rows._replace(days=rows.days / 10, columns=np.zeros((3000, 3000), np.float32))
+    assert SearchSpace.of(week) == (("hist", "approx"), (0,))
+    large = rows._replace(columns=np.broadcast_to(np.float32(0), (3000, 10**5)))
+    assert SearchSpace.of(large).tree_methods == ("hist",)
+    assert len(SPACE.list_first()) == len(FIRST_TRIALS)
+    assert len(SearchSpace(("hist",), (0,)).list_first()) == len(FIRST_TRIALS) - 2
 
 
 def test_a_search_part_has_whole_customers_and_the_same_share_of_fraud() -> None:
@@ -85,7 +87,7 @@ def test_the_search_covers_fine_bins_slow_learning_and_recent_rows() -> None:
         seen.append(settings)
         return evaluate(settings)
 
-    best = search(watch, propose, 60, 0)
+    best = search(watch, SPACE, 60, 0)
     assert {**DEFAULT_PARAMS, **seen[0]} == DEFAULT_PARAMS
     assert {s["tree_method"] for s in seen} == {"hist", "approx", "exact"}
     assert {s["base_score"] for s in seen} == {0.5, "estimated"}
@@ -96,8 +98,6 @@ def test_the_search_covers_fine_bins_slow_learning_and_recent_rows() -> None:
     assert all({*s, "n_estimators"} == set(DEFAULT_PARAMS) for s in seen)
     values = [evaluate(s).value or 0.0 for s in seen]
     assert best.value == max(values) > values[0]
-    assert list_tree_methods(10**7) == ("hist", "approx")
-    assert list_tree_methods(10**8) == ("hist",)
 
 
 def test_every_proposal_can_be_fitted() -> None:
@@ -108,7 +108,7 @@ def test_every_proposal_can_be_fitted() -> None:
         methods.add(settings["tree_method"])
         return evaluate_params({**settings, "learning_rate": 0.2}, rows, 0, 1)
 
-    assert 0 < (search(fit, propose, 8, 0).value or 0) <= 1
+    assert 0 < (search(fit, SPACE, 12, 0).value or 0) <= 1
     assert methods == {"hist", "approx", "exact"}
 
 
@@ -117,7 +117,7 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(
     tmp_path: Path, stopped_after: int
 ) -> None:
     whole, resumed = tmp_path / "whole.json", tmp_path / "resumed.json"
-    best = search(evaluate, propose, 20, 3, whole)
+    best = search(evaluate, SPACE, 20, 3, whole)
     scored: list[XGBoostParams] = []
 
     def stop(settings: XGBoostParams) -> Trial:
@@ -127,7 +127,7 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(
         return evaluate(settings)
 
     with pytest.raises(KeyboardInterrupt):
-        search(stop, propose, 20, 3, resumed)
+        search(stop, SPACE, 20, 3, resumed)
     assert len(json.loads(resumed.read_text())) == stopped_after
     told: list[tuple[int, int, float]] = []
     scored.clear()
@@ -136,12 +136,12 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(
         scored.append(settings)
         return evaluate(settings)
 
-    assert search(note, propose, 20, 3, resumed, lambda *news: told.append(news)) == best
+    assert search(note, SPACE, 20, 3, resumed, lambda *news: told.append(news)) == best
     assert len(scored) == 20 - stopped_after
     assert resumed.read_bytes() == whole.read_bytes()
     assert [news[:2] for news in told] == [(i + 1, 20) for i in range(20)]
     assert told[-1][2] == best.value
-    assert search(evaluate, propose, 5, 3, whole) == max(
+    assert search(evaluate, SPACE, 5, 3, whole) == max(
         load_trials(whole)[:5], key=lambda trial: trial.value or 0.0
     )
     assert len(load_trials(whole)) == 20
@@ -151,4 +151,4 @@ def test_a_damaged_file_of_trials_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trials.json"
     path.write_text('[{"params": 3}]')
     with pytest.raises(BundleError, match="Delete it to search anew"):
-        search(evaluate, propose, 1, 0, path)
+        search(evaluate, SPACE, 1, 0, path)

@@ -210,10 +210,8 @@ class XGBoostBaseline:
         part = _sample_search_rows(rows, self.search_rows, seed)
         path = None if self.folder is None else tuning.trials_file(self.folder, part, seed)
         evaluate = partial(tuning.evaluate_params, rows=part, seed=seed, n_threads=n_threads)
-        methods = tuning.list_tree_methods(rows.columns.size)  # of the final fit too
-        windows = tuning.list_windows(part.days[~part.is_validation])
-        propose = partial(tuning.suggest_params, methods=methods, windows=windows)
-        return tuning.search(evaluate, propose, self.n_trials, seed, path, self.announce)
+        space = tuning.SearchSpace.of(rows)  # of all rows: the final fit takes longer
+        return tuning.search(evaluate, space, self.n_trials, seed, path, self.announce)
 
 
 @dataclass(frozen=True, eq=False)

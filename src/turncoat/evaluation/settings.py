@@ -63,8 +63,8 @@ class StudySettings:
     max_iter: int = 100
     preset: str = "default"  # "paper" uses the published settings of the models
     calibrations: tuple[str, ...] = ("isotonic",)  # of every main candidate; XGBoost has them all
-    n_trials: int = 20  # of XGBoost's search
-    search_rows: int = 30_000  # of the searches of XGBoost and logistic regression
+    n_trials: int = 20  # of XGBoost's search, and as many of the hybrid's
+    search_rows: int = 60_000  # of the searches of XGBoost, hybrid and logistic regression
     n_stability: int = 10  # resamples of customers for the stability of K
     n_resamples: int = 1000
     seeds: tuple[int, ...] = (42,)

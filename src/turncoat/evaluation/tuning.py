@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,6 +44,17 @@ DEFAULT_PARAMS: XGBoostParams = {
     "gamma": 0.0,
     "window_days": ALL_DAYS,
 }
+# The first trials of a search, as changes of the defaults; later ones learn from them.
+FIRST_TRIALS: tuple[XGBoostParams, ...] = (
+    {},
+    {"max_depth": 4},
+    {"max_bin": 16384, "learning_rate": 0.03, "subsample": 0.5, "colsample_bytree": 0.5},
+    {"max_depth": 7, "min_child_weight": 10.0, "colsample_bytree": 0.5},
+    {"base_score": ESTIMATED, "max_depth": 4, "learning_rate": 0.1},
+    {"window_days": 14},
+    {"tree_method": "exact"},
+    {"max_bin": 256, "max_depth": 6},
+)
 
 
 @dataclass(frozen=True)
@@ -54,44 +65,54 @@ class Trial:
     value: float | None = None
 
 
-def suggest_params(trial: Any, methods: tuple[str, ...], windows: tuple[int, ...]) -> XGBoostParams:
-    """The parameters that an Optuna trial proposes, except the number of rounds."""
-    return {
-        "tree_method": trial.suggest_categorical("tree_method", methods),
-        "max_bin": trial.suggest_categorical("max_bin", (256, 1024, 4096, 16384)),
-        "base_score": trial.suggest_categorical("base_score", (0.5, ESTIMATED)),
-        "max_depth": trial.suggest_int("max_depth", 3, 10),
-        "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
-        "subsample": trial.suggest_float("subsample", 0.4, 1.0),
-        "colsample_bytree": trial.suggest_float("colsample_bytree", 0.3, 1.0),
-        "min_child_weight": trial.suggest_float("min_child_weight", 0.01, 30.0, log=True),
-        "reg_lambda": trial.suggest_float("reg_lambda", 0.01, 30.0, log=True),
-        "gamma": trial.suggest_float("gamma", 0.0, 2.0),
-        "window_days": trial.suggest_categorical("window_days", windows),
-    }
+class SearchSpace(NamedTuple):
+    """What a search may try."""
 
+    tree_methods: tuple[str, ...]
+    windows_days: tuple[int, ...]
 
-def list_tree_methods(n_cells: int) -> tuple[str, ...]:
-    """XGBoost's tree methods that are fast enough for a table of this size."""
-    limits = {"approx": MAX_APPROX_CELLS, "exact": MAX_EXACT_CELLS}
-    return ("hist", *(method for method, limit in limits.items() if n_cells <= limit))
+    @classmethod
+    def of(cls, rows: TrainingRows) -> SearchSpace:
+        """Tree methods that are fast enough for these rows, and windows shorter than they span."""
+        limits = {"approx": MAX_APPROX_CELLS, "exact": MAX_EXACT_CELLS}
+        methods = (method for method, limit in limits.items() if rows.columns.size <= limit)
+        days = rows.days[~rows.is_validation]
+        windows = (window for window in WINDOWS_DAYS if window < days.max() - days.min())
+        return cls(("hist", *methods), (ALL_DAYS, *windows))
 
+    def list_first(self) -> list[XGBoostParams]:
+        """The first trials that are in the space."""
+        trials = [{**DEFAULT_PARAMS, **changes} for changes in FIRST_TRIALS]
+        inside = {"tree_method": self.tree_methods, "window_days": self.windows_days}
+        return [one for one in trials if all(one[name] in inside[name] for name in inside)]
 
-def list_windows(days: Array) -> tuple[int, ...]:
-    """The training windows to try, in days: all rows, or the recent ones."""
-    span = days.max() - days.min()
-    return (ALL_DAYS, *(window for window in WINDOWS_DAYS if window < span))
+    def propose(self, trial: Any) -> XGBoostParams:
+        """The parameters of an Optuna trial, except the number of rounds."""
+        choose, draw = trial.suggest_categorical, trial.suggest_float
+        return {
+            "tree_method": choose("tree_method", self.tree_methods),
+            "max_bin": choose("max_bin", (256, 1024, 4096, 16384)),
+            "base_score": choose("base_score", (0.5, ESTIMATED)),
+            "max_depth": trial.suggest_int("max_depth", 3, 10),
+            "learning_rate": draw("learning_rate", 0.02, 0.2, log=True),
+            "subsample": draw("subsample", 0.4, 1.0),
+            "colsample_bytree": draw("colsample_bytree", 0.3, 1.0),
+            "min_child_weight": draw("min_child_weight", 0.01, 30.0, log=True),
+            "reg_lambda": draw("reg_lambda", 0.01, 30.0, log=True),
+            "gamma": draw("gamma", 0.0, 2.0),
+            "window_days": choose("window_days", self.windows_days),
+        }
 
 
 def search(
     evaluate: Callable[[XGBoostParams], Trial],
-    propose: Callable[[Any], XGBoostParams],
+    space: SearchSpace,
     n_trials: int,
     seed: int,
     path: Path | None = None,
     announce: Announce | None = None,
 ) -> Trial:
-    """The best of `n_trials`; the first tries `DEFAULT_PARAMS`, and ties go to the earlier trial.
+    """The best of `n_trials`; the first are `FIRST_TRIALS`, and ties go to the earlier trial.
 
     Every trial seeds its own sampler, so a proposal depends only on the trials before it. Trials
     already in the file are proposed again, which takes no time, and not evaluated again.
@@ -102,12 +123,13 @@ def search(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize")
     optuna.logging.set_verbosity(verbosity)
-    study.enqueue_trial(DEFAULT_PARAMS)
+    for first in space.list_first():
+        study.enqueue_trial(first)
     for number in range(n_trials):
         own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(seed=own_seed, multivariate=False)
         asked = study.ask()
-        params = propose(asked)
+        params = space.propose(asked)
         # Another version of Optuna may propose something else than the file has.
         if number >= len(trials) or not trials[number].params.items() >= params.items():
             trials = [*trials[:number], evaluate(params)]
