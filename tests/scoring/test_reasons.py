@@ -400,7 +400,15 @@ def test_words_say_what_is_known_of_a_counterparty(story: tuple[Detector, Detect
     assert {"with no known outcomes" in text for text in texts[:7]} == {
         True
     }  # a label takes a week
-    assert "of known transactions were fraud" in texts[-1]
+    assert texts[-1].endswith("of known transactions were fraud")
+    endings = []
+    for day in range(15, 17):
+        state = made.live.report_fraud(state, (day - 1) * DAY)
+        _, score = made.score_one(state, row | {"at": (day + 9) * DAY}, n_reasons=EVERY)
+        text = next(reason.text for reason in score.reasons if reason.source == "shop")
+        endings.append(text.partition("were fraud")[2])
+        state, _ = made.score_one(state, row | {"at": day * DAY}, n_reasons=EVERY)
+    assert endings == [", including the last one", ", including the last 2"]
 
 
 def test_words_say_what_a_person_would_want_to_know(story: tuple[Detector, DetectorState]) -> None:
@@ -414,6 +422,7 @@ def test_words_say_what_a_person_would_want_to_know(story: tuple[Detector, Detec
     assert usual["pace"].startswith("1.0 days after the last")
     assert usual["shop"] == "shop, with no known outcomes"
     assert usual["history"] == "history"
+    assert told(story, new=True)["history"] == "no history yet"
     odd = told(story, paid=209.0, device="tablet", town="Bergen", at=30 * DAY + 22 * 3600)
     assert odd["amount"] == "amount 209.00, 10x this customer's usual"
     assert odd["device"] == "device tablet, new for this customer"

@@ -29,7 +29,7 @@ _FEATURES = {  # engineered features, by source
     MISSING: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
-_FIXED_TEXTS = {HISTORY: "history", AVERAGE: "the encoder's baseline: an average transaction"}
+_AVERAGE_TEXT = "the encoder's baseline: an average transaction"
 _RESERVED = frozenset((*_FEATURES, HISTORY, OTHERS, AVERAGE))
 _MIN_KNOWN = 0.1  # log(1 + outcomes); below it the counterparty's risk is that of all
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
@@ -136,8 +136,10 @@ class FeatureDescriber:
         return {name: place for place, name in enumerate(self.plan.categorical)}
 
     def _choose(self, source: str) -> Describe:
-        if source in _FIXED_TEXTS:
-            return lambda _: _FIXED_TEXTS[source]
+        if source == AVERAGE:
+            return lambda _: _AVERAGE_TEXT
+        if source == HISTORY:
+            return lambda row: "no history yet" if self._code(row, "is_first") == 1 else HISTORY
         schema, column = self.plan.schema, self._columns.get(source)
         if column is None:
             return partial(self._describe_group, source)
