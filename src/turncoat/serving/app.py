@@ -17,13 +17,13 @@ from starlette.types import ASGIApp
 
 from turncoat import __version__
 from turncoat.scoring.drift import DriftReport
-from turncoat.serving import middleware, responses
+from turncoat.serving import responses
 from turncoat.serving.auth import LABEL, READ, SCORE, ApiKeyAuthenticator, RateLimiter, load_keys
 from turncoat.serving.batch import BatchEndpoint
 from turncoat.serving.decoding import LabelRequest, decode_label
 from turncoat.serving.metrics import CONTENT_TYPE
+from turncoat.serving.middleware import ANY_KEY, AuthMiddleware, ErrorMiddleware, LimitedHandler
 from turncoat.serving.openapi import Endpoint, Lines, ServedTransaction, Text, describe, render_page
-from turncoat.serving.responses import LabelResponse, encode_json
 from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
 
@@ -40,10 +40,7 @@ register_url_convertor("any", _AnyText())
 def create_app(
     settings: ServiceSettings, is_stopping: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """Return the application, with its model loaded and its store open.
-
-    `is_stopping` tells batches that the server is shutting down.
-    """
+    """Return the application, model and store opened; `is_stopping` tells batches to end."""
     service = Service(settings)
     authenticator = ApiKeyAuthenticator(load_keys(settings.keys_file))
     rate_limiter = RateLimiter(settings.rate_limit_per_s)
@@ -52,21 +49,22 @@ def create_app(
         layers = []
         if endpoint.key_scope is not None:
             limiter = rate_limiter if endpoint.is_rate_limited else RateLimiter(0.0)
-            arguments = (authenticator, limiter, endpoint.key_scope)
-            layers.append(Middleware(middleware.AuthMiddleware, *arguments))
+            layers.append(Middleware(AuthMiddleware, authenticator, limiter, endpoint.key_scope))
         if endpoint.handler is BatchEndpoint:
             app: ASGIApp = BatchEndpoint(service, rate_limiter, is_stopping)
         else:
-            has_body = endpoint.body is not None
-            app = middleware.LimitedHandler(endpoint.handler, settings, has_body)
+            app = LimitedHandler(endpoint.handler, settings, endpoint.body is not None)
         return Route(endpoint.path, app, methods=[endpoint.method], middleware=layers)
 
     async def raise_error(_: Request, error: Exception) -> Response:
-        raise error  # to ErrorMiddleware, the one place where responses of errors are built
+        try:
+            raise error  # to ErrorMiddleware, the one place where responses of errors are built
+        finally:
+            del error  # a cycle with its traceback would keep the connection open
 
     app = Starlette(
         routes=[build_route(endpoint) for endpoint in ENDPOINTS],
-        middleware=[Middleware(middleware.ErrorMiddleware, service.metrics.count_error)],
+        middleware=[Middleware(ErrorMiddleware, service.metrics.count_error)],
         exception_handlers={HTTPException: raise_error},
         lifespan=lambda _: service.running(),
     )
@@ -96,8 +94,7 @@ async def customer(request: Request) -> Response:
     """The stored belief of a customer."""
     found = await request.app.state.service.customer(request.path_params["customer"])
     if found is None:
-        message = "no transaction of this customer was scored yet"
-        raise middleware.RequestError(404, "not_found", message)
+        raise HTTPException(404, "no transaction of this customer was scored yet")
     return _json(found)
 
 
@@ -106,7 +103,7 @@ async def model(request: Request) -> Response:
     served = request.app.state.service.registry.current
     detector, regimes = served.detector, served.detector.regimes
     low, high = regimes.interval()
-    shown: dict[str, Any] = {
+    shown = {
         "model": detector.digest_,
         "calibration": detector.calibration_.number,
         "turncoat": __version__,
@@ -142,7 +139,7 @@ async def alive(_: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether the store can be read and written."""
     if not await request.app.state.service.is_ready():
-        raise middleware.RequestError(503, "store", "the store cannot be read and written")
+        raise HTTPException(503, "the store cannot be read and written")
     return _json({"status": "ready"})
 
 
@@ -170,7 +167,7 @@ async def home(_: Request) -> Response:
 
 
 def _json(value: Any) -> Response:
-    return Response(encode_json(value), media_type="application/json")
+    return Response(responses.encode_json(value), media_type="application/json")
 
 
 def _describe(request: Request) -> dict[str, Any]:
@@ -179,20 +176,20 @@ def _describe(request: Request) -> dict[str, Any]:
     return describe(ENDPOINTS, decoder, state.authenticator.needs_key)
 
 
-_RECORD = responses.CustomerResponse
+_RECORD, _LABELED = responses.CustomerResponse, responses.LabelResponse
 _SCORED = responses.ScoredTransaction | responses.DuplicateResponse
 
 ENDPOINTS = (
     Endpoint("POST", "/v1/score", score, SCORE, _SCORED, ServedTransaction, (409, 422, 503)),
     Endpoint("POST", "/v1/score/batch", BatchEndpoint, SCORE, Lines, Lines),
-    Endpoint("POST", "/v1/labels", label, LABEL, LabelResponse, LabelRequest, (404, 422, 503)),
+    Endpoint("POST", "/v1/labels", label, LABEL, _LABELED, LabelRequest, (404, 422, 503)),
     Endpoint("GET", "/v1/customers/{customer:any}", customer, READ, _RECORD, errors=(404, 503)),
     Endpoint("GET", "/v1/model", model, READ, dict),
     Endpoint("GET", "/v1/drift", drift, READ, DriftReport),
     Endpoint("GET", "/livez", alive, None, dict),
     Endpoint("GET", "/readyz", ready, None, dict, errors=(503,)),
     Endpoint("GET", "/metrics", metrics, READ, Text, is_rate_limited=False),
-    Endpoint("GET", "/openapi.json", openapi, middleware.ANY_KEY),
-    Endpoint("GET", "/docs", docs, middleware.ANY_KEY),
+    Endpoint("GET", "/openapi.json", openapi, ANY_KEY),
+    Endpoint("GET", "/docs", docs, ANY_KEY),
     Endpoint("GET", "/", home),
 )

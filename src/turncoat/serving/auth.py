@@ -96,19 +96,14 @@ class ApiKeyAuthenticator:
 
     def find_key(self, secret: str) -> ApiKey | None:
         """Return the key of a secret, or None. Every wrong secret takes the same time."""
-        digest, found = _digest(secret), None
-        for key in self._keys:
-            if hmac.compare_digest(key.digest, digest):
-                found = key
-        return found
+        digest = _digest(secret)
+        found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+        return found[-1] if found else None
 
 
 @dataclass
 class RateLimiter:
-    """Token bucket per caller: `per_second` requests, bursts of one second; 0 is no limit.
-
-    Each process counts on its own.
-    """
+    """Token bucket of each caller in this process: bursts of one second. 0 is no limit."""
 
     per_second: float
     _buckets: dict[str, tuple[float, float]] = field(default_factory=dict)  # tokens, as of when

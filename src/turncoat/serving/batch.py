@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -90,7 +91,7 @@ class _Batch:
         """Submit every line. Then wait for the client to leave, to stop work nobody waits for."""
         try:
             await self._submit_lines()
-        except TurncoatError as error:  # ends the batch
+        except (TurncoatError, HTTPException) as error:  # ends the batch
             self._put(_PendingLine(self._n_lines, error))
         self._put(None)
         while (await self._receive())["type"] != "http.disconnect":
@@ -106,7 +107,7 @@ class _Batch:
             except TimeoutError:
                 self._n_lines += 1
                 message = f"nothing came for {self._settings.client_timeout_s:g} seconds"
-                raise middleware.RequestError(408, "body_timeout", message) from None
+                raise HTTPException(408, message) from None
             self._last_received = self._loop.time()
             *lines, rest = (rest + piece).split(b"\n")
             if not has_more and rest:
@@ -126,8 +127,7 @@ class _Batch:
         """Check the number of lines; wait for the rate limit and for room in the buffer."""
         max_lines = self._settings.max_batch_lines
         if self._n_lines > max_lines:
-            message = f"the batch has more than {max_lines:,} lines"
-            raise middleware.RequestError(413, "too_large", message)
+            raise HTTPException(413, f"the batch has more than {max_lines:,} lines")
         while wait_s := self._endpoint.rate_limiter.acquire(self._caller):
             self._check_shutdown()
             await asyncio.sleep(min(wait_s, 0.5))
@@ -153,7 +153,7 @@ class _Batch:
             if customer in self._to_resend:
                 raise OutOfOrderError
             future = self._service.batcher.submit(transaction, self._latest.get(customer))
-        except TurncoatError as error:
+        except (TurncoatError, HTTPException) as error:
             self._in_flight.release()
             if customer is not None and isinstance(error, RETRYABLE_ERRORS):
                 self._to_resend.add(customer)
@@ -180,9 +180,7 @@ class _Batch:
             if self._pending.empty() or len(chunk) > _MAX_CHUNK_BYTES:
                 await self._send_chunk(bytes(chunk))
                 chunk.clear()
-        if chunk:
-            await self._send_chunk(bytes(chunk))
-        await self._send({"type": "http.response.body", "body": b""})
+        await self._send_chunk(bytes(chunk), has_more=False)
 
     async def _wait_for_response(self, line: _PendingLine) -> bytes:
         """Return the response of a line, or its error."""
@@ -205,9 +203,9 @@ class _Batch:
         self._service.metrics.count_error(detail.kind)
         return encode_json(ErrorResponse(detail, line=line.number))
 
-    async def _send_chunk(self, chunk: bytes) -> None:
+    async def _send_chunk(self, chunk: bytes, has_more: bool = True) -> None:
         """Send a chunk. Give up on a client that neither reads nor sends for `client_timeout_s`."""
-        message = {"type": "http.response.body", "body": chunk, "more_body": True}
+        message = {"type": "http.response.body", "body": chunk, "more_body": has_more}
         sending = asyncio.ensure_future(self._send(message))
         timeout_s = self._settings.client_timeout_s
         try:

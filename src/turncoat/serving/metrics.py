@@ -43,8 +43,7 @@ class ServiceMetrics:
         self.score_drift = gauge("score_drift_psi", "PSI of scores, less chance.")
         self.regime_drift = gauge("regime_drift_shift", "Largest shift.", ["regime"])
         self.drift = gauge("drift_level", "0 too few, 1 stable, 2 watch, 3 drifted.")
-        labels = ["model", "calibration"]
-        self.model = gauge("model_info", "1 for the model in service.", labels)
+        self.model = gauge("model_info", "1 for the model in service.", ["model", "calibration"])
 
     def count_error(self, kind: str) -> None:
         """Count an error response or a batch line in error."""

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turncoat.errors import StateError, StoreError, TurncoatError
 from turncoat.serving.auth import ApiKeyAuthenticator, RateLimiter, is_loopback_url
 from turncoat.serving.batcher import OverloadedError
-from turncoat.serving.decoding import FieldError, InvalidJsonError
+from turncoat.serving.decoding import InvalidJsonError
 from turncoat.serving.responses import ErrorDetail, ErrorResponse, encode_json
 from turncoat.serving.settings import ServiceSettings
 from turncoat.serving.updater import LateTransactionError, UnknownTransactionError
@@ -35,16 +35,8 @@ _COMMON_HEADERS = [
     (b"server", b"turncoat"),
 ]
 _ID_PREFIX, _ID_NUMBERS = os.urandom(5).hex(), itertools.count(2**20)  # 16 digits together
-_HTTP_KINDS = {404: "not_found", 405: "method_not_allowed"}
-
-
-class RequestError(TurncoatError):
-    """A request that is refused for its form, its caller or its rate."""
-
-    def __init__(self, status: int, kind: str, message: str, wait_s: float = 1.0) -> None:
-        """`wait_s`: when to try again, for status 429 and 503."""
-        super().__init__(message)
-        self.status, self.kind, self.wait_s = status, kind, wait_s
+_KINDS = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+_KINDS |= {408: "body_timeout", 413: "too_large", 429: "rate_limited", 503: "store"}
 
 
 class DeadlineError(OverloadedError):
@@ -59,7 +51,6 @@ class DeadlineError(OverloadedError):
 _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidJsonError, 400, "malformed"),
     (LateTransactionError, 409, "late"),
-    (FieldError, 422, "invalid"),
     (UnknownTransactionError, 404, "not_found"),
     (DeadlineError, 503, "timeout"),
     (OverloadedError, 503, "overloaded"),
@@ -71,10 +62,8 @@ _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
 
 def describe_error(error: Exception) -> tuple[int, ErrorDetail]:
     """Return the status and the detail to send."""
-    if isinstance(error, RequestError):
-        return error.status, ErrorDetail(error.kind, str(error))
     if isinstance(error, HTTPException):
-        kind = _HTTP_KINDS.get(error.status_code, "http")
+        kind = _KINDS.get(error.status_code, "http")
         return error.status_code, ErrorDetail(kind, str(error.detail))
     for error_type, status, kind in _ERRORS:
         if isinstance(error, error_type):
@@ -127,8 +116,8 @@ class ErrorMiddleware:
         status, detail = describe_error(error)
         self.count_error(detail.kind)
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-        if status in (429, 503):
-            headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "wait_s", 1.0))))
+        if status == 503:
+            headers["Retry-After"] = "1"
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(encode_json(ErrorResponse(detail)), status, headers, "application/json")
@@ -155,7 +144,7 @@ class AuthMiddleware:
     key_scope: str  # that the route needs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or raise a RequestError."""
+        """Serve a request, or raise an HTTPException."""
         headers = dict(scope["headers"])
         if self.authenticator.needs_key:
             caller = self._authorize(headers)
@@ -164,7 +153,7 @@ class AuthMiddleware:
             caller = scope["client"][0] if scope.get("client") else "local"
         if wait_s := self.rate_limiter.acquire(caller):
             message = f"more than {self.rate_limiter.per_second:g} requests per second"
-            raise RequestError(429, "rate_limited", message, wait_s)
+            raise HTTPException(429, message, {"Retry-After": str(math.ceil(wait_s))})
         scope["caller"] = caller
         await self.app(scope, receive, send)
 
@@ -175,10 +164,10 @@ class AuthMiddleware:
         key = self.authenticator.find_key(secret.decode("latin-1"))
         if key is None:
             hint = "Send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
-            raise RequestError(401, "unauthorized", f"no valid API key. {hint}")
+            raise HTTPException(401, f"no valid API key. {hint}")
         if self.key_scope not in (ANY_KEY, *key.scopes):
-            message = f"this key lacks the scope {self.key_scope}; it has "
-            raise RequestError(403, "forbidden", message + ", ".join(sorted(key.scopes)))
+            scopes = ", ".join(sorted(key.scopes))
+            raise HTTPException(403, f"this key lacks the scope {self.key_scope}; it has {scopes}")
         return key.name
 
 
@@ -186,11 +175,11 @@ def _check_local(headers: dict[bytes, bytes]) -> None:
     """Refuse web pages of other sites: by their Origin, or by a host name mapped to loopback."""
     origin = headers.get(b"origin")
     if origin is not None and not is_loopback_url(origin):
-        message = f"pages of {origin.decode('latin-1')} may not use a service without keys"
-        raise RequestError(403, "forbidden", message)
+        name = origin.decode("latin-1")
+        raise HTTPException(403, f"pages of {name} may not use a service without keys")
     if not is_loopback_url(b"//" + headers.get(b"host", b"localhost")):
         message = "without keys only requests to localhost are served"
-        raise RequestError(403, "forbidden", f"{message}. Use --keys, or send `Host: localhost`")
+        raise HTTPException(403, f"{message}. Use --keys, or send `Host: localhost`")
 
 
 @dataclass
@@ -205,7 +194,7 @@ class LimitedHandler:
     has_body: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or raise a RequestError or DeadlineError."""
+        """Serve a request, or raise an HTTPException or DeadlineError."""
         timeout_s, is_complete = self.settings.request_timeout_s, not self.has_body
         body_timeout_s = self.settings.client_timeout_s
         try:
@@ -220,11 +209,11 @@ class LimitedHandler:
             if is_complete:
                 raise DeadlineError(timeout_s) from None
             message = f"the body took longer than {body_timeout_s:g} seconds"
-            raise RequestError(408, "body_timeout", message) from None
+            raise HTTPException(408, message) from None
 
 
 async def read_body(scope: Scope, receive: Receive, settings: ServiceSettings) -> bytes:
-    """Return the body. Raises a RequestError if it is too long or cut off."""
+    """Return the body; an HTTPException if it is too long, a ClientDisconnect if it is cut off."""
     length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), -1)
     check_size(length, settings, "the body")
     pieces, size, has_more = [], 0, True
@@ -247,7 +236,6 @@ async def receive_body(receive: Receive) -> tuple[bytes, bool]:
 
 
 def check_size(n_bytes: int, settings: ServiceSettings, what: str) -> None:
-    """Raise a RequestError if a body or a line is longer than `max_body_bytes`."""
+    """Raise an HTTPException if a body or a line is longer than `max_body_bytes`."""
     if n_bytes > settings.max_body_bytes:
-        message = f"{what} is longer than {settings.max_body_bytes:,} bytes"
-        raise RequestError(413, "too_large", message)
+        raise HTTPException(413, f"{what} is longer than {settings.max_body_bytes:,} bytes")

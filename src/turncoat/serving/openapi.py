@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
 from turncoat import __version__
-from turncoat.serving.decoding import TransactionDecoder
+from turncoat.serving.decoding import LabelRequest, TransactionDecoder
 from turncoat.serving.responses import ErrorResponse
 
 Json = dict[str, Any]
@@ -65,24 +65,28 @@ def describe(endpoints: Iterable[Endpoint], decoder: TransactionDecoder, needs_k
         schema = found[0] if len(found) == 1 else {"anyOf": found}
         return {_MEDIA_TYPES.get(content, "application/json"): {"schema": schema, **example}}
 
+    line = msgspec.json.encode(decoder.example).decode()
+    examples = {ServedTransaction: decoder.example, Lines: line, LabelRequest: _EXAMPLE_LABEL}
     paths: Json = {}
     for endpoint in endpoints:
-        statuses = sorted(_list_errors(endpoint, needs_key))
-        successes = {"200": ("Success.", endpoint.response)}
-        responses = successes | {str(code): (_ERRORS[code], ErrorResponse) for code in statuses}
-        described: Json = {
-            "summary": " ".join(str(endpoint.handler.__doc__).split()).rstrip("."),
-            "responses": {
-                status: {"description": meaning, "content": describe_content(content)}
-                for status, (meaning, content) in responses.items()
-            },
-        }
+        statuses = set(endpoint.errors)
+        described: Json = {"summary": " ".join(str(endpoint.handler.__doc__).split()).rstrip(".")}
+        if endpoint.key_scope is not None:
+            statuses |= {403, 429}
         if endpoint.key_scope is not None and needs_key:
+            statuses.add(401)
             described["description"] = f"Needs the scope `{endpoint.key_scope}`."
             described["security"] = [{"key": []}]
         if endpoint.body is not None:
-            content = describe_content(endpoint.body, example=_example(endpoint.body, decoder))
+            statuses |= {400, 408, 413}
+            content = describe_content(endpoint.body, example=examples[endpoint.body])
             described["requestBody"] = {"required": True, "content": content}
+        responses = {"200": ("Success.", endpoint.response)}
+        responses |= {str(code): (_ERRORS[code], ErrorResponse) for code in sorted(statuses)}
+        described["responses"] = {
+            status: {"description": meaning, "content": describe_content(content)}
+            for status, (meaning, content) in responses.items()
+        }
         path = endpoint.path.replace(":any", "")
         if names := re.findall(r"{(\w+)}", path):
             text = {"type": "string", "minLength": 1}
@@ -101,21 +105,6 @@ def describe(endpoints: Iterable[Endpoint], decoder: TransactionDecoder, needs_k
 
 def _split_union(content: Any) -> tuple[Any, ...]:
     return get_args(content) or (content,)
-
-
-def _list_errors(endpoint: Endpoint, needs_key: bool) -> set[int]:
-    return {
-        *endpoint.errors,
-        *((403, 429) if endpoint.key_scope is not None else ()),
-        *((401,) if endpoint.key_scope is not None and needs_key else ()),
-        *((400, 408, 413) if endpoint.body is not None else ()),
-    }
-
-
-def _example(body: Any, decoder: TransactionDecoder) -> Any:
-    if body is Lines:
-        return msgspec.json.encode(decoder.example).decode()
-    return decoder.example if body is ServedTransaction else _EXAMPLE_LABEL
 
 
 def render_page(document: Json) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import logging.config
 import multiprocessing
 import os
@@ -24,21 +23,19 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
+from starlette.types import ASGIApp
 
 from turncoat.errors import ConfigError
 from turncoat.serving.auth import is_loopback_host, load_keys
 from turncoat.serving.middleware import CURRENT_REQUEST_ID
 from turncoat.serving.settings import ServiceSettings
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
 
 _DRAIN_TIMEOUT_S = 30  # for requests in progress at shutdown; then workers are killed
 _MAX_HEADER_BYTES = 65_536
@@ -139,7 +136,7 @@ def _announce_shutdown(is_stopping: Event) -> None:
         signal.signal(number, partial(announce, signal.getsignal(number)))
 
 
-def _load_app(settings: ServiceSettings, is_stopping: Event) -> Starlette:
+def _load_app(settings: ServiceSettings, is_stopping: Event) -> ASGIApp:
     """Return the application of a worker process."""
     for number in (signal.SIGTERM, signal.SIGINT):  # until granian sets its own handlers
         signal.signal(number, signal.SIG_DFL)
