@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import psutil
 from rich.console import Console
 
@@ -33,13 +34,14 @@ from benchmarks.engine import timing
 from benchmarks.service.parts import measure_parts, render_parts
 from turncoat import Detector, Encoder, NeuralVariationalHMM, VariationalHMM, load
 from turncoat.data import read
+from turncoat.data.json_rows import list_fields
 from turncoat.data.simulators import simulate_tables
 from turncoat.features import Features
 from turncoat.serving.decoding import Transaction, TransactionDecoder
-from turncoat.serving.maintenance import make_client_transactions
 from turncoat.serving.records import FORMAT, RecentScore, Record, pack_record
 from turncoat.serving.responses import ScoredResponse
-from turncoat.serving.stores import RecordWrite, WriteGroup, open_store
+from turncoat.serving.stores import open_store
+from turncoat.serving.stores.protocol import RecordWrite, WriteGroup
 from turncoat.serving.updater import BeliefUpdater
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -75,7 +77,10 @@ def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[st
         network = NeuralVariationalHMM(N_STATES, encoder=Encoder(max_epochs=2), **quick)
         other = Detector(Features(), network, supervision="anchored").fit(transactions)
         other.save(folder / "neural")
-    bodies = [one.body for one in make_client_transactions(transactions, n_requests)]
+    rows = np.argsort(transactions.times, kind="stable")[:n_requests]
+    ids, sent = transactions.ids[rows].astype(str).tolist(), list_fields(transactions, rows)
+    pairs = zip(ids, sent, strict=True)
+    bodies = [msgspec.json.encode(fields | {"TransactionID": id}) for id, fields in pairs]
     first = TransactionDecoder(detector).decode(bodies[0])
     updater = BeliefUpdater(open_store("memory://", create=True))
     (response,) = asyncio.run(updater.process_batch(detector, [first]))

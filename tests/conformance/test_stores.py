@@ -26,7 +26,10 @@ from tests.reference.dictionary_store import DictionaryStore
 from tests.serving.redis_server import RedisServer, running_redis
 from turncoat.errors import ConfigError, CorruptRecordError, StoreError
 from turncoat.serving.records import FORMAT, Record, pack_record, unpack_record
-from turncoat.serving.stores import (
+from turncoat.serving.stores import open_store
+from turncoat.serving.stores import redis as redis_store
+from turncoat.serving.stores import sqlite as sqlite_store
+from turncoat.serving.stores.protocol import (
     LABEL,
     SCORE,
     LogEntry,
@@ -34,10 +37,7 @@ from turncoat.serving.stores import (
     Store,
     StoredRecord,
     WriteGroup,
-    open_store,
 )
-from turncoat.serving.stores import redis as redis_store
-from turncoat.serving.stores import sqlite as sqlite_store
 
 T = TypeVar("T")
 
@@ -1778,6 +1778,12 @@ def test_sqlite_keeps_committed_writes_after_kill(path: Path) -> None:
 
 
 # Redis
+
+
+def test_a_redis_url_may_have_an_ipv6_address() -> None:
+    store: Any = open_store("redis://[::1]:7000/3")
+    found = store._pool.connection_kwargs
+    assert (found["host"], found["port"], found["db"]) == ("::1", 7000, 3)
 
 
 def list_keys(server: RedisServer, url: str) -> set[bytes]:

@@ -23,7 +23,7 @@ from turncoat.serving.batcher import (
 )
 from turncoat.serving.decoding import Label, Transaction
 from turncoat.serving.responses import LabelResponse, ScoredResponse
-from turncoat.serving.stores import SCORE, StoredRecord, WriteGroup
+from turncoat.serving.stores.protocol import SCORE, StoredRecord, WriteGroup
 from turncoat.serving.updater import BeliefUpdater, UnknownTransactionError, UpdatePolicy
 
 Work = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]

@@ -25,7 +25,8 @@ from turncoat.serving.auth import ApiKeyAuthenticator, load_keys
 from turncoat.serving.decoding import Pseudonymiser
 from turncoat.serving.maintenance import collect_labeled_scores
 from turncoat.serving.records import customer_key, unpack_record
-from turncoat.serving.stores import LogEntry, open_store
+from turncoat.serving.stores import open_store
+from turncoat.serving.stores.protocol import LogEntry
 from turncoat.serving.updater import BeliefUpdater
 
 
@@ -279,7 +280,7 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(
 
     everything = asyncio.run(known(0.0))
     labels = data_of("shop").transactions.labels
-    assert everything.n_rows == len(answers)
+    assert len(everything.labels) == len(answers)
     assert everything.labels.sum() == (0 if labels is None else labels.sum())
     assert len(everything.offsets) == len({answer["customer"] for answer in answers}) + 1
     with pytest.raises(DataError, match="labels are frauds"):  # of which no share can be told
@@ -295,7 +296,7 @@ def test_recalibration_counts_each_outcome_once_whatever_the_order(
             "/v1/labels", json={"id": genuine["id"], "customer": genuine["customer"], "label": 0}
         )
     reported = asyncio.run(known(0.0, unreported=False))
-    assert reported.labels.sum() == everything.labels.sum() == reported.n_rows - 1
+    assert reported.labels.sum() == everything.labels.sum() == len(reported.labels) - 1
     with pytest.raises(
         DataError, match="in the last 115741 days"
     ):  # frauds among the young ones are not taken without the genuine ones

@@ -20,7 +20,7 @@ from turncoat.serving.records import counterparty_key, unpack_record
 from turncoat.serving.responses import LabelResponse
 from turncoat.serving.service import Service
 from turncoat.serving.settings import ServiceSettings
-from turncoat.serving.stores import StoredRecord, WriteGroup
+from turncoat.serving.stores.protocol import StoredRecord, WriteGroup
 from turncoat.serving.updater import BeliefUpdater, UnknownTransactionError
 
 replace = msgspec.structs.replace

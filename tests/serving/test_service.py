@@ -15,7 +15,7 @@ from turncoat.errors import StoreError
 from turncoat.serving.batcher import OutOfOrderError
 from turncoat.serving.service import DAY, Service
 from turncoat.serving.settings import ServiceSettings
-from turncoat.serving.stores import WriteGroup
+from turncoat.serving.stores.protocol import WriteGroup
 from turncoat.serving.updater import BeliefUpdater
 
 

@@ -33,7 +33,7 @@ from turncoat.serving.decoding import FieldError, Transaction, TransactionDecode
 from turncoat.serving.maintenance import replay
 from turncoat.serving.records import Record, counterparty_key, customer_key, pack_record
 from turncoat.serving.responses import ScoredResponse
-from turncoat.serving.stores import RecordWrite, WriteGroup
+from turncoat.serving.stores.protocol import RecordWrite, WriteGroup
 from turncoat.serving.updater import BeliefUpdater, LateTransactionError, UpdatePolicy
 
 replace = msgspec.structs.replace

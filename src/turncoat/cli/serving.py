@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turncoat import Detector
     from turncoat.data.transactions import Transactions
     from turncoat.serving.decoding import Pseudonymiser
-    from turncoat.serving.stores import Store
+    from turncoat.serving.stores.protocol import Store
 
 DAY = 86400.0
 
@@ -209,21 +209,21 @@ def recalibrate(
         known = asyncio.run(_collect_labels(detector, url, delay_s, not reported_only))
         columns = (known.beliefs, known.labels, known.offsets, known.external)
         updated = detector.recalibrate(*columns, keep=keep)
-        n_frauds = int(known.labels.sum())
-        n_genuine = known.n_rows - n_frauds
+        n_rows, n_frauds = len(known.labels), int(known.labels.sum())
+        n_genuine = n_rows - n_frauds
         if min(n_frauds, n_genuine) < MIN_OUTCOMES:
             found = f"{n_frauds:,} frauds and {n_genuine:,} genuine transactions"
             echo(f"note: {found} are too few for exact shares", err=True)
         if dry_run and as_json:
             shares = dict(enumerate(updated.regimes.mean_rates.tolist()))
-            counts = {"n_rows": known.n_rows, "n_frauds": n_frauds, "fraud_rates": shares}
+            counts = {"n_rows": n_rows, "n_frauds": n_frauds, "fraud_rates": shares}
             echo(json.dumps(counts))
             return
         if dry_run:
-            echo(f"{known.n_rows:,} labels, {n_frauds:,} frauds; not saved")
+            echo(f"{n_rows:,} labels, {n_frauds:,} frauds; not saved")
             echo(updated.regimes.describe())
             return
-        metadata = bundle.CalibrationMetadata(time.time(), known.n_rows, n_frauds, keep)
+        metadata = bundle.CalibrationMetadata(time.time(), n_rows, n_frauds, keep)
         bundle.save_calibration(model, updated.calibration_, updated.digest_, metadata)
     calibrations = bundle.list_calibrations(model)
     if as_json:

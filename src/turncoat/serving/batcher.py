@@ -11,6 +11,7 @@ from turncoat.errors import StoreError, TurncoatError
 from turncoat.serving.decoding import Label, Transaction
 
 Item = Transaction | Label
+_Future = asyncio.Future[Any]
 Process = Callable[[Sequence[Item]], Awaitable[Sequence[Any]]]
 
 
@@ -43,7 +44,7 @@ class _Queued(NamedTuple):
     """A request in the queue."""
 
     item: Item
-    response: asyncio.Future[Any]
+    response: _Future
     sort_time: float | None  # place among its customer's requests in a batch; None: as it came
 
     def set_exception(self, problem: Exception) -> None:
@@ -74,11 +75,8 @@ class MicroBatcher:
         return len(self._queue)
 
     def submit(
-        self,
-        item: Item,
-        predecessor: asyncio.Future[Any] | None = None,
-        sort_time: float | None = None,
-    ) -> asyncio.Future[Any]:
+        self, item: Item, predecessor: _Future | None = None, sort_time: float | None = None
+    ) -> _Future:
         """Queue a request; the future gets its response after the write, or the exception.
 
         If its predecessor has failed already and should be sent again, so should this one. A
@@ -90,7 +88,7 @@ class MicroBatcher:
             raise OutOfOrderError
         if len(self._queue) >= self._max_queue_size:
             raise OverloadedError(f"{len(self._queue):,} requests are waiting already")
-        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        response: _Future = asyncio.get_running_loop().create_future()
         response.add_done_callback(self._on_done)
         self._queue.append(_Queued(item, response, sort_time))
         self._has_work.set()
@@ -111,7 +109,9 @@ class MicroBatcher:
         self._has_work.set()
 
     async def _process_batch(self) -> None:
-        batch = self._take_batch()
+        self._fail_followers()
+        size = min(len(self._queue), self._max_batch_size)
+        batch = _sort_by_time([self._queue.popleft() for _ in range(size)])
         if not batch:
             return
         try:
@@ -128,12 +128,7 @@ class MicroBatcher:
                 queued.response.set_result(response)
         self._fail_followers(to_resend)
 
-    def _take_batch(self) -> list[_Queued]:
-        self._fail_followers()
-        size = min(len(self._queue), self._max_batch_size)
-        return _sort_by_time([self._queue.popleft() for _ in range(size)])
-
-    def _on_done(self, response: asyncio.Future[Any]) -> None:
+    def _on_done(self, response: _Future) -> None:
         if response.cancelled() and not self._has_cancelled:
             self._has_cancelled = True
             asyncio.get_running_loop().call_soon(self._fail_followers)
@@ -169,5 +164,5 @@ def _sort_by_time(batch: list[_Queued]) -> list[_Queued]:
     return ordered
 
 
-def _should_resend(response: asyncio.Future[Any]) -> bool:
+def _should_resend(response: _Future) -> bool:
     return response.cancelled() or isinstance(response.exception(), RETRYABLE_ERRORS)

@@ -190,15 +190,11 @@ class TransactionDecoder:
         self.times = detector.calibration_.time_range
         schema = self.plan.schema
         self._rows = RowDecoder(schema)
+        self.type = self._rows.type  # the struct of the fields
         remedy = "unknown when a transaction is scored. Report it to /v1/labels later"
         self._label_rule = {schema.label: f"{schema.label} is the label, {remedy}"}
         is_calendar = schema.time_format is not None or self.times[1] >= _CALENDAR_FROM_S
         self._future = FutureCheck(is_calendar, max_future_s, self.times[1] - self.times[0])
-
-    @property
-    def type(self) -> Any:
-        """The struct of the fields."""
-        return self._rows.type
 
     def decode(self, body: bytes | memoryview) -> Transaction:
         """Return the transaction of a JSON object; a FieldError names the field that is wrong."""

@@ -15,11 +15,10 @@ from turncoat.scoring import Detector, DetectorState
 from turncoat.serving import responses
 from turncoat.serving.decoding import Transaction
 from turncoat.serving.records import LogContent, customer_key, unpack_log_content
-from turncoat.serving.responses import ScoredResponse, mark_duplicate
 from turncoat.serving.rounds import RecordUpdate
-from turncoat.serving.stores import SCORE, LogEntry, Store
-from turncoat.serving.stores.protocol import EntryFilters, matches
+from turncoat.serving.stores.protocol import SCORE, EntryFilters, LogEntry, Store, matches
 
+_Belief = tuple[bytes | None, str]  # a state, None if there is none yet, and its source
 _ALL = 2**31 - 1  # entries of one transaction: its label may have been reported many times
 _MAX_REBUILD_ENTRIES = 500  # latest entries from which a belief is rebuilt
 _LOOKBACK_LIMITS = (2, 50)  # entries in which the belief at an earlier time is searched
@@ -45,11 +44,11 @@ class ScoreHistory:
         entries = await self._read(key, transaction_id=transaction_id)
         return [entry for entry in entries if entry.parties[0][0] == key]
 
-    async def find_response(self, transaction: Transaction) -> ScoredResponse | None:
+    async def find_response(self, transaction: Transaction) -> responses.ScoredResponse | None:
         """Return the first response to a transaction, marked as a duplicate; None if not logged."""
         for entry in await self.find_entries(transaction.keys[0], transaction.id):
             if entry.kind == SCORE:
-                return mark_duplicate(_unpack(entry).response)
+                return responses.mark_duplicate(_unpack(entry).response)
         return None
 
     async def is_latest(self, key: str, transaction_id: str) -> bool:
@@ -57,13 +56,8 @@ class ScoreHistory:
         newest = (await self._read(key, belief_updated=True, limit=1))[:1]
         return [(entry.kind, entry.transaction_id) for entry in newest] == [(SCORE, transaction_id)]
 
-    async def belief_at(
-        self, key: str, time: float, update: RecordUpdate
-    ) -> tuple[bytes | None, str]:
-        """Return a party's state as of an earlier time, and its source.
-
-        It is the present state of `update` if the log does not reach back.
-        """
+    async def belief_at(self, key: str, time: float, update: RecordUpdate) -> _Belief:
+        """Return a party's belief as of `time`, or the present one if the log is too short."""
         entries: list[LogEntry] = []
         for limit in _LOOKBACK_LIMITS:
             n_searched = len(entries)
@@ -87,7 +81,7 @@ class ScoreHistory:
         entries = await self._read(key, belief_updated=True, limit=_MAX_REBUILD_ENTRIES)
         return bool(entries) and dict(entries[-1].parties)[key] == 1
 
-    async def rebuild(self, key: str, until: float = math.inf) -> tuple[bytes | None, str]:
+    async def rebuild(self, key: str, until: float = math.inf) -> _Belief:
         """Return the state that this model makes of a party's log, and its source."""
         entries = await self._read(key, until=until, limit=_MAX_REBUILD_ENTRIES)
         try:
@@ -130,15 +124,12 @@ class ScoreHistory:
         rows = [pair for pair in rows if is_customer or pair[0].counterparty is not None]
         if not rows:
             return state
-        first = DetectorState(state, None) if is_customer else DetectorState(None, state)
+        side, first = (0, DetectorState(state)) if is_customer else (1, DetectorState(None, state))
         previous = np.full((len(rows), 2), -1)
-        previous[1:, 0 if is_customer else 1] = np.arange(len(rows) - 1)
+        previous[1:, side] = np.arange(len(rows) - 1)
         states = [first, *[DetectorState()] * (len(rows) - 1)]
-        steps = self._detector.live.advance(
-            states, [row for row, _ in rows], [follows for _, follows in rows], previous
-        )
-        after = steps.states[-1]
-        return after.customer if is_customer else after.counterparty
+        sent, label_follows = zip(*rows, strict=True)
+        return self._detector.live.advance(states, sent, label_follows, previous).states[-1][side]
 
 
 def _unpack(entry: LogEntry) -> LogContent:

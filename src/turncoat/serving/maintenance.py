@@ -16,7 +16,7 @@ from turncoat.errors import ContentionError, DataError
 from turncoat.scoring import Detector
 from turncoat.serving.decoding import Pseudonymiser, Transaction
 from turncoat.serving.records import customer_key, unpack_log_content
-from turncoat.serving.stores import LABEL, RecordWrite, Store
+from turncoat.serving.stores.protocol import LABEL, RecordWrite, Store
 from turncoat.serving.updater import BeliefUpdater, Response
 from turncoat.storage import digest as compute_digest
 
@@ -55,11 +55,6 @@ async def replay(
             continue
         done, counter = done + len(rows), counter + 1
         yield rows, responses
-
-
-def make_client_transactions(transactions: Transactions, n: int) -> Iterator[Transaction]:
-    """Yield the first transactions in time order, as clients would send them."""
-    return _make_transactions(transactions, _order_by_time(transactions)[:n], True, None, "")
 
 
 def _digest_file(
@@ -120,11 +115,6 @@ class LabeledScores(NamedTuple):
     labels: Array  # [N]
     offsets: Array  # [customers + 1]
     external: Array | None  # [N] the ranker's scores
-
-    @property
-    def n_rows(self) -> int:
-        """The number of scores."""
-        return len(self.labels)
 
 
 async def collect_labeled_scores(

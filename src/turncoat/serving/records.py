@@ -85,14 +85,11 @@ def unpack_record(key: str, data: bytes) -> Record:
     try:
         record = _decode_record(_check_checksum(data))
     except (msgspec.DecodeError, ValueError, TypeError) as problem:
-        raise CorruptRecordError(
-            f"the record of {key!r} is damaged ({problem}). Remove it, or restore a backup"
-        ) from problem
+        damage = f"the record of {key!r} is damaged ({problem})"
+        raise CorruptRecordError(f"{damage}. Remove it, or restore a backup") from problem
     if record.format != FORMAT:
-        raise CorruptRecordError(
-            f"the record of {key!r} has format {record.format}; this Turncoat reads format "
-            f"{FORMAT}. Upgrade Turncoat"
-        )
+        found = f"the record of {key!r} has format {record.format}"
+        raise CorruptRecordError(f"{found}; this Turncoat reads format {FORMAT}. Upgrade Turncoat")
     return record
 
 
@@ -110,8 +107,9 @@ def unpack_log_content(data: bytes) -> LogContent:
         n_bytes = int.from_bytes(small[:_LENGTH_BYTES], "big")
         return _decode_content(_lz4.decompress(small[_LENGTH_BYTES:], n_bytes, asbytes=True))
     except (msgspec.DecodeError, OSError, ValueError, TypeError) as problem:
+        remedy = "Restore the store from a backup"
         raise CorruptRecordError(
-            f"an entry of the log is damaged ({problem}). Restore the store from a backup"
+            f"an entry of the log is damaged ({problem}). {remedy}"
         ) from problem
 
 

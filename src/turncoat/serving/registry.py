@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,16 +62,14 @@ class ModelRegistry:
         _log.info("model %s, calibration %d now serves", new.digest_, new.calibration_.number)
         return True
 
-    def _read_signature(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _read_signature(self) -> dict[str, tuple[int, int, int]]:
         """Return values that change when a watched file is replaced."""
-        found: list[tuple[int, int, int] | None] = []
+        found = {}
         for name in _WATCHED_FILES:
-            try:
+            with suppress(OSError):
                 status = (self._folder / name).stat()
-                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-            except OSError:
-                found.append(None)
-        return tuple(found)
+                found[name] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        return found
 
     def _load(self) -> tuple[Detector, TransactionDecoder]:
         """Load the detector and score its example."""

@@ -30,7 +30,7 @@ from turncoat.serving.history import ScoreHistory
 from turncoat.serving.records import LogContent, RecentScore, Record
 from turncoat.serving.responses import LabelResponse, ScoredResponse, encode_json
 from turncoat.serving.rounds import PreparedTransaction, RecordUpdate, ScoringRound
-from turncoat.serving.stores import LABEL, SCORE, LogEntry, RecordWrite, Store, WriteGroup
+from turncoat.serving.stores.protocol import LABEL, SCORE, LogEntry, RecordWrite, Store, WriteGroup
 
 KEEP, APPLY, REFUSE = "keep", "apply", "refuse"
 LATE_POLICIES = (KEEP, APPLY, REFUSE)
@@ -40,6 +40,7 @@ _log = logging.getLogger("turncoat")
 
 Response = ScoredResponse | LabelResponse
 Result = Response | Exception
+_EntryIds = tuple[str, str, float]  # kind of a log entry, id and time of its transaction
 T = TypeVar("T")
 
 
@@ -101,10 +102,8 @@ def _retry_pauses() -> Iterator[float]:
     """Yield the seconds to wait before each attempt; a ContentionError after the last."""
     for attempt in range(_MAX_ATTEMPTS):
         yield random.uniform(0.0, min(0.001 * attempt, _MAX_PAUSE_S))
-    raise ContentionError(
-        f"other processes wrote the same records {_MAX_ATTEMPTS} times in a row. "
-        "Try again later, or use fewer workers"
-    )
+    problem = f"other processes wrote the same records {_MAX_ATTEMPTS} times in a row"
+    raise ContentionError(f"{problem}. Try again later, or use fewer workers")
 
 
 class _Change(NamedTuple):
@@ -146,11 +145,9 @@ class BatchUpdate:
                 results.append(await _catch(self._apply_label(request)))
                 continue
             found = await _catch(self._prepare(request))
-            if isinstance(found, PreparedTransaction) and not scoring.add(found):
-                await end_round()
+            while isinstance(found, PreparedTransaction) and not scoring.add(found):
+                await end_round()  # an empty round takes any transaction
                 found = await _catch(self._prepare(request))
-                if isinstance(found, PreparedTransaction):
-                    scoring.add(found)
             results.append(None if isinstance(found, PreparedTransaction) else found)
         await end_round()
         return [one for one in results if one is not None]
@@ -189,18 +186,14 @@ class BatchUpdate:
             latest = f"the customer's latest, at {customer.last_time:.0f} seconds"
             raise LateTransactionError(f"the transaction is older than {latest}")
         keeps_belief = is_late and self._policy.late == KEEP
-        states: list[bytes | None] = []
-        sources: list[str] = []
         updates = [await self._load(key) for key in transaction.keys]
-        for key, update in zip(transaction.keys, updates, strict=True):
-            state, source = update.state, update.source
+        beliefs = [(update.state, update.source) for update in updates]
+        for i, (key, update) in enumerate(zip(transaction.keys, updates, strict=True)):
             if keeps_belief and transaction.time < update.last_time:
-                state, source = await self._history.belief_at(key, transaction.time, update)
-            states.append(state)
-            sources.append(source)
-        return PreparedTransaction(
-            transaction, updates, DetectorState(*states), sources, is_late, keeps_belief
-        )
+                beliefs[i] = await self._history.belief_at(key, transaction.time, update)
+        states, sources = zip(*beliefs, strict=True)
+        state = DetectorState(*states)
+        return PreparedTransaction(transaction, updates, state, sources, is_late, keeps_belief)
 
     async def _find_duplicate(
         self, transaction: Transaction, record: Record | None
@@ -270,21 +263,21 @@ class BatchUpdate:
         if prepared.keeps_belief:  # only the customer's record counts it
             changes = [changes[0]._replace(state=customer.state or b"")]
         if self._policy.logs:
-            updates_belief = not prepared.keeps_belief
+            logged = () if prepared.keeps_belief else changes
             content = LogContent(
                 detector.digest_,
                 transaction.body,
                 body,
-                tuple(change.state for change in changes) if updates_belief else (),
+                tuple(change.state for change in logged),
                 transaction.label,
                 score.belief,
                 None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
                 transaction.label_follows,
                 transaction.is_replayed,
-                tuple(change.time for change in changes) if updates_belief else (),
+                tuple(change.time for change in logged),
             )
-            ids = transaction.id, transaction.time
-            self._append_entry(SCORE, *ids, changes, content, updates_belief)
+            ids = SCORE, transaction.id, transaction.time
+            self._append_entry(ids, changes, content, not prepared.keeps_belief)
         is_latest = record is None or transaction.time > record.last_time
         n_since_last = 1 if is_latest or record is None else record.n_since_last + 1
         earlier = () if record is None else record.recent_ids
@@ -328,65 +321,52 @@ class BatchUpdate:
         that reports a fraud is passed to the counterparty. A corrected label counts in
         recalibration; what records learnt from the first one stays.
         """
-        (key,) = label.keys
+        (key,), value = label.keys, label.label
         customer = await self._load(key)
         entries = await self._history.find_entries(key, label.id)
         scored = next((entry for entry in entries if entry.kind == SCORE), None)
         if scored is None or customer.record is None:
-            raise UnknownTransactionError(
-                f"the log has no transaction {label.id!r} of customer {label.customer!r}. "
-                "Score it first, and keep the log long enough"
-            )
+            problem = f"the log has no transaction {label.id!r} of customer {label.customer!r}"
+            remedy = "Score it first, and keep the log long enough"
+            raise UnknownTransactionError(f"{problem}. {remedy}")
         others = [other for other, _ in scored.parties[1:]]
         contents = [records.unpack_log_content(entry.content) for entry in entries]
         labels = [content.label for content in contents if content.label is not None]
-        unchanged = responses.UNCHANGED if others else None
-        if labels and labels[0] == label.label:  # the newest says the same
-            ids = label.id, label.customer, label.label
-            return LabelResponse(*ids, False, responses.UNCHANGED, unchanged)
+        belief, counterparty = responses.UNCHANGED, responses.UNCHANGED if others else None
+        if labels and labels[0] == value:  # the newest says the same
+            return LabelResponse(label.id, label.customer, value, False, belief, counterparty)
         live, states = self._detector.live, {key: customer.state or b""}
-        is_conditioned = bool(
-            not labels
-            and self._policy.labels_update_belief
-            and customer.state
-            and await self._history.is_latest(key, label.id)
-        )
+        is_conditioned = False
+        if not labels and self._policy.labels_update_belief and customer.state:
+            is_conditioned = await self._history.is_latest(key, label.id)
         if is_conditioned:
-            state = live.condition(DetectorState(customer.state), label.label)
-            states[key] = state.customer or b""
-        for other in others if label.label == 1 and 1 not in labels else ():
+            state = live.condition(DetectorState(customer.state), value)
+            states[key], belief = state.customer or b"", responses.CONDITIONED
+        for other in others if value == 1 and 1 not in labels else ():
             await self._read([(key, other)])
             if (before := (await self._load(other)).state) is not None:
                 state = live.report_fraud(DetectorState(None, before), scored.time)
-                states[other] = state.counterparty or b""
+                states[other], counterparty = state.counterparty or b"", responses.REPORTED
         # The customer is written even if unchanged: its counter guards what was read of the log.
         updates = [(self._records[other], other, state) for other, state in states.items()]
         changes = [_Change(other, update, new, update.last_time) for update, other, new in updates]
         after = tuple(change.state for change in changes)
         times = tuple(change.time for change in changes)
-        digest, value = self._detector.digest_, label.label
-        content = LogContent(digest, b"", b"", after, value, state_times=times)
-        self._append_entry(LABEL, label.id, scored.time, changes, content, is_conditioned)
+        content = LogContent(self._detector.digest_, b"", b"", after, value, state_times=times)
+        ids = LABEL, label.id, scored.time
+        self._append_entry(ids, changes, content, is_conditioned)
         for _, update, new, _ in changes:
             if update.record is not None:
                 update.replace(msgspec.structs.replace(update.record, state=new))
-        belief = responses.CONDITIONED if is_conditioned else responses.UNCHANGED
-        counterparty = responses.REPORTED if len(states) > 1 else unchanged
-        return LabelResponse(label.id, label.customer, label.label, True, belief, counterparty)
+        return LabelResponse(label.id, label.customer, value, True, belief, counterparty)
 
     def _append_entry(
-        self,
-        kind: str,
-        id: str,
-        time: float,
-        changes: Sequence[_Change],
-        content: LogContent,
-        updates_belief: bool,
+        self, ids: _EntryIds, changes: Sequence[_Change], content: LogContent, updates_belief: bool
     ) -> None:
         """Add a log entry for these changes."""
         parties = tuple((change.key, change.update.next_counter) for change in changes)
         data = records.pack_log_content(content)
-        self._entries.append(LogEntry(kind, id, time, self._now, parties, updates_belief, data))
+        self._entries.append(LogEntry(*ids, self._now, parties, updates_belief, data))
 
     async def write(self, extra_writes: Sequence[RecordWrite] = ()) -> set[str]:
         """Write all changes; return the keys of records that another process changed meanwhile.
@@ -394,9 +374,9 @@ class BatchUpdate:
         Requests that share a party are one group: it is written as a whole or not at all.
         """
         roots = _link(self._parties)
-        if extra_writes:
-            roots = dict.fromkeys(roots, "")
         groups: dict[str, tuple[list[RecordWrite], list[LogEntry]]] = {}
+        if extra_writes:
+            roots, groups[""] = dict.fromkeys(roots, ""), (list(extra_writes), [])
         for key, update in self._records.items():
             if update.n_changes and update.record is not None:
                 data = records.pack_record(update.record)
@@ -404,8 +384,6 @@ class BatchUpdate:
                 groups.setdefault(roots[key], ([], []))[0].append(write)
         for entry in self._entries:
             groups[roots[entry.parties[0][0]]][1].append(entry)
-        if extra_writes:
-            groups.setdefault("", ([], []))[0].extend(extra_writes)
         if not groups:
             return set()
         written = await self._store.write([WriteGroup(*group) for group in groups.values()])

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Collection
+from urllib.parse import parse_qsl
 
 from turncoat.errors import ConfigError
-from turncoat.serving.stores.protocol import (
-    LABEL,
-    SCORE,
-    LogEntry,
-    RecordWrite,
-    Store,
-    StoredRecord,
-    WriteGroup,
-)
+from turncoat.serving.stores.protocol import Store
 from turncoat.serving.stores.sqlite import SQLiteStore
 
-__all__ = ["LABEL", "SCORE", "LogEntry", "RecordWrite", "Store", "StoredRecord", "WriteGroup"]
-__all__ += ["open_store"]
-
+_OPTIONS: dict[str, tuple[str, ...]] = {"memory": (), "sqlite": ("synchronous",)}
+_OPTIONS |= {"redis": ("prefix",), "rediss": ("prefix",), "unix": ("prefix", "db")}
 _URL_FORMS = (
     "memory://, sqlite:///relative/path.sqlite, sqlite:////absolute/path.sqlite (with "
     "?synchronous=FULL, NORMAL or OFF), redis://host:port/db, rediss://host:port/db or "
@@ -34,56 +26,51 @@ def open_store(url: str, create: bool = False) -> Store:
     TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME), never from the URL.
     """
     scheme, separator, rest = url.partition("://")
-    if scheme in ("redis", "rediss", "unix") and separator:
-        return _open_redis(scheme, rest)
-    path, _, query = rest.partition("?")
-    if scheme == "sqlite" and separator:
-        options = _parse_options(query, "synchronous")
-        if not path.startswith("/") or path in ("/", "//", "/:memory:"):
-            raise _invalid_url("names no file after sqlite:///")
-        return SQLiteStore(path[1:], **options, create=create)
-    if scheme != "memory" or not separator:
+    if scheme not in _OPTIONS or not separator:
         raise _invalid_url(f"starts with {scheme}://" if separator else "has no ://")
-    if rest:
-        raise _invalid_url("has something after memory://")
-    if not create:
-        raise ConfigError("a memory store always starts empty. Use the store of the service")
-    return SQLiteStore(None, create=True)
-
-
-def _open_redis(scheme: str, rest: str) -> Store:
-    if "@" in rest:  # checked before any part of the URL can be shown
+    if "@" in rest and scheme not in ("memory", "sqlite"):  # before any part can be shown
         raise ConfigError(
             "a store's URL must not contain a user or a password, and this one has an @: set "
             "TURNCOAT_REDIS_PASSWORD (and TURNCOAT_REDIS_USERNAME) in the environment instead"
         )
+    path, _, query = rest.partition("?")
+    options = _parse_options(query, _OPTIONS[scheme])
+    if scheme == "memory":
+        if path:
+            raise _invalid_url("has something after memory://")
+        if not create:
+            raise ConfigError("a memory store always starts empty. Use the store of the service")
+        return SQLiteStore(None, create=True)
+    if scheme == "sqlite":
+        if not path.startswith("/") or path in ("/", "//", "/:memory:"):
+            raise _invalid_url("names no file after sqlite:///")
+        return SQLiteStore(path[1:], **options, create=create)
+    return _open_redis(scheme, path, options)
+
+
+def _open_redis(scheme: str, path: str, options: dict[str, str]) -> Store:
     try:
         from turncoat.serving.stores.redis import RedisStore
     except ImportError as problem:
         remedy = "pip install turncoat[serve]"
         raise ConfigError(f"a Redis store needs the extra: {remedy} ({problem})") from problem
-    try:
-        parts = urlsplit(f"//{rest}")
-        host = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
-    except ValueError:
-        raise _invalid_url("has an invalid host or port") from None
-    if scheme == "unix":
-        options = _parse_options(parts.query, "prefix", "db")
-        if parts.netloc or len(parts.path) < 2:
-            raise _invalid_url("names no socket after unix://")
-        db = options.get("db") or "0"
-        address = f"unix://{parts.path}?db={db}"
-    else:
-        options, db = _parse_options(parts.query, "prefix"), parts.path[1:] or "0"
-        address = f"{scheme}://{host}/{db}"
+    host, _, rest = path.partition("/")
+    is_socket = scheme == "unix"
+    if is_socket and (host or not rest):
+        raise _invalid_url("names no socket after unix://")
+    db = (options.get("db") if is_socket else rest) or "0"
     if not (db.isascii() and db.isdigit()):
         raise _invalid_url("has a database that is not a number")
     if not (prefix := options.get("prefix", "turncoat")):
         raise _invalid_url("has an empty prefix")
-    return RedisStore(address, prefix)
+    try:
+        address = f"unix://{path}?db={db}" if is_socket else f"{scheme}://{host}/{db}"
+        return RedisStore(address, prefix)
+    except ValueError:
+        raise _invalid_url("has an invalid host or port") from None
 
 
-def _parse_options(query: str, *allowed: str) -> dict[str, str]:
+def _parse_options(query: str, allowed: Collection[str]) -> dict[str, str]:
     """Return the options of a URL; each may occur once."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypedDict, Unpack
 
@@ -110,10 +109,11 @@ class Store(Protocol):
 
 def check_write(groups: Sequence[WriteGroup]) -> None:
     """Raise a ValueError for groups that no store could write or find again."""
-    n_writes, keys = 0, set()
+    keys: set[str] = set()
     for writes, entries in groups:
-        n_writes += len(writes)
         for key, expected, _, increment in writes:
+            if key in keys:
+                raise ValueError(f"the key {key!r} occurs twice in the write; it may occur once")
             keys.add(key)
             if expected < 0 or increment < 1:
                 needs = "expected_counter >= 0 and increment >= 1"
@@ -121,19 +121,13 @@ def check_write(groups: Sequence[WriteGroup]) -> None:
         for _, id, time, written_at, parties, _, _, _ in entries:
             if not -math.inf < written_at < math.inf or time != time:
                 problem = f"needs times in seconds, not time={time} and written_at={written_at}"
-            elif not 1 <= len(parties) <= 2:
-                problem = (
-                    f"needs a customer and at most one counterparty, not {len(parties)} parties"
-                )
+            elif not 1 <= (n := len(parties)) <= 2:
+                problem = f"needs a customer and at most one counterparty, not {n} parties"
             elif len(parties) == 2 and parties[0][0] == parties[1][0]:
                 problem = f"has the key {parties[0][0]!r} twice"
             else:
                 continue
             raise ValueError(f"the log entry of transaction {id!r} {problem}")
-    if len(keys) < n_writes:
-        counts = Counter(write.key for group in groups for write in group.writes)
-        key = counts.most_common(1)[0][0]
-        raise ValueError(f"the key {key!r} occurs twice in the write; it may occur once")
 
 
 def matches(entry: LogEntry, filters: EntryFilters) -> bool:

@@ -43,6 +43,7 @@ _N_CONNECTIONS = 16
 _HISTORY_PAGE = 100  # entries
 _DELETE_BATCH = 100  # entries per script, so that others do not wait long
 _PARTIES = "customer", "counterparty"
+_PARTY_FIELDS = b"customer_key", b"counterparty_key"
 
 _WRITE = (files(__package__) / "redis_write.lua").read_text("utf-8")
 _DELETE = (files(__package__) / "redis_delete.lua").read_text("utf-8")
@@ -73,10 +74,9 @@ class RedisStore:
         self._prefix = prefix.encode() + b":"
         self._log, self._log_by_time = self._prefix + b"log", self._prefix + b"log-by-time"
         self._closed, self._n_running, self._idle = False, 0, asyncio.Event()
-        timeouts = dict.fromkeys(
-            ("timeout", "socket_timeout", "socket_connect_timeout"), _TIMEOUT_S
-        )
-        options: dict[str, Any] = {"max_connections": _N_CONNECTIONS, "protocol": 2, **timeouts}
+        options: dict[str, Any] = {"max_connections": _N_CONNECTIONS, "protocol": 2}
+        names = "timeout", "socket_timeout", "socket_connect_timeout"
+        options |= dict.fromkeys(names, _TIMEOUT_S)
         options |= {"username": os.environ.get(USERNAME), "password": os.environ.get(PASSWORD)}
         # A write without a reply may have happened, so only the caller can decide to repeat it.
         options["retry"] = Retry(NoBackoff(), 0)
@@ -162,17 +162,15 @@ class RedisStore:
             n_deleted += n_last
         return n_deleted
 
-    async def _delete(self, ids: Sequence[bytes], erased: str | None = None) -> tuple[int, int]:
-        """Delete entries from the log and from the histories of their parties."""
-        histories = {} if erased is None else {self._history(erased): None}
-        for fields in (await self._read_entries(ids)).values():
-            for name in (b"customer_key", b"counterparty_key"):
-                if name in fields:
-                    histories[self._prefix + b"history:" + fields[name]] = None
+    async def _delete(self, ids: Sequence[bytes], erased: str | None = None) -> Any:
+        """Delete entries everywhere; return how many, and whether `erased` has none left."""
         records = [] if erased is None else [self._record(erased)]
+        parties = set() if erased is None else {erased.encode()}
+        for fields in (await self._read_entries(ids)).values():
+            parties.update(fields[name] for name in _PARTY_FIELDS if name in fields)
+        histories = [self._prefix + b"history:" + key for key in parties]
         keys = [self._log, self._log_by_time, *histories, *records]
-        n, is_erased = await self._run(_DELETE, keys, ["erase" if records else "", *ids])
-        return n, is_erased
+        return await self._run(_DELETE, keys, ["erase" if records else "", *ids])
 
     async def _read_entries(self, ids: Sequence[bytes]) -> dict[bytes, dict[bytes, bytes]]:
         """Return the fields of the log entries that exist, by id."""
@@ -194,8 +192,7 @@ class RedisStore:
         """Log `appendonly` and `maxmemory-policy`; warn if writes can be lost or keys evicted."""
         names = "appendonly", "appendfsync", "maxmemory", "maxmemory-policy"
         try:
-            replies = [await self._call("CONFIG", "GET", name) for name in names]
-            found = {name: reply[1].decode() for name, reply in zip(names, replies, strict=True)}
+            found = {name: (await self._call("CONFIG", "GET", name))[1].decode() for name in names}
         except (StoreError, IndexError) as problem:
             text = "store %s: appendonly and maxmemory-policy could not be checked (%s)"
             _logger.warning(text, self._address, problem)

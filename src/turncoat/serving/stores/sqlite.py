@@ -70,10 +70,7 @@ class SQLiteStore:
     def __init__(
         self, path: str | os.PathLike[str] | None, synchronous: str = "FULL", create: bool = False
     ) -> None:
-        """Open a file, or with None a database in memory that ends with this process.
-
-        `synchronous` is SQLite's setting: when a write counts as done.
-        """
+        """Open a file, or None for memory. SQLite's `synchronous` says when a write is done."""
         if synchronous not in SYNCHRONOUS:
             names = ", ".join(SYNCHRONOUS)
             raise ConfigError(f"synchronous must be one of {names}, not {synchronous!r}")
@@ -121,11 +118,10 @@ class SQLiteStore:
         if self._read_pragma("application_id") != _APPLICATION_ID:
             raise StoreError(f"the file {self._path} is not a Turncoat store. Choose another path")
         if (version := self._read_pragma("user_version")) != _VERSION:
-            remedy = "It was not changed; fill a new store at another path with `turncoat replay`"
-            raise StoreError(
-                f"the store {self._path} has version {version}; this Turncoat reads version "
-                f"{_VERSION}. {remedy if version < _VERSION else 'Upgrade Turncoat'}"
-            )
+            old = "It was not changed; fill a new store at another path with `turncoat replay`"
+            remedy = old if version < _VERSION else "Upgrade Turncoat"
+            problem = f"has version {version}; this Turncoat reads version {_VERSION}"
+            raise StoreError(f"the store {self._path} {problem}. {remedy}")
 
     def _is_empty(self) -> bool:
         (n_tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
