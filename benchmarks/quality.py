@@ -38,7 +38,7 @@ WHOLE = StudySettings(
     anchored_states=20,
     n_fraud_states=10,
     include=FEATURES,
-    n_trials=6,
+    n_trials=10,
     seeds=(1,),
 )
 SEEDS = replace(WHOLE, baselines=(), seeds=(1, 2, 3), n_resamples=200)

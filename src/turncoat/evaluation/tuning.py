@@ -24,7 +24,8 @@ Announce = Callable[[int, int, float], None]  # (trials done, trials in all, bes
 
 MAX_EXACT_CELLS = 3_000_000  # above this XGBoost's exact trees take too long
 MAX_APPROX_CELLS = 10_000_000  # likewise for approximate ones
-MAX_ROUNDS = 1500
+MAX_ROUNDS = 1000
+MAX_HISTOGRAM = 2**19  # bins times leaves of a tree: more takes too long
 PATIENCE = 40  # rounds without a lower log loss that end a fit
 WINDOWS_DAYS = (7, 14, 28, 56)  # of recent training rows, where the rows span more
 ALL_DAYS = 0
@@ -89,12 +90,14 @@ class SearchSpace(NamedTuple):
     def propose(self, trial: Any) -> XGBoostParams:
         """The parameters of an Optuna trial, except the number of rounds."""
         choose, draw = trial.suggest_categorical, trial.suggest_float
+        depth = trial.suggest_int("max_depth", 3, 9)
+        n_bins = choose("max_bin", (256, 1024, 4096, 16384))
         return {
             "tree_method": choose("tree_method", self.tree_methods),
-            "max_bin": choose("max_bin", (256, 1024, 4096, 16384)),
+            "max_bin": min(n_bins, MAX_HISTOGRAM >> depth),
             "base_score": choose("base_score", (0.5, ESTIMATED)),
-            "max_depth": trial.suggest_int("max_depth", 3, 10),
-            "learning_rate": draw("learning_rate", 0.02, 0.2, log=True),
+            "max_depth": depth,
+            "learning_rate": draw("learning_rate", 0.03, 0.2, log=True),
             "subsample": draw("subsample", 0.4, 1.0),
             "colsample_bytree": draw("colsample_bytree", 0.3, 1.0),
             "min_child_weight": draw("min_child_weight", 0.01, 30.0, log=True),
