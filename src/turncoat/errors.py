@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from numbers import Integral
 from typing import Any
+
+_EXTRA_NEEDED = "{} needs the extra: pip install turncoat[baselines]"
 
 
 class TurncoatError(Exception):
@@ -46,3 +50,17 @@ def check_count(name: str, value: Any, minimum: int) -> None:
     """Raise `ConfigError` for anything but a whole number of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < minimum:
         raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least {minimum}")
+
+
+def import_extra(module: str, purpose: str) -> Any:
+    """A module of the extra `baselines`; ConfigError with the install command if it is missing."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as problem:
+        raise ConfigError(_EXTRA_NEEDED.format(purpose)) from problem
+
+
+def require_extra(module: str, purpose: str) -> None:
+    """Refuse a missing module of the extra without importing it, which can take seconds."""
+    if find_spec(module) is None:
+        raise ConfigError(_EXTRA_NEEDED.format(purpose))

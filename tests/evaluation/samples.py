@@ -8,7 +8,7 @@ import polars as pl
 from turncoat.data import Schema
 from turncoat.data.splits import DAY
 from turncoat.evaluation.metrics import ScoredLabels
-from turncoat.evaluation.protocols import TrainingRows
+from turncoat.models.tuning import TrainingRows
 
 SCHEMA = Schema(
     customer=("who",),

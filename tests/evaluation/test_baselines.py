@@ -14,19 +14,19 @@ from sklearn.metrics import average_precision_score
 from tests.evaluation.samples import make_training_rows
 from turncoat import BundleError, ConfigError, DataError
 from turncoat.evaluation.baselines import (
+    BoostedTrees,
     DesignEncoder,
-    FittedXGBoost,
+    FittedTrees,
     IsolationForestBaseline,
     LogisticBaseline,
-    XGBoostBaseline,
 )
-from turncoat.evaluation.tuning import DEFAULT_PARAMS, Trial, load_trials
+from turncoat.models.tuning import DEFAULT_PARAMS, Trial, load_trials
 
 SIZES = (3, 4)
 BASELINES = {
     "logistic": LogisticBaseline(SIZES, search_rows=1500),
     "forest": IsolationForestBaseline(60, 128),
-    "xgboost": XGBoostBaseline(n_threads=1),
+    "xgboost": BoostedTrees(n_threads=1),
 }
 every = pytest.mark.parametrize("name", list(BASELINES))
 
@@ -101,16 +101,16 @@ def test_a_search_without_fraud_in_one_part_is_refused() -> None:
     is_fraud, is_half = rows.labels == 1, np.arange(len(rows.labels)) % 2 == 0
     for held_out, part in ((is_half & ~is_fraud, "validation rows"), (is_fraud, "rows to fit to")):
         with pytest.raises(DataError, match=rf"0 of \d+ {part} are fraud"):
-            XGBoostBaseline(n_trials=1).fit(rows._replace(is_validation=held_out), 0)
+            BoostedTrees(n_trials=1).fit(rows._replace(is_validation=held_out), 0)
 
 
 def test_a_resumed_fit_is_the_uninterrupted_one(tmp_path: Path) -> None:
     rows = make_training_rows(1500)
     settings: dict[str, Any] = {"search_rows": 800, "n_threads": 1}
     kept = {"folder": tmp_path / "kept", **settings}
-    whole = XGBoostBaseline(n_trials=3, **settings).fit(rows, 2)
-    XGBoostBaseline(n_trials=2, **kept).fit(rows, 2)
-    resumed = XGBoostBaseline(n_trials=3, **kept).fit(rows, 2)
+    whole = BoostedTrees(n_trials=3, **settings).fit(rows, 2)
+    BoostedTrees(n_trials=2, **kept).fit(rows, 2)
+    resumed = BoostedTrees(n_trials=3, **kept).fit(rows, 2)
     np.testing.assert_array_equal(whole.score(rows.columns), resumed.score(rows.columns))
     assert whole.trial == resumed.trial
     (path,) = (tmp_path / "kept").iterdir()
@@ -118,15 +118,15 @@ def test_a_resumed_fit_is_the_uninterrupted_one(tmp_path: Path) -> None:
     searched = {name: v for name, v in trials[0].params.items() if name != "n_estimators"}
     assert searched == {name: DEFAULT_PARAMS[name] for name in searched}
     assert resumed.trial.value == max(trial.value or 0.0 for trial in trials)
-    XGBoostBaseline(n_trials=1, **kept).fit(rows, 3)
+    BoostedTrees(n_trials=1, **kept).fit(rows, 3)
     assert len(list((tmp_path / "kept").iterdir())) == 2  # another seed, another search
 
 
 def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
     rows = make_training_rows(1500)
-    found = XGBoostBaseline(n_trials=3, search_rows=800, n_threads=1).fit(rows, 2)
+    found = BoostedTrees(n_trials=3, search_rows=800, n_threads=1).fit(rows, 2)
     params = found.trial.params
-    given = XGBoostBaseline(n_trials=3, n_threads=1, params=params).fit(rows, 2)
+    given = BoostedTrees(n_trials=3, n_threads=1, params=params).fit(rows, 2)
     assert params != DEFAULT_PARAMS
     assert given.trial == Trial(params)  # without a value, since nothing was searched
     np.testing.assert_array_equal(given.score(rows.columns), found.score(rows.columns))
@@ -134,17 +134,17 @@ def test_given_settings_stand_in_for_a_search_that_found_them() -> None:
 
 def test_a_saved_booster_scores_the_same(tmp_path: Path) -> None:
     rows = make_training_rows(500)
-    fitted = XGBoostBaseline(n_threads=1).fit(rows, 0)
+    fitted = BoostedTrees(n_threads=1).fit(rows, 0)
     fitted.save(tmp_path / "model.json")
     json.loads((tmp_path / "model.json").read_text())
-    again = FittedXGBoost.load(tmp_path / "model.json")
+    again = FittedTrees.load(tmp_path / "model.json")
     np.testing.assert_array_equal(again.score(rows.columns), fitted.score(rows.columns))
     assert again.trial == fitted.trial == Trial(DEFAULT_PARAMS)
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(BundleError, match="not an XGBoost model"):
-        FittedXGBoost.load(tmp_path / "model.json")
+        FittedTrees.load(tmp_path / "model.json")
     with pytest.raises(BundleError, match="cannot be read"):
-        FittedXGBoost.load(tmp_path / "nothing.json")
+        FittedTrees.load(tmp_path / "nothing.json")
 
 
 @pytest.mark.parametrize("name", ["logistic", "xgboost"])
@@ -179,9 +179,9 @@ def test_unknown_categories_are_refused() -> None:
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for make in (
-        lambda: XGBoostBaseline(n_trials=-1),
-        lambda: XGBoostBaseline(search_rows=0),
-        lambda: XGBoostBaseline(n_threads=0),
+        lambda: BoostedTrees(n_trials=-1),
+        lambda: BoostedTrees(search_rows=0),
+        lambda: BoostedTrees(n_threads=0),
         lambda: LogisticBaseline(strengths=()),
         lambda: LogisticBaseline(search_rows=0),
         lambda: IsolationForestBaseline(n_trees=0),
@@ -194,4 +194,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
 def test_a_missing_extra_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"needs the extra: pip install turncoat\[baselines\]"):
-        XGBoostBaseline(n_trials=1).fit(make_training_rows(400), 0)
+        BoostedTrees(n_trials=1).fit(make_training_rows(400), 0)

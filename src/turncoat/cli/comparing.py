@@ -202,7 +202,7 @@ def _run_and_report(
     data: Transactions, settings: StudySettings, out: Path, source: str, schema: str, scenario: str
 ) -> Results:
     """Run the study, evaluate it and write everything."""
-    from turncoat.evaluation.tuning import require_extra
+    from turncoat.errors import require_extra
 
     for module in ("jinja2", "matplotlib"):  # before the long work
         require_extra(module, "the report")

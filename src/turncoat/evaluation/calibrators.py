@@ -13,8 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from turncoat.arrays import Array
-from turncoat.errors import DataError
-from turncoat.evaluation.tuning import import_extra
+from turncoat.errors import DataError, import_extra
 
 _CLIP = 1e-9  # scores closer to 0 or 1 are moved here before taking log odds
 

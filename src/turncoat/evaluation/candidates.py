@@ -13,17 +13,17 @@ from sklearn.base import clone
 
 from turncoat.arrays import Array
 from turncoat.evaluation import baselines
-from turncoat.evaluation.baselines import FittedXGBoost, XGBoostBaseline
 from turncoat.evaluation.calibrators import Isotonic, Platt, VennAbers
 from turncoat.evaluation.hybrid import hybrid_columns
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
+from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
 from turncoat.scoring.rankers import RegimeRanker
 from turncoat.scoring.scores import MODES
 
 Scores = dict[str, Array]  # by part
-TuneXGBoost = Callable[..., XGBoostBaseline]  # called with the folder for its trials
+TuneXGBoost = Callable[..., BoostedTrees]  # called with the folder for its trials
 
 CALIBRATORS: dict[str, type[Platt | Isotonic | VennAbers]]
 CALIBRATORS = {"Platt": Platt, "isotonic": Isotonic, "Venn-Abers": VennAbers}
@@ -62,8 +62,8 @@ def load_detector(folder: Path) -> Detector:
     return load(folder / "detector")
 
 
-def _load_xgboost(folder: Path) -> FittedXGBoost:
-    return FittedXGBoost.load(folder / _XGBOOST_FILE)
+def _load_xgboost(folder: Path) -> FittedTrees:
+    return FittedTrees.load(folder / _XGBOOST_FILE)
 
 
 class Candidate(NamedTuple):
@@ -137,7 +137,7 @@ def baseline_candidates(
     def forest(*_: object) -> baselines.IsolationForestBaseline:
         return baselines.IsolationForestBaseline()
 
-    def xgboost(_: Fold, folder: Path) -> XGBoostBaseline:
+    def xgboost(_: Fold, folder: Path) -> BoostedTrees:
         return tune_xgboost(folder=folder / _TRIALS)
 
     made = (
@@ -155,7 +155,7 @@ def _row_candidate(key: str, title: str, kind: str, make: Callable[[Fold, Path],
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> CandidateScores:
         fitted = make(fold, folder).fit(fold.training_rows, seed)
-        if isinstance(fitted, FittedXGBoost):
+        if isinstance(fitted, FittedTrees):
             fitted.save(folder / _XGBOOST_FILE)
         scores = {part: fitted.score(fold.columns[part]) for part in _SCORED}
         return CandidateScores({title: scores})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, check_count
 from turncoat.features import Features
 from turncoat.features.split_panels import build_split_panel
+from turncoat.models.tuning import TrainingRows
 from turncoat.panel import LABEL_DELAY_DAYS, Panel
 from turncoat.scoring.rankers import build_ranker_matrix
 
@@ -66,20 +67,6 @@ class SplitProtocol:
         options: dict[str, Any] = {**windows, "memory_s": _HANDBOOK_MEMORY, "require_fraud": True}
         folds = split_prequential(*rows, drop_compromised=self.drop_compromised, **options)
         return folds[-self.n_folds :]
-
-
-class TrainingRows(NamedTuple):
-    """N labelled rows to fit a baseline on. Some validate its settings first."""
-
-    columns: Array  # [N, D] numbers, then categorical codes; NaN is missing
-    labels: Array  # [N]
-    customers: Array  # [N] keys
-    days: Array  # [N] time of the transaction
-    is_validation: Array  # [N] bool
-
-    def take(self, rows: Array) -> TrainingRows:
-        """Some of the rows, by index or mask."""
-        return TrainingRows(*(part[rows] for part in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,16 +123,3 @@ class Fold:
         """Number of earlier transactions of its customer for each test row [n]."""
         offsets, rows = self.transactions.offsets, self.rows(TEST)
         return np.asarray(rows - offsets[np.searchsorted(offsets, rows, side="right") - 1])
-
-
-def sample_customers(labels: Array, customers: Array, n_rows: int, seed: int) -> Array:
-    """Rows of about `n_rows` / N of the customers with fraud, and of those without, in order."""
-    if len(labels) <= n_rows:
-        return np.arange(len(labels))
-    keys, codes = np.unique(customers, return_inverse=True)
-    with_fraud = np.bincount(codes, labels, len(keys)) > 0
-    rng = np.random.default_rng(seed)
-    drawn = np.zeros(len(keys), bool)
-    for group in (np.flatnonzero(with_fraud), np.flatnonzero(~with_fraud)):
-        drawn[rng.permutation(group)[: math.ceil(len(group) * n_rows / len(labels))]] = True
-    return np.flatnonzero(drawn[codes])

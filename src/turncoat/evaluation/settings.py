@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from turncoat.errors import ConfigError, check_count
+from turncoat.errors import ConfigError, check_count, require_extra
 from turncoat.evaluation.candidates import CALIBRATORS
 from turncoat.evaluation.protocols import SplitProtocol
-from turncoat.evaluation.tuning import require_extra
 from turncoat.features import Features
 from turncoat.models.baum_welch import BaumWelchHMM
 from turncoat.models.neural.encoder import import_training

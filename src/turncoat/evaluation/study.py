@@ -29,13 +29,13 @@ from turncoat.data.splits import Split, drop_short_sequences
 from turncoat.data.transactions import Transactions
 from turncoat.errors import BundleError, ConfigError
 from turncoat.evaluation import candidates as make
-from turncoat.evaluation.baselines import XGBoostBaseline
 from turncoat.evaluation.candidates import Candidate, CandidateScores, ScoreColumn
 from turncoat.evaluation.paper.joint_training import JointTraining, train_jointly_from_all_starts
 from turncoat.evaluation.protocols import Fold
 from turncoat.evaluation.results import load_joint_training, save_results
 from turncoat.evaluation.settings import NEURAL, StudySettings
 from turncoat.features.split_panels import build_fit_panel
+from turncoat.models.boosting import BoostedTrees
 from turncoat.models.neural.encoder import Encoder, split_training_rows
 from turncoat.panel import Panel
 from turncoat.scoring import Detector
@@ -285,7 +285,7 @@ def _make_candidates(
         key = "anchored" if tier == NEURAL else "neural-anchored"
         found.append(make.head_ranker_candidate(key, settings.detectors[key]))
     efforts: Any = {"n_trials": settings.n_trials, "search_rows": settings.search_rows}
-    tune_xgboost = partial(XGBoostBaseline, announce=announce, **efforts)
+    tune_xgboost = partial(BoostedTrees, announce=announce, **efforts)
     lstm, rows = settings.max_lstm_epochs, settings.search_rows
     baselines = make.baseline_candidates(lstm, rows, tune_xgboost)
     found += [baselines[name] for name in settings.baselines]

@@ -13,10 +13,9 @@ from scipy.sparse.linalg import eigsh
 from sklearn.neighbors import NearestNeighbors
 
 from turncoat.arrays import Array
-from turncoat.errors import ConfigError, DataError
+from turncoat.errors import ConfigError, DataError, import_extra
 from turncoat.evaluation.paper import manifold
 from turncoat.evaluation.paper.manifold import MIN_ROWS, Direction, LatentAxis, ManifoldTest
-from turncoat.evaluation.tuning import import_extra
 
 N_NEIGHBOURS = 15
 PRINCIPAL, DIFFUSION = "first principal component", "first diffusion component"

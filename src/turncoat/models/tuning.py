@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +13,7 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from turncoat.arrays import Array
-from turncoat.errors import BundleError, ConfigError
-from turncoat.evaluation.protocols import TrainingRows
+from turncoat.errors import BundleError, DataError, import_extra
 from turncoat.storage import digest, replace_file
 
 XGBoostParams = dict[str, int | float | str]
@@ -30,7 +27,6 @@ PATIENCE = 40  # rounds without a lower log loss that end a fit
 WINDOWS_DAYS = (7, 14, 28, 56)  # of recent training rows, where the rows span more
 ALL_DAYS = 0
 ESTIMATED = "estimated"
-_EXTRA_NEEDED = "{} needs the extra: pip install turncoat[baselines]"
 DEFAULT_PARAMS: XGBoostParams = {
     "tree_method": "hist",
     "max_bin": 4096,  # with 256, no tree can cut at an amount that decides
@@ -56,6 +52,20 @@ FIRST_TRIALS: tuple[XGBoostParams, ...] = (
     {"tree_method": "exact"},
     {"max_bin": 256, "max_depth": 6},
 )
+
+
+class TrainingRows(NamedTuple):
+    """N labelled rows to fit a baseline on. Some validate its settings first."""
+
+    columns: Array  # [N, D] numbers, then categorical codes; NaN is missing
+    labels: Array  # [N]
+    customers: Array  # [N] keys
+    days: Array  # [N] time of the transaction
+    is_validation: Array  # [N] bool
+
+    def take(self, rows: Array) -> TrainingRows:
+        """Some of the rows, by index or mask."""
+        return TrainingRows(*(part[rows] for part in self))
 
 
 @dataclass(frozen=True)
@@ -146,7 +156,7 @@ def search(
 
 def evaluate_params(params: XGBoostParams, rows: TrainingRows, seed: int, n_threads: int) -> Trial:
     """Fit to the rows that do not validate; the others choose the rounds and give the value."""
-    xgboost = import_extra("xgboost", "the XGBoost baseline")
+    xgboost = import_extra("xgboost", "XGBoost")
     fit = take_window(rows.take(~rows.is_validation), params)
     held_out = rows.take(rows.is_validation)
     matrix = xgboost.DMatrix(held_out.columns, held_out.labels, nthread=n_threads)
@@ -190,7 +200,7 @@ def fit_booster(params: XGBoostParams, rows: TrainingRows, seed: int, n_threads:
 def _train(
     params: XGBoostParams, rows: TrainingRows, n_rounds: int, seed: int, n_threads: int, **more: Any
 ) -> Any:
-    xgboost = import_extra("xgboost", "the XGBoost baseline")
+    xgboost = import_extra("xgboost", "XGBoost")
     other = ("n_estimators", "window_days")
     own = {name: v for name, v in params.items() if name not in other and v != ESTIMATED}
     if own.get("tree_method") == "exact":
@@ -202,19 +212,30 @@ def _train(
 
 def predict_booster(booster: Any, columns: Array) -> Array:
     """Probabilities of fraud [N]."""
-    matrix = import_extra("xgboost", "the XGBoost baseline").DMatrix(columns)
+    matrix = import_extra("xgboost", "XGBoost").DMatrix(columns)
     return np.asarray(booster.predict(matrix), np.float64)
 
 
-def import_extra(module: str, purpose: str) -> Any:
-    """A module of the extra `baselines`; ConfigError with the install command if it is missing."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as problem:
-        raise ConfigError(_EXTRA_NEEDED.format(purpose)) from problem
+def sample_search_rows(rows: TrainingRows, n_rows: int, seed: int) -> TrainingRows:
+    """All validation rows, and about `n_rows` of the others, of whole customers."""
+    fit, held_out = (np.flatnonzero(rows.is_validation == part) for part in (False, True))
+    for part, name in ((fit, "rows to fit to"), (held_out, "validation rows")):
+        if len(np.unique(rows.labels[part])) < 2:
+            n_frauds = int(rows.labels[part].sum())
+            found = f"{n_frauds} of {len(part)} {name} are fraud, and a search needs both kinds"
+            raise DataError(f"{found}. Make that part larger, or search nothing (n_trials=0)")
+    drawn = fit[sample_customers(rows.labels[fit], rows.customers[fit], n_rows, seed)]
+    return rows.take(np.union1d(drawn, held_out))
 
 
-def require_extra(module: str, purpose: str) -> None:
-    """Refuse a missing module of the extra without importing it, which can take seconds."""
-    if find_spec(module) is None:
-        raise ConfigError(_EXTRA_NEEDED.format(purpose))
+def sample_customers(labels: Array, customers: Array, n_rows: int, seed: int) -> Array:
+    """Rows of about `n_rows` / N of the customers with fraud, and of those without, in order."""
+    if len(labels) <= n_rows:
+        return np.arange(len(labels))
+    keys, codes = np.unique(customers, return_inverse=True)
+    with_fraud = np.bincount(codes, labels, len(keys)) > 0
+    rng = np.random.default_rng(seed)
+    drawn = np.zeros(len(keys), bool)
+    for group in (np.flatnonzero(with_fraud), np.flatnonzero(~with_fraud)):
+        drawn[rng.permutation(group)[: math.ceil(len(group) * n_rows / len(labels))]] = True
+    return np.flatnonzero(drawn[codes])

@@ -11,8 +11,7 @@ import pytest
 
 from tests.evaluation.samples import make_training_rows
 from turncoat import BundleError
-from turncoat.evaluation.protocols import sample_customers
-from turncoat.evaluation.tuning import (
+from turncoat.models.tuning import (
     DEFAULT_PARAMS,
     FIRST_TRIALS,
     MAX_HISTOGRAM,
@@ -23,6 +22,7 @@ from turncoat.evaluation.tuning import (
     fit_booster,
     load_trials,
     predict_booster,
+    sample_customers,
     search,
 )
 
