@@ -14,11 +14,11 @@ from sklearn.base import clone
 from turncoat.arrays import Array
 from turncoat.evaluation import baselines
 from turncoat.evaluation.calibrators import Isotonic, Platt, VennAbers
-from turncoat.evaluation.hybrid import hybrid_columns
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
+from turncoat.scoring.path import BeliefPath, compute_path_columns
 from turncoat.scoring.rankers import RegimeRanker
 from turncoat.scoring.scores import MODES
 
@@ -192,7 +192,10 @@ def hybrid_candidate(detector_key: str, title: str, tune_xgboost: TuneXGBoost) -
         columns = {}
         for part, own in fold.columns.items():
             panel, places = fold.panel(part, detector.features_)
-            columns[part] = np.hstack([hybrid_columns(detector, panel)[places], own])
+            path = BeliefPath.filter(detector.model_, panel)
+            cells = panel.continuous, panel.categorical
+            beliefs = compute_path_columns(detector.model_, path, *cells)
+            columns[part] = np.hstack([own, beliefs[places]])
         rows = fold.training_rows._replace(columns=columns[TRAIN])
         fitted = tune_xgboost(folder=folder / _TRIALS).fit(rows, seed)
         fitted.save(folder / _XGBOOST_FILE)

@@ -277,7 +277,8 @@ def _unpack_ranker(content: Any, arrays: Arrays, features: Features, model: Mode
     except ImportError as problem:
         remedy = "install `turncoat[baselines]`"
         raise BundleError(f"this detector has an XGBoost ranker: {remedy}") from problem
-    return XGBoostRanker(Booster(model_file=bytearray(arrays[_BOOSTER].tobytes())))
+    booster = Booster(model_file=bytearray(arrays[_BOOSTER].tobytes()))
+    return make_ranker(booster, features, model)
 
 
 def _read_calibration(folder: Folder, number: int) -> tuple[Content, Regimes, RegimeRanker | None]:

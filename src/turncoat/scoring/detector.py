@@ -20,14 +20,17 @@ from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.boosting import BoostedTrees
 from turncoat.models.validation import Rule, check_settings, one_of, positive_number
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
 from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows, choose_temperature
 from turncoat.scoring.descriptions import FeatureDescriber
+from turncoat.scoring.hybrid import fit_trees
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
-from turncoat.scoring.rankers import make_ranker
+from turncoat.scoring.path import BeliefPath, compute_path_columns
+from turncoat.scoring.rankers import Ranker, make_ranker
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
@@ -37,9 +40,14 @@ AUTO = "auto"
 _POSITIVE_OR_AUTO = Rule(
     f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
 )
-_RULES = {"supervision": one_of("none", "anchored"), "temperature": _POSITIVE_OR_AUTO}
+KINDS_OF_DETECTORS = ("regimes", "ranker", "hybrid")
+_RULES = {
+    "supervision": one_of("none", "anchored"),
+    "temperature": _POSITIVE_OR_AUTO,
+    "kind": one_of(*KINDS_OF_DETECTORS),
+}
 _SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
-_SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature")
+_SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature", "kind")
 _CACHED = ("calibration_", "digest_", "live", "_exact_model")
 
 
@@ -53,7 +61,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     `supervision="anchored"` holds labelled fit rows to the states of their class: the last
     `n_fraud_states` are fraud's, and a share `label_noise` of the labels may be wrong.
     `temperature` divides the emissions' log densities when scoring; `auto` chooses it on the
-    selection part.
+    selection part. `kind` is how transactions are scored: by the `regimes` alone, by a `ranker`
+    (boosted trees on the features) inside them, or as a `hybrid`, whose trees see the customer's
+    path through the regimes too. `trees` has the settings of both.
     """
 
     def __init__(
@@ -65,6 +75,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         n_fraud_states: int = 1,
         label_noise: float = 0.0,
         temperature: float | str = 1.0,
+        kind: str = "regimes",
+        trees: BoostedTrees | None = None,
     ) -> None:
         self.features = features
         self.model = model
@@ -72,6 +84,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.n_fraud_states = n_fraud_states
         self.label_noise = label_noise
         self.temperature = temperature
+        self.kind = kind
+        self.trees = trees
 
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
         """Fit features and model on the fit part, and calibrate on the calibration part."""
@@ -100,6 +114,11 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         in_sample = Regimes.measure(self._infer(panel, FILTERED), *known)
         share = self._temporal_share(held_out, places, beliefs[FILTERED])
         self.calibration_ = Calibration.measure(rows, in_sample, share)
+        if self.kind != "regimes":
+            fitted = self.features_, self.model_, self.anchoring
+            trees = self.trees or BoostedTrees(n_trials=1)
+            booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
+            self.calibration_ = self._calibrate_ranker(booster, transactions, split)
         return self
 
     def check_settings(self) -> None:
@@ -127,7 +146,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """
         self._check_fitted()
         panel = self.features_.transform(transactions)
-        ranker_scores = self._rank(transactions, panel)
+        ranker_scores = self._rank(transactions, panel, known_labels)
         return self.score_panel(panel, mode, kind, ranker_scores, known_labels)
 
     def score_panel(
@@ -212,14 +231,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         panel's columns, or a neural model's own encoder (`detector.model_.encoder_`), for its head.
         """
         self._check_fitted()
-        part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
-        made = make_ranker(ranker, self.features_, self.model_)
-        panel, places = build_split_panel(self.features_, transactions, split, "calibration")
-        scores = made.score(part, panel.continuous[places], panel.categorical[places])
-        beliefs = {mode: self._infer(panel, mode) for mode in MODES}
-        rows = _select_rows(part, labels, panel, beliefs, places)
-        calibration = self.calibration_.add_ranker(made, scores, rows, shrinkage)
-        return self._replace_calibration(calibration)
+        return self._replace_calibration(
+            self._calibrate_ranker(ranker, transactions, split, shrinkage)
+        )
 
     def recalibrate(
         self,
@@ -314,12 +328,42 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         held_out = build_split_panel(self.features_, transactions, split, "selection")
         return choose_temperature(self.model_, panel, *held_out)
 
-    def _rank(self, transactions: Transactions, panel: Panel) -> Array | None:
+    def _calibrate_ranker(
+        self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0
+    ) -> Calibration:
+        """The calibration with a ranker inside the regimes, fitted on the calibration part."""
+        part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
+        made = make_ranker(ranker, self.features_, self.model_)
+        panel, places = build_split_panel(self.features_, transactions, split, "calibration")
+        path = self._compute_path(panel, made)[places]
+        scores = made.score(part, panel.continuous[places], panel.categorical[places], path)
+        beliefs = {mode: self._infer(panel, mode) for mode in MODES}
+        rows = _select_rows(part, labels, panel, beliefs, places)
+        return self.calibration_.add_ranker(made, scores, rows, shrinkage)
+
+    def _rank(
+        self, transactions: Transactions, panel: Panel, known_labels: ArrayLike | None = None
+    ) -> Array | None:
         """The ranker's scores [N]; None without a ranker."""
         ranker = self.calibration_.ranker
         if ranker is None:
             return None
-        return ranker.score(transactions, panel.continuous, panel.categorical)
+        path = self._compute_path(panel, ranker, known_labels)
+        return ranker.score(transactions, panel.continuous, panel.categorical, path)
+
+    def _compute_path(
+        self, panel: Panel, ranker: Ranker, known_labels: ArrayLike | None = None
+    ) -> Array:
+        """The columns of the path that a ranker scores with [N, P]."""
+        if not ranker.needs_path:
+            return np.empty((panel.n_rows, 0), np.float32)
+        path = BeliefPath.filter(self.model_, panel)
+        if known_labels is not None:
+            anchors, _ = anchor_known_labels(self._label_likelihoods, known_labels, panel.n_rows)
+            before = np.roll(self._infer(panel, FILTERED, anchors), 1, axis=0)
+            after = self._infer_given_labels(panel, FILTERED, known_labels)
+            path = path._replace(before=before, after=after)
+        return compute_path_columns(self.model_, path, panel.continuous, panel.categorical)
 
     def _infer(self, panel: Panel, mode: str, anchors: Anchors | None = None) -> Array:
         """State probabilities [N, K]."""

@@ -16,6 +16,8 @@ from turncoat.features import FeatureRow, Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.descriptions import FeatureDescriber
+from turncoat.scoring.path import BeliefPath, compute_path_columns
+from turncoat.scoring.rankers import HybridRanker, Ranker
 from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
@@ -81,9 +83,12 @@ class LiveScorer:
         before, has_before, beliefs = moved
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
-        ranks = None if ranker is None else ranker.score(rows, cells, codes)
         packed = self._pack(beliefs, n_seen, after)
-        return FilterSteps(packed, cells, codes, before, has_before, beliefs, n_seen, ranks)
+        steps = FilterSteps(packed, cells, codes, before, has_before, beliefs, n_seen, None)
+        if ranker is None:
+            return steps
+        scores = ranker.score(rows, cells, codes, self._compute_path(steps, ranker))
+        return steps._replace(ranker_scores=scores)
 
     def score_steps(
         self, steps: FilterSteps, *, level: float = 0.9, n_reasons: int | None = 4
@@ -129,10 +134,20 @@ class LiveScorer:
     def _explain(
         self, steps: FilterSteps, fraud_state: int, n_reasons: int | None
     ) -> list[Reasons]:
-        cells, codes = steps.continuous, steps.categorical
-        predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
-        terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
+        cells, codes, ranker = steps.continuous, steps.categorical, self.calibration.ranker
+        if isinstance(ranker, HybridRanker):
+            terms = ranker.explain(cells, codes, self._compute_path(steps, ranker))
+        else:
+            predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
+            terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
         return list_reasons(terms, self.describer, list(map(FeatureRow, cells, codes)), n_reasons)
+
+    def _compute_path(self, steps: FilterSteps, ranker: Ranker) -> Array:
+        """The columns of the path that a ranker scores with [N, P]."""
+        if not ranker.needs_path:
+            return np.empty((len(steps.beliefs), 0), np.float32)
+        path = BeliefPath(steps.prior_beliefs, steps.has_prior, steps.beliefs)
+        return compute_path_columns(self.model, path, steps.continuous, steps.categorical)
 
     def _unpack(
         self, states: Sequence[DetectorState]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import expit, log_expit
@@ -21,7 +21,9 @@ from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError
 from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural.frozen import FrozenEncoder
+from turncoat.scoring.path import path_names
 from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
 
@@ -40,10 +42,14 @@ class Ranker(ABC):
     """Gives transactions scores that rank them; higher is riskier, on any scale."""
 
     source: Any  # the object that `make_ranker` made it from
+    needs_path: ClassVar[bool] = False  # whether it scores with the columns of the path
 
     @abstractmethod
-    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
-        """Scores [N] of transactions with features [N, D] and [N, J]."""
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
+        """Scores [N] of transactions with features [N, D], [N, J] and columns of the path [N, P].
+
+        P is 0 unless the ranker needs them.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +58,7 @@ class ColumnRanker(Ranker):
 
     place: int  # among the continuous columns
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
         """The values of the column [N]."""
         if isinstance(rows, Transactions):
             return rows.column(self.source)
@@ -60,27 +66,44 @@ class ColumnRanker(Ranker):
 
 
 class XGBoostRanker(Ranker):
-    """A fitted booster on continuous columns, then codes (missing as NaN)."""
+    """A fitted booster on continuous columns, then codes (missing as NaN), then the path if any."""
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
         """Log odds [N]."""
+        return self._predict(continuous, categorical, path, output_margin=True)
+
+    def explain(self, continuous: Array, categorical: Array, path: Array) -> LogOddsContributions:
+        """Exact contributions (TreeSHAP) of N rows' features and path to their log odds."""
+        terms = self._predict(continuous, categorical, path, pred_contribs=True)
+        ends = np.cumsum([continuous.shape[1], categorical.shape[1], path.shape[1]])
+        cells, codes, of_path, rest = np.split(terms, ends, axis=1)
+        rivals = np.zeros(len(terms), np.int64)
+        return LogOddsContributions(0, rivals, of_path.sum(axis=1), cells, codes, rest[:, 0])
+
+    def _predict(self, continuous: Array, categorical: Array, path: Array, **kind: bool) -> Array:
         from xgboost import DMatrix
 
         n_threads = 1 if len(continuous) < _ONE_THREAD_ROWS else None
         best = self.source.attr("best_iteration")  # set by early stopping
-        margins: Array = self.source.predict(
-            DMatrix(build_ranker_matrix(continuous, categorical), nthread=n_threads),
-            output_margin=True,
+        found: Array = self.source.predict(
+            DMatrix(build_ranker_matrix(continuous, categorical, path), nthread=n_threads),
             validate_features=False,  # it may have been fitted on a frame with names
             iteration_range=(0, 0 if best is None else int(best) + 1),
+            **kind,
         )
-        return margins.astype(np.float64)
+        return found.astype(np.float64)
+
+
+class HybridRanker(XGBoostRanker):
+    """A booster that sees the path too; its contributions are the reasons of its scores."""
+
+    needs_path = True
 
 
 class HeadRanker(Ranker):
     """The classification head that a neural model's encoder was trained with."""
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
         """Log odds [N]; live rows are encoded one by one, so that a batch changes no bit."""
         if isinstance(rows, Transactions):
             return np.asarray(self.source.score_head(continuous, categorical))
@@ -88,10 +111,10 @@ class HeadRanker(Ranker):
         return np.array([float(self.source.score_latents(row)) for row in latents])
 
 
-def build_ranker_matrix(continuous: Array, categorical: Array) -> Array:
-    """The columns to fit an XGBoost ranker on [N, D + J]: cells, then codes; NaN is missing."""
+def build_ranker_matrix(continuous: Array, categorical: Array, path: Array | None = None) -> Array:
+    """The columns to fit an XGBoost ranker on: cells, codes and path; NaN is missing."""
     codes = np.where(categorical < 0, np.nan, categorical).astype(np.float32)
-    return np.hstack([continuous, codes])
+    return np.hstack([continuous, codes] if path is None else [continuous, codes, path])
 
 
 def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) -> Ranker:
@@ -112,6 +135,8 @@ def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) 
         kinds = "a column's name, a fitted XGBoost model or the model's own encoder"
         raise ConfigError(f"a ranker is {kinds}; found {type(source).__name__}")
     n_fitted, n_columns = booster.num_features(), len(plan.continuous) + len(plan.categorical)
+    if n_fitted == n_columns + len(path_names(model.n_states)):
+        return HybridRanker(booster)
     if n_fitted != n_columns:
         problem = f"the ranker was fitted on {n_fitted} columns; the panel has {n_columns}"
         raise ConfigError(f"{problem}. Fit it on `build_ranker_matrix`")

@@ -1,0 +1,94 @@
+"""Trees of a detector: fitted on its features and, for a hybrid, on the customer's path.
+
+No booster is trained on beliefs of a model that has seen the label of that row. An unsupervised
+model has seen none. Otherwise the rows that the model was fitted on get the beliefs of models
+fitted without their customers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.base import clone
+
+from turncoat.arrays import Array
+from turncoat.data.splits import DAY, Split
+from turncoat.data.transactions import Transactions
+from turncoat.features import Features
+from turncoat.features.split_panels import build_fit_panel, build_split_panel
+from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.boosting import BoostedTrees
+from turncoat.models.neural.model import NeuralVariationalHMM
+from turncoat.models.tuning import TrainingRows
+from turncoat.panel import Panel
+from turncoat.scoring.path import BeliefPath, compute_path_columns
+from turncoat.scoring.rankers import build_ranker_matrix
+from turncoat.scoring.supervision import Anchoring
+
+Model = HiddenMarkovModel[Any]
+_N_FOLDS = 2
+
+
+def fit_trees(
+    trees: BoostedTrees,
+    parts: tuple[Features, Model, Anchoring | None],
+    transactions: Transactions,
+    split: Split,
+    has_path: bool,
+) -> Any:
+    """A booster fitted on the fit and selection parts; the selection part chooses its settings."""
+    features, model, anchoring = parts
+    rows = np.union1d(split.fit, split.selection)
+    panel, places = build_split_panel(features, transactions, split, "selection", rows)
+    is_selection, path = np.isin(rows, split.selection), None
+    if has_path:
+        path = _compute_path(model, panel)
+        if anchoring is not None or isinstance(model, NeuralVariationalHMM):
+            fit_panel = build_fit_panel(features, transactions, split)
+            is_fit = np.zeros(panel.n_rows, bool)
+            is_fit[places[~is_selection]] = True
+            path = _cross_fit_path(model, anchoring, fit_panel, panel, path, is_fit)
+        path = path[places]
+    columns = build_ranker_matrix(panel.continuous[places], panel.categorical[places], path)
+    known = np.asarray(transactions.labels)[rows], transactions.customer_codes[rows]
+    days = transactions.times[rows] / DAY
+    training = TrainingRows(columns, *known, days, is_selection)
+    return trees.fit(training, model.random_state).booster
+
+
+def _compute_path(model: Model, panel: Panel) -> Array:
+    path = BeliefPath.filter(model, panel)
+    return compute_path_columns(model, path, panel.continuous, panel.categorical)
+
+
+def _cross_fit_path(
+    model: Model,
+    anchoring: Anchoring | None,
+    fit_panel: Panel,
+    panel: Panel,
+    path: Array,
+    is_fit: Array,
+) -> Array:
+    """The path's columns [N, P], those of fit rows by models that have not seen their customers."""
+    found, k = path.copy(), model.n_states
+    order = np.random.default_rng(model.random_state).permutation(panel.n_sequences)
+    folds = (order % _N_FOLDS).astype(np.int64)
+    beliefs = model.filter(fit_panel).probs
+    for fold in range(_N_FOLDS):
+        held_out = np.asarray(panel.customers)[folds == fold]
+        part = fit_panel[~np.isin(np.asarray(fit_panel.customers), held_out)]
+        other: Model = clone(model)
+        anchors = None if anchoring is None else anchoring.make_anchors(part, k)
+        other.fit(part, anchors).set_params(temperature=model.temperature)
+        states = _match_states(beliefs, other.filter(fit_panel).probs)
+        columns = np.concatenate([states, k + states, [2 * k, 2 * k + 1]])
+        own = is_fit & np.repeat(folds == fold, panel.lengths)
+        found[own] = _compute_path(other, panel)[own][:, columns]
+    return found
+
+
+def _match_states(beliefs: Array, others: Array) -> Array:
+    """For each state, the one of another model that is believed on the same rows [K]."""
+    return np.asarray(linear_sum_assignment(beliefs.T @ others, maximize=True)[1])

@@ -1,0 +1,60 @@
+"""A customer's path as columns for a ranker: belief, its change and entropy, density of the row."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turncoat.arrays import Array
+from turncoat.models.base import HiddenMarkovModel
+from turncoat.panel import Panel
+from turncoat.scoring.scores import compute_entropy
+
+_BATCH_CELLS = 1 << 22
+_BATCH_ROWS = 1 << 16
+
+
+class BeliefPath(NamedTuple):
+    """Beliefs before and after N transactions."""
+
+    before: Array  # [N, K]
+    has_before: Array  # [N] False for a customer's first transaction
+    after: Array  # [N, K]
+
+    @classmethod
+    def filter(cls, model: HiddenMarkovModel[Any], panel: Panel) -> BeliefPath:
+        """The path through a panel, row by row, with the very bits of live scores."""
+        ends = np.searchsorted(panel.offsets, np.arange(_BATCH_ROWS, panel.n_rows, _BATCH_ROWS))
+        bounds = np.unique([0, *ends, panel.n_sequences])
+        parts = []
+        for part in map(panel.__getitem__, map(slice, bounds[:-1], bounds[1:])):
+            previous = np.arange(-1, part.n_rows - 1)
+            previous[part.offsets[:-1]] = -1
+            new = np.zeros((part.n_rows, model.n_states)), np.zeros(part.n_rows, bool)
+            parts.append(model.step_batch(*new, part.continuous, part.categorical, previous))
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def path_names(n_states: int) -> tuple[str, ...]:
+    """Names of the columns of a path [2 K + 2]."""
+    beliefs = [f"{name}_{k}" for name in ("belief", "belief_change") for k in range(n_states)]
+    return (*beliefs, "belief_entropy", "row_log_likelihood")
+
+
+def compute_path_columns(
+    model: HiddenMarkovModel[Any], path: BeliefPath, continuous: Array, categorical: Array
+) -> Array:
+    """Columns [N, 2 K + 2], named by `path_names`; those of a row do not depend on later rows."""
+    n_rows, n_states = path.after.shape
+    change = np.where(path.has_before[:, None], path.after - path.before, 0.0)
+    log_predicted = model.predict_log_beliefs(path.before, path.has_before)
+    density = np.empty(n_rows)
+    width = max(continuous.shape[1], categorical.shape[1], n_states)
+    step = max(_BATCH_CELLS // (n_states * width), 1)
+    for start in range(0, n_rows, step):
+        rows = slice(start, start + step)
+        log_emission = model.log_emission(continuous[rows], categorical[rows])
+        density[rows] = np.logaddexp.reduce(log_predicted[rows] + log_emission, axis=1)
+    entropy = compute_entropy(path.after)
+    return np.column_stack([path.after, change, entropy, density]).astype(np.float32)

@@ -1,0 +1,162 @@
+"""Trees of a detector: live scores equal a file's, no label leaks into them, reasons add up."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from tests.scoring.detectors import FEW, data_of, model_of, replay_scores, time_split
+from turncoat import ConfigError, Detector, Panel, load
+from turncoat.data.parsing import parse_row
+from turncoat.features import Features
+from turncoat.models.boosting import BoostedTrees
+from turncoat.models.tuning import DEFAULT_PARAMS
+from turncoat.scoring import DetectorState
+from turncoat.scoring.hybrid import _compute_path, _cross_fit_path
+from turncoat.scoring.rankers import HybridRanker, XGBoostRanker
+from turncoat.scoring.supervision import Anchoring
+
+TREES = BoostedTrees(params={**DEFAULT_PARAMS, "n_estimators": 25, "max_bin": 64}, n_threads=1)
+KINDS = [("ranker", "none"), ("hybrid", "none"), ("hybrid", "anchored")]
+every_kind = pytest.mark.parametrize(("kind", "supervision"), KINDS)
+
+
+@cache
+def fitted(kind: str, supervision: str) -> Detector:
+    transactions = data_of("shop").transactions
+    features, model = Features(min_count=4, include=FEW), model_of("expected-log")
+    made = Detector(features, model, kind=kind, supervision=supervision, trees=TREES)
+    return made.fit(transactions, time_split(transactions))
+
+
+@every_kind
+def test_live_scores_equal_those_of_a_file(kind: str, supervision: str) -> None:
+    made, data = fitted(kind, supervision), data_of("shop")
+    scores = made.score(data.transactions)
+    live = replay_scores(made, data)
+    found = np.array([score.probability for score in live])
+    np.testing.assert_allclose(found, scores.probability, atol=1e-6)
+    intervals = np.array([score.interval for score in live])
+    np.testing.assert_allclose(intervals, np.transpose(scores.interval()), atol=1e-6)
+    assert scores.probability.std() > 0.01
+
+
+@every_kind
+def test_a_batch_of_linked_transactions_equals_one_at_a_time(kind: str, supervision: str) -> None:
+    made, data = fitted(kind, supervision), data_of("shop")
+    longest = int(np.diff(data.transactions.offsets).argmax())
+    places = data.transactions.file_rows[slice(*data.transactions.offsets[longest : longest + 2])]
+    rows = [parse_row(made.features_.plan.schema, data.rows[place]) for place in places]
+    previous = np.full((len(rows), 2), -1)
+    previous[1:, 0] = np.arange(len(rows) - 1)
+    new = [DetectorState()] * len(rows)
+    steps = made.live.advance(new, rows, [True] * len(rows), previous)
+    state, alone = DetectorState(), []
+    for row in rows:
+        state, score = made.score_one(DetectorState(state.customer), row)
+        alone.append(score)
+    assert made.live.score_steps(steps) == alone
+
+
+@every_kind
+def test_no_score_depends_on_later_transactions(kind: str, supervision: str) -> None:
+    made, transactions = fitted(kind, supervision), data_of("shop").transactions
+    whole = made.score(transactions)
+    early = np.flatnonzero(transactions.times <= np.median(transactions.times))
+    found = made.score(transactions.take(early)).probability
+    np.testing.assert_allclose(found, whole.probability[early], atol=1e-9)
+
+
+@every_kind
+def test_a_saved_detector_scores_the_same(kind: str, supervision: str, tmp_path: Path) -> None:
+    made, transactions = fitted(kind, supervision), data_of("shop").transactions
+    made.save(tmp_path / "made")
+    again = load(tmp_path / "made")
+    assert again.kind == kind
+    assert type(again.calibration_.ranker) is type(made.calibration_.ranker)
+    expected, found = made.score(transactions), again.score(transactions)
+    np.testing.assert_array_equal(found.probability, expected.probability)
+    np.testing.assert_array_equal(found.variance, expected.variance)
+
+
+def test_reasons_of_a_hybrid_add_up_to_its_margin() -> None:
+    made, transactions = fitted("hybrid", "none"), data_of("shop").transactions
+    customer = str(transactions.keys[np.diff(transactions.offsets).argmax()])
+    keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
+    own = np.flatnonzero(keys == customer)
+    panel = made.features_.transform(transactions, rows=own)
+    margins = made._rank(transactions.take(own), panel)
+    assert margins is not None
+    explained = made.explain(transactions, customer)
+    totals = [sum(reason.log_odds for reason in score.reasons) for _, score in explained]
+    np.testing.assert_allclose(totals, margins, atol=1e-4)
+    sources = {reason.source for _, score in explained for reason in score.reasons}
+    assert {"history", "amount", "shop"} <= sources
+    assert np.std([r.log_odds for _, s in explained for r in s.reasons if r.source == "history"])
+
+
+def test_known_labels_act_as_live_ones() -> None:
+    data, own_facts = data_of("shop"), [name for name in FEW if "counterparty" not in name]
+    transactions = data.transactions
+    features, model = Features(min_count=4, include=own_facts), model_of("expected-log", n_states=4)
+    made = Detector(features, model, kind="hybrid", supervision="anchored", trees=TREES)
+    made.fit(transactions, time_split(transactions))
+    longest = int(np.diff(transactions.offsets).argmax())
+    own = np.arange(*transactions.offsets[longest : longest + 2])
+    labels = np.where(np.arange(len(own)) % 3 == 0, -1, np.arange(len(own)) % 2)
+    expected = made.score(transactions.take(own), known_labels=labels).probability
+    state, found = None, []
+    for place, label in zip(transactions.file_rows[own], labels, strict=True):
+        state, score = made.score_one(state, data.rows[place])
+        found.append(score.probability)
+        state = state if label < 0 else made.live.condition(state, int(label))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert np.abs(expected - made.score(transactions.take(own)).probability).max() > 1e-3
+
+
+def make_planted(seed: int, n_customers: int = 60, length: int = 5) -> Panel:
+    """Labels that nothing predicts, on rows with so many columns that a model can learn them."""
+    rng = np.random.default_rng(seed)
+    n = n_customers * length
+    labels = (rng.random(n) < 0.25).astype(np.int8)
+    cells = rng.normal(size=(n, 40)).astype(np.float32)
+    keys = np.arange(n_customers)
+    lengths = np.full(n_customers, length)
+    return Panel.from_arrays(cells, lengths=lengths, labels=labels, customers=keys)
+
+
+def test_cross_fitted_paths_know_nothing_of_planted_labels() -> None:
+    leaked, honest = [], []
+    for seed in range(6):
+        panel, anchoring = make_planted(seed), Anchoring()
+        model = model_of("expected-log", 2, random_state=seed, max_iter=30)
+        model.fit(panel, anchoring.make_anchors(panel, 2))
+        path = _compute_path(model, panel)
+        is_fit = np.ones(panel.n_rows, bool)
+        crossed = _cross_fit_path(model, anchoring, panel, panel, path, is_fit)
+        leaked.append(roc_auc_score(panel.labels, path[:, 1]))
+        honest.append(roc_auc_score(panel.labels, crossed[:, 1]))
+    assert np.mean(leaked) > 0.75
+    assert np.mean(honest) == pytest.approx(0.5, abs=0.05)
+
+
+def test_matched_states_keep_their_columns() -> None:
+    rng = np.random.default_rng(0)
+    states = rng.integers(3, size=(60, 1)).repeat(8, axis=1).ravel()
+    cells = (6.0 * states[:, None] + rng.normal(size=(480, 2))).astype(np.float32)
+    panel = Panel.from_arrays(cells, lengths=np.full(60, 8), customers=np.arange(60))
+    model = model_of("expected-log", 3, max_iter=30, n_restarts=3).fit(panel)
+    path, is_fit = _compute_path(model, panel), np.ones(panel.n_rows, bool)
+    crossed = _cross_fit_path(model, None, panel, panel, path, is_fit)
+    np.testing.assert_allclose(crossed[:, :3], path[:, :3], atol=0.05)
+
+
+def test_kinds_have_their_rankers_and_others_are_refused() -> None:
+    assert type(fitted("ranker", "none").calibration_.ranker) is XGBoostRanker
+    assert type(fitted("hybrid", "none").calibration_.ranker) is HybridRanker
+    with pytest.raises(ConfigError, match="kind"):
+        Detector(kind="best").check_settings()
