@@ -523,6 +523,8 @@ def test_scikit_learn_conventions() -> None:
         "n_fraud_states",
         "label_noise",
         "temperature",
+        "kind",
+        "trees",
     }
     assert copy.model is not made.model
     assert copy.get_params()["model__n_states"] == 3

@@ -42,6 +42,7 @@ DEVICE_HELP = "Neural tier: where to train the encoder."
 SPLIT_HELP = "Hold out random customers, or the latest transactions."
 STATES_HELP = "Number of regimes. `auto` tries 2 to 10; finished fits are kept in OUT-sweep."
 TEMPERATURE_HELP = "Divisor of the features' log densities, or `auto`; see docs/scores.md."
+KIND_HELP = "Score by the regimes, by trees inside them, or by trees that see the path too."
 RANKER_HELP = f"Second score inside each regime: a continuous column, or `{ENCODER_HEAD}`."
 DELAY_HELP = "Days until a label is known."
 INCLUDE_HELP = "Use only these features, for example `amount_to_mean,counterparty_risk_day`."
@@ -64,6 +65,7 @@ def fit(
     activation: Annotated[Activation, Option(help=ACTIVATION_HELP)] = "gelu",
     dropout_draws: Annotated[int, Option(help=DROPOUT_HELP)] = 0,
     device: Annotated[Literal["auto", "cpu", "cuda"], Option(help=DEVICE_HELP)] = "auto",
+    kind: Annotated[Literal["regimes", "ranker", "hybrid"], Option(help=KIND_HELP)] = "regimes",
     ranker: Annotated[str, Option(help=RANKER_HELP)] = "",
     temperature: Annotated[str, Option(help=TEMPERATURE_HELP)] = "1",
     split: Annotated[Literal["customer", "time"], Option(help=SPLIT_HELP)] = "customer",
@@ -79,7 +81,7 @@ def fit(
     Examples:
     `turncoat fit data/ --config ieee-cis --states auto --out detector/`
     `turncoat fit --config turncoat.toml --supervision anchored --temperature auto --out detector/`
-    `turncoat fit --config turncoat.toml --tier variational --states 7 --out detector/ --json`
+    `turncoat fit --config turncoat.toml --states 7 --kind hybrid --out detector/ --json`
     `turncoat fit --config turncoat.toml --tier neural --supervision anchored --out detector/`
     """
     from turncoat import Detector
@@ -98,8 +100,11 @@ def fit(
         supervision=supervision,
         n_fraud_states=fraud_states,
         temperature=parse_temperature(temperature),
+        kind=kind,
     )
     detector.check_settings()
+    if ranker and kind != "regimes":
+        raise ConfigError(f"--ranker and --kind {kind} are two rankers. Leave one out")
     if supervision != "anchored" and fraud_states != 1:
         raise ConfigError("--fraud-states needs --supervision anchored. Add it, or leave it out")
     if fraud_states >= max(ORDERS):
@@ -199,6 +204,9 @@ def _print_fit(detector: Detector, ranker: str) -> None:
         epochs = f"epoch {training.best_epoch} of {len(training.validation_losses)}"
         echo(f"Encoder: kept {epochs}, validation loss {loss:.4f} on held-out customers")
     echo(detector.describe())
+    if detector.kind != "regimes":
+        path = " and the customer's path" if detector.kind == "hybrid" else ""
+        echo(f"Scores: boosted trees on the features{path}, calibrated inside each regime")
     if ranker:
         echo(f"Ranker: {ranker}, fitted inside each regime on the calibration part")
 
@@ -227,6 +235,7 @@ def _summarize(
         "features": detector.features_.kind,
         "supervision": detector.supervision,
         "temperature": detector.model_.temperature,
+        "kind": detector.kind,
         "ranker": ranker or None,
         "temporal_share": detector.calibration_.temporal_share,
         "measured": {"part": regimes.part, "mode": regimes.mode, "in_sample": regimes.in_sample},

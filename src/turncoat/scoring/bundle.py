@@ -30,7 +30,7 @@ from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
 from turncoat.storage import BundleFormat, Folder, digest, refuse_unreadable, replace_file
 
-DETECTOR_FORMAT = BundleFormat("detector", version=6)
+DETECTOR_FORMAT = BundleFormat("detector", version=7)
 CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"

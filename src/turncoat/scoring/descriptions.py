@@ -17,6 +17,7 @@ from turncoat.features.plan import FeaturePlan
 Describe = Callable[[FeatureRow], str]  # a row's text for one source
 
 HISTORY, OTHERS, AVERAGE = "history", "others", "average transaction"
+PATH_TEXT = "this customer's path"
 AMOUNT, PACE, HOUR, WEEKDAY = "amount", "pace", "hour", "weekday"
 MISSING, FIRST = "missing fields", "first transaction"
 _SPANS = ("hour", "day", "week", "month")
@@ -29,7 +30,7 @@ _FEATURES = {  # engineered features, by source
     MISSING: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
-_AVERAGE_TEXT = "the encoder's baseline: an average transaction"
+_AVERAGE_TEXT = "the baseline: an average transaction"
 _RESERVED = frozenset((*_FEATURES, HISTORY, OTHERS, AVERAGE))
 _MIN_KNOWN = 0.1  # log(1 + outcomes); below it the counterparty's risk is that of all
 _UNITS = (("minutes", 60), ("hours", 3600), ("days", 86400))
@@ -88,6 +89,7 @@ class FeatureDescriber:
     """Assigns each feature of a plan to its source, and describes a row's value there."""
 
     plan: FeaturePlan
+    history: str = HISTORY  # the text of that source
 
     @cached_property
     def sources(self) -> Sources:
@@ -139,7 +141,8 @@ class FeatureDescriber:
         if source == AVERAGE:
             return lambda _: _AVERAGE_TEXT
         if source == HISTORY:
-            return lambda row: "no history yet" if self._code(row, "is_first") == 1 else HISTORY
+            new = "no history yet" if self.history == HISTORY else self.history
+            return lambda row: new if self._code(row, "is_first") == 1 else self.history
         schema, column = self.plan.schema, self._columns.get(source)
         if column is None:
             return partial(self._describe_group, source)

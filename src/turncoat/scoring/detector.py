@@ -26,11 +26,11 @@ from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
 from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows, choose_temperature
-from turncoat.scoring.descriptions import FeatureDescriber
+from turncoat.scoring.descriptions import HISTORY, PATH_TEXT, FeatureDescriber
 from turncoat.scoring.hybrid import fit_trees
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
 from turncoat.scoring.path import BeliefPath, compute_path_columns
-from turncoat.scoring.rankers import Ranker, make_ranker
+from turncoat.scoring.rankers import HybridRanker, Ranker, make_ranker
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
@@ -291,7 +291,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     @cached_property
     def live(self) -> LiveScorer:
         """Scores transactions as they arrive."""
-        parts, describer = self._parts, FeatureDescriber(self.features_.plan)
+        parts, is_hybrid = self._parts, isinstance(self.calibration_.ranker, HybridRanker)
+        describer = FeatureDescriber(self.features_.plan, PATH_TEXT if is_hybrid else HISTORY)
         return LiveScorer(*parts, self._label_likelihoods, self.digest_, describer)
 
     @property
@@ -335,8 +336,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         part, labels = _calibration_part(transactions, split, "fitting a ranker in the regimes")
         made = make_ranker(ranker, self.features_, self.model_)
         panel, places = build_split_panel(self.features_, transactions, split, "calibration")
-        path = self._compute_path(panel, made)[places]
-        scores = made.score(part, panel.continuous[places], panel.categorical[places], path)
+        path = self._compute_path(panel, made)
+        cells = panel.continuous[places], panel.categorical[places]
+        scores = made.score(part, *cells, None if path is None else path[places])
         beliefs = {mode: self._infer(panel, mode) for mode in MODES}
         rows = _select_rows(part, labels, panel, beliefs, places)
         return self.calibration_.add_ranker(made, scores, rows, shrinkage)
@@ -353,10 +355,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
 
     def _compute_path(
         self, panel: Panel, ranker: Ranker, known_labels: ArrayLike | None = None
-    ) -> Array:
-        """The columns of the path that a ranker scores with [N, P]."""
+    ) -> Array | None:
+        """The columns of the path [N, P]; None if the ranker does not score with them."""
         if not ranker.needs_path:
-            return np.empty((panel.n_rows, 0), np.float32)
+            return None
         path = BeliefPath.filter(self.model_, panel)
         if known_labels is not None:
             anchors, _ = anchor_known_labels(self._label_likelihoods, known_labels, panel.n_rows)

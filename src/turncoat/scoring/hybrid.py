@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
 from turncoat.arrays import Array
@@ -21,6 +20,7 @@ from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
+from turncoat.models.parameters import align_states
 from turncoat.models.tuning import TrainingRows
 from turncoat.panel import Panel
 from turncoat.scoring.path import BeliefPath, compute_path_columns
@@ -82,13 +82,8 @@ def _cross_fit_path(
         other: Model = clone(model)
         anchors = None if anchoring is None else anchoring.make_anchors(part, k)
         other.fit(part, anchors).set_params(temperature=model.temperature)
-        states = _match_states(beliefs, other.filter(fit_panel).probs)
+        states = align_states(beliefs, other.filter(fit_panel).probs)
         columns = np.concatenate([states, k + states, [2 * k, 2 * k + 1]])
         own = is_fit & np.repeat(folds == fold, panel.lengths)
         found[own] = _compute_path(other, panel)[own][:, columns]
     return found
-
-
-def _match_states(beliefs: Array, others: Array) -> Array:
-    """For each state, the one of another model that is believed on the same rows [K]."""
-    return np.asarray(linear_sum_assignment(beliefs.T @ others, maximize=True)[1])

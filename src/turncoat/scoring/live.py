@@ -17,7 +17,7 @@ from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.descriptions import FeatureDescriber
 from turncoat.scoring.path import BeliefPath, compute_path_columns
-from turncoat.scoring.rankers import HybridRanker, Ranker
+from turncoat.scoring.rankers import HybridRanker
 from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
@@ -87,7 +87,8 @@ class LiveScorer:
         steps = FilterSteps(packed, cells, codes, before, has_before, beliefs, n_seen, None)
         if ranker is None:
             return steps
-        scores = ranker.score(rows, cells, codes, self._compute_path(steps, ranker))
+        path = self._compute_path(steps) if ranker.needs_path else None
+        scores = ranker.score(rows, cells, codes, path)
         return steps._replace(ranker_scores=scores)
 
     def score_steps(
@@ -136,16 +137,14 @@ class LiveScorer:
     ) -> list[Reasons]:
         cells, codes, ranker = steps.continuous, steps.categorical, self.calibration.ranker
         if isinstance(ranker, HybridRanker):
-            terms = ranker.explain(cells, codes, self._compute_path(steps, ranker))
+            terms = ranker.explain(cells, codes, self._compute_path(steps))
         else:
             predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
             terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
         return list_reasons(terms, self.describer, list(map(FeatureRow, cells, codes)), n_reasons)
 
-    def _compute_path(self, steps: FilterSteps, ranker: Ranker) -> Array:
-        """The columns of the path that a ranker scores with [N, P]."""
-        if not ranker.needs_path:
-            return np.empty((len(steps.beliefs), 0), np.float32)
+    def _compute_path(self, steps: FilterSteps) -> Array:
+        """The columns of the path [N, P]."""
         path = BeliefPath(steps.prior_beliefs, steps.has_prior, steps.beliefs)
         return compute_path_columns(self.model, path, steps.continuous, steps.categorical)
 

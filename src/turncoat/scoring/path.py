@@ -36,16 +36,15 @@ class BeliefPath(NamedTuple):
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def path_names(n_states: int) -> tuple[str, ...]:
-    """Names of the columns of a path [2 K + 2]."""
-    beliefs = [f"{name}_{k}" for name in ("belief", "belief_change") for k in range(n_states)]
-    return (*beliefs, "belief_entropy", "row_log_likelihood")
+def count_path_columns(n_states: int) -> int:
+    """The number of columns of a path."""
+    return 2 * n_states + 2
 
 
 def compute_path_columns(
     model: HiddenMarkovModel[Any], path: BeliefPath, continuous: Array, categorical: Array
 ) -> Array:
-    """Columns [N, 2 K + 2], named by `path_names`; those of a row do not depend on later rows."""
+    """Belief [K], its change [K] and entropy, log density of the row: columns [N, 2 K + 2]."""
     n_rows, n_states = path.after.shape
     change = np.where(path.has_before[:, None], path.after - path.before, 0.0)
     log_predicted = model.predict_log_beliefs(path.before, path.has_before)

@@ -23,7 +23,7 @@ from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural.frozen import FrozenEncoder
-from turncoat.scoring.path import path_names
+from turncoat.scoring.path import count_path_columns
 from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
 
@@ -45,11 +45,10 @@ class Ranker(ABC):
     needs_path: ClassVar[bool] = False  # whether it scores with the columns of the path
 
     @abstractmethod
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
-        """Scores [N] of transactions with features [N, D], [N, J] and columns of the path [N, P].
-
-        P is 0 unless the ranker needs them.
-        """
+    def score(
+        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
+    ) -> Array:
+        """Scores [N] of transactions with features [N, D] and [N, J], and the path if needed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,9 @@ class ColumnRanker(Ranker):
 
     place: int  # among the continuous columns
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
+    def score(
+        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
+    ) -> Array:
         """The values of the column [N]."""
         if isinstance(rows, Transactions):
             return rows.column(self.source)
@@ -68,7 +69,9 @@ class ColumnRanker(Ranker):
 class XGBoostRanker(Ranker):
     """A fitted booster on continuous columns, then codes (missing as NaN), then the path if any."""
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
+    def score(
+        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
+    ) -> Array:
         """Log odds [N]."""
         return self._predict(continuous, categorical, path, output_margin=True)
 
@@ -80,7 +83,9 @@ class XGBoostRanker(Ranker):
         rivals = np.zeros(len(terms), np.int64)
         return LogOddsContributions(0, rivals, of_path.sum(axis=1), cells, codes, rest[:, 0])
 
-    def _predict(self, continuous: Array, categorical: Array, path: Array, **kind: bool) -> Array:
+    def _predict(
+        self, continuous: Array, categorical: Array, path: Array | None, **kind: bool
+    ) -> Array:
         from xgboost import DMatrix
 
         n_threads = 1 if len(continuous) < _ONE_THREAD_ROWS else None
@@ -103,7 +108,9 @@ class HybridRanker(XGBoostRanker):
 class HeadRanker(Ranker):
     """The classification head that a neural model's encoder was trained with."""
 
-    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Array) -> Array:
+    def score(
+        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
+    ) -> Array:
         """Log odds [N]; live rows are encoded one by one, so that a batch changes no bit."""
         if isinstance(rows, Transactions):
             return np.asarray(self.source.score_head(continuous, categorical))
@@ -135,7 +142,7 @@ def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) 
         kinds = "a column's name, a fitted XGBoost model or the model's own encoder"
         raise ConfigError(f"a ranker is {kinds}; found {type(source).__name__}")
     n_fitted, n_columns = booster.num_features(), len(plan.continuous) + len(plan.categorical)
-    if n_fitted == n_columns + len(path_names(model.n_states)):
+    if n_fitted == n_columns + count_path_columns(model.n_states):
         return HybridRanker(booster)
     if n_fitted != n_columns:
         problem = f"the ranker was fitted on {n_fitted} columns; the panel has {n_columns}"
