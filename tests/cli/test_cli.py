@@ -220,6 +220,21 @@ def test_neural_detector_with_its_head_as_ranker(turncoat, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+def test_a_hybrid_is_fitted_scored_and_explained(turncoat, tmp_path):
+    turncoat("simulate handbook --rows 20000 --out data --format parquet")
+    fit = f"fit data --config handbook {QUICK} --kind hybrid --out detector"
+    assert json.loads(turncoat(f"{fit} --json").stdout)["kind"] == "hybrid"
+    assert "boosted trees on the features and the customer's path" in turncoat(fit).stdout
+    turncoat("score detector data --out scores.parquet")
+    scores = pl.read_parquet(tmp_path / "scores.parquet")
+    assert scores["probability"].n_unique() > 1000
+    customer = scores["customer"][0]
+    told = turncoat(f"explain detector data --customer {customer} --last 1 --json").stdout
+    assert "this customer's path" in told
+    refused = turncoat(f"{fit} --ranker TX_AMOUNT", status=2).stderr
+    assert "--ranker and --kind hybrid are two rankers" in refused
+
+
 def test_compare_and_repeat_from_the_manifest(turncoat, tmp_path):
     turncoat("simulate handbook --rows 30000 --seed 3 --out data --format parquet")
     payments = pl.read_parquet(tmp_path / "data" / "transactions.parquet")

@@ -13,13 +13,8 @@ from sklearn.metrics import average_precision_score
 
 from tests.evaluation.samples import make_training_rows
 from turncoat import BundleError, ConfigError, DataError
-from turncoat.evaluation.baselines import (
-    BoostedTrees,
-    DesignEncoder,
-    FittedTrees,
-    IsolationForestBaseline,
-    LogisticBaseline,
-)
+from turncoat.evaluation.baselines import DesignEncoder, IsolationForestBaseline, LogisticBaseline
+from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.tuning import DEFAULT_PARAMS, Trial, load_trials
 
 SIZES = (3, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from turncoat.features import Features
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.tuning import DEFAULT_PARAMS
 from turncoat.scoring import DetectorState
-from turncoat.scoring.hybrid import _compute_path, _cross_fit_path
+from turncoat.scoring.hybrid import _compute_path, _cross_fit
 from turncoat.scoring.rankers import HybridRanker, XGBoostRanker
 from turncoat.scoring.supervision import Anchoring
 
@@ -129,6 +130,14 @@ def make_planted(seed: int, n_customers: int = 60, length: int = 5) -> Panel:
     return Panel.from_arrays(cells, lengths=lengths, labels=labels, customers=keys)
 
 
+def cross_fitted(model: Any, anchoring: Anchoring | None, panel: Panel) -> Any:
+    found = np.full((panel.n_rows, 2 * model.n_states + 2), np.nan)
+    for path, own in _cross_fit(model, anchoring, panel, panel):
+        found[own] = path[own]
+    assert not np.isnan(found).any()
+    return found
+
+
 def test_cross_fitted_paths_know_nothing_of_planted_labels() -> None:
     leaked, honest = [], []
     for seed in range(6):
@@ -136,8 +145,7 @@ def test_cross_fitted_paths_know_nothing_of_planted_labels() -> None:
         model = model_of("expected-log", 2, random_state=seed, max_iter=30)
         model.fit(panel, anchoring.make_anchors(panel, 2))
         path = _compute_path(model, panel)
-        is_fit = np.ones(panel.n_rows, bool)
-        crossed = _cross_fit_path(model, anchoring, panel, panel, path, is_fit)
+        crossed = cross_fitted(model, anchoring, panel)
         leaked.append(roc_auc_score(panel.labels, path[:, 1]))
         honest.append(roc_auc_score(panel.labels, crossed[:, 1]))
     assert np.mean(leaked) > 0.75
@@ -150,8 +158,7 @@ def test_matched_states_keep_their_columns() -> None:
     cells = (6.0 * states[:, None] + rng.normal(size=(480, 2))).astype(np.float32)
     panel = Panel.from_arrays(cells, lengths=np.full(60, 8), customers=np.arange(60))
     model = model_of("expected-log", 3, max_iter=30, n_restarts=3).fit(panel)
-    path, is_fit = _compute_path(model, panel), np.ones(panel.n_rows, bool)
-    crossed = _cross_fit_path(model, None, panel, panel, path, is_fit)
+    path, crossed = _compute_path(model, panel), cross_fitted(model, None, panel)
     np.testing.assert_allclose(crossed[:, :3], path[:, :3], atol=0.05)
 
 

@@ -51,10 +51,8 @@ class BoostedTrees:
         """Search if trials are asked for, then fit to all rows."""
         rows = check_training_rows(rows)
         import_extra("xgboost", "XGBoost")
-        best, n_threads = (
-            Trial(self.params or DEFAULT_PARAMS),
-            self.n_threads or available_threads(),
-        )
+        best = Trial(self.params or DEFAULT_PARAMS)
+        n_threads = self.n_threads or available_threads()
         if self.n_trials and not self.params:
             best = self._search(rows, seed, n_threads)
         booster = tuning.fit_booster(best.params, rows, seed, n_threads)

@@ -40,11 +40,10 @@ AUTO = "auto"
 _POSITIVE_OR_AUTO = Rule(
     f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
 )
-KINDS_OF_DETECTORS = ("regimes", "ranker", "hybrid")
 _RULES = {
     "supervision": one_of("none", "anchored"),
     "temperature": _POSITIVE_OR_AUTO,
-    "kind": one_of(*KINDS_OF_DETECTORS),
+    "kind": one_of("regimes", "ranker", "hybrid"),
 }
 _SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature", "kind")
@@ -231,9 +230,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         panel's columns, or a neural model's own encoder (`detector.model_.encoder_`), for its head.
         """
         self._check_fitted()
-        return self._replace_calibration(
-            self._calibrate_ranker(ranker, transactions, split, shrinkage)
-        )
+        calibration = self._calibrate_ranker(ranker, transactions, split, shrinkage)
+        return self._replace_calibration(calibration)
 
     def recalibrate(
         self,

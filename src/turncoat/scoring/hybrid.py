@@ -7,6 +7,7 @@ fitted without their customers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,9 @@ def fit_trees(
         path = _compute_path(model, panel)
         if anchoring is not None or isinstance(model, NeuralVariationalHMM):
             fit_panel = build_fit_panel(features, transactions, split)
-            is_fit = np.zeros(panel.n_rows, bool)
-            is_fit[places[~is_selection]] = True
-            path = _cross_fit_path(model, anchoring, fit_panel, panel, path, is_fit)
+            for other, own in _cross_fit(model, anchoring, fit_panel, panel):
+                own[places[is_selection]] = False
+                path[own] = other[own]
         path = path[places]
     columns = build_ranker_matrix(panel.continuous[places], panel.categorical[places], path)
     known = np.asarray(transactions.labels)[rows], transactions.customer_codes[rows]
@@ -63,27 +64,19 @@ def _compute_path(model: Model, panel: Panel) -> Array:
     return compute_path_columns(model, path, panel.continuous, panel.categorical)
 
 
-def _cross_fit_path(
-    model: Model,
-    anchoring: Anchoring | None,
-    fit_panel: Panel,
-    panel: Panel,
-    path: Array,
-    is_fit: Array,
-) -> Array:
-    """The path's columns [N, P], those of fit rows by models that have not seen their customers."""
-    found, k = path.copy(), model.n_states
-    order = np.random.default_rng(model.random_state).permutation(panel.n_sequences)
-    folds = (order % _N_FOLDS).astype(np.int64)
-    beliefs = model.filter(fit_panel).probs
+def _cross_fit(
+    model: Model, anchoring: Anchoring | None, fit_panel: Panel, panel: Panel
+) -> Iterator[tuple[Array, Array]]:
+    """Paths [N, P] by models fitted without some customers, and whose rows they are [N]."""
+    n_states, beliefs = model.n_states, model.filter(fit_panel).probs
+    rng = np.random.default_rng(model.random_state)
+    folds = rng.permutation(panel.n_sequences) % _N_FOLDS
     for fold in range(_N_FOLDS):
         held_out = np.asarray(panel.customers)[folds == fold]
         part = fit_panel[~np.isin(np.asarray(fit_panel.customers), held_out)]
         other: Model = clone(model)
-        anchors = None if anchoring is None else anchoring.make_anchors(part, k)
-        other.fit(part, anchors).set_params(temperature=model.temperature)
+        other.fit(part, None if anchoring is None else anchoring.make_anchors(part, n_states))
         states = align_states(beliefs, other.filter(fit_panel).probs)
-        columns = np.concatenate([states, k + states, [2 * k, 2 * k + 1]])
-        own = is_fit & np.repeat(folds == fold, panel.lengths)
-        found[own] = _compute_path(other, panel)[own][:, columns]
-    return found
+        rest = [2 * n_states, 2 * n_states + 1]
+        columns = np.concatenate([states, n_states + states, rest])
+        yield _compute_path(other, panel)[:, columns], np.repeat(folds == fold, panel.lengths)

@@ -28,6 +28,7 @@ from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
 
 Rows = Transactions | Sequence[TransactionRow]  # of a file, or live
+Path = Array | None  # columns of the path [N, P]; None for a ranker that does not need them
 Pair = tuple[Array, Array]
 
 _MAX_ITERATIONS = 100
@@ -45,9 +46,7 @@ class Ranker(ABC):
     needs_path: ClassVar[bool] = False  # whether it scores with the columns of the path
 
     @abstractmethod
-    def score(
-        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
-    ) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
         """Scores [N] of transactions with features [N, D] and [N, J], and the path if needed."""
 
 
@@ -57,9 +56,7 @@ class ColumnRanker(Ranker):
 
     place: int  # among the continuous columns
 
-    def score(
-        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
-    ) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
         """The values of the column [N]."""
         if isinstance(rows, Transactions):
             return rows.column(self.source)
@@ -69,9 +66,7 @@ class ColumnRanker(Ranker):
 class XGBoostRanker(Ranker):
     """A fitted booster on continuous columns, then codes (missing as NaN), then the path if any."""
 
-    def score(
-        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
-    ) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
         """Log odds [N]."""
         return self._predict(continuous, categorical, path, output_margin=True)
 
@@ -83,9 +78,7 @@ class XGBoostRanker(Ranker):
         rivals = np.zeros(len(terms), np.int64)
         return LogOddsContributions(0, rivals, of_path.sum(axis=1), cells, codes, rest[:, 0])
 
-    def _predict(
-        self, continuous: Array, categorical: Array, path: Array | None, **kind: bool
-    ) -> Array:
+    def _predict(self, continuous: Array, categorical: Array, path: Path, **kind: bool) -> Array:
         from xgboost import DMatrix
 
         n_threads = 1 if len(continuous) < _ONE_THREAD_ROWS else None
@@ -108,9 +101,7 @@ class HybridRanker(XGBoostRanker):
 class HeadRanker(Ranker):
     """The classification head that a neural model's encoder was trained with."""
 
-    def score(
-        self, rows: Rows, continuous: Array, categorical: Array, path: Array | None = None
-    ) -> Array:
+    def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
         """Log odds [N]; live rows are encoded one by one, so that a batch changes no bit."""
         if isinstance(rows, Transactions):
             return np.asarray(self.source.score_head(continuous, categorical))
