@@ -126,6 +126,12 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+def _build_slice(*bounds: int | None) -> slice:
+    if not all(bound is None or isinstance(bound, int) for bound in bounds):
+        raise ValueError("a slice has bounds that are not whole numbers")
+    return slice(*bounds)
+
+
 def _build_bytes(*arguments: object) -> bytes:
     if arguments:
         raise ValueError("bytes are made of something")
@@ -153,7 +159,7 @@ _ALLOWED: dict[tuple[str, str], object] = {
     ("pandas.core.arrays.datetimes", "DatetimeArray"): _Name,
 }
 for _builtins in ("builtins", "__builtin__"):
-    _ALLOWED[_builtins, "slice"] = slice
+    _ALLOWED[_builtins, "slice"] = _build_slice
     _ALLOWED[_builtins, "bytes"] = _build_bytes
 for _core in ("numpy.core", "numpy._core"):
     _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _reconstruct

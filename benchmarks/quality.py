@@ -4,7 +4,8 @@ Prequential folds (five weeks of training, one week of label delay, four test we
 scores, out of sample. The features and numbers of regimes of the hidden Markov models did best on
 our own simulation of the process with other seeds. These months are not untouched: several settings
 had been tried on them before, and the counterparty's risk got its windows of a day and a week after
-XGBoost did worse here than published.
+XGBoost did worse here than published. XGBoost and the hybrid have ten trials each; both see all
+features, run facts of the terminal included.
 """
 
 from __future__ import annotations
@@ -179,8 +180,8 @@ def list_targets(whole: Results) -> list[tuple[str, float, float | None, float |
         (
             "tuned XGBoost, average precision",
             metric_value(whole, "XGBoost", "average_precision"),
-            0.67,
-            0.69,
+            0.785,
+            0.797,
             True,
         )
     ]
@@ -220,8 +221,8 @@ def list_targets(whole: Results) -> list[tuple[str, float, float | None, float |
         (
             "hybrid, average precision",
             metric_value(whole, "hybrid", "average_precision"),
-            0.72,
-            0.75,
+            0.788,
+            0.80,
             True,
         )
     )

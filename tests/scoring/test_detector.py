@@ -647,8 +647,8 @@ def test_the_path_of_a_customer_is_that_of_the_scores() -> None:
     path = made.explain(transactions, "c3")
     assert [identity for identity, _ in path] == transactions.ids[own].tolist()
     for i, (_, score) in zip(own, path, strict=True):
-        assert score.probability == scores.probability[i]
-        assert score.belief == tuple(scores.belief[i])
+        assert score.probability == pytest.approx(scores.probability[i], abs=1e-12)
+        np.testing.assert_allclose(score.belief, scores.belief[i], atol=1e-12)
         assert score.n_seen == scores.n_seen[i]
         assert score.interval[0] <= score.probability <= score.interval[1]
     wanted = transactions.ids[own[4]]

@@ -17,7 +17,8 @@ from turncoat.features import Features
 from turncoat.models.boosting import BoostedTrees
 from turncoat.models.tuning import DEFAULT_PARAMS
 from turncoat.scoring import DetectorState
-from turncoat.scoring.hybrid import _compute_path, _cross_fit
+from turncoat.scoring.hybrid import _cross_fit
+from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import HybridRanker, XGBoostRanker
 from turncoat.scoring.supervision import Anchoring
 
@@ -144,7 +145,7 @@ def test_cross_fitted_paths_know_nothing_of_planted_labels() -> None:
         panel, anchoring = make_planted(seed), Anchoring()
         model = model_of("expected-log", 2, random_state=seed, max_iter=30)
         model.fit(panel, anchoring.make_anchors(panel, 2))
-        path = _compute_path(model, panel)
+        path = filter_path_columns(model, panel)
         crossed = cross_fitted(model, anchoring, panel)
         leaked.append(roc_auc_score(panel.labels, path[:, 1]))
         honest.append(roc_auc_score(panel.labels, crossed[:, 1]))
@@ -158,7 +159,7 @@ def test_matched_states_keep_their_columns() -> None:
     cells = (6.0 * states[:, None] + rng.normal(size=(480, 2))).astype(np.float32)
     panel = Panel.from_arrays(cells, lengths=np.full(60, 8), customers=np.arange(60))
     model = model_of("expected-log", 3, max_iter=30, n_restarts=3).fit(panel)
-    path, crossed = _compute_path(model, panel), cross_fitted(model, None, panel)
+    path, crossed = filter_path_columns(model, panel), cross_fitted(model, None, panel)
     np.testing.assert_allclose(crossed[:, :3], path[:, :3], atol=0.05)
 
 

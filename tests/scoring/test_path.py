@@ -13,7 +13,7 @@ from tests.reference.enumeration import log as log0
 from tests.reference.problems import Problem, random_factors, random_problem
 from turncoat import Panel
 from turncoat.scoring import path
-from turncoat.scoring.path import BeliefPath, compute_path_columns, count_path_columns
+from turncoat.scoring.path import filter_path_columns
 
 SHAPES: dict[str, dict[str, Any]] = {
     "gaussian": {"n_continuous": 3, "n_categories": ()},
@@ -42,8 +42,7 @@ def model_of(problem: Problem, kind: str, **settings: Any) -> Any:
 
 
 def columns_of(model: Any, panel: Panel) -> Any:
-    beliefs = BeliefPath.filter(model, panel)
-    return compute_path_columns(model, beliefs, panel.continuous, panel.categorical)
+    return filter_path_columns(model, panel)
 
 
 @shapes
@@ -84,7 +83,7 @@ def test_columns_are_belief_change_entropy_and_likelihood(kind: str) -> None:
     problem = problem_of("gaussian")
     model, panel = model_of(problem, kind, temperature=2.0), panel_of(problem)
     columns, belief = columns_of(model, panel), model.filter(panel).probs
-    assert columns.shape == (panel.n_rows, count_path_columns(3)) == (panel.n_rows, 8)
+    assert columns.shape == (panel.n_rows, 8)
     assert columns.dtype == np.float32
     np.testing.assert_allclose(columns[:, :3], belief, atol=1e-6)
     for start, end in zip(panel.offsets[:-1], panel.offsets[1:], strict=True):

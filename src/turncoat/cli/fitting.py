@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -134,7 +135,8 @@ def fit(
         echo(json.dumps(_summarize(detector, parts, choice, ranker, out)))
     else:
         _print_fit(detector, ranker)
-        echo(f"Saved to {out}. Next: turncoat score {out} {source} --out scores.parquet")
+        command = shlex.join(["turncoat", "score", str(out), str(source)])
+        echo(f"Saved to {out}. Next: {command} --out scores.parquet")
 
 
 def _build_model(context: Context, n_states: int) -> Model:

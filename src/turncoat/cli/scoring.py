@@ -81,7 +81,9 @@ def explain(
     up_to = "up to transaction" if transaction else "transactions:"
     title = f"Customer {customer}, {up_to} {path[-1][1].n_seen}. Filtered scores."
     console.print(title, markup=False)
-    console.print("Reasons add to the log odds of the fraud regime against the next best regime.")
+    has_trees = hasattr(detector.calibration_.ranker, "explain")
+    what = "trees, before calibration" if has_trees else "the fraud regime against the next best"
+    console.print(f"Reasons add to the log odds of {what}.")
     for name, item in path:
         low, high = item.interval
         is_fraud = " (fraud)" if item.regime == detector.regimes.fraud_state else ""

@@ -18,7 +18,7 @@ from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import Detector, load
-from turncoat.scoring.path import BeliefPath, compute_path_columns
+from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import RegimeRanker
 from turncoat.scoring.scores import MODES
 
@@ -192,10 +192,8 @@ def hybrid_candidate(detector_key: str, title: str, tune_xgboost: TuneXGBoost) -
         columns = {}
         for part, own in fold.columns.items():
             panel, places = fold.panel(part, detector.features_)
-            path = BeliefPath.filter(detector.model_, panel)
-            cells = panel.continuous, panel.categorical
-            beliefs = compute_path_columns(detector.model_, path, *cells)
-            columns[part] = np.hstack([own, beliefs[places]])
+            path = filter_path_columns(detector.model_, panel)
+            columns[part] = np.hstack([own, path[places]])
         rows = fold.training_rows._replace(columns=columns[TRAIN])
         fitted = tune_xgboost(folder=folder / _TRIALS).fit(rows, seed)
         fitted.save(folder / _XGBOOST_FILE)

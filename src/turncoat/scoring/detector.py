@@ -27,7 +27,7 @@ from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
 from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows, choose_temperature
 from turncoat.scoring.descriptions import HISTORY, PATH_TEXT, FeatureDescriber
-from turncoat.scoring.hybrid import fit_trees
+from turncoat.scoring.hybrid import check_trees, fit_trees
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
 from turncoat.scoring.path import BeliefPath, compute_path_columns
 from turncoat.scoring.rankers import HybridRanker, Ranker, make_ranker
@@ -36,6 +36,7 @@ from turncoat.scoring.scores import KINDS, MODES, Score, Scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
 from turncoat.storage import Folder, refuse_unreadable
 
+Labels = ArrayLike | None
 AUTO = "auto"
 _POSITIVE_OR_AUTO = Rule(
     f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
@@ -89,6 +90,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     def fit(self, transactions: Transactions, split: Split | None = None) -> Self:
         """Fit features and model on the fit part, and calibrate on the calibration part."""
         self.check_settings()
+        if self.kind != "regimes":
+            check_trees(self.kind, self.model)
         for name in _CACHED:  # left by an earlier fit
             self.__dict__.pop(name, None)
         if split is None:
@@ -210,14 +213,14 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
         panel = self.features_.transform(transactions, rows=own)
         ranker_scores = self._rank(transactions.take(own), panel)
-        ids, beliefs = transactions.ids[own], self._infer(panel, FILTERED)
+        ids, path = transactions.ids[own], BeliefPath.filter(self.model_, panel)
         rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
         if transaction is not None:
             rows = rows[ids[rows].astype(str) == str(transaction)]
-        prior = np.roll(beliefs, 1, axis=0)[rows]  # the first row has none
-        columns = (panel.continuous[rows], panel.categorical[rows], prior, rows > 0, beliefs[rows])
+        cells = panel.continuous[rows], panel.categorical[rows]
+        beliefs = path.before[rows], path.has_before[rows], path.after[rows]
         ranks = None if ranker_scores is None else ranker_scores[rows]
-        steps = FilterSteps([], *columns, (rows + 1).tolist(), ranks)
+        steps = FilterSteps([], *cells, *beliefs, (rows + 1).tolist(), ranks)
         scores = self.live.score_steps(steps, n_reasons=None)
         return list(zip(ids[rows], scores, strict=True))
 
@@ -341,27 +344,23 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         rows = _select_rows(part, labels, panel, beliefs, places)
         return self.calibration_.add_ranker(made, scores, rows, shrinkage)
 
-    def _rank(
-        self, transactions: Transactions, panel: Panel, known_labels: ArrayLike | None = None
-    ) -> Array | None:
+    def _rank(self, data: Transactions, panel: Panel, labels: Labels = None) -> Array | None:
         """The ranker's scores [N]; None without a ranker."""
         ranker = self.calibration_.ranker
         if ranker is None:
             return None
-        path = self._compute_path(panel, ranker, known_labels)
-        return ranker.score(transactions, panel.continuous, panel.categorical, path)
+        path = self._compute_path(panel, ranker, labels)
+        return ranker.score(data, panel.continuous, panel.categorical, path)
 
-    def _compute_path(
-        self, panel: Panel, ranker: Ranker, known_labels: ArrayLike | None = None
-    ) -> Array | None:
+    def _compute_path(self, panel: Panel, ranker: Ranker, labels: Labels = None) -> Array | None:
         """The columns of the path [N, P]; None if the ranker does not score with them."""
         if not ranker.needs_path:
             return None
         path = BeliefPath.filter(self.model_, panel)
-        if known_labels is not None:
-            anchors, _ = anchor_known_labels(self._label_likelihoods, known_labels, panel.n_rows)
+        if labels is not None:
+            anchors, _ = anchor_known_labels(self._label_likelihoods, labels, panel.n_rows)
             before = np.roll(self._infer(panel, FILTERED, anchors), 1, axis=0)
-            after = self._infer_given_labels(panel, FILTERED, known_labels)
+            after = self._infer_given_labels(panel, FILTERED, labels)
             path = path._replace(before=before, after=after)
         return compute_path_columns(self.model_, path, panel.continuous, panel.categorical)
 
@@ -371,7 +370,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         infer = model.filter if mode == FILTERED else model.smooth
         return infer(panel, anchors).probs
 
-    def _infer_given_labels(self, panel: Panel, mode: str, labels: ArrayLike | None) -> Array:
+    def _infer_given_labels(self, panel: Panel, mode: str, labels: Labels) -> Array:
         """State probabilities [N, K] given the known labels of other rows, never a row's own."""
         if labels is None:
             return self._infer(panel, mode)

@@ -16,20 +16,31 @@ from sklearn.base import clone
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split
 from turncoat.data.transactions import Transactions
+from turncoat.errors import ConfigError, require_extra
 from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.boosting import BoostedTrees
+from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.parameters import align_states
 from turncoat.models.tuning import TrainingRows
 from turncoat.panel import Panel
-from turncoat.scoring.path import BeliefPath, compute_path_columns
+from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import build_ranker_matrix
 from turncoat.scoring.supervision import Anchoring
 
 Model = HiddenMarkovModel[Any]
 _N_FOLDS = 2
+
+
+def check_trees(kind: str, model: Model | None) -> None:
+    """Raise ConfigError if trees of this kind cannot be fitted, before any long work."""
+    for module in ("xgboost", "optuna"):
+        require_extra(module, f"a detector of kind {kind!r}")
+    if kind == "hybrid" and not isinstance(getattr(model, "encoder", Encoder()), Encoder):
+        problem = "the model's encoder is trained and may have seen the labels of any row"
+        raise ConfigError(f"{problem}. A hybrid needs an untrained `Encoder`")
 
 
 def fit_trees(
@@ -45,7 +56,7 @@ def fit_trees(
     panel, places = build_split_panel(features, transactions, split, "selection", rows)
     is_selection, path = np.isin(rows, split.selection), None
     if has_path:
-        path = _compute_path(model, panel)
+        path = filter_path_columns(model, panel)
         if anchoring is not None or isinstance(model, NeuralVariationalHMM):
             fit_panel = build_fit_panel(features, transactions, split)
             for other, own in _cross_fit(model, anchoring, fit_panel, panel):
@@ -54,14 +65,8 @@ def fit_trees(
         path = path[places]
     columns = build_ranker_matrix(panel.continuous[places], panel.categorical[places], path)
     known = np.asarray(transactions.labels)[rows], transactions.customer_codes[rows]
-    days = transactions.times[rows] / DAY
-    training = TrainingRows(columns, *known, days, is_selection)
+    training = TrainingRows(columns, *known, transactions.times[rows] / DAY, is_selection)
     return trees.fit(training, model.random_state).booster
-
-
-def _compute_path(model: Model, panel: Panel) -> Array:
-    path = BeliefPath.filter(model, panel)
-    return compute_path_columns(model, path, panel.continuous, panel.categorical)
 
 
 def _cross_fit(
@@ -77,6 +82,5 @@ def _cross_fit(
         other: Model = clone(model)
         other.fit(part, None if anchoring is None else anchoring.make_anchors(part, n_states))
         states = align_states(beliefs, other.filter(fit_panel).probs)
-        rest = [2 * n_states, 2 * n_states + 1]
-        columns = np.concatenate([states, n_states + states, rest])
-        yield _compute_path(other, panel)[:, columns], np.repeat(folds == fold, panel.lengths)
+        columns = [*states, *(n_states + states), 2 * n_states, 2 * n_states + 1]
+        yield filter_path_columns(other, panel)[:, columns], np.repeat(folds == fold, panel.lengths)

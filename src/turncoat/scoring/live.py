@@ -17,7 +17,7 @@ from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.descriptions import FeatureDescriber
 from turncoat.scoring.path import BeliefPath, compute_path_columns
-from turncoat.scoring.rankers import HybridRanker
+from turncoat.scoring.rankers import Ranker, XGBoostRanker
 from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
@@ -87,8 +87,7 @@ class LiveScorer:
         steps = FilterSteps(packed, cells, codes, before, has_before, beliefs, n_seen, None)
         if ranker is None:
             return steps
-        path = self._compute_path(steps) if ranker.needs_path else None
-        scores = ranker.score(rows, cells, codes, path)
+        scores = ranker.score(rows, cells, codes, self._compute_path(steps, ranker))
         return steps._replace(ranker_scores=scores)
 
     def score_steps(
@@ -136,15 +135,17 @@ class LiveScorer:
         self, steps: FilterSteps, fraud_state: int, n_reasons: int | None
     ) -> list[Reasons]:
         cells, codes, ranker = steps.continuous, steps.categorical, self.calibration.ranker
-        if isinstance(ranker, HybridRanker):
-            terms = ranker.explain(cells, codes, self._compute_path(steps))
+        if isinstance(ranker, XGBoostRanker):
+            terms = ranker.explain(cells, codes, self._compute_path(steps, ranker))
         else:
             predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
             terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
         return list_reasons(terms, self.describer, list(map(FeatureRow, cells, codes)), n_reasons)
 
-    def _compute_path(self, steps: FilterSteps) -> Array:
-        """The columns of the path [N, P]."""
+    def _compute_path(self, steps: FilterSteps, ranker: Ranker) -> Array | None:
+        """The columns of the path [N, P]; None if the ranker does not score with them."""
+        if not ranker.needs_path:
+            return None
         path = BeliefPath(steps.prior_beliefs, steps.has_prior, steps.beliefs)
         return compute_path_columns(self.model, path, steps.continuous, steps.categorical)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from turncoat.arrays import Array
 from turncoat.models.base import HiddenMarkovModel
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.scores import compute_entropy
 
@@ -36,11 +37,6 @@ class BeliefPath(NamedTuple):
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def count_path_columns(n_states: int) -> int:
-    """The number of columns of a path."""
-    return 2 * n_states + 2
-
-
 def compute_path_columns(
     model: HiddenMarkovModel[Any], path: BeliefPath, continuous: Array, categorical: Array
 ) -> Array:
@@ -49,11 +45,18 @@ def compute_path_columns(
     change = np.where(path.has_before[:, None], path.after - path.before, 0.0)
     log_predicted = model.predict_log_beliefs(path.before, path.has_before)
     density = np.empty(n_rows)
-    width = max(continuous.shape[1], categorical.shape[1], n_states)
-    step = max(_BATCH_CELLS // (n_states * width), 1)
+    n_cells = n_states * max(continuous.shape[1], categorical.shape[1], n_states)
+    is_neural = isinstance(model, NeuralVariationalHMM)  # rows encoded together differ in bits
+    step = 1 if is_neural else max(_BATCH_CELLS // n_cells, 1)
     for start in range(0, n_rows, step):
         rows = slice(start, start + step)
         log_emission = model.log_emission(continuous[rows], categorical[rows])
         density[rows] = np.logaddexp.reduce(log_predicted[rows] + log_emission, axis=1)
     entropy = compute_entropy(path.after)
     return np.column_stack([path.after, change, entropy, density]).astype(np.float32)
+
+
+def filter_path_columns(model: HiddenMarkovModel[Any], panel: Panel) -> Array:
+    """The columns of the path through a panel [N, 2 K + 2]."""
+    path = BeliefPath.filter(model, panel)
+    return compute_path_columns(model, path, panel.continuous, panel.categorical)

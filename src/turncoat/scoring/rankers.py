@@ -23,7 +23,6 @@ from turncoat.features import Features
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.models.live import LogOddsContributions
 from turncoat.models.neural.frozen import FrozenEncoder
-from turncoat.scoring.path import count_path_columns
 from turncoat.scoring.regimes import check_arrays, check_keep
 from turncoat.scoring.scores import compute_variances
 
@@ -70,13 +69,13 @@ class XGBoostRanker(Ranker):
         """Log odds [N]."""
         return self._predict(continuous, categorical, path, output_margin=True)
 
-    def explain(self, continuous: Array, categorical: Array, path: Array) -> LogOddsContributions:
+    def explain(self, continuous: Array, categorical: Array, path: Path) -> LogOddsContributions:
         """Exact contributions (TreeSHAP) of N rows' features and path to their log odds."""
         terms = self._predict(continuous, categorical, path, pred_contribs=True)
-        ends = np.cumsum([continuous.shape[1], categorical.shape[1], path.shape[1]])
-        cells, codes, of_path, rest = np.split(terms, ends, axis=1)
+        ends = np.cumsum([continuous.shape[1], categorical.shape[1]])
+        cells, codes, of_path = np.split(terms[:, :-1], ends, axis=1)
         rivals = np.zeros(len(terms), np.int64)
-        return LogOddsContributions(0, rivals, of_path.sum(axis=1), cells, codes, rest[:, 0])
+        return LogOddsContributions(0, rivals, of_path.sum(axis=1), cells, codes, terms[:, -1])
 
     def _predict(self, continuous: Array, categorical: Array, path: Path, **kind: bool) -> Array:
         from xgboost import DMatrix
@@ -93,7 +92,7 @@ class XGBoostRanker(Ranker):
 
 
 class HybridRanker(XGBoostRanker):
-    """A booster that sees the path too; its contributions are the reasons of its scores."""
+    """A booster that sees the path too."""
 
     needs_path = True
 
@@ -133,7 +132,7 @@ def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) 
         kinds = "a column's name, a fitted XGBoost model or the model's own encoder"
         raise ConfigError(f"a ranker is {kinds}; found {type(source).__name__}")
     n_fitted, n_columns = booster.num_features(), len(plan.continuous) + len(plan.categorical)
-    if n_fitted == n_columns + count_path_columns(model.n_states):
+    if n_fitted == n_columns + 2 * model.n_states + 2:  # as `compute_path_columns` makes them
         return HybridRanker(booster)
     if n_fitted != n_columns:
         problem = f"the ranker was fitted on {n_fitted} columns; the panel has {n_columns}"

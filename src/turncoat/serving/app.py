@@ -108,6 +108,7 @@ async def model(request: Request) -> Response:
         "calibration": detector.calibration_.number,
         "turncoat": __version__,
         "tier": type(detector.model_).__name__,
+        "kind": detector.kind,
         "supervision": detector.supervision,
         "fraud_regime": regimes.fraud_state,
         "measured_on": f"{regimes.part} part, {regimes.mode}",

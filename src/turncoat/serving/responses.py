@@ -27,11 +27,11 @@ def _doc(text: str) -> Meta:
 
 
 class ReasonModel(msgspec.Struct, frozen=True, gc=False):
-    """One term of the fraud regime's log odds."""
+    """One term of the log odds behind a score: of the fraud regime, or of trees."""
 
     source: Annotated[str, _doc("column or feature")]
     text: Annotated[str, _doc("the same in words")]
-    log_odds: Annotated[float, _doc("above 0 for the fraud regime, below 0 against it")]
+    log_odds: Annotated[float, _doc("above 0 for fraud, below 0 against it")]
 
 
 class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
