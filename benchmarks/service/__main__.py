@@ -45,10 +45,10 @@ from turncoat.serving.stores.protocol import RecordWrite, WriteGroup
 from turncoat.serving.updater import BeliefUpdater
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-N_ROWS, N_QUICK_ROWS, N_STATES = 30_000, 4_000, 8
-N_REQUESTS, N_QUICK_REQUESTS = 24_000, 2_400
+N_ROWS, N_QUICK_ROWS, N_STATES = 60_000, 4_000, 8
+N_REQUESTS, N_QUICK_REQUESTS = 56_000, 2_400
 CONNECTIONS = (16, 32, 64, 128)
-N_ROUNDS = 5  # of each number of connections
+N_ROUNDS = 9  # of each number of connections
 KEY_ROW = ("variational", "sqlite FULL", 1)  # the row with a required ratio
 N_CUSTOMERS, N_QUICK_CUSTOMERS = 100_000, 5_000
 N_PART_TRANSACTIONS = 4_096
