@@ -79,12 +79,11 @@ class LiveScorer:
         n_seen, stored, is_known, records = self._unpack(states)
         after, cells, codes = self.features.step_batch(records, rows, label_follows, links)
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
-        moved = self.model.step_batch(stored, is_known, cells, codes, customers)
-        before, has_before, beliefs = moved
+        stepped = self.model.step_batch(stored, is_known, cells, codes, customers)
         for i, earlier in enumerate(customers.tolist()):
             n_seen[i] = (n_seen[i] if earlier < 0 else n_seen[earlier]) + 1
-        packed = self._pack(beliefs, n_seen, after)
-        steps = FilterSteps(packed, cells, codes, before, has_before, beliefs, n_seen, None)
+        packed = self._pack(stepped[2], n_seen, after)
+        steps = FilterSteps(packed, cells, codes, *stepped, n_seen, None)
         if ranker is None:
             return steps
         scores = ranker.score(rows, cells, codes, self._compute_path(steps, ranker))

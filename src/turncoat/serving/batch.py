@@ -199,6 +199,7 @@ class _Batch:
         if line.customer is not None and isinstance(error, RETRYABLE_ERRORS):
             self._to_resend.add(line.customer)
         middleware.log_error(error)
+        error.__traceback__ = None  # a cycle with its frames would keep the connection open
         detail = middleware.describe_error(error)[1]
         self._service.metrics.count_error(detail.kind)
         return encode_json(ErrorResponse(detail, line=line.number))
