@@ -153,6 +153,21 @@ def test_rows_out_of_order_leave_a_usable_record(features: Features, late: float
     assert np.isfinite(after.continuous[known]).all()
 
 
+def test_a_fraud_reported_late_joins_the_run_unless_a_genuine_label_came_after(
+    features: Features,
+) -> None:
+    state, _ = stepped(features, {"at": 5 * DAY}, {"at": 40 * DAY})
+    later = GOOD | {"at": 41 * DAY}
+    _, before = features.step(state, later)
+    _, after = features.step(features.report_fraud(state, 5 * DAY), later)
+    frauds, since = "counterparty_run_frauds", "counterparty_since_run"
+    assert of_name(features, after, frauds) > of_name(features, before, frauds)
+    assert np.isnan(of_name(features, before, since))
+    assert np.isfinite(of_name(features, after, since))
+    _, older = features.step(features.report_fraud(state, 4 * DAY), later)
+    assert of_name(features, older, frauds) == of_name(features, before, frauds)
+
+
 def test_a_fraud_reported_over_and_over_keeps_the_risk_a_number(features: Features) -> None:
     state, _ = features.step(None, GOOD)
     for _ in range(200):

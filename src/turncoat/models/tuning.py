@@ -55,7 +55,7 @@ FIRST_TRIALS: tuple[XGBoostParams, ...] = (
 
 
 class TrainingRows(NamedTuple):
-    """N labelled rows to fit a baseline on. Some validate its settings first."""
+    """N labelled rows to fit trees or a baseline on. Some validate its settings first."""
 
     columns: Array  # [N, D] numbers, then categorical codes; NaN is missing
     labels: Array  # [N]
@@ -70,7 +70,7 @@ class TrainingRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """Parameters of XGBoost and their mean average precision; None without a search."""
+    """Parameters of XGBoost and their average precision on validation rows, if searched."""
 
     params: XGBoostParams
     value: float | None = None
