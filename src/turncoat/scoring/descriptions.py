@@ -67,18 +67,19 @@ class _Scale(NamedTuple):
 
     def restore(self, row: FeatureRow) -> float:
         """The feature in its own units, to the precision of float32."""
-        value: float = row.continuous.item(self.place) * self.spread + self.centre
-        if self.unit <= 0:
+        place, unit, centre, spread = self
+        value: float = row.continuous.item(place) * spread + centre
+        if unit <= 0:
             return value
         try:  # undoes a signed logarithm
-            return math.copysign(self.unit * math.expm1(abs(value)), value)
+            return math.copysign(unit * math.expm1(abs(value)), value)
         except OverflowError:
             return math.copysign(math.inf, value)
 
     def describe(self, column: str, row: FeatureRow) -> str:
         """`column value`; what float32 cannot tell from 0 is shown as 0."""
         value = self.restore(row)
-        if math.isnan(value):
+        if value != value:
             return f"{column} missing"
         is_zero = abs(value) < 1e-5 * (self.unit or self.spread + abs(self.centre))
         return f"{column} 0" if is_zero else f"{column} {value:.5g}"

@@ -8,9 +8,10 @@ integrated gradient, and one more term is the average transaction's (docs/scores
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from turncoat.arrays import Array
 from turncoat.features import FeatureRow
@@ -19,12 +20,12 @@ from turncoat.numerics.jit import jit_exact
 from turncoat.scoring.descriptions import OTHERS, FeatureDescriber
 
 
-class Reason(NamedTuple):
-    """One term of the log odds."""
+class Reason(Struct, frozen=True, gc=False):
+    """One term of the log odds behind a score: of the fraud regime, or of trees."""
 
-    source: str  # a column of the file, a group of features, or "history"
-    text: str  # for people
-    log_odds: float  # the term
+    source: Annotated[str, Meta(description="column, group of features, or history")]
+    text: Annotated[str, Meta(description="the same in words")]
+    log_odds: Annotated[float, Meta(description="above 0 for fraud, below 0 against it")]
 
     def __str__(self) -> str:
         return f"{self.text}: {self.log_odds:+.1f}"

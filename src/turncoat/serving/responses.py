@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from turncoat.scoring.live import FilterSteps
+from turncoat.scoring.reasons import Reason
 
 # Where the belief came from that a transaction was scored with.
 NEW = "new"  # no record yet: the first transaction
@@ -24,14 +25,6 @@ CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
 def _doc(text: str) -> Meta:
     """Describe a field on the OpenAPI page."""
     return Meta(description=text)
-
-
-class ReasonModel(msgspec.Struct, frozen=True, gc=False):
-    """One term of the log odds behind a score: of the fraud regime, or of trees."""
-
-    source: Annotated[str, _doc("column or feature")]
-    text: Annotated[str, _doc("the same in words")]
-    log_odds: Annotated[float, _doc("above 0 for fraud, below 0 against it")]
 
 
 class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +46,7 @@ class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
     counterparty_source: Annotated[str | None, _doc("same for the counterparty; null without one")]
     model: Annotated[str, _doc("digest of the model")]
     calibration: Annotated[int, _doc("number of the calibration; 0 is the fit's")]
-    reasons: Annotated[tuple[ReasonModel, ...], _doc("the strongest, then all others as one")]
+    reasons: Annotated[tuple[Reason, ...], _doc("the strongest, then all others as one")]
 
 
 class ScoredResponse(NamedTuple):

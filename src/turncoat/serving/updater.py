@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -186,12 +185,12 @@ class BatchUpdate:
             latest = f"the customer's latest, at {customer.last_time:.0f} seconds"
             raise LateTransactionError(f"the transaction is older than {latest}")
         keeps_belief = is_late and self._policy.late == KEEP
-        updates = [await self._load(key) for key in transaction.keys]
-        beliefs = [(update.state, update.source) for update in updates]
-        for i, (key, update) in enumerate(zip(transaction.keys, updates, strict=True)):
-            if keeps_belief and transaction.time < update.last_time:
-                beliefs[i] = await self._history.belief_at(key, transaction.time, update)
-        states, sources = zip(*beliefs, strict=True)
+        updates = [customer, *[await self._load(key) for key in transaction.keys[1:]]]
+        states, sources = [each.state for each in updates], [each.source for each in updates]
+        for i, update in enumerate(updates if keeps_belief else ()):
+            if transaction.time < update.last_time:
+                of = transaction.keys[i], transaction.time, update
+                states[i], sources[i] = await self._history.belief_at(*of)
         state = DetectorState(*states)
         return PreparedTransaction(transaction, updates, state, sources, is_late, keeps_belief)
 
@@ -268,13 +267,13 @@ class BatchUpdate:
                 detector.digest_,
                 transaction.body,
                 body,
-                tuple(change.state for change in logged),
+                tuple([change.state for change in logged]),
                 transaction.label,
                 score.belief,
                 None if steps.ranker_scores is None else float(steps.ranker_scores[row]),
                 transaction.label_follows,
                 transaction.is_replayed,
-                tuple(change.time for change in logged),
+                tuple([change.time for change in logged]),
             )
             ids = SCORE, transaction.id, transaction.time
             self._append_entry(ids, changes, content, not prepared.keeps_belief)
@@ -294,23 +293,17 @@ class BatchUpdate:
         transaction, detector = prepared.transaction, self._detector
         belief_source, *counterparty_source = prepared.sources
         response = responses.ScoredTransaction(
-            id=transaction.id,
-            customer=transaction.customer,
-            time=transaction.time,
-            probability=score.probability,
-            interval=score.interval,
-            raw_membership=score.raw,
-            belief=score.belief,
-            entropy=score.entropy,
-            n_seen=score.n_seen,
-            regime=score.regime,
-            late=prepared.is_late,
-            duplicate=False,
-            belief_source=belief_source,
-            counterparty_source=counterparty_source[0] if counterparty_source else None,
-            model=detector.digest_,
-            calibration=detector.calibration_.number,
-            reasons=tuple(starmap(responses.ReasonModel, score.reasons)),
+            transaction.id,
+            transaction.customer,
+            transaction.time,
+            *score[:-1],  # probability to regime, in the order of both
+            prepared.is_late,
+            False,
+            belief_source,
+            counterparty_source[0] if counterparty_source else None,
+            detector.digest_,
+            detector.calibration_.number,
+            score.reasons,
         )
         return encode_json(response)
 
@@ -364,7 +357,7 @@ class BatchUpdate:
         self, ids: _EntryIds, changes: Sequence[_Change], content: LogContent, updates_belief: bool
     ) -> None:
         """Add a log entry for these changes."""
-        parties = tuple((change.key, change.update.next_counter) for change in changes)
+        parties = tuple([(change.key, change.update.next_counter) for change in changes])
         data = records.pack_log_content(content)
         self._entries.append(LogEntry(*ids, self._now, parties, updates_belief, data))
 
