@@ -241,14 +241,15 @@ def test_a_full_disk_means_503_until_there_is_room_and_nothing_is_lost(
         assert record.last_time == latest[customer[2:]]["time"]
 
 
-def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["", "-wal", "-shm"])
+def test_a_store_that_was_removed_is_noticed(model: Path, tmp_path: Path, part: str) -> None:
     with running(model, f"sqlite:///{tmp_path}/beliefs.sqlite") as server:
         assert server.ask("POST", "/v1/score", rows_of("shop")[0])[0] == 200
-        (tmp_path / "beliefs.sqlite").rename(tmp_path / "elsewhere")
+        (tmp_path / f"beliefs.sqlite{part}").rename(tmp_path / "elsewhere")
         status, answer, _ = server.ask("POST", "/v1/score", rows_of("shop")[1])
         assert (status, answer["error"]["kind"]) == (503, "store")
         assert server.ask("GET", "/readyz")[0] == 503
-        (tmp_path / "elsewhere").rename(tmp_path / "beliefs.sqlite")
+        (tmp_path / "elsewhere").rename(tmp_path / f"beliefs.sqlite{part}")
         assert server.ask("POST", "/v1/score", rows_of("shop")[1])[0] == 200
 
 

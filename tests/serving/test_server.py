@@ -72,6 +72,15 @@ def post(path: str, body: bytes, headers: bytes = b"") -> bytes:
     )
 
 
+def test_a_body_that_is_not_valid_http_gets_400_as_json(server: Server) -> None:
+    chunked = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(server) as connection:
+        connection.sendall(chunked + b"zz\r\n")
+        found = receive(connection, lambda seen: b"}}" in seen)
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(found.split(b"\r\n\r\n", 1)[1])["error"]["kind"] == "malformed"
+
+
 def memory_mb(server: Server) -> float:
     """Resident memory of the server's processes."""
     assert server.process is not None

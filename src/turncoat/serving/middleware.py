@@ -49,6 +49,7 @@ class DeadlineError(OverloadedError):
 
 
 _ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
+    (ClientDisconnect, 400, "malformed"),
     (InvalidJsonError, 400, "malformed"),
     (LateTransactionError, 409, "late"),
     (UnknownTransactionError, 404, "not_found"),
@@ -67,7 +68,8 @@ def describe_error(error: Exception) -> tuple[int, ErrorDetail]:
         return error.status_code, ErrorDetail(kind, str(error.detail))
     for error_type, status, kind in _ERRORS:
         if isinstance(error, error_type):
-            return status, ErrorDetail(kind, str(error), getattr(error, "field", None))
+            text = str(error) or "the body ended early"  # a ClientDisconnect has no message
+            return status, ErrorDetail(kind, text, getattr(error, "field", None))
     return 500, ErrorDetail("internal", "internal error; details are in the server's log")
 
 
@@ -75,7 +77,7 @@ def log_error(error: Exception) -> None:
     """Log an error that is not the sender's fault. The request itself is never logged."""
     if isinstance(error, StoreError | StateError):
         _log.error("%s", error)
-    elif not isinstance(error, TurncoatError | HTTPException):
+    elif not isinstance(error, TurncoatError | HTTPException | ClientDisconnect):
         _log.error("a request failed", exc_info=error)
 
 
@@ -105,8 +107,6 @@ class ErrorMiddleware:
 
         try:
             await self.app(scope, receive, send_with_headers)
-        except ClientDisconnect:
-            return
         except Exception as error:
             log_error(error)
             if not has_started:  # else the server closes the connection

@@ -32,7 +32,7 @@ _log = logging.getLogger("turncoat")
 _RETENTION_INTERVAL_S = 60.0
 _DRIFT_INTERVAL_S = 10.0
 _CHECK_INTERVAL_S = 1.0  # at most one readiness check of the store in this time
-_CHECK_TIMEOUT_S = 2.0
+_CHECK_TIMEOUT_S = 1.5  # below the deadline of a request, so that a store that hangs is logged
 DAY = 86400.0
 _RETENTION_OFF = (
     "retention is off: the newest log entry is %.1f days old and the retention is %g days, so the "

@@ -88,7 +88,8 @@ class SQLiteStore:
             except BaseException:
                 self._db.close()
                 raise
-            paths = () if path is None else (self._path, f"{self._path}-wal")
+            parts = () if path is None else ("", "-wal", "-shm")
+            paths = [f"{self._path}{part}" for part in parts]
             self._files = {path: _identify(path) for path in paths}
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
 
