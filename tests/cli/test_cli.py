@@ -52,6 +52,7 @@ def test_simulate_fit_score_and_explain(turncoat, preset, schema, file_format, t
     customer = scores.group_by("customer").len().sort("len", "customer")["customer"][0]
     explain = ("explain detector data --customer", customer)
     path = json.loads(turncoat(*explain, "--json").stdout)
+    assert path[-1]["reasons"][0].keys() == {"source", "text", "log_odds"}
     own = scores.filter(pl.col("customer") == customer)
     np.testing.assert_allclose([one["probability"] for one in path], own["probability"], rtol=1e-9)
     assert "P(fraud)" in turncoat(*explain).stdout

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option, echo
@@ -75,7 +76,8 @@ def explain(
     limit = last if last and transaction is None and not as_json else None
     path = detector.explain(transactions, customer, transaction, limit)
     if as_json:
-        echo(json.dumps([{"id": str(name), **item._asdict()} for name, item in path]))
+        found = [{"id": str(name), **item._asdict()} for name, item in path]
+        echo(msgspec.json.encode(found).decode())
         return
     console = Console(soft_wrap=True, highlight=False)
     up_to = "up to transaction" if transaction else "transactions:"
