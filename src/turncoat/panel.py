@@ -124,6 +124,18 @@ class Panel:
             which = np.arange(start, stop, step)
         return self._take_many(np.asarray(which))
 
+    def take_columns(self, mask: Array) -> Panel:
+        """Return the panel with some of its columns: a mask over continuous, then categorical."""
+        cells, codes = np.split(mask, [self.n_continuous])
+        return replace(
+            self,
+            continuous=np.ascontiguousarray(self.continuous[:, cells]),
+            categorical=np.ascontiguousarray(self.categorical[:, codes]),
+            n_categories=tuple(np.array(self.n_categories, np.int64)[codes].tolist()),
+            missing_cells=self.missing_cells[cells],
+            missing_codes=self.missing_codes[codes],
+        )
+
     def check_columns(self, n_continuous: int, n_categories: tuple[int, ...], owner: str) -> None:
         """Raise a DataError unless the panel has the owner's columns and no unknown codes."""
         expected, found = (n_continuous, len(n_categories)), (self.n_continuous, self.n_categorical)

@@ -10,6 +10,7 @@ import pytest
 from scipy.special import logsumexp, softmax
 
 from tests.reference.bridge import anchors_of, baum_welch, factors_of, panel_of, variational
+from tests.reference.columns import log_chain, weighted_emission
 from tests.reference.enumeration import Array, log_emissions
 from tests.reference.enumeration import log as log0
 from tests.reference.logdomain import forward_backward, viterbi
@@ -30,7 +31,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "wide": {"n_continuous": 19, "n_categories": (2,) * 9 + (3,), "missing": 0.1},
     "anchored": {"n_continuous": 2, "n_categories": (3,), "noise": 0.1},
 }
-KINDS = ("point", "expected-log", "predictive")
+KINDS = ("point", "expected-log", "predictive", "robust")
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5}
 shapes = pytest.mark.parametrize("shape", list(SHAPES))
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -61,7 +62,10 @@ def terms_of(shape: str, kind: str) -> tuple[Array, Array, Array]:
             problem.category_probs,
         )
         return log0(problem.initial), log0(problem.transition), rows
-    q = factors_of(model_of(problem, kind))
+    model = model_of(problem, kind)
+    q = factors_of(model)
+    if kind == "robust":
+        return *log_chain(model), weighted_emission(model, problem.continuous, problem.categorical)
     if kind == "expected-log":
         rows = q.expected_log_emissions(problem.continuous, problem.categorical)
         return q.expected_log_initial(), q.expected_log_transition(), rows

@@ -56,6 +56,20 @@ def test_reductions_residual_and_conversion() -> None:
     np.testing.assert_allclose((total, largest), (expected.sum(), expected.max()), atol=1e-5)
 
 
+def test_minimum() -> None:
+    @numba.njit
+    def run(values: np.ndarray, out: np.ndarray) -> None:
+        for i in range(0, len(values), 8):
+            limit = vectors.splat(26.0, vectors.load8(values, (i,)))
+            vectors.store(out, (i,), vectors.minimum(vectors.load8(values, (i,)), limit))
+
+    for kind in (np.float32, np.float64):
+        values = np.array([1.0, 26.0, np.inf, 25.999, 26.001, -np.inf, 0.0, 1e30], kind)
+        out = np.empty_like(values)
+        run(values, out)
+        np.testing.assert_array_equal(out, np.minimum(values, kind(26.0)))
+
+
 def test_four_totals_at_once() -> None:
     @numba.njit
     def run(values: np.ndarray, out: np.ndarray) -> None:

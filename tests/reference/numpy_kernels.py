@@ -32,7 +32,8 @@ def log_emissions(obs: Observations, tables: KernelTables) -> Array:
         nan=0.0,
     )
     if tables.half_dof.shape[0]:
-        cells = -tables.half_dof[:, :d] * np.log1p(t**2 * tables.inverse_dof[:, :d])
+        excess = np.minimum(t**2 * tables.inverse_dof[:, :d], tables.max_ratio - 1.0)
+        cells = -tables.half_dof[:, :d] * np.log1p(excess)
     else:
         cells = -0.5 * t**2
     total = tables.constant[:k] + cells.sum(axis=2)
@@ -172,12 +173,13 @@ def decode(obs: Observations, tables: KernelTables, n_threads: int = 1) -> tuple
     return path, log_probs
 
 
-def unpack_live_tables(tables: LiveTables) -> tuple[int, int, Array, Array, Array]:
-    """K, D, chain [KP + 2, KP], columns [3 or 5, K, DP] and levels [sum of C_j, KP]."""
+def unpack_live_tables(tables: LiveTables) -> tuple[int, int, Array, Array, Array, float]:
+    """K, D, chain [KP + 2, KP], columns [3 or 5, K, DP], levels [sum of C_j, KP], max_ratio."""
     k, width, d, padded, columns_at, levels_at, student = tables.layout[:7].tolist()
     columns = tables.numbers[columns_at:levels_at].reshape(5 if student else 3, k, padded)
-    chain, levels = tables.numbers[:columns_at], tables.numbers[levels_at:]
-    return k, d, chain.reshape(-1, width), columns, levels.reshape(-1, width)
+    chain, levels = tables.numbers[:columns_at], tables.numbers[levels_at:-1]
+    max_ratio = float(tables.numbers[-1])
+    return k, d, chain.reshape(-1, width), columns, levels.reshape(-1, width), max_ratio
 
 
 def live_step(
@@ -187,7 +189,7 @@ def live_step(
 
     As in `live.live_step`.
     """
-    k, d, chain, columns, levels = unpack_live_tables(tables)
+    k, d, chain, columns, levels, max_ratio = unpack_live_tables(tables)
     sizes = np.diff(tables.bounds)
     if len(belief) and not ((belief >= 0).all() and abs(belief.sum() - 1.0) <= 1e-6):
         return BAD_BELIEF, 0, belief, np.nan
@@ -199,7 +201,8 @@ def live_step(
     if len(columns) == 3:
         log_density = columns[2, :, :d] - 0.5 * t**2
     else:
-        log_density = columns[2, :, :d] - columns[3, :, :d] * np.log1p(t**2 * columns[4, :, :d])
+        excess = np.minimum(t**2 * columns[4, :, :d], max_ratio - 1.0)
+        log_density = columns[2, :, :d] - columns[3, :, :d] * np.log1p(excess)
     scores = np.where(np.isnan(cells), 0.0, log_density).sum(axis=1)
     scores = scores + levels[(tables.bounds[:-1] + codes)[codes >= 0], :k].sum(axis=0)
     initial, transition = chain[0, :k], chain[1 : k + 1, :k]
@@ -241,7 +244,10 @@ def row_terms(
     """
     means, scales, constants, *student = columns
     away = (rows[:, None, :] - means) * scales
-    size = student[0] * np.log1p(away**2 / student[1]) if student else 0.5 * away**2
+    size = 0.5 * away**2
+    if student:
+        half_dof, dof, max_ratio = student
+        size = half_dof * np.log1p(np.minimum(away**2 / dof, max_ratio - 1.0))
     missing = (codes < 0)[:, None, :]
     names = levels[np.where(codes < 0, 0, codes + bounds[:-1])].transpose(0, 2, 1)
     return np.where(np.isnan(away), 0.0, constants - size), np.where(missing, 0.0, names)

@@ -23,8 +23,8 @@ from tests.features.sample_data import (
     shop,
     shop_frame,
 )
-from tests.reference.bridge import factors_of
-from tests.reference.enumeration import Array, log, log_emissions
+from tests.reference.columns import log_chain, weighted_emission
+from tests.reference.enumeration import Array
 from turncoat import BaumWelchHMM, Detector, VariationalHMM
 from turncoat.data.categories import normalize_category
 from turncoat.data.splits import Split, split_by_customer, split_by_time
@@ -66,7 +66,7 @@ FEW = (
 
 
 def model_of(kind: str, n_states: int = 3, **settings: Any) -> BaumWelchHMM | VariationalHMM:
-    """An unfitted model: `point`, `expected-log` or `predictive`."""
+    """An unfitted model: `point`, or an emission of the variational tier."""
     if kind == "point":
         return BaumWelchHMM(n_states, **{**QUICK, **settings})
     return VariationalHMM(n_states, emission=kind, **{**QUICK, **settings})
@@ -168,23 +168,7 @@ def replay_scores(
 
 def log_terms(model: Any, continuous: Array, categorical: Any) -> tuple[Array, Array, Array]:
     """Log initial [K], log transition [K, K] and log emission [N, K], written out."""
-    cells, codes = np.asarray(continuous, np.float64), np.asarray(categorical, np.int64)
-    if isinstance(model, BaumWelchHMM):
-        p = model.params_
-        rows = log_emissions(cells, codes, p.means, p.variances, p.category_probs)
-        return log(p.initial_probs), log(p.transition_matrix), rows / model.temperature
-    q = factors_of(model)
-    if model.emission == "expected-log":
-        return (
-            q.expected_log_initial(),
-            q.expected_log_transition(),
-            q.expected_log_emissions(cells, codes) / model.temperature,
-        )
-    chain = (
-        log(q.initial / q.initial.sum()),
-        log(q.transition / q.transition.sum(axis=1, keepdims=True)),
-    )
-    return *chain, q.predictive_log_emissions(cells, codes) / model.temperature
+    return *log_chain(model), weighted_emission(model, continuous, categorical)
 
 
 def forward(log_initial: Array, log_transition: Array, log_emission: Array) -> Array:

@@ -7,7 +7,6 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.splits import Split, drop_short_sequences
 from turncoat.data.transactions import Transactions
-from turncoat.errors import DataError
 from turncoat.features.features import Features
 from turncoat.panel import Panel
 
@@ -22,13 +21,13 @@ def select_visible(
 
 
 def build_fit_panel(features: Features, transactions: Transactions, split: Split) -> Panel:
-    """The fit part as a panel, without customers that have too few transactions to learn from."""
+    """The fit part as a panel, without customers that have too few transactions to learn from.
+
+    Where they have more than half of the transactions, all customers are kept.
+    """
     visible, own = select_visible(transactions, split, "fit")
     kept = drop_short_sequences(visible.customer_codes, own)
-    if len(kept) == 0:
-        problem = f"the fit part of the split {split.name!r} has no customer with 5 transactions"
-        raise DataError(f"{problem}. Choose a larger fit part")
-    return features.transform(visible, rows=kept)
+    return features.transform(visible, rows=kept if 2 * len(kept) >= len(own) else own)
 
 
 def build_split_panel(

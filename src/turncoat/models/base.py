@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from os import PathLike
@@ -27,6 +27,11 @@ from turncoat.numerics.layout import ColumnLayout, LogModel, Statistics, log_all
 from turncoat.numerics.structures import KernelTables, Observations
 from turncoat.panel import Panel, check_is_panel
 from turncoat.progress import progress_bars
+
+_IS_WEIGHTS = rule.Rule(
+    "a list of finite numbers of at least 0, and some above 0",
+    lambda v: isinstance(v, list | tuple) and all(map(rule.number(0).holds, v)) and any(v),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +63,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
     init: P | None = None
     progress: Annotated[bool | None, rule.one_of(None, True, False)] = None
     temperature: rule.Positive = 1.0
+    weights: Annotated[Sequence[float] | None, rule.or_none(_IS_WEIGHTS)] = None
 
     @abstractmethod
     def _build_algorithm(self, columns: ColumnMoments) -> EMAlgorithm[P]:
@@ -65,7 +71,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
 
     @abstractmethod
     def _build_log_model(self, params: P) -> LogModel:
-        """Return the model used for scoring, at temperature 1."""
+        """Return the model used for scoring, at temperature 1 and without weights."""
 
     @classmethod
     def from_params(cls, params: P, **settings: Any) -> Self:
@@ -81,6 +87,10 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         """Fit to a panel. Anchored rows may only be in the states that their code allows."""
         self.check_settings()
         check_is_panel(panel)
+        self._check_init(panel)
+        is_fitted, n_categories = self._find_fitted(panel), panel.n_categories
+        if not is_fitted.all():
+            panel = panel.take_columns(is_fitted)
         layout = ColumnLayout.create(panel.n_categories, panel.missing_cells, panel.missing_codes)
         title = f"{type(self).__name__} with {self.n_states} states"
         threads, numbers = self._count_threads(), (panel.continuous.dtype, self.precision)
@@ -88,7 +98,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             observations, anchor_table = self._pack(layout, panel, anchors, self.n_states)
             columns = measure_columns(layout, observations, (self.precision, threads))
             algorithm = self._build_algorithm(columns)
-            starts = self._list_starts(panel, anchors, columns)
+            starts = self._list_starts(panel, anchors, columns, is_fitted)
 
             def collect(model: LogModel) -> Statistics:
                 tables = layout.build_tables(model, *numbers, anchor_table)
@@ -103,7 +113,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             names = ("max_iter", "tol", "restart_halving", "precision")
             options = {name: getattr(self, name) for name in names}
             params, report = fit(algorithm, starts, collect, report_iteration, **options)
-        self._set_params(params)
+        self._set_params(params.widen(is_fitted, n_categories))
         self.fit_report_: FitReport = report
         self.lower_bound_: float = report.history[-1]
         return self
@@ -125,8 +135,10 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         return path
 
     def log_likelihood(self, panel: Panel) -> Array:
-        """Return the log-likelihood of each sequence [U] at temperature 1."""
+        """Return the log-likelihood of each sequence [U], at temperature 1 and unweighted."""
         model = self._build_log_model(self._get_params())
+        if self.weights is not None:
+            model = model.weigh((np.asarray(self.weights) > 0).astype(np.float64))
         return self._infer(panel, None, smoothed=False, model=model).log_likelihood
 
     def infer_without_chain(self, panel: Panel, weights: ArrayLike) -> Posteriors:
@@ -177,10 +189,18 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         model: Self = clone(self)
         return model
 
-    def copy_at_temperature(self, temperature: float) -> Self:
-        """Return a model with the same parameters at another temperature."""
-        model: Self = clone(self).set_params(temperature=temperature)
+    def copy_with(self, **settings: Any) -> Self:
+        """Return a model with the same parameters and other settings for scoring."""
+        model: Self = clone(self).set_params(**settings)
         return model._set_params(self._get_params())
+
+    def limit_field_effects(self) -> Array:
+        """Return how far each column can move the log odds of two states at most [D + J].
+
+        This is the effect of leaving the column out; a change of its value can have twice that.
+        Finite for ``emission="robust"`` only.
+        """
+        return self._scoring_model().max_differences
 
     def bic(self, panel: Panel) -> float:
         """Return the Bayesian information criterion -2 log L + p log N; lower is better.
@@ -188,9 +208,10 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         In the variational tier, prefer the lower bound. There log L is what `log_likelihood`
         returns, which is a log density only under ``emission="predictive"``.
         """
-        params = self._get_params()
-        k, d = params.n_states, params.means.shape[1]
-        n_free = (k - 1) + k * (k - 1) + 2 * k * d + k * sum(c - 1 for c in params.n_categories)
+        k = self._get_params().n_states
+        fitted = panel.take_columns(self._find_fitted(panel))
+        n_categories = sum(size - 1 for size in fitted.n_categories)
+        n_free = (k - 1) + k * (k - 1) + 2 * k * fitted.n_continuous + k * n_categories
         return float(-2.0 * self.log_likelihood(panel).sum() + n_free * np.log(panel.n_rows))
 
     def sample(
@@ -217,6 +238,17 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             raise ConfigError(f"{name}: init must be {kind.__name__} or None; found {found}")
         if init.n_states != self.n_states:
             raise ConfigError(f"init has {init.n_states} states but n_states is {self.n_states}")
+
+    def _find_fitted(self, panel: Panel) -> Array:
+        """The columns that take part in the fit, as a mask [D + J]."""
+        n_columns = panel.n_continuous + panel.n_categorical
+        if self.weights is None:
+            return np.ones(n_columns, bool)
+        weights = np.asarray(self.weights)
+        if len(weights) != n_columns:
+            expected = f"weights must have one for each of the panel's {n_columns} columns"
+            raise ConfigError(f"{expected}; found {len(weights)}")
+        return np.asarray(weights > 0)
 
     def _get_params(self) -> P:
         if not hasattr(self, "params_"):
@@ -254,15 +286,18 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         return Posteriors(probs, log_likelihoods)
 
     def _cache_key(self) -> tuple[Any, ...]:
-        return id(self._get_params()), self.temperature, getattr(self, "emission", None)
+        weights = None if self.weights is None else tuple(self.weights)
+        return id(self._get_params()), self.temperature, weights, getattr(self, "emission", None)
 
     def _scoring_model(self) -> LogModel:
-        """The log model used for scoring, at the model's temperature; built once."""
+        """The log model used for scoring, at the model's temperature and weights; built once."""
         key = self._cache_key()
         if self._cached_model is None or self._cached_model[0] != key:
             model = self._build_log_model(self._get_params())
             if self.temperature != 1:
                 model = model.apply_temperature(self.temperature)
+            if self.weights is not None:
+                model = model.weigh(np.asarray(self.weights, np.float64))
             self._cached_model = key, model
         return self._cached_model[1]
 
@@ -288,18 +323,22 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         dtype = panel.continuous.dtype
         return observations, layout.build_tables(model, dtype, self.precision, anchor_table)
 
+    def _check_init(self, panel: Panel) -> None:
+        if self.init is None:
+            return
+        found = self.init.means.shape[1], self.init.n_categories
+        expected = panel.n_continuous, panel.n_categories
+        if found != expected:
+            described = f"{found[0]} continuous columns and categories {found[1]}"
+            panel_has = f"the panel has {expected[0]} and {expected[1]}"
+            raise ConfigError(f"init describes {described}; {panel_has}")
+
     def _list_starts(
-        self, panel: Panel, anchors: Anchors | None, columns: ColumnMoments
+        self, panel: Panel, anchors: Anchors | None, columns: ColumnMoments, is_fitted: Array
     ) -> list[tuple[int, Callable[[], P]]]:
         """Return (seed, start) pairs: `init`, or one k-means++ start per restart."""
         if self.init is not None:
-            init = self.init
-            found = init.means.shape[1], init.n_categories
-            expected = panel.n_continuous, panel.n_categories
-            if found != expected:
-                described = f"{found[0]} continuous columns and categories {found[1]}"
-                panel_has = f"the panel has {expected[0]} and {expected[1]}"
-                raise ConfigError(f"init describes {described}; {panel_has}")
+            init = self.init.take_columns(is_fitted)
             return [(self.random_state, lambda: init)]
 
         def start(seed: int) -> P:

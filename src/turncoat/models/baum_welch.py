@@ -139,6 +139,9 @@ class BaumWelchHMM(HiddenMarkovModel[HMMParams]):
         Show a progress bar; by default only on a terminal.
     temperature
         Divides the emissions' log densities when scoring. Fitting does not use it.
+    weights
+        Weights of the columns' log densities when scoring, at least 0: continuous columns, then
+        categorical ones. Columns of weight 0 take no part in the fit; None is 1 for all.
 
     Attributes
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,19 +53,25 @@ class BoostedTrees:
         rows = check_training_rows(rows)
         import_extra("xgboost", "XGBoost")
         best = Trial(self.params or DEFAULT_PARAMS)
-        n_threads = self.n_threads or available_threads()
         if self.n_trials and not self.params:
-            best = self._search(rows, seed, n_threads)
+            best = self.search(rows, seed)
+        n_threads = self.n_threads or available_threads()
         booster = tuning.fit_booster(best.params, rows, seed, n_threads)
         booster.set_attr(turncoat=json.dumps({"params": best.params, "value": best.value}))
         return FittedTrees(booster)
 
-    def _search(self, rows: TrainingRows, seed: int, n_threads: int) -> Trial:
+    def search(self, rows: TrainingRows, seed: int, deadline: float = math.inf) -> Trial:
+        """The best parameters; no trial but the first starts after the `deadline`."""
         part = tuning.sample_search_rows(rows, self.search_rows, seed)
         path = None if self.folder is None else tuning.trials_file(self.folder, part, seed)
-        evaluate = partial(tuning.evaluate_params, rows=part, seed=seed, n_threads=n_threads)
+        known: Any = {
+            "rows": part,
+            "seed": seed,
+            "n_threads": self.n_threads or available_threads(),
+        }
+        evaluate = partial(tuning.evaluate_params, **known)
         space = tuning.SearchSpace.of(rows)  # of all rows: the final fit takes longer
-        return tuning.search(evaluate, space, self.n_trials, seed, path, self.announce)
+        return tuning.search(evaluate, space, self.n_trials, seed, path, self.announce, deadline)
 
 
 @dataclass(frozen=True, eq=False)

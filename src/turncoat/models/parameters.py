@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +28,8 @@ class _StateArrays:
     Initial has shape [K], transition [K, K], a column array [K, D], and categories one array
     [K, C_j] per categorical column.
     """
+
+    unfitted: ClassVar[Mapping[str, float]]  # values of columns that take no part in the fit
 
     def __post_init__(self) -> None:
         """Store float64 arrays and check their shapes."""
@@ -59,6 +63,31 @@ class _StateArrays:
         """Number of values of each categorical column."""
         return tuple(array.shape[1] for array in getattr(self, _field_names(self)[-1]))
 
+    def take_columns(self, mask: Array) -> Self:
+        """Return the parameters of some columns: a mask over continuous, then categorical."""
+        cells, codes = np.split(mask, [len(mask) - len(self.n_categories)])
+        _, _, *columns, categories = _field_names(self)
+        values: dict[str, Any] = {name: getattr(self, name)[:, cells] for name in columns}
+        parts = getattr(self, categories)
+        values[categories] = tuple(parts[j] for j in np.flatnonzero(codes))
+        return replace(self, **values)
+
+    def widen(self, is_fitted: Array, n_categories: tuple[int, ...]) -> Self:
+        """Return parameters for all columns of a panel, of which a mask [D + J] was fitted.
+
+        The other columns, without a say in anything, get the values in `unfitted`.
+        """
+        cells, codes = np.split(is_fitted, [len(is_fitted) - len(n_categories)])
+        _, _, *columns, categories = _field_names(self)
+        values: dict[str, Any] = {}
+        for name in columns:
+            values[name] = np.full((self.n_states, len(cells)), self.unfitted[name])
+            values[name][:, cells] = getattr(self, name)
+        parts = [np.full((self.n_states, size), 1.0 / size) for size in n_categories]
+        for place, array in zip(np.flatnonzero(codes), getattr(self, categories), strict=True):
+            parts[place] = array
+        return replace(self, **values, **{categories: tuple(parts)})
+
     def reorder(self, order: ArrayLike) -> Self:
         """Return the same parameters with the states in another order."""
         places = np.asarray(order)
@@ -80,6 +109,8 @@ def _field_names(params: Any) -> list[str]:
 class HMMParams(_StateArrays):
     """Point parameters of an HMM with K states, D continuous and J categorical columns."""
 
+    unfitted = MappingProxyType({"means": 0.0, "variances": 1.0})
+
     initial_probs: Array  # [K]
     transition_matrix: Array  # [K, K]
     means: Array  # [K, D]
@@ -99,6 +130,8 @@ class HMMParams(_StateArrays):
 @dataclass(frozen=True, eq=False)
 class VariationalParams(_StateArrays):
     """Posterior over parameters: Dirichlets, and a Normal-Gamma per state and column."""
+
+    unfitted = MappingProxyType({"location": 0.0, "mean_strength": 1.0, "dof": 5.0, "scale": 3.0})
 
     initial_concentration: Array  # [K]
     transition_concentration: Array  # [K, K]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ DEFAULT_PARAMS: XGBoostParams = {
     "n_estimators": 300,
     "subsample": 0.8,
     "colsample_bytree": 0.8,
+    "colsample_bynode": 1.0,
     "min_child_weight": 1.0,
     "reg_lambda": 1.0,
     "gamma": 0.0,
@@ -45,6 +47,7 @@ DEFAULT_PARAMS: XGBoostParams = {
 FIRST_TRIALS: tuple[XGBoostParams, ...] = (
     {},
     {"max_depth": 4},
+    {"learning_rate": 0.03, "subsample": 0.7, "colsample_bytree": 1.0, "colsample_bynode": 0.4},
     {"max_bin": 16384, "learning_rate": 0.03, "subsample": 0.5, "colsample_bytree": 0.5},
     {"max_depth": 7, "min_child_weight": 10.0, "colsample_bytree": 0.5},
     {"base_score": ESTIMATED, "max_depth": 4, "learning_rate": 0.1},
@@ -110,6 +113,7 @@ class SearchSpace(NamedTuple):
             "learning_rate": draw("learning_rate", 0.03, 0.2, log=True),
             "subsample": draw("subsample", 0.4, 1.0),
             "colsample_bytree": draw("colsample_bytree", 0.3, 1.0),
+            "colsample_bynode": draw("colsample_bynode", 0.3, 1.0),
             "min_child_weight": draw("min_child_weight", 0.01, 30.0, log=True),
             "reg_lambda": draw("reg_lambda", 0.01, 30.0, log=True),
             "gamma": draw("gamma", 0.0, 2.0),
@@ -124,8 +128,11 @@ def search(
     seed: int,
     path: Path | None = None,
     announce: Announce | None = None,
+    deadline: float = math.inf,
 ) -> Trial:
     """The best of `n_trials`; the first are `FIRST_TRIALS`, and ties go to the earlier trial.
+
+    No trial after the first starts past the `deadline`, a time of `time.monotonic`.
 
     Every trial seeds its own sampler, so a proposal depends only on the trials before it. Trials
     already in the file are proposed again, which takes no time, and not evaluated again.
@@ -139,6 +146,8 @@ def search(
     for first in space.list_first():
         study.enqueue_trial(first)
     for number in range(n_trials):
+        if number and time.monotonic() > deadline:
+            break
         own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(seed=own_seed, multivariate=False)
         asked = study.ask()
@@ -156,16 +165,23 @@ def search(
 
 def evaluate_params(params: XGBoostParams, rows: TrainingRows, seed: int, n_threads: int) -> Trial:
     """Fit to the rows that do not validate; the others choose the rounds and give the value."""
+    n_rounds, scores = validate_params(params, rows, seed, n_threads)
+    value = float(average_precision_score(rows.labels[rows.is_validation], scores))
+    return Trial({**params, "n_estimators": n_rounds}, value)
+
+
+def validate_params(
+    params: XGBoostParams, rows: TrainingRows, seed: int, n_threads: int
+) -> tuple[int, Array]:
+    """The best number of rounds, and then the scores of the validation rows."""
     xgboost = import_extra("xgboost", "XGBoost")
     fit = take_window(rows.take(~rows.is_validation), params)
     held_out = rows.take(rows.is_validation)
     matrix = xgboost.DMatrix(held_out.columns, held_out.labels, nthread=n_threads)
     stopping: Any = {"evals": [(matrix, "validation")], "early_stopping_rounds": PATIENCE}
     booster = _train(params, fit, MAX_ROUNDS, seed, n_threads, verbose_eval=False, **stopping)
-    n_rounds = booster.best_iteration + 1
-    scores = booster.predict(matrix, iteration_range=(0, n_rounds))
-    value = float(average_precision_score(held_out.labels, scores))
-    return Trial({**params, "n_estimators": n_rounds}, value)
+    n_rounds = int(booster.best_iteration) + 1
+    return n_rounds, booster.predict(matrix, iteration_range=(0, n_rounds))
 
 
 def take_window(rows: TrainingRows, params: XGBoostParams) -> TrainingRows:

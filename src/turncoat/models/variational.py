@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -22,6 +22,10 @@ from turncoat.numerics.conjugate import (
 )
 from turncoat.numerics.layout import LOG_TWO_PI, LogModel, Statistics, log_allowing_zero
 from turncoat.numerics.structures import join_columns, split_columns
+
+ROBUST_DOF = 4.0
+MIN_WIDTH = 0.1  # of the column's standard deviation
+MAX_DISTANCE = 10.0  # widths
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,27 @@ def build_predictive_model(params: VariationalParams) -> LogModel:
     )
 
 
+def build_robust_model(params: VariationalParams) -> LogModel:
+    """Return the predictive with heavy tails and limits, so that no single cell decides alone.
+
+    Student columns have at most `ROBUST_DOF` degrees of freedom, are at least `MIN_WIDTH` wide and
+    flat beyond `MAX_DISTANCE` widths.
+    """
+    model = build_predictive_model(params)
+    dof, width = np.minimum(params.dof, ROBUST_DOF), np.maximum(1.0 / model.scales, MIN_WIDTH)
+    log_norm = gammaln((dof + 1.0) / 2.0) - gammaln(dof / 2.0) - 0.5 * np.log(dof * np.pi)
+    limit = 1.0 + MAX_DISTANCE**2 / ROBUST_DOF
+    constants = log_norm - np.log(width)
+    return replace(model, scales=1.0 / width, constants=constants, dof=dof, max_ratio=limit)
+
+
+EMISSIONS = {
+    "expected-log": build_expected_log_model,
+    "predictive": build_predictive_model,
+    "robust": build_robust_model,
+}
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     """HMM by variational Bayes: a posterior over every parameter, and a bound on the evidence.
@@ -114,13 +139,15 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     Parameters
     ----------
     n_states, n_restarts, max_iter, tol, restart_halving, random_state, precision, n_threads, init,
-    progress, temperature
+    progress, temperature, weights
         As in `BaumWelchHMM`.
     prior
         `Prior.weak()` by default, for standardised columns; `Prior.paper()` is the published one.
     emission
-        How sequences are scored: ``"expected-log"`` (as in fitting), or ``"predictive"``, which
-        integrates out the posterior: Student-t columns and posterior-mean probabilities.
+        How sequences are scored: ``"expected-log"`` (as in fitting); ``"predictive"``, which
+        integrates out the posterior: Student-t columns and posterior-mean probabilities; or
+        ``"robust"``, the predictive with heavy tails and limits, for standardised columns, so that
+        a single field can move the log odds by a limited amount only (docs/scores.md).
 
     Attributes
     ----------
@@ -135,7 +162,7 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
     params_type = VariationalParams
 
     prior: Annotated[Prior | None, rule.or_none(rule.instance_of("a Prior", Prior))] = None
-    emission: Annotated[str, rule.one_of("expected-log", "predictive")] = "expected-log"
+    emission: Annotated[str, rule.one_of(*EMISSIONS)] = "expected-log"
 
     @classmethod
     def paper(cls, n_states: int, **overrides: Any) -> Self:
@@ -147,5 +174,4 @@ class VariationalHMM(HiddenMarkovModel[VariationalParams]):
         return VariationalBayes(self.prior or Prior.weak(), len(columns.means))
 
     def _build_log_model(self, params: VariationalParams) -> LogModel:
-        predictive = self.emission == "predictive"
-        return build_predictive_model(params) if predictive else build_expected_log_model(params)
+        return EMISSIONS[self.emission](params)

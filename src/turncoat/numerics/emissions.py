@@ -19,6 +19,7 @@ from turncoat.numerics.vectors import (
     load8,
     load16,
     log,
+    minimum,
     multiply,
     residual,
     splat,
@@ -123,13 +124,13 @@ def _gaussian_distances(tables: KernelTables, scratch: Scratch, n_rows: int) -> 
 
 @jit
 def _student_distances(tables: KernelTables, scratch: Scratch, n_rows: int) -> None:
-    """Write twice the sum of half_dof * log(1 + t^2 / dof), in float64.
+    """Write twice the sum of half_dof * log(min(1 + t^2 / dof, max_ratio)), in float64.
 
     This is the Student counterpart of a squared distance.
     """
     block, half_dof, inverse_dof = scratch.block, tables.half_dof, tables.inverse_dof
     like = load8(half_dof, (0, 0))
-    one = splat(1.0, like)
+    one, limit = splat(1.0, like), splat(tables.max_ratio, like)
     for t in range(n_rows):
         for k in range(tables.scale.shape[0]):
             summed = splat(0.0, like)
@@ -138,7 +139,7 @@ def _student_distances(tables: KernelTables, scratch: Scratch, n_rows: int) -> N
                 location = convert(load8(tables.location, (k, d)), like)
                 away = residual(convert(load8(block, (t, d)), like), scale, location)
                 ratio = fma(multiply(away, away), load8(inverse_dof, (k, d)), one)
-                summed = fma(load8(half_dof, (k, d)), log(ratio), summed)
+                summed = fma(load8(half_dof, (k, d)), log(minimum(ratio, limit)), summed)
             scratch.distances[t, k] = 2.0 * total(summed)
 
 

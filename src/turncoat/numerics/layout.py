@@ -53,28 +53,48 @@ class LogModel:
     log_categories: Array  # [K, sum of C_j], see `join_columns`
     n_categories: Sizes  # [J]
     dof: Array | None = None  # [K, D] makes the columns Student instead of Gaussian
-    temperature: float = 1.0  # divides log b(k)
+    weights: Array | float = 1.0  # [D] already in scales (Gaussian), constants and categories
+    max_ratio: float = math.inf  # limit of 1 + t^2 / dof in Student columns
 
     @property
     def n_states(self) -> int:
         """Number of states K."""
         return int(self.log_initial.shape[0])
 
-    def apply_temperature(self, temperature: float) -> LogModel:
-        """Return the model with its emissions' log densities divided; the chain is unchanged."""
-        share = 1.0 / temperature
+    def weigh(self, weights: Array) -> LogModel:
+        """Return the model with each column's term of log b(k) times its weight [D + J]."""
+        cells, codes = np.split(weights, [self.means.shape[1]])
         return replace(
             self,
-            scales=self.scales if self.dof is not None else self.scales * np.sqrt(share),
-            constants=self.constants * share,
-            log_categories=self.log_categories * share,
-            temperature=self.temperature * temperature,
+            scales=self.scales if self.dof is not None else self.scales * np.sqrt(cells),
+            constants=self.constants * cells,
+            log_categories=self.log_categories * np.repeat(codes, self.n_categories),
+            weights=self.weights * cells,
         )
+
+    def apply_temperature(self, temperature: float) -> LogModel:
+        """Return the model with all terms of log b(k) divided; the chain is unchanged."""
+        n_columns = self.means.shape[1] + len(self.n_categories)
+        return self.weigh(np.full(n_columns, 1.0 / temperature))
 
     @property
     def half_dof(self) -> Array | None:
         """Factor of the logarithm in a Student column [K, D]."""
-        return None if self.dof is None else 0.5 * (self.dof + 1.0) / self.temperature
+        return None if self.dof is None else 0.5 * (self.dof + 1.0) * self.weights
+
+    @property
+    def max_differences(self) -> Array:
+        """The most that a field's presence can move the log odds of any two states [D + J].
+
+        Infinite for Gaussian columns: their log density has no lower limit.
+        """
+        lowest = np.full_like(self.constants, -np.inf)
+        if self.half_dof is not None:
+            lowest = self.constants - self.half_dof * math.log(self.max_ratio)
+        lowest = np.where(np.asarray(self.weights) == 0.0, 0.0, lowest)
+        columns = split_columns(self.log_categories, self.n_categories)
+        spreads = [np.ptp(column, axis=0).max() for column in columns]
+        return np.concatenate([self.constants.max(axis=0) - lowest.min(axis=0), spreads])
 
     def row_terms(self, continuous: Array, categorical: Array) -> tuple[Array, Array]:
         """Return each cell's and code's term of log b(k), [N, K, D] and [N, K, J]; 0 if missing."""
@@ -83,10 +103,10 @@ class LogModel:
 
     @cached_property
     def row_tables(self) -> tuple[Array, Array, Array]:
-        """Tables of `row_terms`: columns [3 or 5, K, D], levels [sum of C_j, K], bounds [J + 1]."""
+        """Tables of `row_terms`: columns [3 or 6, K, D], levels [sum of C_j, K], bounds [J + 1]."""
         columns = [self.means, self.scales, self.constants]
         if self.half_dof is not None and self.dof is not None:
-            columns += [self.half_dof, self.dof]
+            columns += [self.half_dof, self.dof, np.full(self.dof.shape, self.max_ratio)]
         bounds = np.append(column_starts(self.n_categories), sum(self.n_categories))
         return np.stack(columns), np.array(self.log_categories.T, order="C"), bounds
 
@@ -107,7 +127,8 @@ def row_terms(
             if columns.shape[0] > 3:  # Student columns
                 for d in range(n_columns):
                     t = (rows[n, d] - columns[0, k, d]) * columns[1, k, d]
-                    size = columns[3, k, d] * math.log1p(t * t / columns[4, k, d])
+                    excess = min(t * t / columns[4, k, d], columns[5, k, d] - 1.0)
+                    size = columns[3, k, d] * math.log1p(excess)
                     from_cells[n, k, d] = columns[2, k, d] - size if t == t else 0.0
         for j in range(n_codes):
             if codes[n, j] >= bounds[j + 1] - bounds[j]:
@@ -209,7 +230,9 @@ class ColumnLayout:
         shape = (n_states, pad_columns(self.n_columns))
         is_wide = working.itemsize == 8 or np.dtype(cell_type).itemsize == 8
         # Weighted by precision, so that the narrowest states have the smallest numbers.
-        shift = np.average(model.means, axis=0, weights=model.scales**2)
+        precisions = model.scales**2
+        unused = ~precisions.any(axis=0)
+        shift = np.average(model.means, axis=0, weights=precisions + unused)
         shift = shift.astype(np.float64 if is_wide else np.float32)
         location = (model.means - shift.astype(np.float64)) * model.scales
         transition = _pad(np.exp(model.log_transition), (width, width))
@@ -229,6 +252,7 @@ class ColumnLayout:
             location=_pad(location, shape).astype(working),
             half_dof=no_dof if model.half_dof is None else _pad(model.half_dof, shape),
             inverse_dof=no_dof if model.dof is None else _pad(1.0 / model.dof, shape),
+            max_ratio=model.max_ratio,
             flag_tables=self._build_flag_tables(model, width).astype(working),
             level_table=self._build_level_table(model, width).astype(working),
             anchor_table=_pad(anchor_table, (len(anchor_table), width)),

@@ -17,6 +17,7 @@ from turncoat.numerics.vectors import (
     load8,
     load16,
     log,
+    minimum,
     multiply,
     residual,
     splat,
@@ -37,7 +38,7 @@ class LiveTables(NamedTuple):
     """A model as the live step reads it: two arrays, since each costs a tenth of a step to unpack.
 
     `numbers` holds initial [KP], transition [KP, KP] and summed constants [KP], then columns
-    [3 or 5, K, DP], then categories [sum of C_j, KP].
+    [3 or 5, K, DP], then categories [sum of C_j, KP], and last the largest Student ratio.
     """
 
     numbers: Array  # float64
@@ -72,7 +73,8 @@ def build_live_tables(model: LogModel) -> LiveTables:
     places = [chain.size, chain.size + columns.size, int(model.dof is not None)]
     bounds = [*column_starts(model.n_categories).tolist(), sum(model.n_categories)]
     layout = np.array([n_states, width, n_columns, padded, *places, *bounds], dtype=np.int64)
-    return LiveTables(np.concatenate([chain.ravel(), columns.ravel(), levels.ravel()]), layout)
+    numbers = [chain.ravel(), columns.ravel(), levels.ravel(), np.array([model.max_ratio])]
+    return LiveTables(np.concatenate(numbers), layout)
 
 
 @jit
@@ -227,7 +229,7 @@ def _add_cells(row: Array, numbers: Array, layout: Array, k: int, sign: float, o
         size = 0.5 * (t * t)
         if student:
             half_dof, inverse_dof = numbers[at + 3 * table + d], numbers[at + 4 * table + d]
-            size = half_dof * math.log1p(t * t * inverse_dof)
+            size = half_dof * math.log1p(min(t * t * inverse_dof, numbers[-1] - 1.0))
         out[d] += sign * (constants[d] - size) if t == t else 0.0
 
 
@@ -280,6 +282,7 @@ def _cells_log_density(row: Array, numbers: Array, layout: Array, k: int, missin
         t = residual(x, load16(numbers, (at + d,)), load16(numbers, (at + table + d,)))
         if student:
             ratio = fma(multiply(t, t), load16(numbers, (at + 4 * table + d,)), splat(1.0, nothing))
+            ratio = minimum(ratio, splat(numbers[-1], nothing))
             density = fma(load16(numbers, (at + 3 * table + d,)), log(ratio), density)
         else:
             density = fma(t, t, density)

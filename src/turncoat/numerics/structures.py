@@ -35,7 +35,7 @@ class KernelTables(NamedTuple):
 
     log b_t(k) = constant_k + sum_d f(x_td) + flag tables + level table + anchor table.
     Gaussian column: f(x) = -t^2 / 2 with t = (x - shift) * scale - location.
-    Student column: f(x) = -half_dof * log(1 + t^2 * inverse_dof).
+    Student column: f(x) = -half_dof * log(min(1 + t^2 * inverse_dof, max_ratio)).
     """
 
     initial: Array  # [KP] float64
@@ -49,6 +49,7 @@ class KernelTables(NamedTuple):
     location: Array  # [K, DP]
     half_dof: Array  # [K, DP] float64, or [0, 0] for Gaussian columns
     inverse_dof: Array  # [K, DP] float64, or [0, 0]
+    max_ratio: float
     flag_tables: Array  # [G, 256, KP] working precision
     level_table: Array  # [R, KP] working precision
     anchor_table: Array  # [codes + 1, KP] float64

@@ -161,6 +161,12 @@ def residual(builder: Any, x: Any, scale: Any, location: Any) -> Any:
 
 
 @_lanewise
+def minimum(builder: Any, a: Any, b: Any) -> Any:
+    """The smaller of a and b on every lane. No lane may be NaN."""
+    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
+
+
+@_lanewise
 def zero_if_missing(builder: Any, x: Any) -> Any:
     """x on every lane, and 0 where it is missing (NaN)."""
     return builder.select(builder.fcmp_ordered("ord", x, x), x, ir.Constant(x.type, None))

@@ -140,7 +140,7 @@ def choose_temperature(
     stickiness = np.diag(chain.params_.transition_matrix)
     losses = []
     for temperature in TEMPERATURES:
-        tempered = chain.copy_at_temperature(temperature)
+        tempered = chain.copy_with(temperature=temperature)
         probs, labels = tempered.filter(fit_rows).probs, fit_panel.labels
         regimes = Regimes.measure(probs, labels, fit_panel.offsets, stickiness, "fit")
         scores = tempered.filter(rows).probs @ regimes.mean_rates

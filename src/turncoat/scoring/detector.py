@@ -25,7 +25,8 @@ from turncoat.models.validation import Rule, check_settings, one_of, positive_nu
 from turncoat.models.variational import VariationalHMM
 from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
-from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows, choose_temperature
+from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows
+from turncoat.scoring.chain import AUTO, ChainFit, SelectionRows
 from turncoat.scoring.descriptions import HISTORY, PATH_TEXT, FeatureDescriber
 from turncoat.scoring.hybrid import check_trees, fit_trees
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
@@ -37,17 +38,18 @@ from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute
 from turncoat.storage import Folder, refuse_unreadable
 
 Labels = ArrayLike | None
-AUTO = "auto"
 _POSITIVE_OR_AUTO = Rule(
     f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
 )
+DETECTOR_KINDS = ("regimes", "ranker", "hybrid")  # the simplest first
 _RULES = {
     "supervision": one_of("none", "anchored"),
     "temperature": _POSITIVE_OR_AUTO,
-    "kind": one_of("regimes", "ranker", "hybrid"),
+    "evidence": one_of("plain", "weighted"),
+    "kind": one_of(*DETECTOR_KINDS),
 }
 _SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
-_SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature", "kind")
+_SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature", "evidence", "kind")
 _CACHED = ("calibration_", "digest_", "live", "_exact_model")
 
 
@@ -61,9 +63,10 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     `supervision="anchored"` holds labelled fit rows to the states of their class: the last
     `n_fraud_states` are fraud's, and a share `label_noise` of the labels may be wrong.
     `temperature` divides the emissions' log densities when scoring; `auto` chooses it on the
-    selection part. `kind` is how transactions are scored: by the `regimes` alone, by a `ranker`
-    (boosted trees on the features) inside them, or as a `hybrid`, whose trees see the customer's
-    path through the regimes too. `trees` has the settings of both.
+    selection part. With `evidence="weighted"` each column has a weight of its own instead, learnt
+    there too (needs anchored states). `kind` is how transactions are scored: by the `regimes`
+    alone, by a `ranker` (boosted trees on the features) inside them, or as a `hybrid`, whose trees
+    see the customer's path through the regimes too. `trees` has the settings of both.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         n_fraud_states: int = 1,
         label_noise: float = 0.0,
         temperature: float | str = 1.0,
+        evidence: str = "plain",
         kind: str = "regimes",
         trees: BoostedTrees | None = None,
     ) -> None:
@@ -84,6 +88,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         self.n_fraud_states = n_fraud_states
         self.label_noise = label_noise
         self.temperature = temperature
+        self.evidence = evidence
         self.kind = kind
         self.trees = trees
 
@@ -100,12 +105,9 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         part, labels = _calibration_part(transactions, split, "measuring the regimes' fraud rates")
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
-        self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
-        panel = build_fit_panel(self.features_, transactions, split)
-        anchoring, n_states = self.anchoring, self.model_.n_states
-        anchors = None if anchoring is None else anchoring.make_anchors(panel, n_states)
-        self.model_.fit(panel, anchors)
-        self.model_.set_params(temperature=self._choose_temperature(transactions, split, panel))
+        panel, chain = build_fit_panel(self.features_, transactions, split), self._chain
+        selection = self._select_unfitted(transactions, split) if chain.needs_selection else None
+        self.model_ = chain.fit(panel, selection)
         held_out, places = build_split_panel(self.features_, transactions, split, "calibration")
         beliefs = {mode: self._infer(held_out, mode) for mode in MODES}
         rows = _select_rows(part, labels, held_out, beliefs, places)
@@ -117,7 +119,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         share = self._temporal_share(held_out, places, beliefs[FILTERED])
         self.calibration_ = Calibration.measure(rows, in_sample, share)
         if self.kind != "regimes":
-            fitted = self.features_, self.model_, self.anchoring
+            fitted = self.features_, self.model_, chain
             trees = self.trees or BoostedTrees(n_trials=1)
             booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
             self.calibration_ = self._calibrate_ranker(booster, transactions, split)
@@ -133,6 +135,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if self.temperature != AUTO and own not in (1.0, self.temperature):
             both = f"the model's temperature is {own!r} and the detector's {self.temperature!r}"
             raise ConfigError(f"{both}. Give it to the detector")
+        self._chain.check()
 
     def score(
         self,
@@ -321,14 +324,17 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             remedy = "Call `fit` first, or `turncoat.load` a saved one"
             raise NotFittedError(f"this detector is not fitted yet. {remedy}")
 
-    def _choose_temperature(self, transactions: Transactions, split: Split, panel: Panel) -> float:
-        if self.temperature != AUTO:
-            return float(self.temperature)
+    @property
+    def _chain(self) -> ChainFit:
+        model = VariationalHMM(4) if self.model is None else self.model
+        is_weighted = self.evidence == "weighted"
+        return ChainFit(model, self.anchoring, self.temperature, is_weighted)
+
+    def _select_unfitted(self, transactions: Transactions, split: Split) -> SelectionRows:
         if len(split.selection) == 0:
-            missing = "selection part to choose a temperature on. Make one, or set a temperature"
-            raise ConfigError(f"the split {split.name!r} has no {missing}")
-        held_out = build_split_panel(self.features_, transactions, split, "selection")
-        return choose_temperature(self.model_, panel, *held_out)
+            missing = "selection part to choose a temperature or evidence weights on. Make one"
+            raise ConfigError(f"the split {split.name!r} has no {missing}, or choose neither")
+        return SelectionRows(*build_split_panel(self.features_, transactions, split, "selection"))
 
     def _calibrate_ranker(
         self, ranker: Any, transactions: Transactions, split: Split, shrinkage: float = 10.0

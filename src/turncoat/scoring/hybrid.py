@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from turncoat.arrays import Array
 from turncoat.data.splits import DAY, Split
@@ -26,9 +25,9 @@ from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.models.parameters import align_states
 from turncoat.models.tuning import TrainingRows
 from turncoat.panel import Panel
+from turncoat.scoring.chain import ChainFit, SelectionRows
 from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import build_ranker_matrix
-from turncoat.scoring.supervision import Anchoring
 
 Model = HiddenMarkovModel[Any]
 _N_FOLDS = 2
@@ -45,42 +44,59 @@ def check_trees(kind: str, model: Model | None) -> None:
 
 def fit_trees(
     trees: BoostedTrees,
-    parts: tuple[Features, Model, Anchoring | None],
+    parts: tuple[Features, Model, ChainFit],
     transactions: Transactions,
     split: Split,
     has_path: bool,
 ) -> Any:
     """A booster fitted on the fit and selection parts; the selection part chooses its settings."""
-    features, model, anchoring = parts
+    rows = build_training_rows(parts, transactions, split, has_path)
+    return trees.fit(rows, parts[1].random_state).booster
+
+
+def build_training_rows(
+    parts: tuple[Features, Model, ChainFit],
+    transactions: Transactions,
+    split: Split,
+    has_path: bool,
+) -> TrainingRows:
+    """The fit and selection parts for trees; the selection part validates.
+
+    `parts` are fitted features, a fitted model, and how it was fitted.
+    """
+    features, model, chain = parts
     rows = np.union1d(split.fit, split.selection)
     panel, places = build_split_panel(features, transactions, split, "selection", rows)
     is_selection, path = np.isin(rows, split.selection), None
     if has_path:
         path = filter_path_columns(model, panel)
-        if anchoring is not None or isinstance(model, NeuralVariationalHMM):
+        if chain.anchoring is not None or isinstance(model, NeuralVariationalHMM):
             fit_panel = build_fit_panel(features, transactions, split)
-            for other, own in _cross_fit(model, anchoring, fit_panel, panel):
-                own[places[is_selection]] = False
+            selection = SelectionRows(panel, places[is_selection])
+            for other, own in cross_fit_paths(model, chain, fit_panel, selection):
+                if not chain.needs_selection:  # then no model has seen labels of these rows
+                    own[selection.places] = False
                 path[own] = other[own]
         path = path[places]
     columns = build_ranker_matrix(panel.continuous[places], panel.categorical[places], path)
     known = np.asarray(transactions.labels)[rows], transactions.customer_codes[rows]
-    training = TrainingRows(columns, *known, transactions.times[rows] / DAY, is_selection)
-    return trees.fit(training, model.random_state).booster
+    return TrainingRows(columns, *known, transactions.times[rows] / DAY, is_selection)
 
 
-def _cross_fit(
-    model: Model, anchoring: Anchoring | None, fit_panel: Panel, panel: Panel
+def cross_fit_paths(
+    model: Model, chain: ChainFit, fit_panel: Panel, selection: SelectionRows
 ) -> Iterator[tuple[Array, Array]]:
-    """Paths [N, P] by models fitted without some customers, and whose rows they are [N]."""
-    n_states, beliefs = model.n_states, model.filter(fit_panel).probs
+    """Paths [N, P] by models fitted without some customers, and whose rows they are [N].
+
+    Rows are those of the selection's panel. States are ordered as those of `model`.
+    """
+    n_states, beliefs, panel = model.n_states, model.filter(fit_panel).probs, selection.panel
     rng = np.random.default_rng(model.random_state)
     folds = rng.permutation(panel.n_sequences) % _N_FOLDS
     for fold in range(_N_FOLDS):
         held_out = np.asarray(panel.customers)[folds == fold]
         part = fit_panel[~np.isin(np.asarray(fit_panel.customers), held_out)]
-        other: Model = clone(model)
-        other.fit(part, None if anchoring is None else anchoring.make_anchors(part, n_states))
+        other = chain.restart().fit(part, selection.drop_customers(held_out))
         states = align_states(beliefs, other.filter(fit_panel).probs)
         columns = [*states, *(n_states + states), 2 * n_states, 2 * n_states + 1]
         yield filter_path_columns(other, panel)[:, columns], np.repeat(folds == fold, panel.lengths)

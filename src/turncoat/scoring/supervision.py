@@ -56,9 +56,14 @@ class Anchoring:
 def compute_label_likelihoods(anchoring: Anchoring | None, regimes: Regimes) -> Array:
     """P(label | state) [2, K]: from the allowed states if anchored, else from the fraud rates."""
     if anchoring is not None:
-        noise = max(anchoring.label_noise, _MIN_NOISE)
-        return np.where(anchoring.allowed_states(regimes.n_states), 1.0 - noise, noise)
+        return compute_anchor_likelihoods(anchoring, regimes.n_states)
     return np.stack([1.0 - regimes.mean_rates, regimes.mean_rates])
+
+
+def compute_anchor_likelihoods(anchoring: Anchoring, n_states: int) -> Array:
+    """P(label | state) [2, K] of anchored states."""
+    noise = max(anchoring.label_noise, _MIN_NOISE)
+    return np.where(anchoring.allowed_states(n_states), 1.0 - noise, noise)
 
 
 def anchor_known_labels(

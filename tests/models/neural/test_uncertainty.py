@@ -18,7 +18,11 @@ from turncoat.models.neural.uncertainty import (
     widened_emission,
     widened_terms,
 )
-from turncoat.models.variational import build_expected_log_model, build_predictive_model
+from turncoat.models.variational import (
+    build_expected_log_model,
+    build_predictive_model,
+    build_robust_model,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -89,17 +93,18 @@ def test_variances_add(plain: NeuralVariationalHMM, temperature: float) -> None:
     np.testing.assert_allclose(found, wanted / temperature, rtol=1e-10)
 
 
-@pytest.mark.parametrize("make", [build_expected_log_model, build_predictive_model])
+@pytest.mark.parametrize(
+    "make", [build_expected_log_model, build_predictive_model, build_robust_model]
+)
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_zero_variance_does_not_widen(
     plain: NeuralVariationalHMM, make: Any, temperature: float
 ) -> None:
     terms = make(plain.params_).apply_temperature(temperature)
-    latents = plain.embed(PANEL).continuous
-    cells, _ = terms.row_terms(latents, np.empty((len(latents), 0), np.int64))
-    np.testing.assert_allclose(
-        widened_emission(terms, latents, np.zeros(latents.shape)), cells.sum(axis=2), rtol=1e-10
-    )
+    for latents in (plain.embed(PANEL).continuous, 50 * plain.embed(PANEL).continuous):
+        cells, _ = terms.row_terms(latents, np.empty((len(latents), 0), np.int64))
+        found = widened_emission(terms, latents, np.zeros(latents.shape))
+        np.testing.assert_allclose(found, cells.sum(axis=2), rtol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,9 @@ class NeuralVariationalHMM(VariationalHMM):
     def check_settings(self, for_fit: bool = True) -> None:
         """Raise a ConfigError for settings that break a rule."""
         super().check_settings(for_fit)
+        if self.weights is not None:
+            problem = "weights are of columns, and this model sees their latents"
+            raise ConfigError(f"{type(self).__name__}: {problem}. Leave them out")
         if isinstance(self.encoder, Encoder):
             self.encoder.check_settings()
         if self.dropout_draws and self.encoder.dropout == 0:

@@ -94,16 +94,16 @@ def latent_variances(
 
 def widened_terms(model: LogModel, latents: Array, variances: Array) -> Array:
     """Return each latent's term of log b(k) [N, K, latent_dim], with its variance added."""
-    scales = model.scales  # of the emission before the temperature
+    scales = model.scales  # of the emission before its weights
     if model.dof is None:
-        scales = scales * np.sqrt(model.temperature)
+        scales = scales / np.sqrt(model.weights)
     shrinkage = 1.0 / np.sqrt(1.0 + variances[:, None, :] * scales**2)  # [N, K, latent_dim]
     residual = (latents[:, None, :].astype(np.float64) - model.means) * scales * shrinkage
     if model.dof is None:
         log_kernel = -0.5 * residual**2
     else:  # widened in the same way, which is an approximation
         log_kernel = -0.5 * (model.dof + 1.0) * np.log1p(residual**2 / model.dof)
-    return np.asarray(model.constants + (np.log(shrinkage) + log_kernel) / model.temperature)
+    return np.asarray(model.constants + (np.log(shrinkage) + log_kernel) * model.weights)
 
 
 def widened_emission(model: LogModel, latents: Array, variances: Array) -> Array:

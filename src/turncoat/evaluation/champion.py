@@ -1,0 +1,381 @@
+"""The champion: the detector that `turncoat fit` chooses without options (docs/champion.md).
+
+Every choice is made on the selection part. The chain's features come in the order of a quick
+booster's gain; how many, and the number of states, is decided by average precision, with evidence
+weights learnt on some customers and applied to others. The kind of score is the simplest whose
+average precision is within one standard error of the best, by customer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.metrics import average_precision_score
+
+from turncoat.arrays import Array
+from turncoat.data.splits import Split
+from turncoat.data.transactions import Transactions
+from turncoat.errors import ConfigError, DataError, require_extra
+from turncoat.evaluation.bootstrap import bootstrap
+from turncoat.evaluation.metrics import ScoredLabels
+from turncoat.features import Features
+from turncoat.features.split_panels import build_fit_panel, build_split_panel
+from turncoat.models import tuning
+from turncoat.models.boosting import BoostedTrees
+from turncoat.models.tuning import DEFAULT_PARAMS, TrainingRows, Trial, sample_customers
+from turncoat.models.variational import VariationalHMM
+from turncoat.numerics.engine import available_threads
+from turncoat.panel import Panel
+from turncoat.scoring import Anchoring, Detector
+from turncoat.scoring.chain import ChainFit, SelectionRows
+from turncoat.scoring.detector import DETECTOR_KINDS
+from turncoat.scoring.hybrid import build_training_rows
+from turncoat.scoring.rankers import build_ranker_matrix
+from turncoat.scoring.supervision import compute_anchor_likelihoods
+
+Announce = Callable[[str], None]
+
+BUDGET_S = 300.0
+N_FEATURES = (8, 4, 16, 32)  # of the chain; the first is tried with every number of states
+N_STATES = ((12, 6), (20, 10), (6, 3))  # all, and those of fraud
+N_SEEDS = 3
+_CHAIN_SHARE, _SEARCH_SHARE = 0.25, 0.55  # of the budget, by when a step starts nothing new
+_CHAIN_ROWS = 60_000  # of the fit part, and of the selection part with its history
+_COMPARED_ROWS = 250_000
+_SEARCH_ROWS = 60_000
+_MAX_TRIALS = 20
+_N_RESAMPLES = 200
+_MAX_ITERATIONS = 60
+_QUICK = {**DEFAULT_PARAMS, "learning_rate": 0.1, "n_estimators": 100, "max_bin": 1024}
+
+
+class ChainTrial(NamedTuple):
+    """A chain that was tried, and its average precision on the selection part."""
+
+    n_features: int
+    n_states: int
+    n_fraud_states: int
+    seed: int
+    average_precision: float
+
+
+class KindTrial(NamedTuple):
+    """A kind of score and its average precision on the selection part."""
+
+    kind: str
+    average_precision: float
+    shortfall: float  # from the best kind
+    standard_error: float  # of the shortfall, by customer
+
+
+@dataclass(frozen=True, eq=False)
+class Champion:
+    """The chosen detector, fitted, and what was tried on the way."""
+
+    detector: Detector
+    chain_trials: tuple[ChainTrial, ...]
+    kind_trials: tuple[KindTrial, ...]
+    ranker: Trial | None  # the best parameters of trees on the features alone
+    seconds: float
+
+    @cached_property
+    def chain_features(self) -> dict[str, float]:
+        """The chain's features with their evidence weights, largest first."""
+        names = sum(self.detector.features_.feature_names, ())
+        weights = zip(names, self.detector.model_.weights or (), strict=True)
+        return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
+
+    def describe(self) -> str:
+        """What was chosen and why, in a few lines."""
+        model, kind = self.detector.model_, self.detector.kind
+        shown = ", ".join(f"{name} {w:.2g}" for name, w in list(self.chain_features.items())[:8])
+        more = f" and {len(self.chain_features) - 8} more" if len(self.chain_features) > 8 else ""
+        lines = [
+            f"Chosen on the selection part in {self.seconds:.0f} s:",
+            f"  chain: {model.n_states} regimes, {self.detector.n_fraud_states} of them for fraud "
+            f"(best of {len(self.chain_trials)} chains)",
+            f"  evidence weights: {shown}{more}",
+            f"  score: {kind}, {_WHY[kind]}",
+        ]
+        for one in self.kind_trials:
+            mark = "*" if one.kind == kind else " "
+            gap = f", {one.shortfall:.3f} ± {one.standard_error:.3f} below the best"
+            gap = gap if one.shortfall > 0 else ", the best"
+            lines.append(f"  {mark} {one.kind}: average precision {one.average_precision:.3f}{gap}")
+        lines.append("  The simplest kind within one standard error of the best is taken.")
+        return "\n".join(lines)
+
+
+_WHY = {
+    "regimes": "the regimes' fraud rates alone",
+    "ranker": "boosted trees on the features, calibrated inside the regimes",
+    "hybrid": "boosted trees that see the customer's path too, calibrated inside the regimes",
+}
+
+
+def choose_champion(
+    transactions: Transactions,
+    split: Split,
+    features: Features | None = None,
+    *,
+    kinds: tuple[str, ...] = DETECTOR_KINDS,
+    budget_s: float = BUDGET_S,
+    max_trials: int | None = None,
+    seed: int = 42,
+    announce: Announce | None = None,
+) -> Champion:
+    """Choose features of the chain, states and kind on the selection part, then fit to all rows.
+
+    The budget is for choosing: no trial starts late in it, so that the last fit ends near it on a
+    file of usual size. With `max_trials` the effort is this many trials for each search, whatever
+    the time, so that a seed gives the same detector on any machine.
+    """
+    _check_options(kinds, budget_s, max_trials)
+    choice = _Choice(
+        transactions,
+        split,
+        features or Features(),
+        seed=seed,
+        started=time.monotonic(),
+        budget_s=math.inf if max_trials is not None else budget_s,
+        max_trials=_MAX_TRIALS if max_trials is None else max_trials,
+        announce=announce or (lambda text: None),
+    )
+    return choice.run(kinds)
+
+
+def _check_options(kinds: tuple[str, ...], budget_s: float, max_trials: int | None) -> None:
+    unknown = [kind for kind in kinds if kind not in DETECTOR_KINDS]
+    if unknown or not kinds:
+        raise ConfigError(f"kinds is {kinds}; each must be one of {', '.join(DETECTOR_KINDS)}")
+    if not budget_s > 0:
+        raise ConfigError(f"budget_s is {budget_s!r}; it must be a number of seconds above 0")
+    if max_trials is not None and max_trials < 1:
+        raise ConfigError(f"max_trials is {max_trials!r}; it must be at least 1")
+    for module in ("xgboost", "optuna"):
+        require_extra(module, "choosing a detector")
+
+
+@dataclass
+class _Choice:
+    """One run of the choice."""
+
+    transactions: Transactions
+    split: Split
+    features: Features
+    seed: int
+    started: float
+    budget_s: float
+    max_trials: int
+    announce: Announce
+    chain_trials: list[ChainTrial] = field(default_factory=list)
+
+    def run(self, kinds: tuple[str, ...]) -> Champion:
+        self.announce("features")
+        self.features = self.features.fit(self.transactions.take(self.split.fit))
+        chain, model = self._choose_chain()
+        searched, kind_trials = self._choose_kind(chain, model, kinds)
+        kind = _pick_simplest(kind_trials)
+        self.announce(f"fitting the chosen detector, {kind}, to all rows")
+        anchoring = chain.anchoring or Anchoring()
+        params = None if kind == "regimes" else searched[kind].params
+        detector = Detector(
+            self.features,
+            chain.model.set_params(init=model.params_),
+            supervision="anchored",
+            n_fraud_states=anchoring.n_fraud_states,
+            evidence="weighted",
+            kind=kind,
+            trees=None if params is None else BoostedTrees(params=params),
+        ).fit(self.transactions, self.split)
+        chain.model.set_params(init=None)
+        seconds = time.monotonic() - self.started
+        trials = tuple(self.chain_trials), tuple(kind_trials)
+        return Champion(detector, *trials, searched.get("ranker"), seconds)
+
+    def _deadline(self, share: float) -> float:
+        return self.started + share * self.budget_s
+
+    def _choose_chain(self) -> tuple[ChainFit, Any]:
+        """The best chain, and its model fitted to a sample of the fit part."""
+        fit_panel = build_fit_panel(self.features, self.transactions, self.split)
+        order = self._order_features(fit_panel)
+        fit_panel = _sample_panel(fit_panel, _CHAIN_ROWS, self.seed)
+        selection = self._sample_selection()
+        sizes = [n for n in N_FEATURES if n < len(order)] or [len(order)]
+        if len(sizes) < len(N_FEATURES):
+            sizes.append(len(order))
+        best: tuple[float, ChainFit, Any] | None = None
+
+        def attempt(n_features: int, states: tuple[int, int], seed: int) -> None:
+            nonlocal best
+            n_tried = len(self.chain_trials)
+            late = time.monotonic() > self._deadline(_CHAIN_SHARE)
+            if n_tried >= max(self.max_trials, 1) or (n_tried and late):
+                return
+            is_used = np.zeros(len(order))
+            is_used[order[:n_features]] = 1.0
+            chain = _make_chain(is_used.tolist(), states, seed)
+            self.announce(f"chain {n_tried + 1}: {n_features} features, {states[0]} regimes")
+            model = chain.fit(fit_panel, selection)
+            value = _score_held_out(chain, model, selection)[1]
+            self.chain_trials.append(ChainTrial(n_features, *states, seed, value))
+            if best is None or value > best[0]:
+                best = value, chain, model
+
+        for states in N_STATES:
+            attempt(sizes[0], states, self.seed)
+        chosen = max(self.chain_trials, key=lambda one: one.average_precision)
+        for n_features in sizes[1:]:
+            attempt(n_features, (chosen.n_states, chosen.n_fraud_states), self.seed)
+        chosen = max(self.chain_trials, key=lambda one: one.average_precision)
+        for more in range(1, N_SEEDS):
+            states = chosen.n_states, chosen.n_fraud_states
+            attempt(chosen.n_features, states, self.seed + more)
+        assert best is not None  # the first attempt is always made
+        return best[1], best[2]
+
+    def _order_features(self, panel: Panel) -> Array:
+        """All columns of the panel, by the total gain of a quick booster on fit rows."""
+        self.announce("ordering features")
+        labels = _require_both(panel, "fit")
+        customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)
+        rows = sample_customers(labels, customers, _SEARCH_ROWS, self.seed)
+        columns = build_ranker_matrix(panel.continuous[rows], panel.categorical[rows])
+        unused = np.zeros(len(rows)), np.zeros(len(rows), bool)
+        training = TrainingRows(columns, labels[rows], customers[rows], *unused)
+        booster = tuning.fit_booster(_QUICK, training, self.seed, available_threads())
+        gains = booster.get_score(importance_type="total_gain")
+        values = np.array([gains.get(f"f{i}", 0.0) for i in range(columns.shape[1])])
+        used = np.flatnonzero(values > 0)
+        rest = np.flatnonzero(values <= 0)
+        return np.concatenate([used[np.argsort(-values[used], kind="stable")], rest])
+
+    def _sample_selection(self) -> SelectionRows:
+        held_out = build_split_panel(self.features, self.transactions, self.split, "selection")
+        selection = SelectionRows(*held_out)
+        _require_both(selection.panel, "selection", selection.places)
+        panel = selection.panel
+        if panel.n_rows <= _CHAIN_ROWS:
+            return selection
+        customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)
+        is_place = np.zeros(panel.n_rows, bool)
+        is_place[selection.places] = True
+        labels = np.where(is_place, np.asarray(panel.labels), 0)
+        kept = sample_customers(labels, customers, _CHAIN_ROWS, self.seed)
+        is_kept = np.isin(np.arange(panel.n_sequences), customers[kept])
+        return selection.drop_customers(np.asarray(panel.customers)[~is_kept])
+
+    def _choose_kind(
+        self, chain: ChainFit, model: Any, kinds: tuple[str, ...]
+    ) -> tuple[dict[str, Trial], list[KindTrial]]:
+        """The best parameters of each kind's trees, and the kinds' figures."""
+        parts = self.features, model, chain
+        columns: dict[str, ScoredLabels] = {}
+        searched: dict[str, Trial] = {}
+        rows = build_training_rows(parts, self.transactions, self.split, "hybrid" in kinds)
+        n_features = len(sum(self.features.feature_names, ()))
+        compared = tuning.sample_search_rows(rows, _COMPARED_ROWS, self.seed)
+        held_out = compared.take(compared.is_validation)
+        for kind in kinds:
+            if kind == "regimes":
+                columns[kind] = self._score_regimes(chain, model, held_out)
+                continue
+            width = n_features if kind == "ranker" else rows.columns.shape[1]
+            own = rows._replace(columns=rows.columns[:, :width])
+            trees = BoostedTrees(n_trials=self.max_trials, search_rows=_SEARCH_ROWS)
+            self.announce(f"{kind}: searching the settings of its trees")
+            n_left = sum(other != "regimes" for other in kinds[kinds.index(kind) :])
+            share = _SEARCH_SHARE - (n_left - 1) * (_SEARCH_SHARE - _CHAIN_SHARE) / 2
+            trial = trees.search(own, self.seed, self._deadline(share))
+            sample = compared._replace(columns=compared.columns[:, :width])
+            options = sample, self.seed, available_threads()
+            n_rounds, scores = tuning.validate_params(trial.params, *options)
+            searched[kind] = replace(trial, params={**trial.params, "n_estimators": n_rounds})
+            columns[kind] = _as_scored(scores, held_out)
+        return searched, _compare_kinds(columns, self.seed)
+
+    def _score_regimes(self, chain: ChainFit, model: Any, held_out: TrainingRows) -> ScoredLabels:
+        self.announce("regimes: scoring the selection part")
+        found = build_split_panel(self.features, self.transactions, self.split, "selection")
+        return _as_scored(_score_held_out(chain, model, SelectionRows(*found))[0], held_out)
+
+
+def _make_chain(weights: list[float], states: tuple[int, int], seed: int) -> ChainFit:
+    options: dict[str, Any] = {"random_state": seed, "progress": False, "n_restarts": 1}
+    options |= {"max_iter": _MAX_ITERATIONS, "emission": "robust", "weights": weights}
+    return ChainFit(
+        VariationalHMM(states[0], **options), Anchoring(states[1]), weighs_evidence=True
+    )
+
+
+def _score_held_out(chain: ChainFit, model: Any, selection: SelectionRows) -> tuple[Array, float]:
+    """P(fraud) of the selection rows, with weights learnt on other customers; average precision."""
+    assert chain.anchoring is not None
+    likelihoods = compute_anchor_likelihoods(chain.anchoring, model.n_states)
+    panel, places = selection.panel, selection.places
+    labels = np.asarray(panel.labels)[places]
+    n_parts, folds = 2, np.arange(panel.n_sequences) % 2
+    scores = np.empty(len(places))
+    for fold in range(n_parts):
+        own = np.asarray(panel.customers)[folds == fold]
+        weighted = chain.reweigh(model, selection.drop_customers(own))
+        probs = weighted.filter(panel).probs[places] @ likelihoods[1]
+        is_own = np.repeat(folds == fold, panel.lengths)[places]
+        scores[is_own] = probs[is_own]
+    return scores, float(average_precision_score(labels, scores))
+
+
+def _compare_kinds(columns: dict[str, ScoredLabels], seed: int) -> list[KindTrial]:
+    """Average precision of each kind, and how far it is from the best, on the same resamples."""
+    metric = "average_precision"
+    rows = {kind: [scored] for kind, scored in columns.items()}
+    resamples = bootstrap(rows, "customer", n_resamples=_N_RESAMPLES, seed=seed)
+    values = {
+        kind: float(average_precision_score(one.labels, one.scores))
+        for kind, one in columns.items()
+    }
+    best = max(values, key=lambda kind: values[kind])
+    trials = []
+    for kind, value in values.items():
+        gaps = resamples.values_of(best, metric) - resamples.values_of(kind, metric)
+        trials.append(KindTrial(kind, value, values[best] - value, float(np.nanstd(gaps))))
+    return trials
+
+
+def _pick_simplest(trials: list[KindTrial]) -> str:
+    """The first kind, in the order of `DETECTOR_KINDS`, within one standard error of the best."""
+    within = [one.kind for one in trials if one.shortfall <= one.standard_error]
+    return min(within, key=DETECTOR_KINDS.index)
+
+
+def _as_scored(scores: Array, rows: TrainingRows) -> ScoredLabels:
+    days = np.floor(rows.days).astype(np.int64)
+    return ScoredLabels(np.asarray(scores, np.float64), rows.labels, rows.customers, days)
+
+
+def _sample_panel(panel: Panel, n_rows: int, seed: int) -> Panel:
+    """About `n_rows` of a panel, of whole customers, with fraud in proportion."""
+    if panel.n_rows <= n_rows:
+        return panel
+    customers = np.repeat(np.arange(panel.n_sequences), panel.lengths)
+    rows = sample_customers(np.asarray(panel.labels), customers, n_rows, seed)
+    return panel[np.unique(customers[rows])]
+
+
+def _require_both(panel: Panel, part: str, places: Array | None = None) -> Array:
+    labels = panel.labels
+    if labels is None:
+        raise DataError("choosing a detector needs labels. Set `label` in the schema")
+    own = labels if places is None else labels[places]
+    n_frauds, n_genuine = int((own == 1).sum()), int((own == 0).sum())
+    if not n_frauds or not n_genuine:
+        found = f"{n_frauds:,} known frauds and {n_genuine:,} known genuine transactions"
+        raise DataError(f"the {part} part has {found}, and both are needed. Give more data")
+    return labels
