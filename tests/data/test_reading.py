@@ -729,7 +729,7 @@ def test_a_file_to_be_scored_needs_no_labels(tmp_path: Path) -> None:
     path.write_text("who,when,paid\na,1,2.5\n")
     with pytest.raises(DataError, match="'fraud'"):
         read(path, schema)
-    transactions = read(path, schema, labels="none")
+    transactions = read(path, schema, with_labels=False)
     assert transactions.labels is None
     assert transactions.schema == schema
 

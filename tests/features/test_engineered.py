@@ -394,7 +394,7 @@ def test_a_fraud_reported_late_counts_from_then_on_with_its_decayed_weight(
         state, found, reported = FeatureState(), None, False
         for at in np.array(days) * DAY:
             if at >= report_before and not reported:
-                state, reported = features.report_fraud(state, days[0] * DAY), True
+                state, reported = features.report_label(state, days[0] * DAY, 1), True
             state, found = features.step(state, {"at": at, "paid": 1.0, "shop": "s1"})
         return found.continuous[risk]
 

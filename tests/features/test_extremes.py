@@ -144,7 +144,7 @@ def test_rows_out_of_order_leave_a_usable_record(features: Features, late: float
     assert of_name(features, found, "since_last") < of_name(
         features, stepped(features, {"at": 0.0}, {"at": DAY})[1], "since_last"
     )
-    reported = features.report_fraud(state, late)
+    reported = features.report_label(state, late, 1)
     _, after = features.step(reported, GOOD | {"at": 60 * DAY})
     _, without = features.step(state, GOOD | {"at": 60 * DAY})
     assert of_name(features, after, "counterparty_risk_month") >= of_name(
@@ -159,19 +159,19 @@ def test_a_fraud_reported_late_joins_the_run_unless_a_genuine_label_came_after(
     state, _ = stepped(features, {"at": 5 * DAY}, {"at": 40 * DAY})
     later = GOOD | {"at": 41 * DAY}
     _, before = features.step(state, later)
-    _, after = features.step(features.report_fraud(state, 5 * DAY), later)
+    _, after = features.step(features.report_label(state, 5 * DAY, 1), later)
     frauds, since = "counterparty_run_frauds", "counterparty_since_run"
     assert of_name(features, after, frauds) > of_name(features, before, frauds)
     assert np.isnan(of_name(features, before, since))
     assert np.isfinite(of_name(features, after, since))
-    _, older = features.step(features.report_fraud(state, 4 * DAY), later)
+    _, older = features.step(features.report_label(state, 4 * DAY, 1), later)
     assert of_name(features, older, frauds) == of_name(features, before, frauds)
 
 
 def test_a_fraud_reported_over_and_over_keeps_the_risk_a_number(features: Features) -> None:
     state, _ = features.step(None, GOOD)
     for _ in range(200):
-        state = features.report_fraud(state, 1000.0)
+        state = features.report_label(state, 1000.0, 1)
     for days in (9, 40, 400, 4000):
         state, found = features.step(state, GOOD | {"at": days * DAY})
         assert np.isfinite(of_name(features, found, "counterparty_risk_month"))

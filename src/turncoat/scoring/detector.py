@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
-from turncoat.data.splits import Split, split_by_customer
+from turncoat.data.splits import Split, drop_short_sequences, split_by_customer
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
-from turncoat.features import Features
+from turncoat.features import NEVER, UNKNOWN, Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
@@ -38,6 +38,7 @@ from turncoat.storage import Folder, refuse_unreadable
 
 Labels = ArrayLike | None
 AUTO = "auto"
+_DEFAULT_TREES = BoostedTrees(n_trials=1)
 _POSITIVE_OR_AUTO = Rule(
     f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
 )
@@ -98,6 +99,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             columns = (transactions.customer_codes, transactions.times, transactions.labels)
             split = split_by_customer(*columns)
         part, labels = _calibration_part(transactions, split, "measuring the regimes' fraud rates")
+        self._check_labels(transactions, split)
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
         self.model_ = VariationalHMM(4) if self.model is None else clone(self.model)
@@ -110,16 +112,15 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         beliefs = {mode: self._infer(held_out, mode) for mode in MODES}
         rows = _select_rows(part, labels, held_out, beliefs, places)
         stickiness = np.diag(self.model_.params_.transition_matrix)
-        if panel.labels is None:
-            raise DataError("the fit part has no labels. Set `label` in the schema")
-        known = (panel.labels, panel.offsets, stickiness, "fit")
+        known = (np.asarray(panel.labels), panel.offsets, stickiness, "fit")
         in_sample = Regimes.measure(self._infer(panel, FILTERED), *known)
         share = self._temporal_share(held_out, places, beliefs[FILTERED])
         self.calibration_ = Calibration.measure(rows, in_sample, share)
         if self.kind != "regimes":
             fitted = self.features_, self.model_, self.anchoring
-            trees = self.trees or BoostedTrees(n_trials=1)
-            booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
+            booster = fit_trees(
+                self.trees or _DEFAULT_TREES, fitted, transactions, split, self.kind == "hybrid"
+            )
             self.calibration_ = self._calibrate_ranker(booster, transactions, split)
         return self
 
@@ -191,7 +192,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         row = transaction
         if not isinstance(row, TransactionRow):
             row = parse_row(self.features_.plan.schema, row)
-        steps = live.advance([before], [row], [label_follows])
+        steps = live.advance([before], [row], [UNKNOWN if label_follows else NEVER])
         return steps.states[0], live.score_steps(steps, level=level, n_reasons=n_reasons)[0]
 
     def explain(
@@ -321,6 +322,17 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             remedy = "Call `fit` first, or `turncoat.load` a saved one"
             raise NotFittedError(f"this detector is not fitted yet. {remedy}")
 
+    def _check_labels(self, transactions: Transactions, split: Split) -> None:
+        """Refuse parts with too few known labels before any long work."""
+        fit = drop_short_sequences(transactions.customer_codes, split.fit)
+        if len(fit):  # otherwise building the panel says why
+            transactions.take(fit).require_labels("a fit", "fit")
+        trees = None if self.kind == "regimes" else self.trees or _DEFAULT_TREES
+        searches = trees is not None and trees.n_trials > 0 and trees.params is None
+        if len(split.selection) and (searches or self.temperature == AUTO):
+            part = transactions.take(split.selection)
+            part.require_labels("choosing temperature or trees", "selection")
+
     def _choose_temperature(self, transactions: Transactions, split: Split, panel: Panel) -> float:
         if self.temperature != AUTO:
             return float(self.temperature)
@@ -409,7 +421,7 @@ def _calibration_part(data: Transactions, split: Split, purpose: str) -> tuple[T
         missing = f"calibration part, needed for {purpose}. Make one"
         raise ConfigError(f"the split {split.name!r} has no {missing}")
     part = data.take(split.calibration)
-    return part, part.require_labels(purpose)
+    return part, part.require_labels(purpose, "calibration")
 
 
 def _select_rows(

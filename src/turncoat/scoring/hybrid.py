@@ -50,9 +50,13 @@ def fit_trees(
     split: Split,
     has_path: bool,
 ) -> Any:
-    """A booster fitted on the fit and selection parts; the selection part chooses its settings."""
+    """A booster fitted on the fit and selection parts; the selection part chooses its settings.
+
+    Rows of unknown label are history only.
+    """
     features, model, anchoring = parts
     rows = np.union1d(split.fit, split.selection)
+    rows = rows[np.asarray(transactions.labels)[rows] >= 0]
     panel, places = build_split_panel(features, transactions, split, "selection", rows)
     is_selection, path = np.isin(rows, split.selection), None
     if has_path:

@@ -241,7 +241,8 @@ def _check_split(transactions: Transactions, split: Split) -> None:
         raise ConfigError(
             f"the split {split.name!r} has no selection part to choose K on. Make one"
         )
-    transactions.take(split.selection).require_labels("choosing K")
+    for part in ("fit", "selection"):
+        transactions.take(split.parts[part]).require_labels("choosing K", part)
 
 
 def _check_arguments(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -> list[int]:
