@@ -175,9 +175,7 @@ def replayed(
     for i in data.live_order:
         label = -1 if transactions.labels is None else transactions.labels[i]
         row = change(data.rows[transactions.file_rows[i]])
-        found[i] = service.take(
-            transactions.customer_codes[i], row, transactions.times[i], label
-        )
+        found[i] = service.take(transactions.customer_codes[i], row, transactions.times[i], label)
     return np.stack([f.continuous for f in found]), np.stack([f.categorical for f in found])
 
 

@@ -195,14 +195,21 @@ def test_fraud_is_reported_of_transactions_that_were(features: Features, time: f
         features.report_label(state, time, 1)
 
 
+@pytest.mark.parametrize("label", [-1, 2, 0.5, None])
+def test_only_labels_of_0_and_1_are_reported(features: Features, label: Any) -> None:
+    state, _ = features.step(None, GOOD)
+    with pytest.raises(DataError, match="it must be 1 for fraud or 0 for genuine"):
+        features.report_label(state, 1000.0, label)
+
+
 def test_fraud_cannot_be_reported_without_a_counterparty(features: Features) -> None:
-    with pytest.raises(DataError, match="fraud cannot be reported"):
+    with pytest.raises(DataError, match="no label can be reported"):
         features.report_label(FeatureState(), 0.0, 1)
     for others in (
         Features("processed").fit(shop().transactions),
         Features().fit(ieee().transactions),
     ):
-        with pytest.raises(DataError, match="fraud cannot be reported"):
+        with pytest.raises(DataError, match="no label can be reported"):
             others.report_label(FeatureState(b"", b""), 0.0, 1)
 
 

@@ -317,14 +317,15 @@ def _divide_in_proportion(sizes: dict[str, int], n: int) -> dict[str, int]:
 
     A part that would get none takes one from the largest, as long as that has several.
     """
-    quotas = {part: size * n / sum(sizes.values()) for part, size in sizes.items()}
+    parts = [part for part in ("fit", "calibration", "test", "selection") if part in sizes]
+    quotas = {part: sizes[part] * n / sum(sizes.values()) for part in parts}
     found = {part: math.floor(quota) for part, quota in quotas.items()}
     by_remainder = sorted(quotas, key=lambda part: found[part] - quotas[part])
     for part in by_remainder[: n - sum(found.values())]:
         found[part] += 1
-    for part in ("fit", "calibration", "test", "selection"):  # the most necessary first
+    for part in parts:  # the most necessary first
         largest = max(found, key=found.__getitem__)
-        if found.get(part) == 0 and found[largest] > 1:
+        if found[part] == 0 and found[largest] > 1:
             found[largest] -= 1
             found[part] = 1
     return found
