@@ -88,21 +88,22 @@ class Transactions:
             labels=None if self.labels is None else self.labels[chosen],
         )
 
-    def require_labels(self, purpose: str, part: str = "") -> Array:
+    def require_labels(self, purpose: str, part: str = "", both: bool = True) -> Array:
         """The labels [N], -1 where unknown; an error unless a fraud and a genuine one are known.
 
-        `part` names these rows in the message.
+        `part` names these rows in the message. Without `both`, one known label is enough.
         """
         if self.labels is None:
             problem = f"{purpose} needs labels, but no label column was read"
             raise DataError(f"{self.source}: {problem}. Set `label` in the schema")
         n_frauds, n_genuine, n_unknown = (int((self.labels == code).sum()) for code in (1, 0, -1))
-        if not n_frauds or not n_genuine:
+        if not (n_frauds and n_genuine if both else n_frauds or n_genuine):
             where = f"{self.source}, column {self.schema.label!r}"
             counts = f"{n_frauds:,} known frauds, {n_genuine:,} known genuine and {n_unknown:,}"
             found = f"{f'the {part} part has ' if part else 'found '}{counts} unlabelled rows"
+            rule = "one of each" if both else "a label"
             remedy = "Choose other rows, or wait for labels"
-            raise DataError(f"{where}: {found}, but {purpose} needs one of each. {remedy}")
+            raise DataError(f"{where}: {found}, but {purpose} needs {rule}. {remedy}")
         return self.labels
 
     def column(self, name: str) -> Array:

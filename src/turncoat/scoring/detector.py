@@ -326,7 +326,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """Refuse parts with too few known labels before any long work."""
         fit = drop_short_sequences(transactions.customer_codes, split.fit)
         if len(fit):  # otherwise building the panel says why
-            transactions.take(fit).require_labels("a fit", "fit")
+            needs_both = self.anchoring is not None or self.kind != "regimes"
+            transactions.take(fit).require_labels("this fit", "fit", needs_both)
         trees = None if self.kind == "regimes" else self.trees or _DEFAULT_TREES
         searches = trees is not None and trees.n_trials > 0 and trees.params is None
         if len(split.selection) and (searches or self.temperature == AUTO):
