@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from turncoat.serving.decoding import Label, TransactionDecoder
 from turncoat.serving.history import ScoreHistory
 from turncoat.serving.maintenance import replay
 from turncoat.serving.records import counterparty_key, unpack_record
-from turncoat.serving.updater import BeliefUpdater
+from turncoat.serving.updater import BeliefUpdater, UpdatePolicy
 
 MATURITIES = [0.0, 3.5, 80.0]
 
@@ -142,3 +143,28 @@ def test_a_genuine_label_says_nothing_new_without_maturity() -> None:
 
     (told,) = asyncio.run(go())
     assert (told.changed, told.counterparty) == (True, "unchanged")
+
+
+def test_the_label_of_a_late_transaction_counts_on_the_day_it_counted() -> None:
+    """Where late transactions count as of the latest one, so do their labels."""
+    made, rows = fitted(80.0), rows_of("shop")
+    row = next(row for row in rows if row.get("shop"))
+    at = [row["at"] + days * DAY for days in (9, 4)]
+    decoder = TransactionDecoder(made)
+    sent = [
+        decoder.decode(json.dumps(row | {"at": time, "id": i}).encode())
+        for i, time in enumerate(at)
+    ]
+
+    async def go(*batches: Any) -> bytes:
+        store = MemoryStore()
+        updater = BeliefUpdater(store, UpdatePolicy(late="apply"))
+        for batch in batches:
+            await updater.process_batch(made, batch)
+        key = counterparty_key(row["shop"])
+        return unpack_record(key, (await store.read_records([key]))[key].data).state
+
+    for label in (0, 1):
+        told = asyncio.run(go(sent, [Label(sent[1].customer, sent[1].id, label)]))
+        known = msgspec.structs.replace(sent[1], label=label, is_replayed=True)
+        assert told == asyncio.run(go([sent[0], known]))
