@@ -77,8 +77,7 @@ class Schema:
                 if (other := roles.get(column, allowed)) != allowed:
                     raise self._error(f"column {column!r} is {other}; it cannot be {role} too")
         days = self.label_maturity_days
-        is_number = isinstance(days, int | float) and not isinstance(days, bool)
-        if not is_number or not 0 <= days <= MAX_MATURITY_DAYS:
+        if not _is_number(days) or not 0 <= days <= MAX_MATURITY_DAYS:
             rule = f"it must be a number of days from 0 to {MAX_MATURITY_DAYS}"
             raise self._error(f"label_maturity_days is {days!r}; {rule}")
         object.__setattr__(self, "label_maturity_days", float(days))
@@ -131,13 +130,20 @@ class Schema:
                 values[key] = _check_names(value, f"{source}: {key}")
             elif key == "join":
                 values[key] = _parse_join(value, source)
-            elif key != "label_maturity_days" and not isinstance(value, str):
+            elif key == "label_maturity_days":
+                if not _is_number(value):
+                    raise ConfigError(f"{source}: {key} must be a number of days, found {value!r}")
+            elif not isinstance(value, str):
                 raise ConfigError(f"{source}: {key} must be text, found {value!r}")
         for key in ("customer", "time"):
             if key not in values:
                 remedy = f"Add a line `{key} = ...` that names the column"
                 raise ConfigError(f"{source}: {key} is missing. {remedy}")
         return cls(**values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_names(value: Any, where: str) -> tuple[str, ...]:

@@ -319,7 +319,7 @@ def _divide_in_proportion(sizes: dict[str, int], n: int) -> dict[str, int]:
     """
     parts = [part for part in ("fit", "calibration", "test", "selection") if part in sizes]
     quotas = {part: sizes[part] * n / sum(sizes.values()) for part in parts}
-    found = {part: math.floor(quota) for part, quota in quotas.items()}
+    found: dict[str, int] = {part: math.floor(quota) for part, quota in quotas.items()}
     by_remainder = sorted(quotas, key=lambda part: found[part] - quotas[part])
     for part in by_remainder[: n - sum(found.values())]:
         found[part] += 1
