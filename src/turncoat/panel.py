@@ -178,6 +178,20 @@ class Panel:
         return replace(self, **taken)
 
 
+def select_known(labels: Array, offsets: Array) -> tuple[Array, Array]:
+    """Rows with a known label, and the offsets of the customers among these rows.
+
+    Customer u has rows offsets[u] to offsets[u + 1]; customers without a known label are left out.
+    """
+    known = np.flatnonzero(labels >= 0)
+    return known, np.unique(np.searchsorted(known, offsets))
+
+
+def has_both_labels(labels: Array) -> bool:
+    """Whether a fraud and a genuine transaction are known."""
+    return bool((labels == 0).any() and (labels == 1).any())
+
+
 def check_is_panel(panel: Any) -> None:
     """Raise a DataError for anything but a Panel."""
     if not isinstance(panel, Panel):

@@ -398,10 +398,20 @@ def test_labels_that_cannot_be_read_are_pointed_out():
     )
 
 
+@pytest.mark.parametrize("kind", [pl.Int64, pl.Float64, pl.String])
+def test_a_label_of_minus_one_is_unknown(kind):
+    marks = pl.Series(np.where(np.arange(N) < 9, -1, fraud())).cast(kind)
+    found = infer_schema(payments(is_fraud=marks))
+    assert found.schema.label == "is_fraud"
+    assert any("'is_fraud' is missing on 9 of 400 rows" in warning for warning in found.warnings)
+
+
 def test_a_label_that_is_constant_in_the_sample_is_found_in_the_whole(monkeypatch):
     for module in ("turncoat.data.inference", "turncoat.data.inference.roles"):
         monkeypatch.setattr(f"{module}.SAMPLE_ROWS", 100)
     late = (np.arange(N) > 300).astype(int)
+    partly = np.where(np.arange(N) % 7 == 0, -1, late)
+    assert infer_schema(payments(is_fraud=partly)).schema.label == "is_fraud"
     found = infer_schema(payments(is_fraud=late, tx_id=range(N)))
     assert found.schema.label == "is_fraud"
     assert found.reasons["tx_id"].startswith("unique in the first 100 rows")

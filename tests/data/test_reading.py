@@ -527,9 +527,8 @@ def test_a_second_table_about_customers():
         (("7,inf,2.5,visa,0,1",), r"column 'when', row 1: 'inf' is not a time"),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,debit,2,2"),
-            r"column 'fraud', row 2: the label is '2'; it must be 0 or 1\. Correct it",
+            r"column 'fraud', row 2: the label is '2'; it must be 0, 1, or empty",
         ),
-        (("7,10,2.5,visa,,1",), r"column 'fraud', row 1: the label is missing"),
         (
             ("7,10,2.5,visa,0,1", "8,11,2.5,debit,1,1"),
             r"column 'number', row 2: id 1 is already on row 1\. Remove one",
@@ -674,9 +673,13 @@ def test_paths_that_lead_nowhere(tmp_path):
         (
             "fraud",
             [date(2024, 1, 1)] * 6,
-            r"column 'fraud': Date values are not labels\. Labels are 0 and 1",
+            r"column 'fraud': Date values are not labels\. Labels are 0, 1, or -1",
         ),
-        ("fraud", [0.5] * 6, r"column 'fraud', row 1: the label is 0\.5; it must be 0 or 1"),
+        (
+            "fraud",
+            [0.5] * 6,
+            r"column 'fraud', row 1: the label is 0\.5; it must be 0, 1, or empty",
+        ),
         (
             "number",
             [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
@@ -706,12 +709,12 @@ def test_labels_of_one_kind_are_refused_where_both_are_needed():
     genuine = read(FRAME.with_columns(fraud=pl.lit(0)), SCHEMA)
     with pytest.raises(
         DataError,
-        match=r"column 'fraud': all 6 labels are 0, but calibration needs both 0 and 1\. Choose",
+        match=r"column 'fraud': found 0 known frauds, 6 known genuine and 0 unlabelled rows, but "
+        r"calibration needs one of each\. Choose",
     ):
         genuine.require_labels("calibration")
     with pytest.raises(
-        DataError,
-        match=r"calibration needs labels, but the schema names no label column\. Set `label`",
+        DataError, match=r"calibration needs labels, but no label column was read\. Set `label`"
     ):
         read(FRAME, replace(SCHEMA, label=None)).require_labels("calibration")
     assert read(FRAME, SCHEMA).require_labels("calibration").tolist() == EXPECTED["labels"]
@@ -729,15 +732,24 @@ def test_a_file_to_be_scored_needs_no_labels(tmp_path: Path) -> None:
     path.write_text("who,when,paid\na,1,2.5\n")
     with pytest.raises(DataError, match="'fraud'"):
         read(path, schema)
-    transactions = read(path, schema, labels="none")
+    transactions = read(path, schema, with_labels=False)
     assert transactions.labels is None
     assert transactions.schema == schema
 
 
 @pytest.mark.parametrize(
-    "cells", [("1", "", "0"), ("True", "", "false"), ("", "", ""), ("1.0", "", "0.0")], ids=str
+    "cells",
+    [
+        ("1", "", "0"),
+        ("True", "", "false"),
+        ("", "", ""),
+        ("1.0", "", "0.0"),
+        ("1", "-1", "0"),
+        ("-1.0", "-1.0", "1.0"),
+    ],
+    ids=str,
 )
-def test_a_file_to_be_scored_may_have_some_labels(tmp_path: Path, cells: tuple[str, ...]) -> None:
+def test_a_file_may_have_some_labels(tmp_path: Path, cells: tuple[str, ...]) -> None:
     schema = Schema(
         customer=("who",), time="when", continuous=("paid",), label="fraud", counterparty="shop"
     )
@@ -746,14 +758,19 @@ def test_a_file_to_be_scored_may_have_some_labels(tmp_path: Path, cells: tuple[s
         "who,when,paid,shop,fraud\n"
         + "".join(f"a,{i},2.5,s,{cell}\n" for i, cell in enumerate(cells))
     )
-    with pytest.raises(DataError, match=r"row [12]"):
-        read(path, schema)
-    found = read_for_scoring(path, schema)
-    expected = [{"1": 1, "t": 1, "0": 0, "f": 0, "": -1}[cell[:1].lower()] for cell in cells]
-    assert found.labels is not None
-    assert found.labels.tolist() == expected
-    with pytest.raises(DataError, match="some are missing"):
-        found.require_labels("this test")
+    expected = [{"1": 1, "t": 1, "0": 0, "f": 0}.get(cell[:1].lower(), -1) for cell in cells]
+    for found in (read(path, schema), read_for_scoring(path, schema)):
+        assert found.labels is not None
+        assert found.labels.tolist() == expected
+    middle = found.take([1])
+    with pytest.raises(
+        DataError,
+        match=r"some\.csv, column 'fraud': the test part has 0 known frauds, 0 known genuine and 1 "
+        r"unlabelled rows, but judging needs one of each\. Choose other rows, or wait for labels",
+    ):
+        middle.require_labels("judging", "test")
+    if {0, 1} <= {*expected}:
+        assert found.require_labels("judging", "test").tolist() == expected
     path.write_text("who,when,paid,shop,fraud\na,1,2.5,s,maybe\na,2,2.5,s,\n")
     with pytest.raises(DataError, match="'maybe'"):
         read_for_scoring(path, schema)

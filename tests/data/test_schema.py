@@ -20,6 +20,7 @@ FULL = Schema(
     categorical=("kind", "device"),
     amount="amount",
     label="fraud",
+    label_maturity_days=3.5,
     id="number",
     counterparty="shop",
     tracked=("device", "shop"),
@@ -96,6 +97,13 @@ def test_columns_and_texts():
         ({"customer_age": "when"}, "'when' is time; it cannot be customer_age too"),
         ({"customer_age": "shop"}, "customer_age 'shop' is a number"),
         ({"customer": 5}, "customer must be a list of column names, found 5"),
+        *(
+            (
+                {"label_maturity_days": days},
+                "label_maturity_days is .*; it must be a number of days",
+            )
+            for days in (-1, 731, float("nan"), float("inf"), "7", True, None)
+        ),
     ],
 )
 def test_contradictions_are_refused(change, told):
@@ -110,6 +118,8 @@ def test_contradictions_are_refused(change, told):
         ({"currency": "EUR"}, "unknown setting 'currency'; a schema has customer, time"),
         ({"time": 5}, "time must be text, found 5"),
         ({"label": ["fraud"]}, "label must be text"),
+        ({"label_maturity_days": "7"}, "label_maturity_days must be a number of days, found '7'"),
+        ({"label_maturity_days": True}, "label_maturity_days must be a number of days, found True"),
         ({"customer": [1]}, r"customer must be a list of column names, found \[1\]"),
         ({"tracked": ["kind", "kind"]}, "tracked names a column twice: kind"),
         ({"join": "identity"}, "join must have columns, file, on"),

@@ -152,6 +152,9 @@ def test_fitted_things_cannot_see_what_judges_them(seed):
     amounts = rng.normal(size=customers.size)
     for number, split in enumerate(every_kind(customers, times, labels)):
         poisoned_amounts, poisoned_labels = np.full_like(amounts, np.nan), 1 - labels
+        if split.name == "by customer":  # which depends on who has fraud
+            places = np.argsort(customers, kind="stable")
+            poisoned_labels[places] = labels[np.lexsort((rng.random(labels.size), customers))]
         poisoned_amounts[split.fit], poisoned_labels[split.fit] = (
             amounts[split.fit],
             labels[split.fit],
@@ -169,7 +172,7 @@ def test_fitted_things_cannot_see_what_judges_them(seed):
 
 @given(SEEDS)
 @settings(deadline=None, max_examples=30)
-def test_row_order_and_labels_do_not_matter(seed):
+def test_row_order_does_not_matter_and_labels_only_by_customer(seed):
     customers, times, labels = payments(seed, whole_hours=True)
     order = np.random.default_rng(seed).permutation(customers.size)
     n = customers.size
@@ -180,7 +183,56 @@ def test_row_order_and_labels_do_not_matter(seed):
         strict=True,
     ):
         assert np.array_equal(membership(one, n)[order], membership(shuffled, n))
-        assert np.array_equal(membership(one, n), membership(unlabelled, n))
+        if one.name != "by customer":
+            assert np.array_equal(membership(one, n), membership(unlabelled, n))
+    unknown = split_by_customer(customers, times, np.full(n, -1))
+    assert np.array_equal(
+        membership(unknown, n), membership(split_by_customer(customers, times), n)
+    )
+
+
+@given(
+    SEEDS,
+    st.integers(10, 300),
+    st.integers(0, 300),
+    st.tuples(*[st.sampled_from([0.05, 0.1, 0.15, 0.3])] * 3),
+)
+@settings(deadline=None, max_examples=100)
+def test_customers_with_known_fraud_are_divided_in_proportion(seed, n, n_with_fraud, shares):
+    """Sizes stay as they are without labels, and every part gets its share of fraud customers."""
+    customers = np.repeat(np.arange(n), 3)
+    times = np.arange(customers.size, dtype=float)
+    with_fraud = np.random.default_rng(seed).permutation(n)[:n_with_fraud]
+    labels = np.where(np.isin(customers, with_fraud), [0, 1, -1] * n, [0, -1, 0] * n)
+    sizes = dict(zip(("test", "selection", "calibration"), shares, strict=True))
+    split = split_by_customer(customers, times, labels, seed=seed, **sizes)
+    plain = split_by_customer(customers, times, seed=seed, **sizes)
+    frauds = {part: one.frauds for part, one in split.summaries.items() if part != "excluded"}
+    assert sum(frauds.values()) == len(with_fraud)
+    for part, n_frauds in frauds.items():
+        size = split.summaries[part].customers
+        assert size == plain.summaries[part].customers
+        assert n_frauds <= size
+        assert n_frauds or len(with_fraud) < 4
+        if len(with_fraud) > 20 * 4:
+            assert abs(n_frauds - len(with_fraud) * size / n) <= 1
+    assert split.summaries["fit"].labelled == 2 * split.summaries["fit"].customers
+
+
+def test_a_small_file_has_fraud_in_every_part():
+    """Of 200 customers 15 have fraud: drawn regardless of labels, a part is often without."""
+    customers = np.repeat(np.arange(200), 5)
+    times = np.arange(1000.0)
+    labels = ((customers % 13 == 0) & (customers < 195)).astype(int)
+    assert np.unique(customers[labels == 1]).size == 15
+    for seed in range(50):
+        split = split_by_customer(customers, times, labels, seed=seed, require_fraud=True)
+        frauds = [split.summaries[part].frauds // 5 for part in PARTS]
+        assert sum(frauds) == 15
+        assert frauds[0] in (9, 10)
+        assert all(1 <= n_frauds <= 3 for n_frauds in frauds[1:])
+    others = split_by_customer(customers, times, labels, seed=1)
+    assert not np.array_equal(others.test, split.test), "the seed matters"
 
 
 @given(SEEDS)
@@ -288,6 +340,11 @@ def test_describe_lists_the_parts():
             times[rows].max(),
         ]
         assert table[part] == [f"{value:.0f}" for value in found]
+    some = split_by_time(customers, times, np.where(times > times[split.test].min(), -1, labels))
+    header, *_, tested, excluded = some.describe().splitlines()[1:]
+    assert header.split() == ["rows", "customers", "labelled", "frauds", "first", "last"]
+    assert tested.split()[3:5] == ["1", str(labels[split.test][np.argmin(times[split.test])])]
+    assert excluded.split()[3:5] == ["0", "0"]
     without = split_by_customer(customers, times, selection=0)
     assert "seed 42" in without.describe()
     assert "frauds" not in without.describe()
@@ -310,7 +367,10 @@ CUSTOMERS, TIMES = np.arange(60) % 20, np.arange(60.0) * DAY
         ((CUSTOMERS, np.where(TIMES == DAY, np.nan, TIMES)), "times row 1: found nan"),
         ((CUSTOMERS, TIMES.astype("datetime64[s]")), "times must be seconds"),
         ((CUSTOMERS, TIMES, np.zeros(3)), "labels must have one entry per row"),
-        ((CUSTOMERS, TIMES, np.full(60, -1)), "labels row 0: found -1; labels are 0 or 1"),
+        (
+            (CUSTOMERS, TIMES, np.full(60, 2)),
+            "labels row 0: found 2; labels are 0, 1, or -1 for unknown",
+        ),
     ],
 )
 def test_broken_data_are_refused(split, data, message):
@@ -377,7 +437,11 @@ def test_too_little_data_for_the_parts_is_refused():
 def test_parts_without_fraud_are_refused_only_if_asked():
     labels = (TIMES < 5 * DAY).astype(int)
     assert split_by_time(CUSTOMERS, TIMES, labels).summaries["test"].frauds == 0
-    with pytest.raises(DataError, match="selection has no fraud among 6 rows"):
+    labels[40:43] = -1
+    with pytest.raises(
+        DataError,
+        match=r"by time: selection has no fraud among 3 rows with a label \(6 in all\)\. Give more",
+    ):
         split_by_time(CUSTOMERS, TIMES, labels, require_fraud=True)
     assert (
         split_by_time(CUSTOMERS, TIMES, np.ones(60), require_fraud=True).summaries["test"].frauds

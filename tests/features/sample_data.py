@@ -21,7 +21,7 @@ from turncoat.panel import Panel
 
 DAY = 86_400.0
 Row = dict[str, Any]
-Due = Callable[[float], float]  # when a fraud at this time is reported
+Due = Callable[[float], float]  # when the label of a transaction at this time is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,20 +128,21 @@ class Service:
 
     features: Features
     due: Due = at_once
+    told: tuple[int, ...] = (1,)  # labels that are reported
     customers: dict[Any, bytes | None] = field(default_factory=dict)
     counterparties: dict[str, bytes | None] = field(default_factory=dict)
-    waiting: list[tuple[float, str, float]] = field(default_factory=list)
+    waiting: list[tuple[float, str, float, int]] = field(default_factory=list)
 
     def take(
-        self, customer: Any, row: Mapping[str, Any], time: float, is_fraud: bool = False
+        self, customer: Any, row: Mapping[str, Any], time: float, label: int = -1
     ) -> FeatureRow:
-        """One transaction; the frauds due by now are reported first."""
+        """One transaction; the labels due by now are reported first."""
         schema = self.features.plan_.schema
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
-            _, counterparty, then = report
-            self.counterparties[counterparty] = self.features.report_fraud(
-                FeatureState(None, self.counterparties[counterparty]), then
+            _, counterparty, then, told = report
+            self.counterparties[counterparty] = self.features.report_label(
+                FeatureState(None, self.counterparties[counterparty]), then, told
             ).counterparty
         counterparty = (
             normalize_category(row.get(schema.counterparty)) if schema.counterparty else None
@@ -156,23 +157,25 @@ class Service:
         self.customers[customer] = state.customer
         if counterparty is not None:
             self.counterparties[counterparty] = state.counterparty
-            if is_fraud and self.features.plan_.has_counterparty:
-                self.waiting.append((self.due(time), counterparty, time))
+            if label in self.told and self.features.plan_.has_counterparty:
+                self.waiting.append((self.due(time), counterparty, time, int(label)))
         return found
 
 
 def replayed(
-    features: Features, data: Data, due: Due = at_once, change: Callable[[Row], Row] = dict
+    features: Features,
+    data: Data,
+    due: Due = at_once,
+    change: Callable[[Row], Row] = dict,
+    told: tuple[int, ...] = (1,),
 ) -> tuple[np.ndarray, np.ndarray]:
     """The features of every transaction as a live service finds them, one row after the other."""
-    transactions, service = data.transactions, Service(features, due)
+    transactions, service = data.transactions, Service(features, due, told)
     found: list[Any] = [None] * transactions.n_rows
     for i in data.live_order:
-        is_fraud = transactions.labels is not None and transactions.labels[i] == 1
+        label = -1 if transactions.labels is None else transactions.labels[i]
         row = change(data.rows[transactions.file_rows[i]])
-        found[i] = service.take(
-            transactions.customer_codes[i], row, transactions.times[i], is_fraud
-        )
+        found[i] = service.take(transactions.customer_codes[i], row, transactions.times[i], label)
     return np.stack([f.continuous for f in found]), np.stack([f.categorical for f in found])
 
 

@@ -348,17 +348,12 @@ def test_customers_are_independent_without_a_counterparty() -> None:
     assert differs.any()
 
 
-def test_an_unlabelled_row_does_not_affect_risk() -> None:
-    data = handbook()
-    features, labels = (
-        Features(label_delay_days=1.0).fit(data.transactions),
-        np.asarray(data.transactions.labels),
-    )
-    unknown = np.arange(len(labels)) % 3 == 0
-    some = features.transform(
-        with_labels(data.transactions, np.where(unknown, -1, labels).astype(np.int8))
-    )
-    known = features.feature_names[0].index("counterparty_known_month")
-    whole = features.transform(data.transactions)
-    assert (some.continuous[:, known] < whole.continuous[:, known]).any()
-    assert not (some.continuous[:, known] > whole.continuous[:, known]).any()
+def test_the_base_rate_is_that_of_known_labels() -> None:
+    transactions = handbook().transactions
+    labels = np.asarray(transactions.labels)
+    some = np.where(np.arange(len(labels)) % 3 == 0, -1, labels).astype(np.int8)
+    fitted = Features().fit(with_labels(transactions, some))
+    assert fitted.plan.base_rate == labels[some >= 0].mean() != labels.mean()
+    nothing = Features().fit(with_labels(transactions, np.full_like(labels, -1)))
+    assert nothing.plan.base_rate == 0
+    assert not [name for name in nothing.feature_names[0] if "risk" in name]

@@ -28,6 +28,7 @@ from turncoat.data.reading import read
 from turncoat.data.schema import Schema
 from turncoat.errors import ConfigError
 from turncoat.features import Features, FeatureState, counterparties, history, load_features
+from turncoat.features.plan import FeaturePlan
 
 RUN_FACTS = [f"counterparty_{name}" for name in ("since_genuine", "since_run", "since_label")]
 RUN_FACTS.append("counterparty_run_frauds")
@@ -121,37 +122,40 @@ def party_facts(now: ExpectedRow, earlier: list[ExpectedRow]) -> dict[str, float
 
 
 def counterparty_facts(
-    now: ExpectedRow, earlier: list[ExpectedRow], delay: float, base_rate: float
+    now: ExpectedRow, earlier: list[ExpectedRow], plan: FeaturePlan
 ) -> dict[str, float]:
     if now.counterparty is None:
         return dict.fromkeys(counterparties.CONTINUOUS, NOTHING)
     facts = {f"counterparty_{name}": value for name, value in party_facts(now, earlier).items()}
     facts |= dict.fromkeys(RUN_FACTS, NOTHING)
+    base_rate, delay = plan.base_rate, plan.label_delay_s
+    known = [one for one in earlier if counts(one, now, plan)]
     for window, days in (("day", 1), ("week", 7), ("month", 30)):
         counted = frauds = 0.0
-        for one in earlier:
+        for one in known:
             ended = (math.floor(one.time / DAY) + 1) * DAY
-            days_known = math.floor((now.time - delay - ended) / DAY)
-            if days_known >= 0:
-                weight = math.exp(-days_known / days)
-                counted += weight
-                frauds += weight * one.label
+            weight = math.exp(-math.floor((now.time - delay - ended) / DAY) / days)
+            counted += weight
+            frauds += weight * (one.label == 1)
         share = (frauds + 5 * base_rate) / (counted + 5)
         facts[f"counterparty_risk_{window}"] = (
             math.log(share / (1 - share)) if base_rate else NOTHING
         )
         facts[f"counterparty_known_{window}"] = math.log1p(counted) if base_rate else NOTHING
-    return facts | (run_facts(now, earlier, delay) if base_rate else {})
+    return facts | (run_facts(now, known) if base_rate else {})
 
 
-def run_facts(now: ExpectedRow, earlier: list[ExpectedRow], delay: float) -> dict[str, float]:
+def counts(one: ExpectedRow, now: ExpectedRow, plan: FeaturePlan) -> bool:
+    """Whether the outcome of an earlier row counts: told, or genuine for lack of a label."""
+    ended = (math.floor(one.time / DAY) + 1) * DAY
+    maturity = plan.schema.label_maturity_days * DAY if one.label < 0 else 0.0
+    return ended <= now.time - (plan.label_delay_s + maturity)
+
+
+def run_facts(now: ExpectedRow, known: list[ExpectedRow]) -> dict[str, float]:
     days = {
-        label: [
-            math.floor(one.time / DAY)
-            for one in earlier
-            if one.label == label and (math.floor(one.time / DAY) + 1) * DAY <= now.time - delay
-        ]
-        for label in (0, 1)
+        is_fraud: [math.floor(one.time / DAY) for one in known if (one.label == 1) == is_fraud]
+        for is_fraud in (False, True)
     }
     last_genuine = max(days[0], default=-math.inf)
     run = [day for day in days[1] if day >= last_genuine]
@@ -182,7 +186,7 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
         mine, theirs = (past.setdefault(key, []) for key in whose)
         found[i] = party_facts(rows[i], mine) | own_facts(rows[i])
         if plan.has_counterparty:
-            found[i] |= counterparty_facts(rows[i], theirs, plan.label_delay_s, plan.base_rate)
+            found[i] |= counterparty_facts(rows[i], theirs, plan)
         mine.append(rows[i])
         theirs.append(rows[i])
     for i in range(len(rows)):
@@ -191,16 +195,38 @@ def oracle(data: Data, features: Features) -> dict[str, np.ndarray]:
     return {name: np.array(values, dtype=float) for name, values in columns.items()}
 
 
+def unlabelled(data: Data, maturity: float, since: float = 30.0) -> Data:
+    """The same file with labels unknown after `since` days, and on every fifth row before."""
+    t = replace(data.transactions, schema=replace(SHOP, label_maturity_days=maturity))
+    is_unknown = (t.times - t.times.min() > since * DAY) | (np.arange(t.n_rows) % 5 == 0)
+    labels = np.where(is_unknown, -1, np.asarray(t.labels)).astype(np.int8)
+    return Data(replace(t, labels=labels), data.rows)
+
+
 @pytest.mark.parametrize(
     ("data", "delay"),
     [
+        (unlabelled(shop(), 0.0), 7.0),
+        (unlabelled(shop(), 12.0), 7.0),
+        (unlabelled(shop(300, seed=4), 20.0), 0.0),
+        (unlabelled(shop(300, seed=5), 3.75), 2.5),
         (shop(), 7.0),
         (shop(300, seed=4), 0.0),
         (shop(300, seed=5), 2.5),
         (handbook(), 7.0),
         (handbook(700, seed=8), 0.4),
     ],
-    ids=["shop", "at once", "two days and a half", "handbook", "ten hours"],
+    ids=[
+        "unlabelled",
+        "12 days",
+        "20 days",
+        "3.75 days",
+        "shop",
+        "at once",
+        "two days and a half",
+        "handbook",
+        "ten hours",
+    ],
 )
 def test_every_continuous_feature(data: Data, delay: float) -> None:
     features = Features(label_delay_days=delay).fit(data.transactions)
@@ -394,7 +420,7 @@ def test_a_fraud_reported_late_counts_from_then_on_with_its_decayed_weight(
         state, found, reported = FeatureState(), None, False
         for at in np.array(days) * DAY:
             if at >= report_before and not reported:
-                state, reported = features.report_fraud(state, days[0] * DAY), True
+                state, reported = features.report_label(state, days[0] * DAY, 1), True
             state, found = features.step(state, {"at": at, "paid": 1.0, "shop": "s1"})
         return found.continuous[risk]
 

@@ -252,7 +252,7 @@ def test_records_are_bytes_of_one_size_whatever_the_history() -> None:
             transactions.customer_codes[i],
             data.rows[transactions.file_rows[i]],
             transactions.times[i],
-            transactions.labels[i] == 1,
+            transactions.labels[i],
         )
         for record in service.customers.values():
             assert type(record) is bytes

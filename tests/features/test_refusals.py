@@ -28,7 +28,7 @@ def features() -> Features:
     [
         lambda f: f.transform(shop().transactions),
         lambda f: f.step(None, shop().rows[0]),
-        lambda f: f.report_fraud(FeatureState(), 0.0),
+        lambda f: f.report_label(FeatureState(), 0.0, 1),
         lambda f: f.feature_names,
         lambda f: f.state_bytes,
         lambda f: f.plan,
@@ -190,20 +190,27 @@ def test_times_as_dates(moment: Any) -> None:
 @pytest.mark.parametrize("time", [float("nan"), float("inf"), 1000.5, 1e12])
 def test_fraud_is_reported_of_transactions_that_were(features: Features, time: float) -> None:
     state, _ = features.step(None, GOOD)
-    assert features.report_fraud(state, 1000.0).counterparty != state.counterparty
+    assert features.report_label(state, 1000.0, 1).counterparty != state.counterparty
     with pytest.raises(DataError, match="latest transaction was"):
-        features.report_fraud(state, time)
+        features.report_label(state, time, 1)
+
+
+@pytest.mark.parametrize("label", [-1, 2, 0.5, None])
+def test_only_labels_of_0_and_1_are_reported(features: Features, label: Any) -> None:
+    state, _ = features.step(None, GOOD)
+    with pytest.raises(DataError, match="it must be 1 for fraud or 0 for genuine"):
+        features.report_label(state, 1000.0, label)
 
 
 def test_fraud_cannot_be_reported_without_a_counterparty(features: Features) -> None:
-    with pytest.raises(DataError, match="fraud cannot be reported"):
-        features.report_fraud(FeatureState(), 0.0)
+    with pytest.raises(DataError, match="no label can be reported"):
+        features.report_label(FeatureState(), 0.0, 1)
     for others in (
         Features("processed").fit(shop().transactions),
         Features().fit(ieee().transactions),
     ):
-        with pytest.raises(DataError, match="fraud cannot be reported"):
-            others.report_fraud(FeatureState(b"", b""), 0.0)
+        with pytest.raises(DataError, match="no label can be reported"):
+            others.report_label(FeatureState(b"", b""), 0.0, 1)
 
 
 def test_clones_are_not_fitted(features: Features) -> None:

@@ -81,7 +81,7 @@ def test_records_live_on_when_features_are_loaded(saved: Path) -> None:
         other, found = (loaded if k % 2 else features).step(other, row | {"at": k * DAY / 4})
         np.testing.assert_array_equal(found.continuous, expected.continuous)
     assert other == state
-    assert loaded.report_fraud(state, 0.0) == features.report_fraud(state, 0.0)
+    assert loaded.report_label(state, 0.0, 1) == features.report_label(state, 0.0, 1)
 
 
 def test_settings_changed_after_fitting_do_not_change_what_is_saved(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_records_of_other_features_are_refused() -> None:
         with pytest.raises(DataError, match=r"made by other features.*replaying"):
             features.step(wrong, row)
     with pytest.raises(DataError, match="made by other features"):
-        features.report_fraud(FeatureState(None, state.customer), 0.0)
+        features.report_label(FeatureState(None, state.customer), 0.0, 1)
     delayed = Features(label_delay_days=7.5).fit(
         data.transactions
     )  # whose counterparties' records have another size

@@ -130,8 +130,8 @@ class Service:
         for report in [report for report in self.waiting if report[0] <= time]:
             self.waiting.remove(report)
             _, counterparty, then = report
-            self.counterparties[counterparty] = self.detector.live.report_fraud(
-                DetectorState(None, self.counterparties[counterparty]), then
+            self.counterparties[counterparty] = self.detector.live.report_label(
+                DetectorState(None, self.counterparties[counterparty]), then, 1
             ).counterparty
         counterparty = (
             normalize_category(row.get(plan.schema.counterparty))

@@ -227,12 +227,12 @@ def test_a_transaction_whose_label_will_not_follow_says_nothing_about_risk() -> 
 def test_a_file_without_labels_is_scored(features: str) -> None:
     """Without labels scores are the same, except for what they say about the counterparty."""
     made, frame = detector("shop", "expected-log", features), shop_frame(700, 3)
-    scores = made.score(read(frame.drop("fraud"), SHOP, labels="none"))
+    scores = made.score(read(frame.drop("fraud"), SHOP, with_labels=False))
     assert scores.labels is None
     assert "label" not in scores.frame().columns
     assert np.isfinite(scores.probability).all()
     np.testing.assert_array_equal(
-        scores.probability, made.score(read(frame, SHOP, labels="none")).probability
+        scores.probability, made.score(read(frame, SHOP, with_labels=False)).probability
     )
     labelled = made.score(data_of("shop").transactions)
     assert np.array_equal(scores.probability, labelled.probability) == (features == "processed")
@@ -436,15 +436,16 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
         attempt(read(frame.with_columns(who=pl.lit("me")), SHOP), None)
     with pytest.raises(
         DataError,
-        match=r"all 1?\d\d labels are 0, but measuring the regimes' fraud rates needs both",
+        match=r"calibration part has 0 known frauds, 1\d\d known genuine and 0 unlabelled rows, "
+        "but measuring the regimes' fraud rates needs one of each",
     ):
         attempt(read(frame.with_columns(fraud=pl.lit(0)), SHOP), split)
-    with pytest.raises(DataError, match=r"labels are 1, but measuring"):
+    with pytest.raises(DataError, match=r"has 1\d\d known frauds, 0 known genuine and 0"):
         attempt(read(frame.with_columns(fraud=pl.lit(1)), SHOP), split)
     with pytest.raises(DataError, match="needs labels"):
         attempt(read(frame.drop("fraud"), replace(SHOP, label=None)), split)
     with pytest.raises(DataError, match="needs labels"):
-        attempt(read(frame.drop("fraud"), SHOP, labels="none"), split, supervision="anchored")
+        attempt(read(frame.drop("fraud"), SHOP, with_labels=False), split, supervision="anchored")
     with pytest.raises(ConfigError, match="no calibration part"):
         attempt(transactions, replace(split, calibration=np.empty(0, np.int64)))
     with pytest.raises(ConfigError, match="no selection part"):
@@ -453,7 +454,7 @@ def test_data_that_cannot_be_fitted_are_refused_in_words() -> None:
         one_sided = fit[transactions.labels[fit] == label]
         with pytest.raises(
             DataError,
-            match=rf"labels of the fit part are {label}, and an anchored fit needs both 0 and 1",
+            match=r"the fit part has (0 known frauds|\d+ known frauds, 0 known genuine).*this fit",
         ):
             attempt(transactions, one_part(transactions, fit=one_sided), supervision="anchored")
     thin = transactions.offsets[:-1]

@@ -8,6 +8,7 @@ import pytest
 from tests.scoring.detectors import data_of, detector
 from turncoat import ConfigError
 from turncoat.data.parsing import parse_row
+from turncoat.features import UNKNOWN
 from turncoat.scoring import DetectorState
 
 
@@ -34,7 +35,7 @@ def test_a_batch_of_linked_transactions_equals_one_at_a_time() -> None:
             states[shop] = state.counterparty
         expected.append((state, score))
     assert (previous >= 0).any(axis=0).all()
-    steps = made.live.advance([DetectorState()] * len(rows), rows, [True] * len(rows), previous)
+    steps = made.live.advance([DetectorState()] * len(rows), rows, [UNKNOWN] * len(rows), previous)
     assert list(steps.states) == [state for state, _ in expected]
     scores = made.live.score_steps(steps)
     assert [score._replace(reasons=()) for score in scores] == [

@@ -381,3 +381,12 @@ def test_a_good_ranker_makes_better_probabilities_than_regimes_alone() -> None:
         return float(-np.mean(np.where(labels == 1, np.log(p), np.log1p(-p))))
 
     assert loss(ranked_detector("column")) < 0.8 * loss(plain_detector())
+
+
+def test_a_certain_score_is_no_more_than_certain() -> None:
+    """Beliefs add up to 1 only to rounding."""
+    lines = fit_lines(*draw_rows(500, 1))
+    belief = np.random.default_rng(0).dirichlet(np.ones(3), 2000) * (1 + 4e-16)
+    assert belief.sum(axis=1).max() > 1
+    probability, _ = lines.predict(np.full(2000, 1e4), belief)
+    assert probability.max() == 1

@@ -403,7 +403,7 @@ def test_words_say_what_is_known_of_a_counterparty(story: tuple[Detector, Detect
     assert texts[-1].endswith("of known transactions were fraud")
     endings = []
     for day in range(15, 17):
-        state = made.live.report_fraud(state, (day - 1) * DAY)
+        state = made.live.report_label(state, (day - 1) * DAY, 1)
         _, score = made.score_one(state, row | {"at": (day + 9) * DAY}, n_reasons=EVERY)
         text = next(reason.text for reason in score.reasons if reason.source == "shop")
         endings.append(text.partition("were fraud")[2])

@@ -256,7 +256,7 @@ def test_no_one_or_nothing_but_fraud(n_frauds: int) -> None:
 
 
 def test_no_rows_are_refused() -> None:
-    with pytest.raises(DataError, match="no labelled transaction in the calibration part"):
+    with pytest.raises(DataError, match="none of the 0 transactions in the calibration part"):
         measure_regimes(np.empty((0, 2)), np.empty(0))
 
 

@@ -139,8 +139,4 @@ def changed(rows: np.ndarray, **columns: pl.Expr) -> tuple:
             for name, e in columns.items()
         ]
     )
-    other = read(made, SCHEMA)
-    again = customer_split(other)
-    for part, members in split.parts.items():
-        np.testing.assert_array_equal(members, again.parts[part])
-    return other, again
+    return read(made, SCHEMA), split

@@ -390,7 +390,9 @@ def test_a_split_without_selection_and_data_without_labels_are_refused():
     with pytest.raises(DataError, match="choosing K needs labels"):
         swept(read(frame(), replace(SCHEMA, label=None)), split)
     genuine = changed(split.selection, fraud=pl.lit(0))
-    with pytest.raises(DataError, match="choosing K needs both 0 and 1"):
+    with pytest.raises(
+        DataError, match=r"selection part has 0 known frauds, .* choosing K needs one of"
+    ):
         swept(*genuine)
 
 
@@ -482,3 +484,37 @@ class TestStability:
         for settings in ({"n_resamples": 0}, {"n_resamples": True}, {"seed": -1}):
             with pytest.raises(ConfigError, match=f"{next(iter(settings))} must be a whole number"):
                 self.found(**settings)
+
+
+@pytest.mark.parametrize("split", windows(), ids=["by time", "prequential"])
+def test_rows_of_unknown_label_count_in_the_density_and_in_no_rate(split):
+    transactions, _ = portfolio()
+    is_known = np.arange(transactions.n_rows) % 3 > 0
+    labels = np.where(is_known, transactions.labels, -1).astype(np.int8)
+    unknown = replace(transactions, labels=labels)
+    features = Features("processed", min_count=5)  # which do not depend on labels
+    found, whole = (
+        swept(one, split, orders=(2,), features=features) for one in (unknown, transactions)
+    )
+    assert same_params(found, whole)
+    assert found.orders[0].criteria == whole.orders[0].criteria
+    known = split.selection[is_known[split.selection]]
+    assert 0 < len(known) < len(split.selection)
+    assert found.orders[0].base_rate == pytest.approx(transactions.labels[known].mean())
+    assert found.orders[0].base_rate != pytest.approx(whole.orders[0].base_rate)
+
+
+def test_a_resample_with_both_labels_has_both_known():
+    transactions, split = portfolio()
+    labels = np.full(transactions.n_rows, -1, np.int8)
+    of_one = split.fit[
+        transactions.customer_codes[split.fit] == transactions.customer_codes[split.fit[0]]
+    ]
+    labels[of_one[:2]] = 0, 1
+    labels[split.selection] = transactions.labels[split.selection]
+    unknown = replace(transactions, labels=labels)
+    features = Features(min_count=5).fit(unknown.take(split.fit))
+    panels = SelectionPanels.build(unknown, split, features)
+    for seed in range(10):
+        sample = panels.resample(np.random.default_rng(seed), both_labels=True)
+        assert {0, 1} <= set(sample.fit.labels.tolist())

@@ -81,7 +81,7 @@ def test_concurrent_labels_of_a_service_report_a_fraud_once(
             after = await read_counterparty(store)
         expected = [before]
         for one in own:
-            state = made.live.report_fraud(DetectorState(None, expected[-1]), one.time)
+            state = made.live.report_label(DetectorState(None, expected[-1]), one.time, 1)
             expected.append(state.counterparty or b"")
         return responses, after, expected
 
@@ -105,7 +105,7 @@ def test_concurrent_labels_of_several_processes_report_a_fraud_once(
         label = Label("c1", own[2].id, 1)
         work = (BeliefUpdater(store).process_batch(made, [label]) for _ in range(n_labels))
         found = [response for (response,) in await asyncio.gather(*work)]
-        once = made.live.report_fraud(DetectorState(None, before), own[2].time).counterparty
+        once = made.live.report_label(DetectorState(None, before), own[2].time, 1).counterparty
         return found, await read_counterparty(store), once or b""
 
     found, after, once = asyncio.run(go())

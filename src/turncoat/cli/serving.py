@@ -49,7 +49,9 @@ _KEEP_HELP = "Weight of the calibration at fit; 0 forgets it."
 _LOG_HELP = "Log the transactions, for late arrivals and for rebuilding beliefs."
 _REPORTED_HELP = "Use reported labels only, genuine ones included."
 _DRY_RUN_HELP = "Show the new fraud rates and change nothing."
-_AGE_HELP = "Age at which the unreported count as genuine, not before. Default: the label delay."
+_AGE_HELP = (
+    "Age at which the unreported count as genuine, not before. Default: label delay and maturity."
+)
 Model = Annotated[Path, Argument(help="Folder written by `turncoat fit` or by a study.")]
 StoreUrl = Annotated[str, Option("--store", help=_STORE_HELP)]
 Pseudonymise = Annotated[bool, Option("--pseudonymise", help=_PSEUDONYM_HELP)]
@@ -204,7 +206,9 @@ def recalibrate(
         bundle.use_calibration(model, use)
     elif not show:
         detector = load(model, calibration=0)
-        delay_s = detector.features_.plan.label_delay_s if delay_days is None else delay_days * DAY
+        plan = detector.features_.plan
+        delay_s = plan.label_delay_s + plan.label_maturity_s
+        delay_s = delay_s if delay_days is None else delay_days * DAY
         url = store or default_store_url(model)
         known = asyncio.run(_collect_labels(detector, url, delay_s, not reported_only))
         columns = (known.beliefs, known.labels, known.offsets, known.external)

@@ -23,29 +23,29 @@ from turncoat.errors import ConfigError, DataError
 
 T = TypeVar("T")
 
-_LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+_LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "-1": -1, "-1.0": -1}
 _YEAR_S = 365.25 * 86400
 _MAX_TEXT_CHARS = 100_000  # longer values are parts of a file with unmatched quotes
 
 
 def read(
-    origin: Any, schema: Schema | str, *, joined: Any = None, labels: str = "all"
+    origin: Any, schema: Schema | str, *, joined: Any = None, with_labels: bool = True
 ) -> Transactions:
     """Read and check transactions.
 
     `origin` is a CSV (also .gz) or Parquet file, a folder, or a polars, pandas or Arrow frame.
     `schema` is a `Schema`, the name of a preset or the path of a `turncoat.toml`. A file that the
     schema joins is found next to the first, or given as `joined`. Rows are sorted by customer and
-    time; ties in time go by transaction id. `labels` says which rows must have a label: `all`,
-    `some` (the others get -1), or `none` (the column is not read).
+    time; ties in time go by transaction id. A label that is empty, null or -1 is unknown, and read
+    as -1. `with_labels=False` does not read the label column, which may then be absent.
     """
     schema = resolve_schema(schema)
     source = open_source(origin)
-    read_schema = replace(schema, label=None) if labels == "none" else schema
+    read_schema = schema if with_labels else replace(schema, label=None)
     table = _TableReader(source, read_schema, open_joined(source, schema, joined))
     categories = table.read_categories()
     times = table.read_times()
-    label_values = table.read_labels(labels)
+    label_values = table.read_labels()
     numbers = table.read_numbers()
     codes, customers = table.read_customers(categories, numbers, times)
     ids, rank = table.read_ids()
@@ -65,11 +65,11 @@ def read(
 
 
 def read_for_scoring(origin: Any, schema: Schema | str, *, joined: Any = None) -> Transactions:
-    """Read a file whose labels, or whole label column, may be missing."""
+    """Read a file whose label column may be missing."""
     schema = resolve_schema(schema)
     source = open_source(origin)
     has_labels = schema.label is not None and source.find_column(schema.label) is not None
-    return read(origin, schema, joined=joined, labels="some" if has_labels else "none")
+    return read(origin, schema, joined=joined, with_labels=has_labels)
 
 
 def resolve_schema(schema: Schema | str) -> Schema:
@@ -233,8 +233,8 @@ class _TableReader:
             raise self._error(column, f"{problem}: one of {', '.join(TIME_UNITS)}", row)
         return times
 
-    def read_labels(self, which: str) -> Array | None:
-        """0 or 1 for every row, -1 where a label may be missing and is; None without a label."""
+    def read_labels(self) -> Array | None:
+        """0, 1, or -1 where it is unknown, for every row; None without a label."""
         column = self.schema.label
         if column is None:
             return None
@@ -244,15 +244,16 @@ class _TableReader:
             labels = lower.replace_strict(_LABELS, default=None, return_dtype=pl.Int8)
         elif values.dtype == pl.Boolean or values.dtype.is_numeric():
             numbers = values.cast(pl.Float64)
-            valid = pl.when(numbers.is_in([0.0, 1.0])).then(numbers)
+            values = values.set(numbers.is_nan(), None) if values.dtype.is_float() else values
+            valid = pl.when(numbers.is_in([-1.0, 0.0, 1.0])).then(numbers)
             labels = pl.select(valid).to_series().cast(pl.Int8)
         else:
-            problem = "values are not labels. Labels are 0 and 1; name another column"
+            problem = (
+                "values are not labels. Labels are 0, 1, or -1 if unknown; name another column"
+            )
             raise self._error(column, f"{values.dtype} {problem}")
-        is_wrong = labels.is_null()
-        if which != "all":
-            is_wrong = is_wrong & values.is_not_null() & (values.cast(pl.String) != "")
-        problem = "the label is {}; it must be 0 or 1. Correct it, or remove the row"
+        is_wrong = labels.is_null() & values.is_not_null() & (values.cast(pl.String) != "")
+        problem = "the label is {}; it must be 0, 1, or empty if unknown. Correct it"
         self._refuse(column, is_wrong, values, problem)
         return labels.fill_null(-1).to_numpy()
 

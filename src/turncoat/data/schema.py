@@ -9,6 +9,7 @@ from typing import Any
 
 from turncoat.errors import ConfigError
 
+MAX_MATURITY_DAYS = 730  # an unlabelled transaction older than two years says nothing more
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LISTS = ("customer", "continuous", "categorical", "tracked")
 _ROLES = ("customer", "customer_age", "time", "id", "label", "amount", "counterparty", *_LISTS[1:])
@@ -38,7 +39,9 @@ class Schema:
     continuous: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     amount: str | None = None  # must be one of `continuous`
-    label: str | None = None  # 1 for fraud, 0 for genuine
+    label: str | None = None  # 1 for fraud, 0 for genuine; empty or -1 if unknown
+    # Days after the label delay from which an unlabelled transaction counts as genuine.
+    label_maturity_days: float = 0.0
     id: str | None = None  # unique per transaction; by default the row number
     counterparty: str | None = None  # has a history of its own: terminal, merchant
     tracked: tuple[str, ...] = ()  # new and changed values become features: device, e-mail
@@ -73,6 +76,11 @@ class Schema:
             for column in self._columns_of(role):
                 if (other := roles.get(column, allowed)) != allowed:
                     raise self._error(f"column {column!r} is {other}; it cannot be {role} too")
+        days = self.label_maturity_days
+        if not _is_number(days) or not 0 <= days <= MAX_MATURITY_DAYS:
+            rule = f"it must be a number of days from 0 to {MAX_MATURITY_DAYS}"
+            raise self._error(f"label_maturity_days is {days!r}; {rule}")
+        object.__setattr__(self, "label_maturity_days", float(days))
         age = self.customer_age
         if age is not None and age in self._columns_of("customer", "tracked", "counterparty"):
             raise self._error(f"customer_age {age!r} is a number; it cannot be a category too")
@@ -122,6 +130,9 @@ class Schema:
                 values[key] = _check_names(value, f"{source}: {key}")
             elif key == "join":
                 values[key] = _parse_join(value, source)
+            elif key == "label_maturity_days":
+                if not _is_number(value):
+                    raise ConfigError(f"{source}: {key} must be a number of days, found {value!r}")
             elif not isinstance(value, str):
                 raise ConfigError(f"{source}: {key} must be text, found {value!r}")
         for key in ("customer", "time"):
@@ -129,6 +140,10 @@ class Schema:
                 remedy = f"Add a line `{key} = ...` that names the column"
                 raise ConfigError(f"{source}: {key} is missing. {remedy}")
         return cls(**values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_names(value: Any, where: str) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ _MEANINGS = {  # in the order in which settings are written
     "time": "when the transaction was made",
     "time_unit": "unit of numeric times",
     "time_format": "format of text times",
-    "label": "1 for fraud, 0 for genuine",
+    "label": "1 for fraud, 0 for genuine, empty or -1 if unknown",
+    "label_maturity_days": "after the label delay, until an unlabelled row counts as genuine",
     "id": "unique per transaction",
     "amount": "the amount, one of the continuous columns",
     "counterparty": "terminal or merchant, with a history of its own",
@@ -118,6 +119,8 @@ def _render_setting(role: str, value: Any, reasons: Mapping[str, str]) -> list[s
     """A setting below its meaning and the reasons for its columns."""
     if role == "name":
         return [f"name = {_quote(value)}"]
+    if isinstance(value, float):
+        return ["", *_render_comment(f"{role}: {_MEANINGS[role]}"), f"{role} = {value!r}"]
     columns = [value] if isinstance(value, str) else value
     distinct = {reasons.get(column, "") for column in columns}
     shared = distinct.pop() if len(distinct) == 1 else ""

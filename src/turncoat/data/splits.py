@@ -1,11 +1,13 @@
 """Split transactions into fit, selection, calibration and test rows.
 
 No row is in two parts, so nothing is evaluated on rows it was fitted on. A split does not depend
-on the order of the rows. It depends on labels only with `drop_compromised`.
+on the order of the rows. It depends on labels only by customer, where each part gets its share of
+the customers with fraud, and with `drop_compromised`. Labels are 0, 1, or -1 for unknown.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +24,11 @@ _MAX_UNCOVERED = 0.1  # share of the last test window that the data may not reac
 
 @dataclass(frozen=True)
 class PartSummary:
-    """Size and time span of a part; None where there are no rows or no labels."""
+    """Size and time span of a part; None where there are no rows or no label column."""
 
     rows: int
     customers: int
+    labelled: int | None  # rows with a known label
     frauds: int | None
     first: float | None
     last: float | None
@@ -57,8 +60,11 @@ class Split:
 
     def describe(self) -> str:
         """A table of the parts' sizes and times."""
-        has_labels = any(summary.frauds is not None for summary in self.summaries.values())
-        columns = ["rows", "customers", *(["frauds"] if has_labels else []), "first", "last"]
+        summaries = self.summaries.values()
+        has_labels = any(summary.frauds is not None for summary in summaries)
+        has_unknown = any(summary.labelled not in (None, summary.rows) for summary in summaries)
+        counts = ["labelled"] * has_unknown + ["frauds"] * has_labels
+        columns = ["rows", "customers", *counts, "first", "last"]
         table = [["", *columns]]
         for part, summary in self.summaries.items():
             values = [getattr(summary, column) for column in columns]
@@ -88,8 +94,9 @@ def split_by_customer(
     """Assign every customer, with all their rows, to one part at random.
 
     Shares are of all customers; the rest is for fitting. A share of 0 omits selection or
-    calibration. The test customers depend on `test` and `seed` only. With `require_fraud`, a part
-    without fraud is an error.
+    calibration. Customers with a known fraud and all others are divided in the same proportion, so
+    that few frauds still reach every part; which customers are in the test part thus depends on the
+    labels. With `require_fraud`, a part without known fraud is an error.
     """
     rows = _SplitRows.validate(customers, times, labels)
     shares = _check_shares(selection, calibration, test)
@@ -100,12 +107,18 @@ def split_by_customer(
         problem = f"found {n_customers}, too few for {', '.join(sizes)} and at least one to fit on"
         remedy = "Give more customers, or set selection or calibration to 0"
         raise DataError(f"customers: {problem}. {remedy}")
+    sizes["fit"] = n_customers - sum(sizes.values())
     shuffled = np.random.default_rng(int(seed)).permutation(n_customers)
+    has_fraud = rows.has_fraud[shuffled]
+    n_with_fraud = _divide_in_proportion(sizes, int(has_fraud.sum()))
+    others = {part: size - n_with_fraud[part] for part, size in sizes.items()}
     part_of = np.full(n_customers, _FIT, np.int8)
-    for part in ("test", "calibration", "selection"):
-        members, shuffled = np.split(shuffled, [sizes.get(part, 0)])
-        part_of[members] = PARTS.index(part)
-    parts = ["fit", *sizes]
+    for group, counts in ((shuffled[has_fraud], n_with_fraud), (shuffled[~has_fraud], others)):
+        rest = group
+        for part in ("test", "calibration", "selection"):
+            members, rest = np.split(rest, [counts.get(part, 0)])
+            part_of[members] = PARTS.index(part)
+    parts = ["fit", *(part for part, share in shares.items() if share)]
     return rows.split("by customer", int(seed), part_of[rows.codes], parts, require_fraud)
 
 
@@ -222,7 +235,7 @@ class _SplitRows:
     codes: Array  # [N] each row's customer, numbered from 0 in the order of their keys
     n_customers: int
     times: Array  # [N] float64
-    labels: Array | None  # [N] int8
+    labels: Array | None  # [N] int8; -1 is unknown
 
     @classmethod
     def validate(
@@ -243,13 +256,20 @@ class _SplitRows:
             raise DataError(f"times row {row}: {problem}. Drop the row or give its time")
         marks = None if labels is None else _check_length("labels", labels, keys.size)
         if marks is not None:
-            for row in np.flatnonzero(~np.isin(marks, (0, 1))):
-                problem = f"found {marks[row]}; labels are 0 or 1"
-                remedy = "Drop rows of unknown label, or give no labels"
-                raise DataError(f"labels row {row}: {problem}. {remedy}")
+            for row in np.flatnonzero(~np.isin(marks, (-1, 0, 1))):
+                problem = f"found {marks[row]}; labels are 0, 1, or -1 for unknown"
+                raise DataError(f"labels row {row}: {problem}. Correct it, or give no labels")
             marks = marks.astype(np.int8)
         distinct, codes = np.unique(keys, return_inverse=True)
         return cls(codes, distinct.size, seconds.astype(np.float64), marks)
+
+    @property
+    def has_fraud(self) -> Array:
+        """Which customers have a known fraud [customers]."""
+        found = np.zeros(self.n_customers, bool)
+        if self.labels is not None:
+            found[self.codes[self.labels == 1]] = True
+        return found
 
     def compromise_known_at(self, begin: float, delay: float) -> Array:
         """When each row's customer is first known to be compromised after `begin`, or inf."""
@@ -262,10 +282,15 @@ class _SplitRows:
 
     def summarize(self, rows: Array) -> PartSummary:
         """Size and time span of some rows."""
-        frauds = None if self.labels is None else int(np.count_nonzero(self.labels[rows]))
+        labelled = frauds = None
+        if self.labels is not None:
+            labels = self.labels[rows]
+            labelled, frauds = (
+                int(np.count_nonzero(is_in)) for is_in in (labels >= 0, labels == 1)
+            )
         n_customers, times = len(np.unique(self.codes[rows])), self.times[rows]
         first, last = (float(times.min()), float(times.max())) if rows.size else (None, None)
-        return PartSummary(rows.size, n_customers, frauds, first, last)
+        return PartSummary(rows.size, n_customers, labelled, frauds, first, last)
 
     def split(
         self, name: str, seed: int | None, parts: Array, required: list[str], require_fraud: bool
@@ -276,15 +301,34 @@ class _SplitRows:
         rows = {part: np.flatnonzero(parts == i) for i, part in enumerate((*PARTS, "excluded"))}
         summaries = {part: self.summarize(members) for part, members in rows.items()}
         for part in required:
-            n_rows = summaries[part].rows
-            if not n_rows:
+            summary = summaries[part]
+            if not summary.rows:
                 problem = f"{part} has no rows; too few times differ or windows are too short"
                 raise DataError(f"{name}: {problem}. Make {part} larger or the gap shorter")
-            if require_fraud and not summaries[part].frauds:
-                problem = f"{part} has no fraud among {n_rows:,} rows"
+            if require_fraud and not summary.frauds:
+                counts = f"{summary.labelled:,} rows with a label ({summary.rows:,} in all)"
                 remedy = f"Give more data, a larger {part} part, or another split"
-                raise DataError(f"{name}: {problem}. {remedy}")
+                raise DataError(f"{name}: {part} has no fraud among {counts}. {remedy}")
         return Split(name, seed, **rows, summaries=summaries)
+
+
+def _divide_in_proportion(sizes: dict[str, int], n: int) -> dict[str, int]:
+    """How many of `n` customers each part gets, in proportion to its size and never more than it.
+
+    A part that would get none takes one from the largest, as long as that has several.
+    """
+    parts = [part for part in ("fit", "calibration", "test", "selection") if part in sizes]
+    quotas = {part: sizes[part] * n / sum(sizes.values()) for part in parts}
+    found: dict[str, int] = {part: math.floor(quota) for part, quota in quotas.items()}
+    by_remainder = sorted(quotas, key=lambda part: found[part] - quotas[part])
+    for part in by_remainder[: n - sum(found.values())]:
+        found[part] += 1
+    for part in parts:  # the most necessary first
+        largest = max(found, key=found.__getitem__)
+        if found[part] == 0 and found[largest] > 1:
+            found[largest] -= 1
+            found[part] = 1
+    return found
 
 
 def _check_shares(selection: float, calibration: float, test: float) -> dict[str, float]:

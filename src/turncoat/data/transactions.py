@@ -28,7 +28,7 @@ class Transactions:
     customer_codes: Array  # [N] index into `customers`, rising
     times: Array  # [N] float64 seconds
     ids: Array  # [N]
-    labels: Array | None = None  # [N] int8; -1 is unknown, in a file to be scored
+    labels: Array | None = None  # [N] int8; -1 is unknown
 
     @property
     def n_rows(self) -> int:
@@ -88,18 +88,22 @@ class Transactions:
             labels=None if self.labels is None else self.labels[chosen],
         )
 
-    def require_labels(self, purpose: str) -> Array:
-        """The labels [N]; an error unless all are known and both 0 and 1 occur."""
+    def require_labels(self, purpose: str, part: str = "", both: bool = True) -> Array:
+        """The labels [N], -1 where unknown; an error unless a fraud and a genuine one are known.
+
+        `part` names these rows in the message. Without `both`, one known label is enough.
+        """
         if self.labels is None:
-            problem = f"{purpose} needs labels, but the schema names no label column"
+            problem = f"{purpose} needs labels, but no label column was read"
             raise DataError(f"{self.source}: {problem}. Set `label` in the schema")
-        if (self.labels < 0).any():
-            problem = f"{purpose} needs the label of every row, but some are missing"
-            raise DataError(f"{self.source}: {problem}. Leave those rows out")
-        if self.labels.min() == self.labels.max():
-            problem = f"all {self.n_rows:,} labels are {int(self.labels[0])}, but {purpose} needs"
+        n_frauds, n_genuine, n_unknown = (int((self.labels == code).sum()) for code in (1, 0, -1))
+        if not (n_frauds and n_genuine if both else n_frauds or n_genuine):
             where = f"{self.source}, column {self.schema.label!r}"
-            raise DataError(f"{where}: {problem} both 0 and 1. Choose rows with both")
+            counts = f"{n_frauds:,} known frauds, {n_genuine:,} known genuine and {n_unknown:,}"
+            found = f"{f'the {part} part has ' if part else 'found '}{counts} unlabelled rows"
+            rule = "one of each" if both else "a label"
+            remedy = "Choose other rows, or wait for labels"
+            raise DataError(f"{where}: {found}, but {purpose} needs {rule}. {remedy}")
         return self.labels
 
     def column(self, name: str) -> Array:

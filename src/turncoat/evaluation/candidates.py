@@ -17,6 +17,7 @@ from turncoat.evaluation.calibrators import Isotonic, Platt, VennAbers
 from turncoat.evaluation.protocols import CALIBRATION, TEST, TRAIN, Fold
 from turncoat.models.boosting import BoostedTrees, FittedTrees
 from turncoat.models.neural.model import NeuralVariationalHMM
+from turncoat.panel import select_known
 from turncoat.scoring import Detector, load
 from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import RegimeRanker
@@ -154,7 +155,7 @@ def _row_candidate(key: str, title: str, kind: str, make: Callable[[Fold, Path],
     column = ScoreColumn(title, "baseline", kind, kind == "probability")
 
     def fit(fold: Fold, seed: int, _: Mapping[str, Path], folder: Path) -> CandidateScores:
-        fitted = make(fold, folder).fit(fold.training_rows, seed)
+        fitted = make(fold, folder).fit(fold.training_rows(fold.columns[TRAIN]), seed)
         if isinstance(fitted, FittedTrees):
             fitted.save(folder / _XGBOOST_FILE)
         scores = {part: fitted.score(fold.columns[part]) for part in _SCORED}
@@ -194,7 +195,7 @@ def hybrid_candidate(detector_key: str, title: str, tune_xgboost: TuneXGBoost) -
             panel, places = fold.panel(part, detector.features_)
             path = filter_path_columns(detector.model_, panel)
             columns[part] = np.hstack([own, path[places]])
-        rows = fold.training_rows._replace(columns=columns[TRAIN])
+        rows = fold.training_rows(columns[TRAIN])
         fitted = tune_xgboost(folder=folder / _TRIALS).fit(rows, seed)
         fitted.save(folder / _XGBOOST_FILE)
         return CandidateScores({"hybrid": {part: fitted.score(columns[part]) for part in _SCORED}})
@@ -219,8 +220,10 @@ def ranker_candidate(detector_key: str, title: str) -> Candidate:
             panel, places = fold.panel(part, detector.features_)
             scores = np.clip(booster.score(fold.columns[part]), _CLIP, 1 - _CLIP)
             inputs[part] = logit(scores), detector.model_.filter(panel).probs[places]
-        offsets = fold.transactions.take(fold.rows(CALIBRATION)).offsets
-        ranker = RegimeRanker.fit(*inputs[CALIBRATION], fold.labels(CALIBRATION), offsets)
+        labels, rows = fold.labels(CALIBRATION), fold.transactions.take(fold.rows(CALIBRATION))
+        known, offsets = select_known(labels, rows.offsets)
+        scores, beliefs = (column[known] for column in inputs[CALIBRATION])
+        ranker = RegimeRanker.fit(scores, beliefs, labels[known], offsets)
         return CandidateScores({name: {part: ranker.predict(*inputs[part])[0] for part in _SCORED}})
 
     return Candidate("ranker", (column,), (detector_key, "xgboost"), fit)
@@ -251,7 +254,9 @@ def calibrate(
     column: ScoreColumn, calibrator: str, fold: Fold, scores: Scores
 ) -> tuple[ScoreColumn, Array]:
     """Another column's test scores [n], calibrated on the calibration part."""
-    fitted = CALIBRATORS[calibrator].fit(scores[CALIBRATION], fold.labels(CALIBRATION))
+    known = fold.known(CALIBRATION)
+    own = scores[CALIBRATION][known], fold.labels(CALIBRATION)[known]
+    fitted = CALIBRATORS[calibrator].fit(*own)
     about = ("calibrated", "probability", True, column.tier, column.supervision, column.mode)
     note = f"{column.name}, calibrated on the calibration part"
     made = ScoreColumn(f"{column.name}, {calibrator}", *about, note)

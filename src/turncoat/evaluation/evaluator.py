@@ -63,7 +63,8 @@ def evaluate(study: Study, scenarios: Array | None = None) -> results.Results:
     regimes, selections = tuple(_describe_all_regimes(study)), tuple(_summarise_selections(study))
     variants = (f"{tier}, {score}" for tier in settings.tiers for score in _SCORING_VARIANTS)
     n_days = round((transactions.times.max() - transactions.times.min()) / DAY)
-    fraud_rate = float(np.asarray(transactions.labels).mean())
+    labels = np.asarray(transactions.labels)
+    fraud_rate = float(labels[labels >= 0].mean())
     sizes = transactions.n_rows, transactions.n_customers, fraud_rate, n_days
     return results.Results(
         protocol=settings.protocol,
@@ -121,12 +122,13 @@ class Evaluator:
         return self.study.settings.protocol.name == "paper"
 
     def rows(self, fold: int, column: ScoreColumn) -> Array:
-        """Places among the test rows on which a column is evaluated."""
-        test = self.study.folds[fold].rows(TEST)
+        """Places among the test rows on which a column is evaluated: rows with a known label."""
+        test, is_known = self.study.folds[fold].rows(TEST), self.study.folds[fold].known(TEST)
         if not self.is_paper or column.tier is None:
-            return np.arange(len(test))
+            return np.flatnonzero(is_known)
         customers = self.study.transactions.customer_codes
-        return np.searchsorted(test, drop_short_sequences(customers, test, _PAPER_MIN_ROWS))
+        kept = np.searchsorted(test, drop_short_sequences(customers, test, _PAPER_MIN_ROWS))
+        return np.asarray(kept[is_known[kept]])
 
     def scored(self, name: str, seed: int) -> list[ScoredLabels]:
         """A column of scores with its labels, fold by fold."""
@@ -198,8 +200,9 @@ class Evaluator:
         """Whether there are enough customers a day to choose a hundred from."""
         counts = []
         for fold in self.study.folds:
-            days = np.floor(self.study.transactions.times[fold.rows(TEST)] / DAY)
-            cards = np.unique(np.column_stack([days, fold.customers(TEST)]), axis=0)
+            is_known = fold.known(TEST)
+            days = np.floor(self.study.transactions.times[fold.rows(TEST)[is_known]] / DAY)
+            cards = np.unique(np.column_stack([days, fold.customers(TEST)[is_known]]), axis=0)
             counts.append(len(cards) / len(np.unique(days)))
         return min(counts) >= _MIN_CARDS
 
@@ -320,10 +323,11 @@ def _build_latent_maps(study: Study) -> tuple[LatentMap, ...]:
         return ()
     fold, detector = study.folds[0], study.first_fits[NEURAL].detector
     panel, places = fold.panel(TEST, detector.features_)
-    model = detector.model_
+    is_known, model = fold.known(TEST), detector.model_
+    places = places[is_known]
     latents = model.encoder_.embed(panel).continuous[places]
     regimes = model.filter(panel).probs[places].argmax(axis=1)
-    rows = latents, regimes, fold.labels(TEST), detector.regimes.fraud_state
+    rows = latents, regimes, fold.labels(TEST)[is_known], detector.regimes.fraud_state
     head, seed = model.predict_head_probs(panel)[places], study.settings.seeds[0]
     return (build_latent_map(NEURAL, *rows, n_states=model.n_states, head=head, seed=seed),)
 
@@ -332,7 +336,9 @@ def _summarise_parts(study: Study) -> Iterator[results.SplitPart]:
     for part in (*PARTS, "excluded"):
         folds = [fold.split.summaries[part] for fold in study.folds]
         n_rows, n_frauds = sum(one.rows for one in folds), sum(one.frauds or 0 for one in folds)
-        yield results.SplitPart(part, n_rows, max(one.customers for one in folds), n_frauds)
+        counts = n_rows, max(one.customers for one in folds), n_frauds
+        n_labelled = sum(one.labelled or 0 for one in folds)
+        yield results.SplitPart(part, *counts, n_rows - n_labelled)
 
 
 def _find_warnings(
@@ -343,10 +349,11 @@ def _find_warnings(
 ) -> Iterator[StudyWarning]:
     """Reasons to distrust some results."""
     for part in (CALIBRATION, TEST):
-        n_frauds = min(int(fold.labels(part).sum()) for fold in study.folds)
+        n_frauds = min(int((fold.labels(part) == 1).sum()) for fold in study.folds)
         if n_frauds < _FEW_FRAUDS:
             yield StudyWarning("few_frauds", part, {"n_frauds": n_frauds})
-    rate = float(np.mean([fold.labels(TEST).mean() for fold in study.folds]))
+    rates = [fold.labels(TEST)[fold.known(TEST)].mean() for fold in study.folds]
+    rate = float(np.mean(rates))
     for one in candidates:
         ece = one.metrics["ece_mass"].value if "ece_mass" in one.metrics else None
         limit = max(_MAX_ECE_SHARE * rate, _MAX_ECE_OVER_CHANCE * metrics.expected_ece(one.curves))

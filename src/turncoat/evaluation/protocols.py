@@ -89,8 +89,12 @@ class Fold:
         return self.split.parts[part]
 
     def labels(self, part: str) -> Array:
-        """Labels of a part's rows [n], 0 or 1."""
+        """Labels of a part's rows [n]: 0, 1, or -1 for unknown."""
         return np.asarray(self.transactions.labels)[self.rows(part)]
+
+    def known(self, part: str) -> Array:
+        """Which of a part's rows have a known label [n]; only these are learnt from and judged."""
+        return self.labels(part) >= 0
 
     def customers(self, part: str) -> Array:
         """Customer codes of a part's rows [n]."""
@@ -110,13 +114,16 @@ class Fold:
             columns[part] = build_ranker_matrix(panel.continuous, panel.categorical)[places]
         return columns
 
-    @property
-    def training_rows(self) -> TrainingRows:
-        """The train part for baselines; its selection rows validate their settings."""
+    def training_rows(self, columns: Array) -> TrainingRows:
+        """The labelled rows of the train part, given its columns [n, D].
+
+        Its selection rows validate the settings of what is fitted.
+        """
         rows = self.rows(TRAIN)
-        known = self.columns[TRAIN], self.labels(TRAIN), self.customers(TRAIN)
+        own = columns, self.labels(TRAIN), self.customers(TRAIN)
         is_selection = np.isin(rows, self.split.selection)
-        return TrainingRows(*known, self.transactions.times[rows] / DAY, is_selection)
+        every = TrainingRows(*own, self.transactions.times[rows] / DAY, is_selection)
+        return every.take(self.known(TRAIN))
 
     @cached_property
     def n_earlier(self) -> Array:

@@ -215,6 +215,7 @@ class SplitPart:
     n_rows: int
     n_customers: int
     n_frauds: int
+    n_unlabelled: int = 0  # rows of unknown label: history only
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,9 @@ def run_study(
     transactions.require_labels("a comparison")
     settings.check()
     splits = settings.protocol.splits(transactions)
+    for split in splits:
+        for part, rows in split.parts.items():
+            transactions.take(rows).require_labels(f"a comparison ({split.name})", part)
     # Refuse unusable features and splits before the folder is made.
     settings.make_features("variational").fit(transactions.take(splits[0].fit))
     for split in splits if NEURAL in settings.tiers else ():

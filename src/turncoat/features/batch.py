@@ -91,7 +91,9 @@ def engineer_features(
     history.compute_all_time_features(payments, *time)
     if plan.has_counterparty:
         who = transactions.categories[str(schema.counterparty)].codes[rows]
-        labels = np.empty(0, np.int8) if transactions.labels is None else transactions.labels
+        labels = transactions.labels
+        if labels is None:
+            labels = np.full(transactions.n_rows, counterparties.NEVER, np.int8)
         ids = transactions.ids
         rank = ids if ids.dtype.kind in "iu" else np.unique(ids, return_inverse=True)[1]
         order = np.lexsort((rank, times, who))

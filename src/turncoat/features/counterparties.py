@@ -1,8 +1,10 @@
 """Features of the counterparty, a terminal or merchant: its history and its fraud risk.
 
-Risk uses only labels that have matured: those of days that ended at least `delay` seconds ago.
-Until then a day's counts wait in a ring of daily cells. Matured counts join totals that decay over
-a day, a week and a month, and the run: the frauds known since the last known genuine transaction.
+A label counts once its transaction's day ended `delay` seconds ago. A transaction without a label
+counts as genuine `maturity` seconds later. Until then a day's counts stay in a ring of daily cells,
+so that a label that arrives in time has the effect that it would have had from the start. After
+that they join totals that decay over a day, a week and a month, and the run: the frauds known since
+the last known genuine transaction.
 """
 
 from __future__ import annotations
@@ -29,58 +31,82 @@ CONTINUOUS = (
 )  # fmt: skip
 N_CONTINUOUS = len(CONTINUOUS)
 PRIOR_ROWS = 5.0  # weight of the overall fraud rate in every counterparty's risk, in transactions
+UNKNOWN, NEVER = -1, -2  # labels beside 0 and 1: not known yet, and of a row that none will follow
 
 _N_HISTORY = history.N_CONTINUOUS
 _N_NUMBERS = len(history.NUMBERS)
 _N, _LAST = history.NUMBERS.index("n"), history.NUMBERS.index("last_time")
 _N_RISKS = len(RISK_WINDOWS)
 # Layout of the risk: known transactions, known frauds, the last matured day, the run, the ring.
-_KNOWN, _FRAUDS, _KNOWN_DAY = 0, _N_RISKS, 2 * _N_RISKS
+_KNOWN, _FRAUDS, _MATURE_DAY = 0, _N_RISKS, 2 * _N_RISKS
 # Days of the last genuine label, of the first fraud after it, of the last label (NaN if none), and
 # the number of these frauds.
-_GENUINE_DAY, _RUN_DAY, _LABEL_DAY, _RUN_FRAUDS = range(_KNOWN_DAY + 1, _KNOWN_DAY + 5)
+_GENUINE_DAY, _RUN_DAY, _LABEL_DAY, _RUN_FRAUDS = range(_MATURE_DAY + 1, _MATURE_DAY + 5)
 _RING = _RUN_FRAUDS + 1
+# A day's cell: transactions with a label, frauds among them, and transactions without a label yet.
+_CELL_KNOWN, _CELL_FRAUDS, _CELL_WAITING = range(3)
+_CELL_SIZE = 3
 _DECAY_DAYS = np.array([history.WINDOWS[window] / DAY for window in RISK_WINDOWS])
+_DAY_FACTORS = np.array([math.exp(-1.0 / days) for days in _DECAY_DAYS])
 
 
 class RiskRules(NamedTuple):
     """What the risk of every counterparty depends on."""
 
-    delay_s: float  # until labels are known
+    delay_s: float  # until labels count
+    maturity_s: float  # from then until a transaction without a label counts as genuine
     base_rate: float  # the overall fraud rate; 0 if unknown
     size: int  # numbers in a risk
 
 
-def risk_size(delay_s: float) -> int:
-    """Length of a risk: eleven numbers, and two counts for each day that may be pending."""
-    return _RING + 2 * (math.ceil(delay_s / DAY) + 2)
+def risk_size(delay_s: float, maturity_s: float) -> int:
+    """Length of a risk: eleven numbers, and a cell for each day that has not matured."""
+    return _RING + _CELL_SIZE * (math.ceil((delay_s + maturity_s) / DAY) + 2)
 
 
 @jit_exact
-def _mature_days(risk: Array, time: float, delay: float) -> None:
-    """Move days that ended `delay` ago into the known totals, which decay day by day."""
-    n_days = (len(risk) - _RING) // 2
-    newest_known = math.floor((time - delay) / DAY) - 1.0  # the last day that ended long enough ago
-    first = risk[_KNOWN_DAY] + 1.0
-    n_new = newest_known - first + 1.0
+def _find_cell(risk: Array, day: float) -> int:
+    """Where a day's cell begins."""
+    n_days = (len(risk) - _RING) // _CELL_SIZE
+    return _RING + _CELL_SIZE * int(day % n_days)
+
+
+@jit_exact
+def _newest_ended(time: float, delay: float) -> float:
+    """The last day that ended at least `delay` before `time`."""
+    return math.floor((time - delay) / DAY) - 1.0
+
+
+@jit_exact
+def _add_day(totals: Array, day: float, known: float, frauds: float) -> None:
+    """Let the totals decay by a day, and add what is known of this day to them and to the run."""
+    for w in range(_N_RISKS):
+        totals[_KNOWN + w] = totals[_KNOWN + w] * _DAY_FACTORS[w] + known
+        totals[_FRAUDS + w] = totals[_FRAUDS + w] * _DAY_FACTORS[w] + frauds
+    _extend_run(totals, day, known, frauds)
+
+
+@jit_exact
+def _mature_days(risk: Array, newest: float) -> None:
+    """Move the days up to `newest` into the totals; what still has no label counts as genuine."""
+    n_days = (len(risk) - _RING) // _CELL_SIZE
+    first = risk[_MATURE_DAY] + 1.0
+    n_new = newest - first + 1.0
     for i in range(int(min(n_new, n_days))):  # days after these have nothing pending
-        cell = _RING + 2 * int((first + i) % n_days)
-        for w in range(_N_RISKS):
-            factor = math.exp(-1.0 / _DECAY_DAYS[w])
-            risk[_KNOWN + w] = risk[_KNOWN + w] * factor + risk[cell]
-            risk[_FRAUDS + w] = risk[_FRAUDS + w] * factor + risk[cell + 1]
-        _extend_run(risk, first + i, risk[cell], risk[cell + 1])
-        risk[cell] = risk[cell + 1] = 0.0
+        cell = _find_cell(risk, first + i)
+        known = risk[cell + _CELL_KNOWN] + risk[cell + _CELL_WAITING]
+        _add_day(risk, first + i, known, risk[cell + _CELL_FRAUDS])
+        risk[cell : cell + _CELL_SIZE] = 0.0
     for w in range(_N_RISKS):
         factor = math.exp(-max(n_new - n_days, 0.0) / _DECAY_DAYS[w])
         risk[_KNOWN + w] *= factor
         risk[_FRAUDS + w] *= factor
-    risk[_KNOWN_DAY] = newest_known
+    risk[_MATURE_DAY] = newest
 
 
 @jit_exact
 def _extend_run(risk: Array, day: float, known: float, frauds: float) -> None:
-    """Add a matured day to the run; a day with both counts as genuine first, then fraud."""
+    """Add a day to the run; a day with both counts as genuine first, then fraud."""
     if known > frauds:
         risk[_GENUINE_DAY], risk[_RUN_DAY], risk[_RUN_FRAUDS] = day, math.nan, 0.0
     if frauds > 0.0:
@@ -91,49 +117,68 @@ def _extend_run(risk: Array, day: float, known: float, frauds: float) -> None:
 
 
 @jit_exact
-def report_fraud(risk: Array, time: float) -> None:
-    """Count a fraud at `time`: on its pending day, or decayed if that day has matured."""
-    n_days = (len(risk) - _RING) // 2
+def report_label(risk: Array, time: float, label: int, earlier: int) -> None:
+    """Count the label, 0 or 1, of a transaction at `time` that counted as `earlier` so far.
+
+    On a day that has not matured, the label has the effect that it would have had from the start.
+    Later, the transaction has counted as genuine, and a fraud is added to the decayed totals.
+    """
     day = math.floor(time / DAY)
-    if day > risk[_KNOWN_DAY]:
-        risk[_RING + 2 * int(day % n_days) + 1] += 1.0
-    else:
-        for w in range(_N_RISKS):
-            risk[_FRAUDS + w] += math.exp((day - risk[_KNOWN_DAY]) / _DECAY_DAYS[w])
-        if not day < risk[_GENUINE_DAY]:  # NaN if there was none
-            _extend_run(risk, day, 0.0, 1.0)
+    frauds = 1.0 if label == 1 else 0.0
+    if day > risk[_MATURE_DAY]:
+        cell = _find_cell(risk, day)
+        if earlier == UNKNOWN:
+            risk[cell + _CELL_WAITING] = max(risk[cell + _CELL_WAITING] - 1.0, 0.0)
+        if earlier < 0:
+            risk[cell + _CELL_KNOWN] += 1.0
+        risk[cell + _CELL_FRAUDS] += frauds
+        return
+    known = 1.0 if earlier == NEVER else 0.0
+    for w in range(_N_RISKS):
+        factor = math.exp((day - risk[_MATURE_DAY]) / _DECAY_DAYS[w])
+        risk[_KNOWN + w] += known * factor
+        risk[_FRAUDS + w] += frauds * factor
+    if not day < risk[_GENUINE_DAY]:  # NaN if there was none
+        _extend_run(risk, day, 0.0, frauds)
 
 
 @jit_exact
 def advance_counterparty(
-    state: State, payment: Payment, tracked: Array, rules: RiskRules, labelled: bool, row: Features
+    state: State, payment: Payment, tracked: Array, rules: RiskRules, label: int, row: Features
 ) -> None:
     """Compute a transaction's counterparty features, then add it to the counterparty's state.
 
-    Writes the `row`: values [28] and codes [1 + 2 tracked]. Without a label, which may follow
-    later, the transaction does not count towards risk.
+    Writes the `row`: values [28] and codes [1 + 2 tracked]. The label is 0, 1, UNKNOWN or NEVER.
+    It does not affect the row's own features.
     """
     (numbers, seen, risk), (values, codes) = state, row
-    delay, base_rate, _ = rules
-    n_days = (len(risk) - _RING) // 2
+    delay, maturity, base_rate, _ = rules
     if numbers[_N] == 0.0:
-        risk[_KNOWN_DAY] = math.floor((payment.time - delay) / DAY) - 1.0
+        risk[_MATURE_DAY] = _newest_ended(payment.time, delay + maturity)
         risk[_GENUINE_DAY:_RUN_FRAUDS] = math.nan
     advance(numbers, seen, payment, tracked, values[:_N_HISTORY], codes)
     now = numbers[_LAST]  # a late row counts as now
-    _mature_days(risk, now, delay)
+    _mature_days(risk, _newest_ended(now, delay + maturity))
     values[_N_HISTORY:] = np.nan
     if base_rate > 0.0:
+        n_known_days = int(_newest_ended(now, delay) - risk[_MATURE_DAY])
+        totals = risk[:_RING].copy() if n_known_days > 0 else risk[:_RING]
+        for i in range(n_known_days):
+            day = risk[_MATURE_DAY] + 1.0 + i
+            cell = _find_cell(risk, day)
+            _add_day(totals, day, risk[cell + _CELL_KNOWN], risk[cell + _CELL_FRAUDS])
         for w in range(_N_RISKS):
-            known, frauds = risk[_KNOWN + w], risk[_FRAUDS + w]
+            known, frauds = totals[_KNOWN + w], totals[_FRAUDS + w]
             share = (frauds + PRIOR_ROWS * base_rate) / (max(known, frauds) + PRIOR_ROWS)
             values[_N_HISTORY + w] = math.log(share / (1.0 - share))
             values[_N_HISTORY + _N_RISKS + w] = math.log1p(known)
-        for i, day in enumerate(risk[_GENUINE_DAY:_RUN_FRAUDS]):
+        for i, day in enumerate(totals[_GENUINE_DAY:_RUN_FRAUDS]):
             values[_N_HISTORY + 2 * _N_RISKS + i] = math.log1p(math.floor(now / DAY) - day)
-        values[N_CONTINUOUS - 1] = math.log1p(risk[_RUN_FRAUDS])
-    if labelled:
-        risk[_RING + 2 * int(math.floor(now / DAY) % n_days)] += 1.0
+        values[N_CONTINUOUS - 1] = math.log1p(totals[_RUN_FRAUDS])
+    if label != NEVER:
+        cell = _find_cell(risk, math.floor(now / DAY))
+        risk[cell + (_CELL_WAITING if label == UNKNOWN else _CELL_KNOWN)] += 1.0
+        risk[cell + _CELL_FRAUDS] += 1.0 if label == 1 else 0.0
 
 
 @jit_exact
@@ -142,9 +187,8 @@ def replay_counterparties(
 ) -> None:
     """`advance_counterparty` over transactions in `order`: by counterparty, then by time.
 
-    Writes values [28, N] and codes [1 + 2 tracked, N]. Frauds are reported at once, which has no
-    effect before they mature. Without labels (empty, or -1) nothing is learnt about risk. A row
-    without a counterparty (-1) has no features.
+    Writes values [28, N] and codes [1 + 2 tracked, N]. Labels [N] are passed with their rows, which
+    has no effect before they count. A row without a counterparty (-1) has no features.
     """
     (times, amounts, n_missing, tracked), (values, codes) = payments, output
     numbers, risk = np.zeros(_N_NUMBERS), np.zeros(rules.size)
@@ -162,8 +206,5 @@ def replay_counterparties(
             risk[:] = 0.0
             last = who[i]
         state, payment = (numbers, seen, risk), Payment(times[i], amounts[i], float(n_missing[i]))
-        label = labels[i] if len(labels) > 0 else -1
-        advance_counterparty(state, payment, tracked[i], rules, label >= 0, row)
+        advance_counterparty(state, payment, tracked[i], rules, labels[i], row)
         values[:, i], codes[:, i] = row
-        if label == 1:
-            report_fraud(risk, payment.time)

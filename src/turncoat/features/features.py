@@ -20,6 +20,7 @@ from turncoat.data.schema import Schema
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError, check_count
 from turncoat.features import batch, counterparties, history, live
+from turncoat.features.counterparties import NEVER, UNKNOWN
 from turncoat.features.live import FeatureState
 from turncoat.features.plan import MAX_DELAY_DAYS, FeaturePlan
 from turncoat.features.scaling import Scales, fill_columns
@@ -61,7 +62,8 @@ class Features(BaseEstimator):  # type: ignore[misc]
         """`missing_flags`: a flag per set of columns missing together, per column, or none.
 
         Categories on fewer than `min_count` fit rows, or beyond the `max_categories` commonest, are
-        rare. Labels are assumed known `label_delay_days` after the transaction's day. `include`
+        rare. Labels count from `label_delay_days` after the transaction's day on, and a transaction
+        without a label counts as genuine the schema's `label_maturity_days` later. `include`
         names the features to keep, out of `feature_names` without it: a hidden Markov model often
         does better with a few good ones.
         """
@@ -76,14 +78,15 @@ class Features(BaseEstimator):  # type: ignore[misc]
         """Learn scales, vocabularies and missing patterns from these transactions."""
         self._check_settings()
         schema, rows, n = transactions.schema, transactions.file_rows, transactions.n_rows
-        labels = transactions.labels
+        labels = np.empty(0) if transactions.labels is None else transactions.labels
+        known = labels[labels >= 0]
         limits = self.min_count, self.max_categories
         categories = [transactions.categories[column] for column in schema.categorical]
         draft = FeaturePlan(
             schema=schema,
             engineered=self.kind == "engineered",
             label_delay_s=float(self.label_delay_days) * history.DAY,
-            base_rate=0.0 if labels is None else min(float(labels.mean()), 0.999),
+            base_rate=min(float(known.mean()), 0.999) if len(known) else 0.0,
             scales=Scales(*(np.ones(len(schema.continuous)) for _ in range(3))),
             flagged=(),
             vocabularies=tuple(Vocabulary.fit(column, rows, *limits) for column in categories),
@@ -217,10 +220,11 @@ class Features(BaseEstimator):  # type: ignore[misc]
         """One live transaction: the state after it, and its features.
 
         `row` maps column names to values; absent columns are missing. A row older than the state
-        counts as now. With `label_follows=False` the transaction never counts as genuine.
+        counts as now. With `label_follows=False` the transaction never counts as genuine, unless
+        `report_label` says so.
         """
         parsed = row if isinstance(row, TransactionRow) else parse_row(self.plan.schema, row)
-        one = [state or FeatureState()], [parsed], [label_follows]
+        one = [state or FeatureState()], [parsed], [UNKNOWN if label_follows else NEVER]
         states, continuous, categorical = self.step_batch(*one)
         return states[0], FeatureRow(continuous[0], categorical[0])
 
@@ -228,11 +232,12 @@ class Features(BaseEstimator):  # type: ignore[misc]
         self,
         states: Sequence[FeatureState],
         rows: Sequence[TransactionRow],
-        label_follows: Sequence[bool],
+        labels: Sequence[int],
         previous: Array | None = None,
     ) -> tuple[Sequence[FeatureState], Array, Array]:
         """`step` for N transactions in order: the states after each, features [N, D] and [N, J].
 
+        Labels are 0, 1, UNKNOWN or NEVER; they affect later rows only.
         `previous` [N, 2] gives the earlier row of the same customer and of the same counterparty,
         whose record the row continues instead of its own state; -1 is none.
         """
@@ -248,7 +253,7 @@ class Features(BaseEstimator):  # type: ignore[misc]
             cells=np.array([row.numbers for row in rows]).reshape(n, len(plan.schema.continuous)),
             hashes=np.array(hashes, np.uint32).reshape(n, -1),
             times=np.array([row.time for row in rows]),
-            label_follows=np.array(label_follows, dtype=bool),
+            labels=np.array(labels, dtype=np.int8),
             has_counterparty=np.array(has_counterparty, dtype=bool),
             previous=np.full((n, 2), -1) if previous is None else previous,
         )
@@ -261,22 +266,27 @@ class Features(BaseEstimator):  # type: ignore[misc]
             categorical = np.ascontiguousarray(categorical[:, plan.kept_categorical])
         return after, continuous, categorical
 
-    def report_fraud(self, state: FeatureState, time: float) -> FeatureState:
-        """The state after a report that the counterparty's transaction at `time` was fraud.
+    def report_label(
+        self, state: FeatureState, time: float, label: int, earlier: int = UNKNOWN
+    ) -> FeatureState:
+        """The state after the label, 0 or 1, of the counterparty's transaction at `time` is known.
 
-        `time` is in seconds. Genuine transactions need no report.
+        `time` is in seconds; for a transaction that came late, the latest time in the state then.
+        `earlier` is the label that it had so far: UNKNOWN, NEVER, or 0 for a correction.
         """
         plan = self.plan
         if not plan.has_counterparty or state.counterparty is None:
             problem = "these features keep no record of a counterparty for this state"
-            raise DataError(f"{problem}, so fraud cannot be reported to it")
+            raise DataError(f"{problem}, so no label can be reported to it")
+        if label not in (0, 1):
+            raise DataError(f"the label is {label!r}; it must be 1 for fraud or 0 for genuine")
         records = live.unpack_states(plan, [FeatureState(None, state.counterparty)])
         last = float(records.counterparty_numbers[0, history.NUMBERS.index("last_time")])
         if not (isinstance(time, int | float | np.number) and -np.inf < time <= last):
             problem = f"this counterparty's latest transaction was at {last}"
-            remedy = "Give the time of the fraudulent transaction"
-            raise DataError(f"fraud was reported at {time!r} seconds, but {problem}. {remedy}")
-        counterparties.report_fraud(records.counterparty_risk[0], time)
+            remedy = "Give the time of the transaction"
+            raise DataError(f"a label was reported at {time!r} seconds, but {problem}. {remedy}")
+        counterparties.report_label(records.counterparty_risk[0], time, label, earlier)
         packed = live.pack_states(plan, records, [state], [True])[0]
         return FeatureState(state.customer, packed.counterparty)
 

@@ -34,7 +34,7 @@ class LiveRows(NamedTuple):
     cells: Array  # [N, continuous columns]
     hashes: Array  # [N, tracked columns] uint32
     times: Array  # [N]
-    label_follows: Array  # [N] bool
+    labels: Array  # [N] int8: 0, 1, UNKNOWN or NEVER
     has_counterparty: Array  # [N] bool
     previous: Array  # [N, 2] earlier row of the same customer and counterparty; -1 if none
 
@@ -84,8 +84,8 @@ def advance_rows(
             numbers, seen = records.counterparty_numbers[i], records.counterparty_seen[i]
             state = numbers, seen, records.counterparty_risk[i]
             tracked = hashes[layout.counterparty_tracked]
-            rules, labelled, row = layout.risk_rules, rows.label_follows[i], (other, other_codes)
-            advance_counterparty(state, payment, tracked, rules, labelled, row)
+            rules, label, row = layout.risk_rules, rows.labels[i], (other, other_codes)
+            advance_counterparty(state, payment, tracked, rules, label, row)
         else:
             other[:] = np.nan
             other_codes[:] = -1

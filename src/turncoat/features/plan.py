@@ -44,7 +44,7 @@ class FeaturePlan:
     schema: Schema
     engineered: bool
     label_delay_s: float
-    base_rate: float  # fraud share among the fit rows; 0 if unknown
+    base_rate: float  # fraud share among the fit rows with a label; 0 if unknown
     scales: Scales  # of the schema's continuous columns, then of the engineered ones
     flagged: tuple[str, ...]  # columns with a missing flag, each for all missing on the same rows
     vocabularies: tuple[Vocabulary, ...]  # of the schema's categorical columns
@@ -217,7 +217,13 @@ class FeaturePlan:
     @property
     def risk_rules(self) -> RiskRules:
         """What the risk of a counterparty depends on."""
-        return RiskRules(self.label_delay_s, self.base_rate, risk_size(self.label_delay_s))
+        times = self.label_delay_s, self.label_maturity_s
+        return RiskRules(*times, self.base_rate, risk_size(*times))
+
+    @property
+    def label_maturity_s(self) -> float:
+        """Seconds after the label delay until an unlabelled transaction counts as genuine."""
+        return self.schema.label_maturity_days * history.DAY
 
     @cached_property
     def record_types(self) -> dict[str, Any]:
@@ -233,7 +239,8 @@ class FeaturePlan:
     def fingerprint(self) -> int:
         """A checksum that distinguishes states of different features."""
         s = self.schema
-        layout = (3, history.NUMBERS, history.BLOOM_WORDS, self.label_delay_s)
+        label_times = self.label_delay_s, self.label_maturity_s
+        layout = (4, history.NUMBERS, history.BLOOM_WORDS, *label_times)
         owner = s.customer, s.customer_age
         columns = s.amount, s.continuous, s.categorical, s.tracked, s.counterparty
         return zlib.crc32(repr((layout, (*owner, *columns))).encode())

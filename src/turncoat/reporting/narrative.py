@@ -80,6 +80,8 @@ def summarise(results: Results) -> tuple[str, ...]:
     if results.hmm_features:
         features += f" The hidden Markov models have {show.join_words(results.hmm_features)}."
     held_out = f"{test.n_rows:,} held-out transactions, {test.n_frauds:,} of them fraud"
+    if test.n_unlabelled:
+        held_out += f" and {test.n_unlabelled:,} left out because their label is unknown"
     split = describe_split(results.protocol)
     return f"Evaluated on {held_out}. {split}", f"{rows} {features}"
 

@@ -151,6 +151,8 @@ def regime_facts(table: RegimeTable) -> tuple[tuple[str, str, str], ...]:
 def parts_table(results: Results) -> Table:
     """The size of each part."""
     counts = {"n_rows": "Rows", "n_customers": "Customers", "n_frauds": "Frauds"}
+    if any(part.n_unlabelled for part in results.parts):
+        counts["n_unlabelled"] = "Without a label"
     numbers = (Column(name, heading, show.count) for name, heading in counts.items())
     columns = (Column("part", "Part"), *numbers)
     folds = "one fold" if results.n_folds == 1 else f"{results.n_folds} folds"

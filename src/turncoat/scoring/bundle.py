@@ -30,7 +30,7 @@ from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import MODES
 from turncoat.storage import BundleFormat, Folder, digest, refuse_unreadable, replace_file
 
-DETECTOR_FORMAT = BundleFormat("detector", version=7)
+DETECTOR_FORMAT = BundleFormat("detector", version=8)
 CALIBRATION_FORMAT = BundleFormat("calibration", version=2)
 DIGEST_DIGITS = 16
 _CALIBRATIONS, _CURRENT = "calibrations", "current.json"
@@ -79,6 +79,7 @@ def digest_model(features: Features, model: Model, settings: Mapping[str, Any]) 
     for name in ("report", "settings"):  # how an encoder was trained, if it was trained here
         content["model"].get("encoder", {}).pop(name, None)
     content["settings"] = {name: settings[name] for name in _LABEL_SETTINGS}
+    content["records"] = features.plan.fingerprint
     return digest(content, arrays)[:DIGEST_DIGITS]
 
 

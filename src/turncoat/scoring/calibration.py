@@ -17,7 +17,7 @@ from sklearn.metrics import log_loss
 from turncoat.arrays import Array
 from turncoat.errors import DataError
 from turncoat.models.base import HiddenMarkovModel
-from turncoat.panel import Panel
+from turncoat.panel import Panel, select_known
 from turncoat.scoring.rankers import Ranker, RegimeRanker
 from turncoat.scoring.reference import Reference
 from turncoat.scoring.regimes import Regimes, check_keep
@@ -30,10 +30,10 @@ _SUM_TOLERANCE = 1e-3  # beliefs may have been stored with few digits
 
 
 class CalibrationRows(NamedTuple):
-    """N labelled transactions of the calibration part."""
+    """N transactions of the calibration part; rates use those with a known label."""
 
     beliefs: Mapping[str, Array]  # [N, K] by mode
-    labels: Array  # [N]
+    labels: Array  # [N]; -1 is unknown
     offsets: Array  # customer u has rows offsets[u] to offsets[u + 1]
     times: Array  # [N] in seconds
     cells: Array  # [N, D] continuous features
@@ -80,8 +80,12 @@ class Calibration:
         self, ranker: Ranker, ranker_scores: Array, rows: CalibrationRows, shrinkage: float
     ) -> Calibration:
         """Fit a ranker's scores [N] inside each regime."""
-        known, beliefs = (rows.labels, rows.offsets, shrinkage), rows.beliefs
-        fitted = {mode: RegimeRanker.fit(ranker_scores, beliefs[mode], *known) for mode in MODES}
+        beliefs, (known, offsets) = rows.beliefs, select_known(rows.labels, rows.offsets)
+        labelled = (rows.labels[known], offsets, shrinkage)
+        fitted = {
+            mode: RegimeRanker.fit(ranker_scores[known], beliefs[mode][known], *labelled)
+            for mode in MODES
+        }
         scores, _ = fitted[FILTERED].predict(ranker_scores, beliefs[FILTERED])
         reference = Reference.measure(beliefs[FILTERED], rows.cells, scores, ranker_scores)
         return replace(self, reference=reference, ranker=ranker, regime_rankers=fitted, number=0)
@@ -138,6 +142,7 @@ def choose_temperature(
         raise DataError(f"{problem}. Set `label`, or a temperature")
     chain, fit_rows, rows = model.to_latent_hmm(), model.embed(fit_panel), model.embed(panel)
     stickiness = np.diag(chain.params_.transition_matrix)
+    places = places[panel.labels[places] >= 0]
     losses = []
     for temperature in TEMPERATURES:
         tempered = chain.copy_with(temperature=temperature)
@@ -165,14 +170,14 @@ def _check_labels(labels: ArrayLike, offsets: ArrayLike) -> tuple[Array, Array, 
     codes, starts = np.asarray(labels), np.asarray(offsets)
     if codes.ndim != 1 or codes.dtype.kind not in "biuf" or not np.isin(codes, (-1, 0, 1)).all():
         raise DataError("labels must be one of 0, 1 and -1 (unknown) for each row")
-    n_rows, known = len(codes), np.flatnonzero(codes >= 0)
-    if len(known) == 0:
+    n_rows = len(codes)
+    if not (codes >= 0).any():
         raise DataError(f"none of the {n_rows:,} rows has a label. Recalibrate once labels arrive")
     is_list = starts.ndim == 1 and starts.dtype.kind in "iu" and len(starts) >= 2
     if not is_list or (starts[0], starts[-1]) != (0, n_rows) or (np.diff(starts) < 0).any():
         rule = "customer u has rows offsets[u] to offsets[u + 1]"
         raise DataError(f"offsets must rise from 0 to the {n_rows:,} rows; {rule}")
-    known_offsets = np.unique(np.searchsorted(known, starts))  # drops customers without a label
+    known, known_offsets = select_known(codes, starts)
     return known, codes[known].astype(np.int8), known_offsets
 
 

@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator, clone
 
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow, parse_row
-from turncoat.data.splits import Split, split_by_customer
+from turncoat.data.splits import Split, drop_short_sequences, split_by_customer
 from turncoat.data.transactions import Transactions
 from turncoat.errors import ConfigError, DataError, NotFittedError
-from turncoat.features import Features
+from turncoat.features import NEVER, UNKNOWN, Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.anchors import Anchors
 from turncoat.models.base import HiddenMarkovModel
@@ -38,6 +38,7 @@ from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute
 from turncoat.storage import Folder, refuse_unreadable
 
 Labels = ArrayLike | None
+_DEFAULT_TREES = BoostedTrees(n_trials=1)
 _POSITIVE_OR_AUTO = Rule(
     f"a positive number, or {AUTO!r}", lambda v: v == AUTO or positive_number().holds(v)
 )
@@ -103,6 +104,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             columns = (transactions.customer_codes, transactions.times, transactions.labels)
             split = split_by_customer(*columns)
         part, labels = _calibration_part(transactions, split, "measuring the regimes' fraud rates")
+        self._check_labels(transactions, split)
         features = Features() if self.features is None else clone(self.features)
         self.features_ = features.fit(transactions.take(split.fit))
         panel, chain = build_fit_panel(self.features_, transactions, split), self._chain
@@ -112,15 +114,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         beliefs = {mode: self._infer(held_out, mode) for mode in MODES}
         rows = _select_rows(part, labels, held_out, beliefs, places)
         stickiness = np.diag(self.model_.params_.transition_matrix)
-        if panel.labels is None:
-            raise DataError("the fit part has no labels. Set `label` in the schema")
-        known = (panel.labels, panel.offsets, stickiness, "fit")
+        known = (np.asarray(panel.labels), panel.offsets, stickiness, "fit")
         in_sample = Regimes.measure(self._infer(panel, FILTERED), *known)
         share = self._temporal_share(held_out, places, beliefs[FILTERED])
         self.calibration_ = Calibration.measure(rows, in_sample, share)
         if self.kind != "regimes":
             fitted = self.features_, self.model_, chain
-            trees = self.trees or BoostedTrees(n_trials=1)
+            trees = self.trees or _DEFAULT_TREES
             booster = fit_trees(trees, fitted, transactions, split, self.kind == "hybrid")
             self.calibration_ = self._calibrate_ranker(booster, transactions, split)
         return self
@@ -194,7 +194,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         row = transaction
         if not isinstance(row, TransactionRow):
             row = parse_row(self.features_.plan.schema, row)
-        steps = live.advance([before], [row], [label_follows])
+        steps = live.advance([before], [row], [UNKNOWN if label_follows else NEVER])
         return steps.states[0], live.score_steps(steps, level=level, n_reasons=n_reasons)[0]
 
     def explain(
@@ -330,6 +330,18 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         is_weighted = self.evidence == "weighted"
         return ChainFit(model, self.anchoring, self.temperature, is_weighted)
 
+    def _check_labels(self, transactions: Transactions, split: Split) -> None:
+        """Refuse parts with too few known labels before any long work."""
+        fit = drop_short_sequences(transactions.customer_codes, split.fit)
+        if len(fit):  # otherwise building the panel says why
+            needs_both = self.anchoring is not None or self.kind != "regimes"
+            transactions.take(fit).require_labels("this fit", "fit", needs_both)
+        trees = None if self.kind == "regimes" else self.trees or _DEFAULT_TREES
+        searches = trees is not None and trees.n_trials > 0 and trees.params is None
+        if len(split.selection) and (searches or self._chain.needs_selection):
+            part = transactions.take(split.selection)
+            part.require_labels("choosing temperature, weights or trees", "selection")
+
     def _select_unfitted(self, transactions: Transactions, split: Split) -> SelectionRows:
         if len(split.selection) == 0:
             missing = "selection part to choose a temperature or evidence weights on. Make one"
@@ -415,7 +427,7 @@ def _calibration_part(data: Transactions, split: Split, purpose: str) -> tuple[T
         missing = f"calibration part, needed for {purpose}. Make one"
         raise ConfigError(f"the split {split.name!r} has no {missing}")
     part = data.take(split.calibration)
-    return part, part.require_labels(purpose)
+    return part, part.require_labels(purpose, "calibration")
 
 
 def _select_rows(

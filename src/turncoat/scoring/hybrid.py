@@ -62,10 +62,12 @@ def build_training_rows(
 ) -> TrainingRows:
     """The fit and selection parts for trees; the selection part validates.
 
-    `parts` are fitted features, a fitted model, and how it was fitted.
+    `parts` are fitted features, a fitted model, and how it was fitted. Rows of unknown label are
+    history only.
     """
     features, model, chain = parts
     rows = np.union1d(split.fit, split.selection)
+    rows = rows[np.asarray(transactions.labels)[rows] >= 0]
     panel, places = build_split_panel(features, transactions, split, "selection", rows)
     is_selection, path = np.isin(rows, split.selection), None
     if has_path:

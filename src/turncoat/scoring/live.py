@@ -12,7 +12,7 @@ import numpy as np
 from turncoat.arrays import Array
 from turncoat.data.parsing import TransactionRow
 from turncoat.errors import ConfigError, DataError, StateError
-from turncoat.features import FeatureRow, Features, FeatureState
+from turncoat.features import UNKNOWN, FeatureRow, Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
 from turncoat.scoring.descriptions import FeatureDescriber
@@ -67,17 +67,18 @@ class LiveScorer:
         self,
         states: Sequence[DetectorState],
         rows: Sequence[TransactionRow],
-        label_follows: Sequence[bool],
+        labels: Sequence[int],
         previous: Array | None = None,
     ) -> FilterSteps:
         """Advance states by N transactions in order; faster than one at a time.
 
+        Labels as in `Features.step_batch`.
         `previous` [N, 2] links transactions of the same customer (column 0) or counterparty
         (column 1): the index of the one before, whose state is used instead of `states`, or -1.
         """
         links = np.full((len(rows), 2), -1) if previous is None else previous
         n_seen, stored, is_known, records = self._unpack(states)
-        after, cells, codes = self.features.step_batch(records, rows, label_follows, links)
+        after, cells, codes = self.features.step_batch(records, rows, labels, links)
         customers, ranker = np.ascontiguousarray(links[:, 0]), self.calibration.ranker
         stepped = self.model.step_batch(stored, is_known, cells, codes, customers)
         for i, earlier in enumerate(customers.tolist()):
@@ -117,10 +118,16 @@ class LiveScorer:
         belief = held.belief * self.label_likelihoods[int(label)]
         return self._pack((belief / belief.sum())[None], [held.n_seen], [held.features])[0]
 
-    def report_fraud(self, state: DetectorState, time: float) -> DetectorState:
-        """The state once the counterparty's transaction at `time` (seconds) is known as fraud."""
+    def report_label(
+        self, state: DetectorState, time: float, label: int, earlier: int = UNKNOWN
+    ) -> DetectorState:
+        """The state once the label of a counterparty's transaction is known.
+
+        The arguments are those of `Features.report_label`.
+        """
         before = FeatureState(None, state.counterparty)
-        return DetectorState(state.customer, self.features.report_fraud(before, time).counterparty)
+        after = self.features.report_label(before, time, label, earlier)
+        return DetectorState(state.customer, after.counterparty)
 
     def unpack(self, state: DetectorState) -> UnpackedState:
         """The content of one state; StateError if it was made by another detector."""

@@ -202,7 +202,10 @@ class RegimeRanker:
         within = expit(self.intercepts + z[:, None] * self.slopes)
         slope = belief * within * (1 - within)  # derivative by each intercept
         gradient = np.stack([slope, slope * z[:, None]], axis=2).reshape(len(z), -1)
-        return (belief * within).sum(axis=1), compute_variances(gradient, self.covariance)
+        mean = np.minimum(
+            (belief * within).sum(axis=1), 1.0
+        )  # beliefs add up to 1 but for rounding
+        return mean, compute_variances(gradient, self.covariance)
 
 
 def _check_scores(scores: Array) -> None:

@@ -12,6 +12,7 @@ from scipy.stats import beta
 from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.validation import number
+from turncoat.panel import select_known
 from turncoat.scoring.scores import mix_rates
 
 PRIOR_ROWS = 1.0  # every regime's mean starts with this many transactions at the overall rate
@@ -42,9 +43,15 @@ class Regimes:
         part: str,
         mode: str = "filtered",
     ) -> Regimes:
-        """Weigh labels [N] by state probabilities [N, K]; customer u has rows offsets[u:u + 2]."""
-        if len(labels) == 0:
-            raise DataError(f"no labelled transaction in the {part} part. Choose a larger part")
+        """Weigh labels [N] by state probabilities [N, K]; customer u has rows offsets[u:u + 2].
+
+        Rows of unknown label (below 0) are left out.
+        """
+        known, offsets = select_known(labels, offsets)
+        if len(known) == 0:
+            found = f"none of the {len(labels):,} transactions in the {part} part has a label"
+            raise DataError(f"{found}. Choose a larger part")
+        probs, labels = probs[known], labels[known]
         mass = probs.sum(axis=0)
         frauds = probs.T @ labels.astype(np.float64)
         rates = np.divide(frauds, mass, out=np.zeros_like(mass), where=mass > 0)

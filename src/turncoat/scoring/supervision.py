@@ -11,7 +11,7 @@ from turncoat.arrays import Array
 from turncoat.errors import ConfigError, DataError
 from turncoat.models.anchors import Anchors
 from turncoat.models.validation import Rule, check_settings, number, whole_number
-from turncoat.panel import Panel
+from turncoat.panel import Panel, has_both_labels
 from turncoat.scoring.regimes import Regimes
 
 _RULES = {
@@ -41,15 +41,15 @@ class Anchoring:
         return np.stack([~is_fraud, is_fraud])
 
     def make_anchors(self, panel: Panel, n_states: int) -> Anchors:
-        """Anchors for every row of a fit panel."""
+        """Anchors for every row of a fit panel; a row of unknown label is free."""
         labels, remedy = panel.labels, "or use supervision='none'"
         if labels is None:
             problem = "an anchored fit needs labels, and the schema names none"
             raise DataError(f"{problem}. Set `label` in the schema, {remedy}")
-        if labels.min() == labels.max():
-            found = f"all {panel.n_rows:,} labels of the fit part are {labels[0]}"
-            rule = "an anchored fit needs both 0 and 1. Choose a larger fit part"
-            raise DataError(f"{found}, and {rule}, {remedy}")
+        if not has_both_labels(labels):
+            known = f"{(labels == 1).sum():,} frauds and {(labels == 0).sum():,} genuine rows known"
+            rule = f"an anchored fit needs one of each; of {panel.n_rows:,} rows it has {known}"
+            raise DataError(f"{rule}. Choose a larger fit part, {remedy}")
         return Anchors(labels.astype(np.int64), self.allowed_states(n_states), self.label_noise)
 
 

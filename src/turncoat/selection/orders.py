@@ -16,14 +16,14 @@ from turncoat.features import Features
 from turncoat.features.split_panels import build_fit_panel, build_split_panel
 from turncoat.models.storage import Model, load_model
 from turncoat.models.variational import VariationalHMM
-from turncoat.panel import Panel
+from turncoat.panel import Panel, has_both_labels
 from turncoat.scoring.bundle import pack, unpack
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.supervision import Anchoring
 from turncoat.selection.eligibility import OrderSummary
 from turncoat.storage import BundleFormat, digest, refuse_unreadable, replace_folder
 
-CONTEXT = -1  # label of rows that only provide history and are not measured
+CONTEXT = -2  # label of rows that only provide history and are not measured; -1 is unknown
 ORDER_FORMAT = BundleFormat("order", version=3)
 _SAVED = ("held_out", "in_sample", "criteria", "proxy_state")
 
@@ -58,8 +58,7 @@ class SelectionPanels:
             parts = self.fit, self.held_out
             drawn = (part[np.sort(rng.integers(len(part), size=len(part)))] for part in parts)
             sample = SelectionPanels(*drawn)
-            labels = np.asarray(sample.fit.labels)
-            if not both_labels or labels.min() < labels.max():
+            if not both_labels or has_both_labels(np.asarray(sample.fit.labels)):
                 return sample
 
 
@@ -133,18 +132,12 @@ def _digest(panel: Panel) -> str:
     return digest(panel.n_categories, {name: np.asarray(getattr(panel, name)) for name in names})
 
 
-def _is_measured(panel: Panel) -> Array:
-    """Which rows are measured [N]; the others are context."""
+def _measure_regimes(model: Model, panel: Panel, part: str) -> Regimes:
     if panel.labels is None:
         raise DataError("the panel has no labels; fraud cannot be measured without labels")
-    return np.asarray(panel.labels != CONTEXT)
-
-
-def _measure_regimes(model: Model, panel: Panel, part: str) -> Regimes:
-    rows = _is_measured(panel)
-    offsets = np.append(0, np.cumsum(np.add.reduceat(rows, panel.offsets[:-1], dtype=np.int64)))
-    probs, labels = model.filter(panel).probs[rows], np.asarray(panel.labels)[rows]
-    return Regimes.measure(probs, labels, offsets, np.diag(model.params_.transition_matrix), part)
+    stickiness = np.diag(model.params_.transition_matrix)
+    known = (panel.labels, panel.offsets, stickiness, part)
+    return Regimes.measure(model.filter(panel).probs, *known)
 
 
 def _compute_criteria(
@@ -168,13 +161,12 @@ def _held_out_density(model: Model, panel: Panel) -> float:
         del settings["n_states"], settings["init"]
         settings["emission"] = "predictive"
         model = type(model).from_params(model.params_, **settings)
-    measured = _is_measured(panel)
+    context = np.asarray(panel.labels) == CONTEXT
     total = float(model.log_likelihood(panel).sum())
-    context = ~measured
     if context.any():
         lengths = np.add.reduceat(context, panel.offsets[:-1], dtype=np.int64)
         columns = panel.continuous[context], panel.categorical[context]
         sizes = panel.n_categories
         before = Panel.from_arrays(*columns, lengths[lengths > 0], n_categories=sizes)
         total -= float(model.log_likelihood(before).sum())
-    return total / int(measured.sum())
+    return total / int((~context).sum())

@@ -102,7 +102,7 @@ class Sweep:
         `limits` are the options of `choose`.
         """
         check_settings(self, {"n_resamples": n_resamples, "seed": seed}, _STABILITY_RULES)
-        _check_split(transactions, split)
+        _check_split(transactions, split, self.anchoring)
         panels = SelectionPanels.build(transactions, split, self.features)
         if changed := _describe_changes(self.identity, {**self.identity, **panels.digests}):
             found = f"these are not the transactions and the split of the sweep: {changed}"
@@ -146,7 +146,7 @@ def sweep(
     feature, by default the amount. `progress` is as in the models.
     """
     counts = _check_arguments(orders, model, anchoring)
-    _check_split(transactions, split)
+    _check_split(transactions, split, anchoring)
     console = progress_console(progress)
     fitted: Features = clone(features).fit(transactions.take(split.fit))
     proxy = _choose_proxy(fitted, proxy)
@@ -236,12 +236,14 @@ def choose_width(choices: Mapping[int, Choice], min_gain: float = MIN_GAIN) -> i
     return found
 
 
-def _check_split(transactions: Transactions, split: Split) -> None:
+def _check_split(transactions: Transactions, split: Split, anchoring: Anchoring | None) -> None:
     if len(split.selection) == 0:
         raise ConfigError(
             f"the split {split.name!r} has no selection part to choose K on. Make one"
         )
-    transactions.take(split.selection).require_labels("choosing K")
+    both = anchoring is not None
+    transactions.take(split.fit).require_labels("choosing K", "fit", both)
+    transactions.take(split.selection).require_labels("choosing K", "selection")
 
 
 def _check_arguments(orders: Iterable[int], model: Model, anchoring: Anchoring | None) -> list[int]:

@@ -11,10 +11,11 @@ import numpy as np
 
 from turncoat.data.parsing import TransactionRow, parse_row
 from turncoat.errors import CorruptRecordError, DataError
+from turncoat.features import NEVER
 from turncoat.scoring import Detector, DetectorState
 from turncoat.serving import responses
 from turncoat.serving.decoding import Transaction
-from turncoat.serving.records import LogContent, customer_key, unpack_log_content
+from turncoat.serving.records import LogContent, customer_key, encode_label, unpack_log_content
 from turncoat.serving.rounds import RecordUpdate
 from turncoat.serving.stores.protocol import SCORE, EntryFilters, LogEntry, Store, matches
 
@@ -98,27 +99,38 @@ class ScoreHistory:
         live, schema = self._detector.live, self._detector.features_.plan.schema
         is_customer = key == customer_key(key[2:])
         state: bytes | None = None
-        rows: list[tuple[TransactionRow, bool]] = []  # (not yet in `state`, label follows)
+        rows: list[tuple[TransactionRow, int]] = []  # not yet in `state`, with labels
+        # How each transaction counts: its label, and its time or the latest before it.
+        counted: dict[tuple[str, str], tuple[int, float]] = {}
+        latest = -math.inf
         for entry in reversed(entries):
             content, is_score = _unpack(entry), entry.kind == SCORE
+            name = (entry.parties[0][0], entry.transaction_id)
             if is_score and entry.belief_updated:
                 fields = msgspec.json.decode(content.body)
                 if is_customer:
                     fields.pop(schema.counterparty, None)
-                rows.append((parse_row(schema, fields), content.label_follows))
+                label = encode_label(content.label, content.label_follows)
+                rows.append((parse_row(schema, fields), label))
+                latest = max(latest, entry.time)
+                counted[name] = label, latest
             conditions = is_customer and not is_score and entry.belief_updated
-            reports = not is_customer and content.label == 1
+            reports = not is_customer and not is_score
             if conditions or reports:
                 state, rows = self._advance(state, rows, is_customer), []
             if conditions and state is not None:
                 label = int(content.label or 0)
                 state = live.condition(DetectorState(state), label).customer
             if reports and state is not None:
-                state = live.report_fraud(DetectorState(None, state), entry.time).counterparty
+                label = int(content.label or 0)
+                earlier, time = counted.get(name, (NEVER, min(entry.time, latest)))
+                counted[name] = label, time
+                before = DetectorState(None, state)
+                state = live.report_label(before, time, label, earlier).counterparty
         return self._advance(state, rows, is_customer)
 
     def _advance(
-        self, state: bytes | None, rows: Sequence[tuple[TransactionRow, bool]], is_customer: bool
+        self, state: bytes | None, rows: Sequence[tuple[TransactionRow, int]], is_customer: bool
     ) -> bytes | None:
         """Return a party's state after these rows."""
         rows = [pair for pair in rows if is_customer or pair[0].counterparty is not None]
@@ -128,8 +140,8 @@ class ScoreHistory:
         previous = np.full((len(rows), 2), -1)
         previous[1:, side] = np.arange(len(rows) - 1)
         states = [first, *[DetectorState()] * (len(rows) - 1)]
-        sent, label_follows = zip(*rows, strict=True)
-        return self._detector.live.advance(states, sent, label_follows, previous).states[-1][side]
+        sent, labels = zip(*rows, strict=True)
+        return self._detector.live.advance(states, sent, labels, previous).states[-1][side]
 
 
 def _unpack(entry: LogEntry) -> LogContent:

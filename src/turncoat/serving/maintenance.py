@@ -32,8 +32,9 @@ async def replay(
     """Score a file's transactions in time order; yield row numbers and responses by batch.
 
     A batch is yielded after its write is committed. A replay that was interrupted continues where
-    it stopped: it first yields the rows that are done, without responses. Labels in the file inform
-    the counterparties' records, as in the features of the whole file; they condition no belief.
+    it stopped: it first yields the rows that are done, without responses. Labels in the file, and
+    rows without one, inform the counterparties' records as in the features of the whole file; they
+    condition no belief.
     """
     order, counter, done = _order_by_time(transactions), 0, 0
     digest = _digest_file(transactions, detector, pseudonymiser)
@@ -86,7 +87,8 @@ def _make_transactions(
     """Yield rows of a file as decoded transactions."""
     schema, ids = transactions.schema, transactions.ids[rows].astype(str).tolist()
     customers = transactions.customers[transactions.customer_codes[rows]].tolist()
-    labels = np.full(len(rows), -1) if transactions.labels is None else transactions.labels[rows]
+    has_labels = transactions.labels is not None
+    labels = np.asarray(transactions.labels)[rows] if has_labels else np.full(len(rows), -1)
     for i, fields in enumerate(list_fields(transactions, rows)):
         customer, time = customers[i], float(transactions.times[rows[i]])
         id = ids[i] if schema.id is not None else f"{digest[:12]}-{ids[i]}"  # its row number
@@ -98,7 +100,7 @@ def _make_transactions(
         label = None if labels[i] < 0 else int(labels[i])
         counterparty = row.counterparty if has_counterparty else None
         values = id, time, customer, counterparty, row, msgspec.json.encode(fields), schema
-        yield Transaction(*values, label_follows=label is not None, is_replayed=True, label=label)
+        yield Transaction(*values, label_follows=has_labels, is_replayed=True, label=label)
 
 
 def _order_by_time(transactions: Transactions) -> Array:

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from turncoat.errors import CorruptRecordError
+from turncoat.features import NEVER, UNKNOWN
 
 FORMAT = 1
 _CHECKSUM_BYTES = _LENGTH_BYTES = 4
@@ -52,6 +53,13 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def find_recent(self, id: str) -> RecentScore | None:
         """Return the recent score with this id, or None."""
         return next((recent for recent in self.recent_ids if recent.id == id), None)
+
+
+def encode_label(label: int | None, label_follows: bool) -> int:
+    """Return a label as the features take it."""
+    if label is not None:
+        return label
+    return UNKNOWN if label_follows else NEVER
 
 
 class LogContent(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -20,6 +20,10 @@ RESTARTED = "restarted"  # another model's record without a log: starts like a n
 
 # What a label changed.
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
+GENUINE_REPORTED = "genuine reported"  # where an unlabelled transaction does not count as genuine
+
+
+_COUNTERPARTY_EFFECT = "fraud reported, genuine reported or unchanged; null without one"
 
 
 def _doc(text: str) -> Meta:
@@ -78,7 +82,7 @@ class LabelResponse(msgspec.Struct, frozen=True):
     label: int
     changed: Annotated[bool, _doc("whether the label is new")]
     belief: Annotated[str, _doc("of the customer: conditioned or unchanged")]
-    counterparty: Annotated[str | None, _doc("fraud reported or unchanged; null without one")]
+    counterparty: Annotated[str | None, _doc(_COUNTERPARTY_EFFECT)]
 
 
 class RecentTransaction(msgspec.Struct, frozen=True):

@@ -67,7 +67,6 @@ class ScoringRound:
         self._last_row: dict[str, int] = {}  # of a party's latest transaction that changes it
         self._last_time: dict[str, float] = {}
         self._ids: set[tuple[str, str]] = set()  # (customer key, transaction id)
-        self._reported: set[str] = set()  # counterparties that change again after the round
 
     def add(self, prepared: PreparedTransaction) -> bool:
         """Add a transaction; return False if it has to wait for the next round."""
@@ -79,7 +78,6 @@ class ScoringRound:
             (key, transaction.id) in self._ids
             or (rows[0] >= 0 and transaction.time < self._last_time[key])
             or (prepared.keeps_belief and continues)
-            or not self._reported.isdisjoint(others)
         ):
             return False
         if continues:
@@ -94,7 +92,5 @@ class ScoringRound:
             self._last_row.update(dict.fromkeys(transaction.keys, len(self.prepared)))
             earlier = self._last_time.get(key, prepared.updates[0].last_time)
             self._last_time[key] = max(transaction.time, earlier)
-            if transaction.label == 1:
-                self._reported.update(others)
         self.prepared.append(prepared)
         return True

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from turncoat.errors import ContentionError, CorruptRecordError, DataError, StateError, StoreError
+from turncoat.features import NEVER, UNKNOWN
 from turncoat.scoring import Detector, DetectorState
 from turncoat.scoring.live import FilterSteps
 from turncoat.scoring.scores import Score
@@ -220,7 +221,7 @@ class BatchUpdate:
             steps = self._detector.live.advance(
                 [each.state for each in prepared],
                 [each.row for each in transactions],
-                [each.label_follows for each in transactions],
+                [records.encode_label(each.label, each.label_follows) for each in transactions],
                 np.array([each.previous for each in prepared], dtype=np.int64),
             )
             scores = self._detector.live.score_steps(steps, n_reasons=self._policy.n_reasons)
@@ -251,10 +252,7 @@ class BatchUpdate:
         transaction, detector = prepared.transaction, self._detector
         customer, record = prepared.updates[0], prepared.updates[0].record
         body = self._encode_response(prepared, score)
-        state = steps.states[row]
-        if transaction.label == 1 and state.counterparty is not None:
-            state = detector.live.report_fraud(state, transaction.time)
-        states = state[: len(prepared.updates)]
+        states = steps.states[row][: len(prepared.updates)]
         changes = [
             _Change(key, update, after or b"", max(transaction.time, update.last_time))
             for key, update, after in zip(transaction.keys, prepared.updates, states, strict=True)
@@ -311,8 +309,9 @@ class BatchUpdate:
         """Put a label into the records and the log; return its effect.
 
         A label conditions the belief if its transaction is the customer's latest. The first label
-        that reports a fraud is passed to the counterparty. A corrected label counts in
-        recalibration; what records learnt from the first one stays.
+        and the first that reports a fraud are passed to the counterparty, unless the transaction
+        counts as genuine there anyway. A corrected label counts in recalibration; what the
+        customer's record learnt from the first one stays.
         """
         (key,), value = label.keys, label.label
         customer = await self._load(key)
@@ -335,23 +334,34 @@ class BatchUpdate:
         if is_conditioned:
             state = live.condition(DetectorState(customer.state), value)
             states[key], belief = state.customer or b"", responses.CONDITIONED
-        for other in others if value == 1 and 1 not in labels else ():
+        content = records.unpack_log_content(scored.content)
+        earlier = max(labels, default=records.encode_label(None, content.label_follows))
+        for place, other in enumerate(others if self._is_news(value, earlier) else (), start=1):
             await self._read([(key, other)])
             if (before := (await self._load(other)).state) is not None:
-                state = live.report_fraud(DetectorState(None, before), scored.time)
-                states[other], counterparty = state.counterparty or b"", responses.REPORTED
+                time = content.state_times[place]  # a late transaction counted as of a later one
+                state = live.report_label(DetectorState(None, before), time, value, earlier)
+                reported = responses.REPORTED if value == 1 else responses.GENUINE_REPORTED
+                states[other], counterparty = state.counterparty or b"", reported
         # The customer is written even if unchanged: its counter guards what was read of the log.
         updates = [(self._records[other], other, state) for other, state in states.items()]
         changes = [_Change(other, update, new, update.last_time) for update, other, new in updates]
         after = tuple(change.state for change in changes)
         times = tuple(change.time for change in changes)
-        content = LogContent(self._detector.digest_, b"", b"", after, value, state_times=times)
+        entry = LogContent(self._detector.digest_, b"", b"", after, value, state_times=times)
         ids = LABEL, label.id, scored.time
-        self._append_entry(ids, changes, content, is_conditioned)
+        self._append_entry(ids, changes, entry, is_conditioned)
         for _, update, new, _ in changes:
             if update.record is not None:
                 update.replace(msgspec.structs.replace(update.record, state=new))
         return LabelResponse(label.id, label.customer, value, True, belief, counterparty)
+
+    def _is_news(self, label: int, earlier: int) -> bool:
+        """Return whether a label changes how its transaction counts at the counterparty."""
+        if label == 1:
+            return earlier != 1
+        may_wait = self._detector.features_.plan.label_maturity_s > 0
+        return earlier == NEVER or (earlier == UNKNOWN and may_wait)
 
     def _append_entry(
         self, ids: _EntryIds, changes: Sequence[_Change], content: LogContent, updates_belief: bool

@@ -20,6 +20,7 @@ KNOWN_NAMES = json.loads((files(__package__) / "column_names.json").read_text(en
 WORDS = {kind: tuple(words.split()) for kind, words in KNOWN_NAMES["words"].items()}
 _KNOWN_WORDS = {word for words in WORDS.values() for word in words}
 _BINARY = {"0", "1", "0.0", "1.0", "true", "false"}
+UNKNOWN_LABELS = ("-1", "-1.0")
 
 TIME_OF_DAY = r"^\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?$"
 _DATE = re.compile(r"(\d{1,2})([/.\- ])(\d{1,2}|[A-Za-z]{3,9})\2(\d{4}|\d{2})(.*)")
@@ -65,6 +66,13 @@ class SampledColumn:
         is_exact = numbers is not None and to_float(numbers.abs().max()) < 2**53
         known = numbers if numbers is not None and is_exact else values
         return cls(values.name, values, numbers, known.drop_nulls().n_unique())
+
+    def drop_unknown_labels(self) -> SampledColumn:
+        """The column with -1 as missing, as `read` takes a label."""
+        if self.n_distinct == 0:
+            return self
+        is_unknown = self.values.cast(pl.String).is_in(UNKNOWN_LABELS)
+        return self._from_values(self.values.set(is_unknown, None), self.numbers is not None)
 
     @cached_property
     def words(self) -> tuple[str, ...]:

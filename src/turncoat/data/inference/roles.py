@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from turncoat.data.inference.heuristics import KNOWN_NAMES, SampledColumn, TimeReading, read_as_time
+from turncoat.data.inference.heuristics import (
+    KNOWN_NAMES,
+    UNKNOWN_LABELS,
+    SampledColumn,
+    TimeReading,
+    read_as_time,
+)
 from turncoat.data.schema import Join, Schema
 from turncoat.data.sources import Source, file_prefix, file_stem
 from turncoat.errors import DataError
@@ -127,6 +133,7 @@ class RoleAssigner:
         columns = self.candidates.values()
         named = [c for c in columns if (c.match("label") if known is None else c.name == known)]
         named.sort(key=lambda c: (c.match("prediction") is not None, c.rank("label")))
+        named = [column.drop_unknown_labels() for column in named]
         binary = [c for c in named if c.is_binary]
         # A sample may hold only one of the two values; then search the whole file.
         able = [c for c in binary if c.n_distinct == 2] or [c for c in binary if self._varies(c)]
@@ -150,15 +157,16 @@ class RoleAssigner:
         if found.true_share > 0.5:
             self._warn(found, "is 1 on most rows. 1 must be fraud; swap 0 and 1 if not.")
         if missing := self.n_rows - found.n_known:
-            remedy = "Remove those rows, or leave the label out."
-            self._warn(found, f"is missing on {missing:,} of {self.rows}. {remedy}")
+            effect = "Those rows inform the regimes, but no fraud rate."
+            self._warn(found, f"is missing on {missing:,} of {self.rows}. {effect}")
         return self._assign(found.name, reason)
 
     def _varies(self, column: SampledColumn) -> bool:
-        """Whether a column has two values in the whole table."""
+        """Whether a column has two values in the whole table, apart from unknown labels."""
         is_joined = column.name in self.joined_columns
         source = self.joined if self.joined is not None and is_joined else self.source
-        count = pl.col(column.name).drop_nulls().n_unique()
+        texts = pl.col(column.name).cast(pl.String)
+        count = texts.filter(~texts.is_in(UNKNOWN_LABELS)).n_unique()
         return int(source.frame.select(count).collect().item()) == 2
 
     def _ignore_useless(self) -> None:
