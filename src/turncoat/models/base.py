@@ -19,7 +19,7 @@ from turncoat.models import validation as rule
 from turncoat.models.anchors import Anchors
 from turncoat.models.fitting import RESTART_SEED_STEP, EMAlgorithm, FitReport, P, fit
 from turncoat.models.initialisation import ColumnMoments, kmeans_statistics, measure_columns
-from turncoat.models.live import LiveInference, LiveRecursion
+from turncoat.models.live import LiveInference, LiveRecursion, UsedColumns
 from turncoat.models.parameters import sample_panel
 from turncoat.numerics import engine
 from turncoat.numerics.jit import announce_compilation
@@ -136,9 +136,7 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
 
     def log_likelihood(self, panel: Panel) -> Array:
         """Return the log-likelihood of each sequence [U], at temperature 1 and unweighted."""
-        model = self._build_log_model(self._get_params())
-        if self.weights is not None:
-            model = model.weigh((np.asarray(self.weights) > 0).astype(np.float64))
+        model = self._build_log_model(self._get_used_params())
         return self._infer(panel, None, smoothed=False, model=model).log_likelihood
 
     def infer_without_chain(self, panel: Panel, weights: ArrayLike) -> Posteriors:
@@ -153,13 +151,15 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         self, continuous: ArrayLike, categorical: ArrayLike
     ) -> tuple[Array, Array, Array]:
         """Split N rows' log emissions: cells [N, K, D], codes [N, K, J] and the rest [N, K]."""
-        rows = np.asarray(continuous), np.asarray(categorical)
-        cells, codes = self._scoring_model().row_terms(*rows)
+        used = self._used_columns()
+        rows = used.narrow(np.asarray(continuous), np.asarray(categorical))
+        cells, codes = used.widen(*self._scoring_model().row_terms(*rows))
         return cells, codes, np.zeros(cells.shape[:2])
 
     def log_emission(self, continuous: ArrayLike, categorical: ArrayLike) -> Array:
         """Return the log density of N rows under every state, at the model's temperature [N, K]."""
-        cells, codes, _ = HiddenMarkovModel.explain_emission(self, continuous, categorical)
+        rows = np.asarray(continuous), np.asarray(categorical)
+        cells, codes = self._scoring_model().row_terms(*self._used_columns().narrow(*rows))
         return np.asarray(cells.sum(axis=2) + codes.sum(axis=2))
 
     def get_input_columns(self) -> tuple[int, tuple[int, ...]]:
@@ -200,7 +200,9 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         This is the effect of leaving the column out; a change of its value can have twice that.
         Finite for ``emission="robust"`` only.
         """
-        return self._scoring_model().max_differences
+        used = self._used_columns()
+        limits = np.split(self._scoring_model().max_differences, [int(used.cells.sum())])
+        return np.concatenate(used.widen(*limits))
 
     def bic(self, panel: Panel) -> float:
         """Return the Bayesian information criterion -2 log L + p log N; lower is better.
@@ -250,6 +252,17 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
             raise ConfigError(f"{expected}; found {len(weights)}")
         return np.asarray(weights > 0)
 
+    def _used_columns(self) -> UsedColumns:
+        """The columns that count when scoring."""
+        n_continuous, n_categories = self._get_params().means.shape[1], self.params_.n_categories
+        mask = np.ones(n_continuous + len(n_categories), bool)
+        if self.weights is not None:
+            mask = np.asarray(self.weights) > 0
+        return UsedColumns.split(mask, n_continuous)
+
+    def _get_used_params(self) -> P:
+        return self._get_params().take_columns(np.concatenate(self._used_columns()))
+
     def _get_params(self) -> P:
         if not hasattr(self, "params_"):
             name = type(self).__name__
@@ -290,14 +303,15 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         return id(self._get_params()), self.temperature, weights, getattr(self, "emission", None)
 
     def _scoring_model(self) -> LogModel:
-        """The log model used for scoring, at the model's temperature and weights; built once."""
+        """The log model of the used columns, at the temperature and weights; built once."""
         key = self._cache_key()
         if self._cached_model is None or self._cached_model[0] != key:
-            model = self._build_log_model(self._get_params())
+            model = self._build_log_model(self._get_used_params())
             if self.temperature != 1:
                 model = model.apply_temperature(self.temperature)
             if self.weights is not None:
-                model = model.weigh(np.asarray(self.weights, np.float64))
+                weights = np.asarray(self.weights, np.float64)
+                model = model.weigh(weights[weights > 0])
             self._cached_model = key, model
         return self._cached_model[1]
 
@@ -305,7 +319,8 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         key = self._cache_key()
         if self._cached_recursion is None or self._cached_recursion[0] != key:
             self.check_settings(for_fit=False)
-            self._cached_recursion = key, LiveRecursion.from_model(self._scoring_model())
+            parts = self._scoring_model(), self._used_columns()
+            self._cached_recursion = key, LiveRecursion.from_model(*parts)
         return self._cached_recursion[1]
 
     def _build_tables(
@@ -316,7 +331,10 @@ class HiddenMarkovModel(LiveInference, BaseEstimator, Generic[P]):  # type: igno
         self.check_settings(for_fit=False)
         check_is_panel(panel)
         panel.check_columns(params.means.shape[1], params.n_categories, "model")
-        sizes = params.n_categories  # the panel may not have met every category
+        used = self._used_columns()
+        if not used.are_all:
+            panel = panel.take_columns(np.concatenate(used))
+        sizes = self._get_used_params().n_categories  # the panel may not have met every category
         layout = ColumnLayout.create(sizes, panel.missing_cells, panel.missing_codes)
         observations, anchor_table = self._pack(layout, panel, anchors, self.params_.n_states)
         model = self._scoring_model() if model is None else model

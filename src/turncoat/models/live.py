@@ -35,33 +35,72 @@ class LogOddsContributions(NamedTuple):
         return np.asarray(self.history + from_row + self.rest)
 
 
+class UsedColumns(NamedTuple):
+    """The columns that a model uses: masks over the continuous [D] and categorical ones [J]."""
+
+    cells: Array
+    codes: Array
+
+    @classmethod
+    def split(cls, mask: Array, n_continuous: int) -> UsedColumns:
+        """From one mask [D + J]."""
+        return cls(mask[:n_continuous], mask[n_continuous:])
+
+    @property
+    def are_all(self) -> bool:
+        """Whether no column is left out."""
+        return bool(self.cells.all() and self.codes.all())
+
+    def narrow(self, continuous: Array, categorical: Array) -> tuple[Array, Array]:
+        """Rows with the used columns only."""
+        if self.are_all:
+            return continuous, categorical
+        return continuous[..., self.cells], categorical[..., self.codes]
+
+    def widen(self, cells: Array, codes: Array) -> tuple[Array, Array]:
+        """Terms of the used columns among zeros for the others."""
+        if self.are_all:
+            return cells, codes
+        wide = (np.zeros((*cells.shape[:-1], len(mask))) for mask in self)
+        wide_cells, wide_codes = wide
+        wide_cells[..., self.cells], wide_codes[..., self.codes] = cells, codes
+        return wide_cells, wide_codes
+
+
 class LiveRecursion(NamedTuple):
     """A model as the live kernels read it, always in float64. Build it once and reuse it."""
 
     tables: live.LiveTables
     log_initial: Array
     log_transition: Array
-    shape: tuple[int, int, int]  # states, continuous and categorical columns
+    n_states: int
+    used: UsedColumns
 
     @classmethod
-    def from_model(cls, model: LogModel) -> LiveRecursion:
-        """Build the tables of a model."""
+    def from_model(cls, model: LogModel, used: UsedColumns) -> LiveRecursion:
+        """Build the tables of a model over the used columns."""
         chain = _as_writable(model.log_initial), _as_writable(model.log_transition)
-        shape = (*model.means.shape, len(model.n_categories))
-        return cls(live.build_live_tables(model), *chain, shape)
+        return cls(live.build_live_tables(model), *chain, model.n_states, used)
+
+    def narrow_rows(self, continuous: Array, categorical: Array) -> tuple[Array, Array]:
+        """Rows [N, D] and [N, J] as the kernels take them."""
+        cells, codes = self.used.narrow(continuous, categorical)
+        return cells.astype(np.float64, order="C"), codes.astype(np.int64, order="C")
 
     def raise_for(self, status: int, place: int, cells: Array, codes: Array) -> None:
-        """Raise the error that a kernel's status stands for, if it is not OK."""
+        """Raise the error that a kernel's status at a used column stands for, if it is not OK."""
         if status == live.BAD_BELIEF:
             rule = "a belief must be probabilities that add up to 1, as an earlier step returned"
             raise StateError(f"{rule} them; None for a new customer")
         if status == live.BAD_CELL:
             rule = f"values must be finite and within {MAX_VALUE:g}, NaN if missing"
-            raise DataError(f"continuous column {place}: found {cells[place]}; {rule}")
+            column = np.flatnonzero(self.used.cells)[place]
+            raise DataError(f"continuous column {column}: found {cells[place]}; {rule}")
         if status == live.BAD_CODE:
             max_code = int(self.tables.bounds[place + 1] - self.tables.bounds[place]) - 1
             rule = f"codes run from 0 to {max_code}, -1 is missing"
-            raise DataError(f"categorical column {place}: found code {codes[place]}; {rule}")
+            column = np.flatnonzero(self.used.codes)[place]
+            raise DataError(f"categorical column {column}: found code {codes[place]}; {rule}")
 
 
 class LiveInference(ABC):
@@ -91,12 +130,14 @@ class LiveInference(ABC):
             expected = "a belief and continuous cells must be numbers, NaN if missing"
             raise DataError(f"{expected}: {problem}") from problem
         codes = _NO_CODES if categorical_row is None else _as_codes(np.asarray(categorical_row))
-        n_states, n_columns, n_codes = recursion.shape
+        n_states, used = recursion.n_states, recursion.used
+        n_columns, n_codes = map(len, used)
         is_belief = belief is None or stored.shape == (n_states,)
         if not is_belief or cells.shape != (n_columns,) or codes.shape != (n_codes,):
             expected = f"a belief of {n_states}, {n_columns} continuous cells and {n_codes} codes"
             found = f"{stored.shape}, {cells.shape} and {codes.shape}"
             raise DataError(f"a step takes {expected}; found {found}")
+        cells, codes = used.narrow(cells, codes)
         row = stored, cells, codes
         status, place, updated, _ = live.live_step(*row, recursion.tables, MAX_VALUE)
         if status != live.OK:
@@ -112,7 +153,8 @@ class LiveInference(ABC):
         a new customer unless `known[i]`. Returns the belief before each row [N, K], whether there
         was one [N], and the belief after each row [N, K].
         """
-        recursion, rows = self._recursion(), _as_kernel_rows(continuous, categorical)
+        recursion = self._recursion()
+        rows = recursion.narrow_rows(continuous, categorical)
         found = live.live_steps(beliefs, known, previous, *rows, recursion.tables, MAX_VALUE)
         status, row, place, before, has_before, after = found
         if status != live.OK:
@@ -128,25 +170,23 @@ class LiveInference(ABC):
 
     def predict_log_beliefs(self, beliefs: Array, known: Array) -> Array:
         """Apply `predict_log_belief` to beliefs [N, K]; rows not `known` [N] are new customers."""
-        _, log_initial, log_transition, _ = self._recursion()
-        return live.predict_log_rows(beliefs, known, log_initial, log_transition)
+        recursion = self._recursion()
+        chain = recursion.log_initial, recursion.log_transition
+        return live.predict_log_rows(beliefs, known, *chain)
 
     def explain_log_odds(
         self, state: int, log_predicted: Array, continuous: Array, categorical: Array
     ) -> LogOddsContributions:
         """Split N rows' log odds of a state, given log beliefs before them [N, K], into terms."""
-        recursion, rows = self._recursion(), _as_kernel_rows(continuous, categorical)
+        recursion = self._recursion()
+        rows = recursion.narrow_rows(continuous, categorical)
         inputs = log_predicted, *rows, recursion.tables, MAX_VALUE
         status, row, place, rivals, from_cells, from_codes = live.live_contributions(state, *inputs)
         if status != live.OK:
             recursion.raise_for(status, place, rows[0][row], rows[1][row])
         history = log_predicted[:, state] - log_predicted[np.arange(len(rivals)), rivals]
-        rest = np.zeros(len(rivals))
-        return LogOddsContributions(state, rivals, history, from_cells, from_codes, rest)
-
-
-def _as_kernel_rows(continuous: Array, categorical: Array) -> tuple[Array, Array]:
-    return continuous.astype(np.float64, order="C"), categorical.astype(np.int64, order="C")
+        terms = recursion.used.widen(from_cells, from_codes)
+        return LogOddsContributions(state, rivals, history, *terms, np.zeros(len(rivals)))
 
 
 def _as_codes(codes: Array) -> Array:

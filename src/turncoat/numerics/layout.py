@@ -91,7 +91,6 @@ class LogModel:
         lowest = np.full_like(self.constants, -np.inf)
         if self.half_dof is not None:
             lowest = self.constants - self.half_dof * math.log(self.max_ratio)
-        lowest = np.where(np.asarray(self.weights) == 0.0, 0.0, lowest)
         columns = split_columns(self.log_categories, self.n_categories)
         spreads = [np.ptp(column, axis=0).max() for column in columns]
         return np.concatenate([self.constants.max(axis=0) - lowest.min(axis=0), spreads])
@@ -230,9 +229,7 @@ class ColumnLayout:
         shape = (n_states, pad_columns(self.n_columns))
         is_wide = working.itemsize == 8 or np.dtype(cell_type).itemsize == 8
         # Weighted by precision, so that the narrowest states have the smallest numbers.
-        precisions = model.scales**2
-        unused = ~precisions.any(axis=0)
-        shift = np.average(model.means, axis=0, weights=precisions + unused)
+        shift = np.average(model.means, axis=0, weights=model.scales**2)
         shift = shift.astype(np.float64 if is_wide else np.float32)
         location = (model.means - shift.astype(np.float64)) * model.scales
         transition = _pad(np.exp(model.log_transition), (width, width))
