@@ -58,6 +58,7 @@ class UpdatePolicy:
     late: str = KEEP  # late transactions: change no belief, count as if they came now, or refuse
     n_recent_ids: int = 16  # kept in a customer's record, to recognise duplicates without the log
     n_reasons: int = 4  # the strongest; all others together are one more
+    min_probability: float = 0.0  # of transactions that get reasons
     labels_update_belief: bool = True  # the label of a customer's latest transaction does
     logs: bool = True
 
@@ -223,7 +224,11 @@ class BatchUpdate:
                 [each.label_follows for each in transactions],
                 np.array([each.previous for each in prepared], dtype=np.int64),
             )
-            scores = self._detector.live.score_steps(steps, n_reasons=self._policy.n_reasons)
+            scores = self._detector.live.score_steps(
+                steps,
+                n_reasons=self._policy.n_reasons,
+                min_probability=self._policy.min_probability,
+            )
         except Exception as problem:
             if len(prepared) == 1:
                 return [_explain(problem)]
@@ -296,7 +301,7 @@ class BatchUpdate:
             transaction.id,
             transaction.customer,
             transaction.time,
-            *score[:-1],  # probability to regime, in the order of both
+            *score[:-2],  # probability to regime, in the order of both
             prepared.is_late,
             False,
             belief_source,
@@ -310,8 +315,8 @@ class BatchUpdate:
     async def _apply_label(self, label: Label) -> LabelResponse:
         """Put a label into the records and the log; return its effect.
 
-        A label conditions the belief if its transaction is the customer's latest. The first label
-        that reports a fraud is passed to the counterparty. A corrected label counts in
+        The first label conditions the belief if its transaction is the customer's latest. The first
+        label that reports a fraud is passed to the counterparty. A corrected label counts in
         recalibration; what records learnt from the first one stays.
         """
         (key,), value = label.keys, label.label
@@ -325,16 +330,16 @@ class BatchUpdate:
         others = [other for other, _ in scored.parties[1:]]
         contents = [records.unpack_log_content(entry.content) for entry in entries]
         labels = [content.label for content in contents if content.label is not None]
-        belief, counterparty = responses.UNCHANGED, responses.UNCHANGED if others else None
+        why_unchanged = await self._find_why_unchanged(label, labels, customer)
+        is_conditioned = why_unchanged is None
+        belief = responses.CONDITIONED if is_conditioned else responses.UNCHANGED
+        counterparty = responses.UNCHANGED if others else None
+        ids = label.id, label.customer, value
         if labels and labels[0] == value:  # the newest says the same
-            return LabelResponse(label.id, label.customer, value, False, belief, counterparty)
+            return LabelResponse(*ids, False, belief, why_unchanged, counterparty)
         live, states = self._detector.live, {key: customer.state or b""}
-        is_conditioned = False
-        if not labels and self._policy.labels_update_belief and customer.state:
-            is_conditioned = await self._history.is_latest(key, label.id)
         if is_conditioned:
-            state = live.condition(DetectorState(customer.state), value)
-            states[key], belief = state.customer or b"", responses.CONDITIONED
+            states[key] = live.condition(DetectorState(customer.state), value).customer or b""
         for other in others if value == 1 and 1 not in labels else ():
             await self._read([(key, other)])
             if (before := (await self._load(other)).state) is not None:
@@ -346,12 +351,26 @@ class BatchUpdate:
         after = tuple(change.state for change in changes)
         times = tuple(change.time for change in changes)
         content = LogContent(self._detector.digest_, b"", b"", after, value, state_times=times)
-        ids = LABEL, label.id, scored.time
-        self._append_entry(ids, changes, content, is_conditioned)
+        entry_ids = LABEL, label.id, scored.time
+        self._append_entry(entry_ids, changes, content, is_conditioned)
         for _, update, new, _ in changes:
             if update.record is not None:
                 update.replace(msgspec.structs.replace(update.record, state=new))
-        return LabelResponse(label.id, label.customer, value, True, belief, counterparty)
+        return LabelResponse(*ids, True, belief, why_unchanged, counterparty)
+
+    async def _find_why_unchanged(
+        self, label: Label, earlier: Sequence[int], customer: RecordUpdate
+    ) -> str | None:
+        """Return why a label does not condition the customer's belief; None if it does."""
+        if earlier:
+            is_same = earlier[0] == label.label
+            return responses.KNOWN_LABEL if is_same else responses.CORRECTED_LABEL
+        if not self._policy.labels_update_belief:
+            return responses.LABELS_UPDATE_NOTHING
+        if not customer.state:
+            return responses.NO_BELIEF
+        is_latest = await self._history.is_latest(label.keys[0], label.id)
+        return None if is_latest else responses.NOT_LATEST
 
     def _append_entry(
         self, ids: _EntryIds, changes: Sequence[_Change], content: LogContent, updates_belief: bool
