@@ -65,6 +65,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.scoring
 	$(BIN)/python -m benchmarks.neural
 	$(BIN)/python -m benchmarks.service
+	$(BIN)/python -m benchmarks.service.hybrid
 
 soak: $(VENV)/.installed-test
 	TURNCOAT_SOAK=100000 $(BIN)/python -m pytest tests/serving tests/conformance/test_stores.py

@@ -4,6 +4,7 @@ Each row of the table is a server in its own process, loaded over loopback by a 
 the same cores. It runs in turn with two servers of the same stack that answer a constant, over
 several numbers of connections; the median round of each server at its best number of connections
 counts. Run all of it with `python -m benchmarks.service`, or a part with `--quick` or `--key-row`.
+The table of hybrids is made by `python -m benchmarks.service.hybrid`.
 """
 
 from __future__ import annotations
@@ -12,208 +13,49 @@ import argparse
 import asyncio
 import json
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import psutil
 from rich.console import Console
 
 from benchmarks.engine import timing
 from benchmarks.service.parts import measure_parts, render_parts
-from turncoat import Detector, Encoder, NeuralVariationalHMM, VariationalHMM, load
-from turncoat.data import read
-from turncoat.data.json_rows import list_fields
-from turncoat.data.simulators import simulate_tables
-from turncoat.features import Features
+from benchmarks.service.servers import (
+    CONNECTIONS,
+    N_ROUNDS,
+    N_STATES,
+    RESULTS,
+    Environment,
+    Row,
+    constant_command,
+    find_free_port,
+    fit_detector,
+    load_in_turn,
+    run_server,
+    send_requests,
+    service_command,
+    simulate,
+    write_requests,
+)
+from turncoat import Detector, load
 from turncoat.serving.decoding import Transaction, TransactionDecoder
 from turncoat.serving.records import FORMAT, RecentScore, Record, pack_record
-from turncoat.serving.responses import ScoredResponse
 from turncoat.serving.stores import open_store
 from turncoat.serving.stores.protocol import RecordWrite, WriteGroup
-from turncoat.serving.updater import BeliefUpdater
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-N_ROWS, N_QUICK_ROWS, N_STATES = 60_000, 4_000, 8
+N_ROWS, N_QUICK_ROWS = 60_000, 4_000
 N_REQUESTS, N_QUICK_REQUESTS = 56_000, 2_400
-CONNECTIONS = (16, 32, 64, 128)
-N_ROUNDS = 9  # of each number of connections
 KEY_ROW = ("variational", "sqlite FULL", 1)  # the row with a required ratio
 N_CUSTOMERS, N_QUICK_CUSTOMERS = 100_000, 5_000
 N_PART_TRANSACTIONS = 4_096
 REQUIRED_RATIO, TARGET_RATIO = 0.4, 0.7
-MAX_ERROR_SHARE = 0.01  # of responses; the table shows their number
-Row = tuple[str, str, int]  # tier, store, workers
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The folder and the Redis of a benchmark."""
-
-    folder: Path
-    redis_port: int | None
-
-
-def prepare(folder: Path, n_rows: int, n_requests: int, neural: bool) -> dict[str, int]:
-    """Fit the detectors and write the requests to files. Returns their sizes."""
-    tables = simulate_tables("ieee-cis", n_rows, 0)
-    transactions = read(tables["train_transaction"], "ieee-cis", joined=tables["train_identity"])
-    quick: dict[str, Any] = {"n_restarts": 1, "max_iter": 10, "progress": False}
-    model = VariationalHMM(N_STATES, **quick)
-    detector = Detector(Features(), model, supervision="anchored").fit(transactions)
-    detector.save(folder / "variational")
-    if neural:
-        network = NeuralVariationalHMM(N_STATES, encoder=Encoder(max_epochs=2), **quick)
-        other = Detector(Features(), network, supervision="anchored").fit(transactions)
-        other.save(folder / "neural")
-    rows = np.argsort(transactions.times, kind="stable")[:n_requests]
-    ids, sent = transactions.ids[rows].astype(str).tolist(), list_fields(transactions, rows)
-    pairs = zip(ids, sent, strict=True)
-    bodies = [msgspec.json.encode(fields | {"TransactionID": id}) for id, fields in pairs]
-    first = TransactionDecoder(detector).decode(bodies[0])
-    updater = BeliefUpdater(open_store("memory://", create=True))
-    (response,) = asyncio.run(updater.process_batch(detector, [first]))
-    if not isinstance(response, ScoredResponse):
-        raise TypeError(response)
-    requests = [
-        b"POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-        for body in bodies
-    ]
-    (folder / "requests").write_bytes(msgspec.msgpack.encode(requests))
-    plan = detector.features_.plan
-    return {
-        "continuous": len(plan.continuous),
-        "categorical": len(plan.categorical),
-        "rows": n_rows,
-        "body_bytes": sum(map(len, bodies)) // len(bodies),
-        "response_bytes": len(response.body),
-    }
-
-
-def find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@contextmanager
-def run_server(command: list[str], port: int) -> Iterator[psutil.Process]:
-    """Run a server for as long as the block."""
-    process = subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE)
-    try:
-        for _ in range(600):
-            time.sleep(0.1)
-            if process.poll() is not None:
-                raise RuntimeError(process.stderr.read().decode() if process.stderr else "ended")
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1):
-                    break
-            except OSError:
-                continue
-        yield psutil.Process(process.pid)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def send_requests(
-    port: int, folder: Path, first: int, last: int, connections: int
-) -> dict[str, Any]:
-    """Send some of the requests from a process of its own. Returns its figures."""
-    arguments = [port, connections, folder / "requests", first, last]
-    command = [sys.executable, "-m", "benchmarks.service.load", *map(str, arguments)]
-    output = subprocess.run(command, capture_output=True, check=True, timeout=600).stdout
-    found: dict[str, Any] = json.loads(output)
-    total = sum(found["statuses"].values())
-    found["errors"] = total - found["statuses"].get("200", 0)
-    if found["errors"] > MAX_ERROR_SHARE * total:
-        raise RuntimeError(f"responses other than 200: {found['statuses']}")
-    return found
-
-
-def constant_command(
-    environment: Environment, workers: int, n_bytes: int, decodes: bool
-) -> tuple[list[str], int]:
-    """Return command and port of the same stack answering a constant."""
-    port = find_free_port()
-    model = [str(environment.folder / "variational")] if decodes else []
-    return ["benchmarks.service.constant", str(port), str(workers), str(n_bytes), *model], port
-
-
-def service_command(environment: Environment, row: Row) -> tuple[list[str], int]:
-    """Return command and port of the service on an empty store."""
-    tier, store, workers = row
-    port = find_free_port()
-    if store == "memory":
-        url = "memory://"
-    elif store == "redis":
-        url = f"redis://127.0.0.1:{environment.redis_port}/0?prefix={tier}{workers}"
-    else:
-        mode = store.split()[1]
-        file = environment.folder / f"{tier}-{workers}-{mode}.sqlite"
-        url = f"sqlite:///{file}?synchronous={mode}"
-    command = ["turncoat", "serve", str(environment.folder / tier), "--store", url]
-    options = ["--create-store", "--port", str(port), "--workers", str(workers)]
-    return [*command, *options], port
-
-
-class LoadedServer:
-    """A server under load: the figures of its rounds, and the CPU time of its processes."""
-
-    def __init__(self, process: psutil.Process, port: int, folder: Path, n_requests: int) -> None:
-        self.port, self.folder = port, folder
-        self.processes = [process, *process.children(recursive=True)]
-        self.n_per_round = n_requests // (N_ROUNDS * len(CONNECTIONS) + 1)
-        send_requests(port, folder, 0, self.n_per_round, CONNECTIONS[-1])  # warm up
-        self.cpu_s = 0.0
-        self.rounds: list[dict[str, Any]] = []
-
-    def run_round(self, connections: int) -> None:
-        """Send requests that this server has not had before."""
-        before = self._read_cpu_s()
-        first = self.n_per_round * (len(self.rounds) + 1)
-        last = first + self.n_per_round
-        found = send_requests(self.port, self.folder, first, last, connections)
-        self.rounds.append({"connections": connections, **found})
-        self.cpu_s += self._read_cpu_s() - before
-
-    def _read_cpu_s(self) -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in self.processes)
-
-    def summarise(self) -> dict[str, Any]:
-        """Return the best of the median rounds, all of them, CPU time and memory."""
-        by_connections = {
-            number: [one for one in self.rounds if one["connections"] == number]
-            for number in CONNECTIONS
-        }
-        curve = [_median_round(rounds) for rounds in by_connections.values()]
-        return {
-            **max(curve, key=lambda one: float(one["per_second"])),
-            "rounds": {
-                number: [one["per_second"] for one in rounds]
-                for number, rounds in by_connections.items()
-            },
-            "curve": curve,
-            "errors": sum(one["errors"] for one in self.rounds),
-            "cpu_us": 1e6 * self.cpu_s / (self.n_per_round * len(self.rounds)),
-            "resident_mb": sum(one.memory_info().rss for one in self.processes) / 2**20,
-        }
-
-
-def _median_round(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    return sorted(rounds, key=lambda one: float(one["per_second"]))[len(rounds) // 2]
 
 
 def measure_rows(
@@ -224,24 +66,12 @@ def measure_rows(
     for row in rows:
         tier, store, workers = row
         commands = [
-            constant_command(environment, workers, n_bytes, decodes=False),
-            constant_command(environment, workers, n_bytes, decodes=True),
+            constant_command(environment, workers, n_bytes),
+            constant_command(environment, workers, n_bytes, "variational"),
             service_command(environment, row),
         ]
-        with console.status(f"{tier}, {store}, {workers} worker(s)"), ExitStack() as stack:
-            servers = [
-                LoadedServer(
-                    stack.enter_context(run_server(command, port)),
-                    port,
-                    environment.folder,
-                    n_requests,
-                )
-                for command, port in commands
-            ]
-            for connections in CONNECTIONS * N_ROUNDS:
-                for server in servers:
-                    server.run_round(connections)
-            bare, decoding, found = (server.summarise() for server in servers)
+        with console.status(f"{tier}, {store}, {workers} worker(s)"):
+            bare, decoding, found = load_in_turn(environment, commands, n_requests)
         if store.startswith("sqlite"):
             files = environment.folder.glob(f"{tier}-{workers}-{store.split()[1]}*")
             found["store_bytes"] = sum(file.stat().st_size for file in files) / n_requests
@@ -435,7 +265,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, run_redis(Path(folder)) as port:
         environment = Environment(Path(folder), port)
         with console.status("fitting"):
-            sizes = prepare(environment.folder, n_rows, n_requests, neural=is_full)
+            transactions = simulate(n_rows)
+            detector = fit_detector("variational", transactions)
+            detector.save(environment.folder / "variational")
+            sizes = write_requests(environment.folder, transactions, n_requests, detector)
+            if is_full:
+                fit_detector("neural", transactions).save(environment.folder / "neural")
         rows = choose_rows(options, has_redis=port is not None)
         table = measure_rows(environment, n_requests, sizes["response_bytes"], rows, console)
         with console.status("one client, memory, parts of the core"):

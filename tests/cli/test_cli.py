@@ -232,8 +232,27 @@ def test_a_hybrid_is_fitted_scored_and_explained(turncoat, tmp_path):
     customer = scores["customer"][0]
     told = turncoat(f"explain detector data --customer {customer} --last 1 --json").stdout
     assert "this customer's path" in told
+    _check_opened_path(turncoat, customer)
+    scored = turncoat("score detector data --out some.csv --reasons above:0.05 --json").stdout
+    assert json.loads(scored)["transactions"] == len(scores)
+    some = pl.read_csv(tmp_path / "some.csv")
+    assert 0 < some["reasons"].count() < len(some)
+    assert some.filter(pl.col("reasons").is_not_null())["probability"].min() >= 0.05
+    assert some.filter(pl.col("reasons").is_null())["probability"].max() < 0.05
     refused = turncoat(f"{fit} --ranker TX_AMOUNT", status=2).stderr
     assert "--ranker and --kind hybrid are two rankers" in refused
+
+
+def _check_opened_path(turncoat, customer):
+    explain = f"explain detector data --customer {customer} --last 1"
+    (*_, last) = json.loads(turncoat(f"{explain} --path --json").stdout)
+    assert {"history", "amount"} <= {reason["source"] for reason in last["path_reasons"]}
+    (*_, closed) = json.loads(turncoat(f"{explain} --json").stdout)
+    assert closed == {**last, "path_reasons": []}
+    heading = "the path's own reasons, for the fraud regime against the next best:"
+    _, opened = turncoat(f"{explain} --path").stdout.split(heading)
+    assert opened.splitlines()[1].endswith(last["path_reasons"][0]["text"])
+    assert heading not in turncoat(explain).stdout
 
 
 def test_compare_and_repeat_from_the_manifest(turncoat, tmp_path):

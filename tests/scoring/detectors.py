@@ -30,8 +30,10 @@ from turncoat.data.categories import normalize_category
 from turncoat.data.splits import Split, split_by_customer, split_by_time
 from turncoat.data.transactions import Transactions
 from turncoat.features import Features
+from turncoat.models.boosting import BoostedTrees
 from turncoat.models.neural.encoder import Encoder
 from turncoat.models.neural.model import NeuralVariationalHMM
+from turncoat.models.tuning import DEFAULT_PARAMS
 from turncoat.scoring import DetectorState, Score
 from turncoat.scoring.rankers import build_ranker_matrix
 
@@ -253,3 +255,15 @@ def neural(supervision: str = "none", temperature: float | str = 2.0) -> tuple[D
         temperature=temperature,
     )
     return made.fit(data.transactions, time_split(data.transactions)), data
+
+
+TREES = BoostedTrees(params={**DEFAULT_PARAMS, "n_estimators": 25, "max_bin": 64}, n_threads=1)
+
+
+@cache
+def tree_detector(kind: str = "hybrid", supervision: str = "none") -> Detector:
+    """A fitted detector with trees, of the shop."""
+    transactions = data_of("shop").transactions
+    features, model = Features(min_count=4, include=FEW), model_of("expected-log")
+    made = Detector(features, model, kind=kind, supervision=supervision, trees=TREES)
+    return made.fit(transactions, time_split(transactions))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +9,33 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from tests.scoring.detectors import FEW, data_of, model_of, replay_scores, time_split
+from tests.scoring.detectors import (
+    FEW,
+    TINY,
+    TREES,
+    data_of,
+    model_of,
+    replay_scores,
+    time_split,
+    tree_detector,
+)
 from turncoat import ConfigError, Detector, Panel, load
 from turncoat.data.parsing import parse_row
 from turncoat.features import Features
-from turncoat.models.boosting import BoostedTrees
-from turncoat.models.tuning import DEFAULT_PARAMS
+from turncoat.models.neural.model import NeuralVariationalHMM
 from turncoat.scoring import DetectorState
 from turncoat.scoring.hybrid import _cross_fit
 from turncoat.scoring.path import filter_path_columns
 from turncoat.scoring.rankers import HybridRanker, XGBoostRanker
 from turncoat.scoring.supervision import Anchoring
 
-TREES = BoostedTrees(params={**DEFAULT_PARAMS, "n_estimators": 25, "max_bin": 64}, n_threads=1)
 KINDS = [("ranker", "none"), ("hybrid", "none"), ("hybrid", "anchored")]
 every_kind = pytest.mark.parametrize(("kind", "supervision"), KINDS)
 
 
-@cache
-def fitted(kind: str, supervision: str) -> Detector:
-    transactions = data_of("shop").transactions
-    features, model = Features(min_count=4, include=FEW), model_of("expected-log")
-    made = Detector(features, model, kind=kind, supervision=supervision, trees=TREES)
-    return made.fit(transactions, time_split(transactions))
-
-
 @every_kind
 def test_live_scores_equal_those_of_a_file(kind: str, supervision: str) -> None:
-    made, data = fitted(kind, supervision), data_of("shop")
+    made, data = tree_detector(kind, supervision), data_of("shop")
     scores = made.score(data.transactions)
     live = replay_scores(made, data)
     found = np.array([score.probability for score in live])
@@ -47,9 +45,37 @@ def test_live_scores_equal_those_of_a_file(kind: str, supervision: str) -> None:
     assert scores.probability.std() > 0.01
 
 
+@pytest.mark.parametrize("supervision", ["none", "anchored"])
+def test_a_hybrid_over_a_neural_chain_scores_live_as_in_a_file(
+    supervision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows encoded together may differ in bits, and trees may turn a bit into another leaf."""
+    data, features = data_of("shop"), Features(min_count=4, include=FEW)
+    model = NeuralVariationalHMM(3, **TINY)
+    made = Detector(features, model, kind="hybrid", supervision=supervision, trees=TREES)
+    made.fit(data.transactions, time_split(data.transactions))
+    n_encoded, encode = [], NeuralVariationalHMM.log_emission
+
+    def count(model: Any, cells: Any, codes: Any) -> Any:
+        n_encoded.append(len(cells))
+        return encode(model, cells, codes)
+
+    monkeypatch.setattr(NeuralVariationalHMM, "log_emission", count)
+    scores, live = made.score(data.transactions), replay_scores(made, data)
+    assert set(n_encoded) == {1}  # in the file and live
+    found = np.array([score.probability for score in live])
+    np.testing.assert_allclose(found, scores.probability, atol=1e-6)
+    intervals = np.array([score.interval for score in live])
+    np.testing.assert_allclose(intervals, np.transpose(scores.interval()), atol=1e-6)
+    used = made.calibration_.ranker.source.get_score()
+    n_features = len(made.features_.plan.continuous) + len(made.features_.plan.categorical)
+    assert any(int(name[1:]) >= n_features for name in used)  # trees do look at the path
+    assert scores.probability.std() > 0.01
+
+
 @every_kind
 def test_a_batch_of_linked_transactions_equals_one_at_a_time(kind: str, supervision: str) -> None:
-    made, data = fitted(kind, supervision), data_of("shop")
+    made, data = tree_detector(kind, supervision), data_of("shop")
     longest = int(np.diff(data.transactions.offsets).argmax())
     places = data.transactions.file_rows[slice(*data.transactions.offsets[longest : longest + 2])]
     rows = [parse_row(made.features_.plan.schema, data.rows[place]) for place in places]
@@ -66,7 +92,7 @@ def test_a_batch_of_linked_transactions_equals_one_at_a_time(kind: str, supervis
 
 @every_kind
 def test_no_score_depends_on_later_transactions(kind: str, supervision: str) -> None:
-    made, transactions = fitted(kind, supervision), data_of("shop").transactions
+    made, transactions = tree_detector(kind, supervision), data_of("shop").transactions
     whole = made.score(transactions)
     early = np.flatnonzero(transactions.times <= np.median(transactions.times))
     found = made.score(transactions.take(early)).probability
@@ -75,7 +101,7 @@ def test_no_score_depends_on_later_transactions(kind: str, supervision: str) -> 
 
 @every_kind
 def test_a_saved_detector_scores_the_same(kind: str, supervision: str, tmp_path: Path) -> None:
-    made, transactions = fitted(kind, supervision), data_of("shop").transactions
+    made, transactions = tree_detector(kind, supervision), data_of("shop").transactions
     made.save(tmp_path / "made")
     again = load(tmp_path / "made")
     assert again.kind == kind
@@ -86,7 +112,7 @@ def test_a_saved_detector_scores_the_same(kind: str, supervision: str, tmp_path:
 
 
 def test_reasons_of_a_hybrid_add_up_to_its_margin() -> None:
-    made, transactions = fitted("hybrid", "none"), data_of("shop").transactions
+    made, transactions = tree_detector("hybrid", "none"), data_of("shop").transactions
     customer = str(transactions.keys[np.diff(transactions.offsets).argmax()])
     keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
     own = np.flatnonzero(keys == customer)
@@ -164,7 +190,7 @@ def test_matched_states_keep_their_columns() -> None:
 
 
 def test_kinds_have_their_rankers_and_others_are_refused() -> None:
-    assert type(fitted("ranker", "none").calibration_.ranker) is XGBoostRanker
-    assert type(fitted("hybrid", "none").calibration_.ranker) is HybridRanker
+    assert type(tree_detector("ranker", "none").calibration_.ranker) is XGBoostRanker
+    assert type(tree_detector("hybrid", "none").calibration_.ranker) is HybridRanker
     with pytest.raises(ConfigError, match="kind"):
         Detector(kind="best").check_settings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from tests.scoring.detectors import (
 from tests.scoring.simulated import draw_rows, fit_lines
 from turncoat import ConfigError, DataError, Detector, load
 from turncoat.scoring import DetectorState, Regimes
-from turncoat.scoring.rankers import RegimeRanker, build_ranker_matrix
+from turncoat.scoring.rankers import RegimeRanker, XGBoostRanker, build_ranker_matrix
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, 1e6])
@@ -390,3 +391,62 @@ def test_a_certain_score_is_no_more_than_certain() -> None:
     assert belief.sum(axis=1).max() > 1
     probability, _ = lines.predict(np.full(2000, 1e4), belief)
     assert probability.max() == 1
+
+
+def test_trees_give_the_same_bits_alone_in_a_batch_and_in_a_file() -> None:
+    """Small batches are scored by a copy with one thread; the given booster stays as it was."""
+    made = ranked_detector("booster")
+    ranker, panel = made.calibration_.ranker, made.features_.transform(scored_shop().transactions)
+    assert isinstance(ranker, XGBoostRanker)
+    before = json.loads(ranker.source.save_config())
+    cells, codes = panel.continuous.repeat(2, axis=0), panel.categorical.repeat(2, axis=0)
+    cells[::3, ::2], codes[::4] = np.nan, -1
+    whole = ranker.score([], cells, codes)
+    assert len(whole) >= 1000  # as in a file
+    columns = xgboost.DMatrix(build_ranker_matrix(cells, codes))
+    np.testing.assert_array_equal(whole, ranker.source.predict(columns, output_margin=True))
+    np.testing.assert_array_equal(ranker.score([], cells[:64], codes[:64]), whole[:64])
+    alone = [ranker.score([], cells[i : i + 1], codes[i : i + 1])[0] for i in range(64)]
+    np.testing.assert_array_equal(alone, whole[:64])
+    terms = ranker.explain(cells[:64], codes[:64], None)
+    np.testing.assert_allclose(terms.log_odds, whole[:64], atol=1e-4)
+    assert json.loads(ranker.source.save_config()) == before
+    assert len(np.unique(whole)) > 100
+
+
+def test_small_batches_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranker = ranked_detector("booster").calibration_.ranker
+    assert isinstance(ranker, XGBoostRanker)
+    n_columns, n_threads = ranker.source.num_features(), []
+    predict = xgboost.Booster.inplace_predict
+
+    def spy(booster: Any, *args: Any, **options: Any) -> Any:
+        config = json.loads(booster.save_config())["learner"]["generic_param"]
+        n_threads.append(int(config["nthread"]))
+        return predict(booster, *args, **options)
+
+    monkeypatch.setattr(xgboost.Booster, "inplace_predict", spy)
+    monkeypatch.setattr("turncoat.scoring.rankers._ONE_THREAD_ROWS", 4)
+    XGBoostRanker(_with_threads(ranker.source, 3)).score([], *_empty_rows(3, n_columns))
+    XGBoostRanker(_with_threads(ranker.source, 3)).score([], *_empty_rows(4, n_columns))
+    assert n_threads == [1, 3]
+
+
+def _with_threads(booster: Any, n_threads: int) -> Any:
+    changed = booster.copy()
+    changed.set_param({"nthread": n_threads})
+    return changed
+
+
+def _empty_rows(n_rows: int, n_columns: int) -> tuple[Any, Any]:
+    return np.zeros((n_rows, n_columns), np.float32), np.zeros((n_rows, 0), np.int32)
+
+
+def test_a_linear_booster_is_refused() -> None:
+    transactions = scored_shop().transactions
+    panel = plain_detector().features_.transform(transactions)
+    columns = np.nan_to_num(build_ranker_matrix(panel.continuous, panel.categorical))
+    matrix = xgboost.DMatrix(columns, transactions.labels)
+    linear = xgboost.train({"booster": "gblinear", "objective": "binary:logistic"}, matrix, 3)
+    with pytest.raises(ConfigError, match="of booster 'gblinear'; it must have trees"):
+        plain_detector().add_ranker(linear, transactions, time_split(transactions))

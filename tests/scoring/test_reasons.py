@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from itertools import product
 from types import SimpleNamespace
@@ -635,3 +636,23 @@ def test_the_last_few_are_explained_as_in_the_whole_path() -> None:
     whole = made.explain(data.transactions, customer)
     assert made.explain(data.transactions, customer, last=2) == whole[-2:]
     assert made.explain(data.transactions, customer, last=len(whole) + 5) == whole
+
+
+def test_days_of_the_week_have_names_where_times_are_dates() -> None:
+    made, data = detector("handbook"), data_of("handbook")
+    transactions = data.transactions
+    customer = str(transactions.keys[np.diff(transactions.offsets).argmax()])
+    own = slice(*transactions.offsets[np.diff(transactions.offsets).argmax() :][:2])
+    expected = [f"{datetime.fromtimestamp(at, UTC):%A}" for at in transactions.times[own]]
+    texts = [
+        next(one.text for one in score.reasons if one.source == "weekday")
+        for _, score in made.explain(transactions, customer)
+    ]
+    assert [text.partition(",")[0] for text in texts] == expected
+    assert len(set(expected)) > 3
+
+
+def test_days_of_the_week_are_counted_where_the_start_is_unknown(
+    story: tuple[Detector, DetectorState],
+) -> None:
+    assert told(story, at=30 * DAY)["weekday"].startswith("day 3 of the week")

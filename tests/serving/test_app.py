@@ -299,6 +299,11 @@ def test_a_label_conditions_the_belief_once_and_only_for_the_latest_transaction(
     assert (first["changed"], first["belief"]) == (True, "conditioned")
     assert (second["changed"], second["belief"]) == (False, "unchanged")
     assert (older["changed"], older["belief"]) == (True, "unchanged")
+    assert [one["why_unchanged"] for one in (first, second, older)] == [
+        None,
+        "this label was reported before",
+        "this is not the customer's latest transaction",
+    ]
     assert 'turncoat_labels_total{label="1"} 2.0' in text
 
 
@@ -307,7 +312,9 @@ def test_a_fraud_is_reported_to_the_counterparty_once(model: Path) -> None:
     body = {"id": row["id"], "customer": row["who"], "label": 1}
     with client(model, labels_update_belief=False) as api:
         api.post("/v1/score", json=row)
-        assert api.post("/v1/labels", json=body).json()["counterparty"] == "fraud reported"
+        first = api.post("/v1/labels", json=body).json()
+        assert first["counterparty"] == "fraud reported"
+        assert first["why_unchanged"] == "this service runs with --no-labels-update-belief"
         assert api.post("/v1/labels", json=body).json()["counterparty"] == "unchanged"
         assert api.post("/v1/labels", json={**body, "label": 0}).json() == {
             "id": str(row["id"]),
@@ -315,6 +322,7 @@ def test_a_fraud_is_reported_to_the_counterparty_once(model: Path) -> None:
             "label": 0,
             "changed": True,
             "belief": "unchanged",
+            "why_unchanged": "only a transaction's first label changes the belief",
             "counterparty": "unchanged",
         }
 

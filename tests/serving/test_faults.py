@@ -363,7 +363,7 @@ def test_ten_thousand_customers_eight_writers_duplicates_and_late_arrivals(
                 counts[name] += number
 
     with (
-        running(model, store, "--workers", "2", "--reasons", "2") as server,
+        running(model, store, "--workers", "2", "--n-reasons", "2") as server,
         ThreadPoolExecutor(traffic.n_writers) as pool,
     ):
         for task in [pool.submit(write, writer, server) for writer in range(traffic.n_writers)]:

@@ -17,6 +17,8 @@ _MAX_REASONS = 6
 _DATA_HELP = "A file or folder of the same schema, with earlier transactions too; labels optional."
 _MODE_HELP = "`filtered` uses the past only; `smoothed` looks ahead, for analysis."
 _KIND_HELP = "`corrected` is a probability of fraud; `raw` is membership of the fraud regime."
+_REASONS_HELP = "Add reasons to `all` transactions, or `above:P` to those with P(fraud) >= P."
+_PATH_HELP = "Open `this customer's path`: show the regimes' own reasons beside the trees'."
 
 Model = Annotated[Path, Argument(help="A folder written by `turncoat fit`.")]
 
@@ -27,24 +29,28 @@ def score(
     out: Annotated[Path, Option(help="Output file: .parquet or .csv.")],
     mode: Annotated[Literal["filtered", "smoothed"], Option(help=_MODE_HELP)] = "filtered",
     kind: Annotated[Literal["corrected", "raw"], Option(help=_KIND_HELP)] = "corrected",
+    reasons: Annotated[str, Option(help=_REASONS_HELP)] = "none",
     as_json: Annotated[bool, Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
     """Score every transaction of a file. A score uses the customer's earlier rows in the file.
 
     Examples:
     `turncoat score detector/ payments.csv --out scores.parquet`
+    `turncoat score detector/ payments.csv --out scores.csv --reasons above:0.05`
     `turncoat score detector/ payments.csv --out hindsight.csv --mode smoothed --json`
     """
     from turncoat import load
     from turncoat.data import read_for_scoring
     from turncoat.data.sources import write_table
+    from turncoat.scoring.reasons import parse_min_probability
 
     if out.exists() and data.exists() and out.samefile(data):
         raise ConfigError(f"--out {out} would overwrite the input file. Choose another path")
+    parse_min_probability(reasons)  # before any long work
     detector = load(model)
     with Console(stderr=True).status(escape(f"scoring {data}")):
         transactions = read_for_scoring(data, detector.features_.plan.schema)
-        scores = detector.score(transactions, mode, kind)
+        scores = detector.score(transactions, mode, kind, reasons=reasons)
         write_table(scores.frame(), out)
     n, mean = len(scores.ids), float(scores.value.mean())
     if as_json:
@@ -60,6 +66,7 @@ def explain(
     customer: Annotated[str, Option(help="Key of the customer.")],
     transaction: Annotated[str | None, Option(help="Id of one, to show all its reasons.")] = None,
     last: Annotated[int, Option(min=0, help="How many of the latest to show; 0 shows all.")] = 20,
+    opens_path: Annotated[bool, Option("--path", help=_PATH_HELP)] = False,
     as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show the path of a customer through the regimes. Each score comes with its reasons.
@@ -67,6 +74,7 @@ def explain(
     Examples:
     `turncoat explain detector/ payments.csv --customer 10042`
     `turncoat explain detector/ payments.csv --customer 10042 --transaction P000017 --json`
+    `turncoat explain hybrid/ payments.csv --customer 10042 --transaction P000017 --path`
     """
     from turncoat import load
     from turncoat.data import read_for_scoring
@@ -74,7 +82,7 @@ def explain(
     detector = load(model)
     transactions = read_for_scoring(data, detector.features_.plan.schema)
     limit = last if last and transaction is None and not as_json else None
-    path = detector.explain(transactions, customer, transaction, limit)
+    path = detector.explain(transactions, customer, transaction, limit, opens_path)
     if as_json:
         found = [{"id": str(name), **item._asdict()} for name, item in path]
         echo(msgspec.json.encode(found).decode())
@@ -92,5 +100,10 @@ def explain(
         probability = f"P(fraud) {item.probability:.1%} ({low:.1%} to {high:.1%})"
         regime = f"regime {item.regime}{is_fraud}, belief {max(item.belief):.0%}"
         console.print(f"\n{name}  {probability}  {regime}", style="bold", markup=False)
-        for reason in item.reasons if transaction is not None else item.reasons[:_MAX_REASONS]:
+        n_shown = _MAX_REASONS if transaction is None else None
+        for reason in item.reasons[:n_shown]:
             console.print(f"  {reason.log_odds:>+8.1f}  {reason.text}", markup=False)
+        if item.path_reasons:
+            console.print("  the path's own reasons, for the fraud regime against the next best:")
+        for reason in item.path_reasons[:n_shown]:
+            console.print(f"    {reason.log_odds:>+8.1f}  {reason.text}", markup=False)

@@ -36,7 +36,8 @@ _LABELS_HELP = "Frauds will be reported to /v1/labels; the unreported count as g
 _UPDATE_HELP = "Condition the belief on the label of a customer's latest transaction."
 _CREATE_HELP = "Create the SQLite file of --store if it is missing."
 _KEYS_HELP = "File of API keys (`turncoat new-key`), added to TURNCOAT_API_KEYS."
-_REASONS_HELP = "Number of reasons in a response; the rest are summed."
+_REASONS_HELP = "Which transactions get reasons: `all`, `none`, or `above:P` for P(fraud) >= P."
+_N_REASONS_HELP = "Number of reasons in a response; the rest are summed."
 _RETENTION_HELP = "How long log entries are kept; 0 keeps them for ever."
 _FUTURE_HELP = "How far ahead of the clock a transaction's time may be."
 _RATE_HELP = "Requests per second of each caller; 0 is no limit."
@@ -70,7 +71,8 @@ def serve(
     expect_labels: Annotated[bool, Option(help=_LABELS_HELP)] = True,
     labels_update_belief: Annotated[bool, Option(help=_UPDATE_HELP)] = True,
     pseudonymise: Pseudonymise = False,
-    n_reasons: Annotated[int, Option("--reasons", min=0, help=_REASONS_HELP)] = 4,
+    reasons: Annotated[str, Option(help=_REASONS_HELP)] = "all",
+    n_reasons: Annotated[int, Option(min=1, help=_N_REASONS_HELP)] = 4,
     retention_days: Annotated[float, Option(min=0, help=_RETENTION_HELP)] = 30.0,
     max_future_s: Annotated[float, Option(min=0, help=_FUTURE_HELP)] = 86400.0,
     rate_limit_per_s: Annotated[float, Option(min=0, help=_RATE_HELP)] = 0.0,
@@ -89,6 +91,7 @@ def serve(
     `turncoat serve detector/`
     `turncoat serve detector/ --store redis://127.0.0.1:6379/0 --workers 2`
     `turncoat serve detector/ --host 0.0.0.0 --keys keys.txt --rate-limit-per-s 500`
+    `turncoat serve detector/ --reasons above:0.05`
     """
     for name in ("granian", "prometheus_client", "starlette"):
         if find_spec(name) is None:

@@ -30,6 +30,7 @@ _FEATURES = {  # engineered features, by source
     MISSING: ("n_missing", "n_missing_change"),
     FIRST: ("is_first",),
 }
+_WEEKDAYS = ("Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday")  # 1970
 _AVERAGE_TEXT = "the baseline: an average transaction"
 _RESERVED = frozenset((*_FEATURES, HISTORY, OTHERS, AVERAGE))
 _MIN_KNOWN = 0.1  # log(1 + outcomes); below it the counterparty's risk is that of all
@@ -91,6 +92,7 @@ class FeatureDescriber:
 
     plan: FeaturePlan
     history: str = HISTORY  # the text of that source
+    has_dates: bool = False  # times count from 1970, so that days of the week have names
 
     @cached_property
     def sources(self) -> Sources:
@@ -177,8 +179,8 @@ class FeatureDescriber:
             return _describe_hour(number("hour_cos"), number("hour_sin"), number("hour_habit"))
         if source == WEEKDAY:
             day = self._code(row, "weekday")
-            text = WEEKDAY if day < 0 else f"day {day + 1} of the week"
-            return text + _describe_habit(number("weekday_habit"))
+            name = _WEEKDAYS[day] if self.has_dates else f"day {day + 1} of the week"
+            return (WEEKDAY if day < 0 else name) + _describe_habit(number("weekday_habit"))
         if source == MISSING:
             count = f"{max(0.0, number('n_missing')):.0f}"  # 0 for NaN, whose comparisons fail
             return f"{count} field{'' if count == '1' else 's'} missing"

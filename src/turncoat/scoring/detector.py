@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -27,11 +28,11 @@ from turncoat.panel import Panel
 from turncoat.scoring.bundle import Bundle, digest_model, load_bundle, save_bundle
 from turncoat.scoring.calibration import FILTERED, Calibration, CalibrationRows
 from turncoat.scoring.chain import AUTO, ChainFit, SelectionRows
-from turncoat.scoring.descriptions import HISTORY, PATH_TEXT, FeatureDescriber
 from turncoat.scoring.hybrid import check_trees, fit_trees
 from turncoat.scoring.live import DetectorState, FilterSteps, LiveScorer
 from turncoat.scoring.path import BeliefPath, compute_path_columns
-from turncoat.scoring.rankers import HybridRanker, Ranker, make_ranker
+from turncoat.scoring.rankers import Ranker, make_ranker
+from turncoat.scoring.reasons import Reasons, parse_min_probability
 from turncoat.scoring.regimes import Regimes
 from turncoat.scoring.scores import KINDS, MODES, Score, Scores
 from turncoat.scoring.supervision import Anchoring, anchor_known_labels, compute_label_likelihoods
@@ -51,6 +52,7 @@ _RULES = {
 }
 _SCORE_RULES = {"mode": one_of(*MODES), "kind": one_of(*KINDS)}
 _SETTINGS = ("supervision", "n_fraud_states", "label_noise", "temperature", "evidence", "kind")
+_REASONS_ROWS = 1 << 14  # explained at a time
 _CACHED = ("calibration_", "digest_", "live", "_exact_model")
 
 
@@ -143,16 +145,34 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         mode: str = FILTERED,
         kind: str = "corrected",
         known_labels: ArrayLike | None = None,
+        reasons: str = "none",
     ) -> Scores:
         """Scores of all transactions.
 
         `known_labels` (0, 1, or -1 for unknown), each learnt before the customer's next
-        transaction, condition later beliefs; no row's score depends on its own label.
+        transaction, condition later beliefs; no row's score depends on its own label. `reasons`
+        adds the strongest reasons of `all` transactions, or of those with at least a probability
+        P (`above:P`).
         """
         self._check_fitted()
+        min_probability = parse_min_probability(reasons)
+        if reasons != "none" and mode != FILTERED:
+            problem = f"reasons are those of filtered scores; mode is {mode!r}"
+            raise ConfigError(f"{problem}. Use mode {FILTERED!r}, or no reasons")
         panel = self.features_.transform(transactions)
         ranker_scores = self._rank(transactions, panel, known_labels)
-        return self.score_panel(panel, mode, kind, ranker_scores, known_labels)
+        scores = self.score_panel(panel, mode, kind, ranker_scores, known_labels)
+        if reasons == "none":
+            return scores
+        path = self._filter_path(panel, known_labels)
+        found: list[Reasons] = [()] * panel.n_rows
+        rows = np.flatnonzero(scores.probability >= min_probability)
+        for start in range(0, len(rows), _REASONS_ROWS):
+            some = rows[start : start + _REASONS_ROWS]
+            steps = _select_steps(panel, path, some, scores.n_seen[some], ranker_scores)
+            for row, score in zip(some, self.live.score_steps(steps), strict=True):
+                found[row] = score.reasons
+        return replace(scores, reasons=found)
 
     def score_panel(
         self,
@@ -183,11 +203,13 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         *,
         level: float = 0.9,
         n_reasons: int = 4,
+        opens_path: bool = False,
         label_follows: bool = True,
     ) -> tuple[DetectorState, Score]:
         """Score one transaction as it arrives: the new state to store, and the score.
 
-        Reasons beyond the `n_reasons` strongest become one; `label_follows` as in `Features.step`.
+        Reasons beyond the `n_reasons` strongest become one; `opens_path` as in `explain`;
+        `label_follows` as in `Features.step`.
         """
         live, before = self.live, state or DetectorState()
         live.unpack(before)  # refuses another detector's state before it reads the row
@@ -195,7 +217,8 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         if not isinstance(row, TransactionRow):
             row = parse_row(self.features_.plan.schema, row)
         steps = live.advance([before], [row], [UNKNOWN if label_follows else NEVER])
-        return steps.states[0], live.score_steps(steps, level=level, n_reasons=n_reasons)[0]
+        options: dict[str, Any] = {"n_reasons": n_reasons, "opens_path": opens_path}
+        return steps.states[0], live.score_steps(steps, level=level, **options)[0]
 
     def explain(
         self,
@@ -203,8 +226,12 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         customer: str,
         transaction: Any = None,
         last: int | None = None,
+        opens_path: bool = False,
     ) -> list[tuple[Any, Score]]:
-        """(id, filtered score with all reasons) of a customer's `last` transactions, or of one."""
+        """(id, filtered score with all reasons) of a customer's `last` transactions, or of one.
+
+        Trees give the path one reason. `opens_path` adds the regimes' own: `Score.path_reasons`.
+        """
         self._check_fitted()
         keys = np.repeat(transactions.keys, np.diff(transactions.offsets))
         own = np.flatnonzero(keys == str(customer))
@@ -216,15 +243,12 @@ class Detector(BaseEstimator):  # type: ignore[misc]
             raise DataError(f"{source}: customer {customer!r} has no transaction {transaction!r}")
         panel = self.features_.transform(transactions, rows=own)
         ranker_scores = self._rank(transactions.take(own), panel)
-        ids, path = transactions.ids[own], BeliefPath.filter(self.model_, panel)
+        ids, path = transactions.ids[own], self._filter_path(panel)
         rows = np.arange(0 if last is None else max(panel.n_rows - last, 0), panel.n_rows)
         if transaction is not None:
             rows = rows[ids[rows].astype(str) == str(transaction)]
-        cells = panel.continuous[rows], panel.categorical[rows]
-        beliefs = path.before[rows], path.has_before[rows], path.after[rows]
-        ranks = None if ranker_scores is None else ranker_scores[rows]
-        steps = FilterSteps([], *cells, *beliefs, (rows + 1).tolist(), ranks)
-        scores = self.live.score_steps(steps, n_reasons=None)
+        steps = _select_steps(panel, path, rows, rows + 1, ranker_scores)
+        scores = self.live.score_steps(steps, n_reasons=None, opens_path=opens_path)
         return list(zip(ids[rows], scores, strict=True))
 
     def add_ranker(
@@ -295,9 +319,7 @@ class Detector(BaseEstimator):  # type: ignore[misc]
     @cached_property
     def live(self) -> LiveScorer:
         """Scores transactions as they arrive."""
-        parts, is_hybrid = self._parts, isinstance(self.calibration_.ranker, HybridRanker)
-        describer = FeatureDescriber(self.features_.plan, PATH_TEXT if is_hybrid else HISTORY)
-        return LiveScorer(*parts, self._label_likelihoods, self.digest_, describer)
+        return LiveScorer(*self._parts, self._label_likelihoods, self.digest_)
 
     @property
     def _parts(self) -> tuple[Features, HiddenMarkovModel[Any], Calibration]:
@@ -374,13 +396,18 @@ class Detector(BaseEstimator):  # type: ignore[misc]
         """The columns of the path [N, P]; None if the ranker does not score with them."""
         if not ranker.needs_path:
             return None
-        path = BeliefPath.filter(self.model_, panel)
-        if labels is not None:
-            anchors, _ = anchor_known_labels(self._label_likelihoods, labels, panel.n_rows)
-            before = np.roll(self._infer(panel, FILTERED, anchors), 1, axis=0)
-            after = self._infer_given_labels(panel, FILTERED, labels)
-            path = path._replace(before=before, after=after)
+        path = self._filter_path(panel, labels)
         return compute_path_columns(self.model_, path, panel.continuous, panel.categorical)
+
+    def _filter_path(self, panel: Panel, labels: Labels = None) -> BeliefPath:
+        """Beliefs before and after each row, given the known labels of other rows."""
+        path = BeliefPath.filter(self.model_, panel)
+        if labels is None:
+            return path
+        anchors, _ = anchor_known_labels(self._label_likelihoods, labels, panel.n_rows)
+        before = np.roll(self._infer(panel, FILTERED, anchors), 1, axis=0)
+        after = self._infer_given_labels(panel, FILTERED, labels)
+        return path._replace(before=before, after=after)
 
     def _infer(self, panel: Panel, mode: str, anchors: Anchors | None = None) -> Array:
         """State probabilities [N, K]."""
@@ -428,6 +455,16 @@ def _calibration_part(data: Transactions, split: Split, purpose: str) -> tuple[T
         raise ConfigError(f"the split {split.name!r} has no {missing}")
     part = data.take(split.calibration)
     return part, part.require_labels(purpose, "calibration")
+
+
+def _select_steps(
+    panel: Panel, path: BeliefPath, rows: Array, n_seen: Array, ranker_scores: Array | None
+) -> FilterSteps:
+    """Rows of a panel as live scoring would have advanced by them."""
+    cells = panel.continuous[rows], panel.categorical[rows]
+    beliefs = path.before[rows], path.has_before[rows], path.after[rows]
+    ranks = None if ranker_scores is None else ranker_scores[rows]
+    return FilterSteps([], *cells, *beliefs, n_seen.tolist(), ranks)
 
 
 def _select_rows(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +16,13 @@ from turncoat.errors import ConfigError, DataError, StateError
 from turncoat.features import UNKNOWN, FeatureRow, Features, FeatureState
 from turncoat.models.base import HiddenMarkovModel
 from turncoat.scoring.calibration import FILTERED, Calibration
-from turncoat.scoring.descriptions import FeatureDescriber
+from turncoat.scoring.descriptions import HISTORY, PATH_TEXT, FeatureDescriber
 from turncoat.scoring.path import BeliefPath, compute_path_columns
-from turncoat.scoring.rankers import Ranker, XGBoostRanker
+from turncoat.scoring.rankers import HybridRanker, Ranker, XGBoostRanker
 from turncoat.scoring.reasons import Reasons, list_reasons
 from turncoat.scoring.scores import Score, compute_beta_interval, compute_entropy
 
+_CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
 _HEADER = struct.Struct("<8sIQ")  # digest of the model, number of regimes, transactions seen
 
 
@@ -51,6 +53,12 @@ class FilterSteps(NamedTuple):
     n_seen: Sequence[int]  # transactions of the customer, this one included
     ranker_scores: Array | None  # [N]; None without a ranker
 
+    def take(self, rows: Array) -> FilterSteps:
+        """What reasons need of the transactions at these places."""
+        cells = self.continuous[rows], self.categorical[rows]
+        beliefs = self.prior_beliefs[rows], self.has_prior[rows], self.beliefs[rows]
+        return FilterSteps([], *cells, *beliefs, [], None)
+
 
 @dataclass(frozen=True, eq=False)
 class LiveScorer:
@@ -61,7 +69,6 @@ class LiveScorer:
     calibration: Calibration
     label_likelihoods: Array  # [2, K] P(label | state)
     digest: str  # of the model; states made with another one are refused
-    describer: FeatureDescriber = field(repr=False)
 
     def advance(
         self,
@@ -91,21 +98,34 @@ class LiveScorer:
         return steps._replace(ranker_scores=scores)
 
     def score_steps(
-        self, steps: FilterSteps, *, level: float = 0.9, n_reasons: int | None = 4
+        self,
+        steps: FilterSteps,
+        *,
+        level: float = 0.9,
+        n_reasons: int | None = 4,
+        min_probability: float = 0.0,
+        opens_path: bool = False,
     ) -> list[Score]:
-        """Score each transaction, with its `n_reasons` strongest reasons (None: all of them)."""
+        """Score each transaction, with its `n_reasons` strongest reasons (None: all of them).
+
+        Only transactions with at least `min_probability` get reasons. `opens_path` adds the
+        regimes' own reasons to those of trees.
+        """
         if not 0 < level < 1:
             raise ConfigError(f"level is {level!r}; it must be above 0 and below 1, such as 0.9")
         beliefs, fraud_state = steps.beliefs, self.calibration.regimes[FILTERED].fraud_state
         probability, variance = self.calibration.predict(beliefs, FILTERED, steps.ranker_scores)
         lower, upper = compute_beta_interval(probability, variance, level)
         reasons: list[Reasons] = [()] * len(beliefs)
-        if n_reasons != 0 and self.model.n_states > 1:
-            reasons = self._explain(steps, fraud_state, n_reasons)
+        path_reasons = reasons.copy()
+        if n_reasons != 0 and len(explained := np.flatnonzero(probability >= min_probability)):
+            found = self._explain(steps.take(explained), n_reasons, opens_path)
+            for row, *own in zip(explained.tolist(), *found, strict=True):
+                reasons[row], path_reasons[row] = own
         intervals = zip(lower.tolist(), upper.tolist(), strict=True)
         raw, rows = beliefs[:, fraud_state].tolist(), map(tuple, beliefs.tolist())
         entropy, regimes = compute_entropy(beliefs).tolist(), beliefs.argmax(axis=1).tolist()
-        columns = (raw, rows, entropy, steps.n_seen, regimes, reasons)
+        columns = (raw, rows, entropy, steps.n_seen, regimes, reasons, path_reasons)
         return list(map(Score, probability.tolist(), intervals, *columns))
 
     def condition(self, state: DetectorState, label: int) -> DetectorState:
@@ -137,16 +157,37 @@ class LiveScorer:
         (n_seen,), beliefs, (known,), (features,) = self._unpack([state])
         return UnpackedState(n_seen, beliefs[0] if known else None, features)
 
+    @property
+    def has_calendar_times(self) -> bool:
+        """Whether times count from 1970 (UTC), and not from a start that only the user knows."""
+        last = self.calibration.time_range[1]
+        return self.features.plan.schema.time_format is not None or last >= _CALENDAR_FROM_S
+
+    @cached_property
+    def _describers(self) -> tuple[FeatureDescriber, FeatureDescriber]:
+        """Of the regimes' reasons, and of the trees'."""
+        is_hybrid = isinstance(self.calibration.ranker, HybridRanker)
+        texts = HISTORY, PATH_TEXT if is_hybrid else HISTORY
+        plan, has_dates = self.features.plan, self.has_calendar_times
+        regimes, trees = (FeatureDescriber(plan, text, has_dates) for text in texts)
+        return regimes, trees
+
     def _explain(
-        self, steps: FilterSteps, fraud_state: int, n_reasons: int | None
-    ) -> list[Reasons]:
+        self, steps: FilterSteps, n_reasons: int | None, opens_path: bool
+    ) -> tuple[list[Reasons], list[Reasons]]:
+        """Reasons of each transaction and, if trees gave them, of the path that the trees saw."""
         cells, codes, ranker = steps.continuous, steps.categorical, self.calibration.ranker
-        if isinstance(ranker, XGBoostRanker):
-            terms = ranker.explain(cells, codes, self._compute_path(steps, ranker))
-        else:
+        rows, has_trees = list(map(FeatureRow, cells, codes)), isinstance(ranker, XGBoostRanker)
+        of_regimes: list[Reasons] = [()] * len(rows)
+        if (opens_path or not has_trees) and self.model.n_states > 1:
+            fraud_state = self.calibration.regimes[FILTERED].fraud_state
             predicted = self.model.predict_log_beliefs(steps.prior_beliefs, steps.has_prior)
             terms = self.model.explain_log_odds(fraud_state, predicted, cells, codes)
-        return list_reasons(terms, self.describer, list(map(FeatureRow, cells, codes)), n_reasons)
+            of_regimes = list_reasons(terms, self._describers[0], rows, n_reasons)
+        if not isinstance(ranker, XGBoostRanker):
+            return of_regimes, [()] * len(rows)
+        terms = ranker.explain(cells, codes, self._compute_path(steps, ranker))
+        return list_reasons(terms, self._describers[1], rows, n_reasons), of_regimes
 
     def _compute_path(self, steps: FilterSteps, ranker: Ranker) -> Array | None:
         """The columns of the path [N, P]; None if the ranker does not score with them."""

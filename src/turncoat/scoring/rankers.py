@@ -7,9 +7,11 @@ constant score gives the corrected score; one regime gives Platt scaling.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +36,7 @@ _MAX_ITERATIONS = 100
 _MIN_STEP = 1e-10
 _RIDGE = 1e-6  # keeps slopes finite in perfectly separated regimes
 _MIN_KEEP = 1e-3  # keeps lines finite when all new labels are equal
-_ONE_THREAD_ROWS = 1000  # below this, starting threads takes longer than the work
+_ONE_THREAD_ROWS = 1000  # below this, waiting for threads takes longer than the work
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,32 +65,45 @@ class ColumnRanker(Ranker):
 
 
 class XGBoostRanker(Ranker):
-    """A fitted booster on continuous columns, then codes (missing as NaN), then the path if any."""
+    """Fitted trees on continuous columns, then codes (missing as NaN), then the path if any."""
 
     def score(self, rows: Rows, continuous: Array, categorical: Array, path: Path = None) -> Array:
         """Log odds [N]."""
-        return self._predict(continuous, categorical, path, output_margin=True)
+        columns = build_ranker_matrix(continuous, categorical, path)
+        found: Array = self._choose_booster(len(columns)).inplace_predict(
+            columns, predict_type="margin", **self._options
+        )
+        return found.astype(np.float64)
 
     def explain(self, continuous: Array, categorical: Array, path: Path) -> LogOddsContributions:
         """Exact contributions (TreeSHAP) of N rows' features and path to their log odds."""
-        terms = self._predict(continuous, categorical, path, pred_contribs=True)
+        from xgboost import DMatrix
+
+        booster = self._choose_booster(len(continuous))
+        columns = DMatrix(build_ranker_matrix(continuous, categorical, path), nthread=1)
+        found: Array = booster.predict(columns, pred_contribs=True, **self._options)
+        terms = found.astype(np.float64)
         ends = np.cumsum([continuous.shape[1], categorical.shape[1]])
         cells, codes, of_path = np.split(terms[:, :-1], ends, axis=1)
         rivals = np.zeros(len(terms), np.int64)
         return LogOddsContributions(0, rivals, of_path.sum(axis=1), cells, codes, terms[:, -1])
 
-    def _predict(self, continuous: Array, categorical: Array, path: Path, **kind: bool) -> Array:
-        from xgboost import DMatrix
-
-        n_threads = 1 if len(continuous) < _ONE_THREAD_ROWS else None
+    @cached_property
+    def _options(self) -> dict[str, Any]:
         best = self.source.attr("best_iteration")  # set by early stopping
-        found: Array = self.source.predict(
-            DMatrix(build_ranker_matrix(continuous, categorical, path), nthread=n_threads),
-            validate_features=False,  # it may have been fitted on a frame with names
-            iteration_range=(0, 0 if best is None else int(best) + 1),
-            **kind,
-        )
-        return found.astype(np.float64)
+        n_rounds = 0 if best is None else int(best) + 1
+        # Names are not checked: the trees may have been fitted on a frame with names.
+        return {"iteration_range": (0, n_rounds), "validate_features": False}
+
+    @cached_property
+    def _one_thread_booster(self) -> Any:
+        """A copy, because the number of threads belongs to the booster and not to a call."""
+        booster = self.source.copy()
+        booster.set_param({"nthread": 1})
+        return booster
+
+    def _choose_booster(self, n_rows: int) -> Any:
+        return self._one_thread_booster if n_rows < _ONE_THREAD_ROWS else self.source
 
 
 class HybridRanker(XGBoostRanker):
@@ -131,6 +146,9 @@ def make_ranker(source: Any, features: Features, model: HiddenMarkovModel[Any]) 
     if not (hasattr(booster, "save_raw") and hasattr(booster, "num_features")):
         kinds = "a column's name, a fitted XGBoost model or the model's own encoder"
         raise ConfigError(f"a ranker is {kinds}; found {type(source).__name__}")
+    if json.loads(booster.save_config())["learner"]["gradient_booster"]["name"] == "gblinear":
+        problem = "the ranker is an XGBoost model of booster 'gblinear'; it must have trees"
+        raise ConfigError(f"{problem}. Fit it with booster 'gbtree' or 'dart'")
     n_fitted, n_columns = booster.num_features(), len(plan.continuous) + len(plan.categorical)
     if n_fitted == n_columns + 2 * model.n_states + 2:  # as `compute_path_columns` makes them
         return HybridRanker(booster)

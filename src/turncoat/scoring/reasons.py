@@ -7,6 +7,7 @@ integrated gradient, and one more term is the average transaction's (docs/scores
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from turncoat.arrays import Array
+from turncoat.errors import ConfigError
 from turncoat.features import FeatureRow
 from turncoat.models.live import LogOddsContributions
 from turncoat.numerics.jit import jit_exact
@@ -32,6 +34,21 @@ class Reason(Struct, frozen=True, gc=False):
 
 
 Reasons = tuple[Reason, ...]
+_ABOVE = "above:"
+
+
+def parse_min_probability(which: str) -> float:
+    """The least probability that gets reasons, for `all` (0), `none` (infinity) or `above:P`."""
+    if which in ("all", "none"):
+        return 0.0 if which == "all" else math.inf
+    try:
+        probability = float(which.removeprefix(_ABOVE)) if which.startswith(_ABOVE) else math.nan
+    except ValueError:
+        probability = math.nan
+    if not 0 <= probability <= 1:
+        rule = "it must be all, none, or above:P with a probability P, such as above:0.05"
+        raise ConfigError(f"reasons is {which!r}; {rule}")
+    return probability
 
 
 def list_reasons(

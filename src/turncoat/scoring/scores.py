@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from scipy.special import betaincinv, entr
 
 from turncoat.arrays import Array
 from turncoat.numerics.jit import jit_exact
-from turncoat.scoring.reasons import Reason
+from turncoat.scoring.reasons import Reasons
 
 MODES = ("filtered", "smoothed")
 KINDS = ("corrected", "raw")
@@ -29,7 +30,8 @@ class Score(NamedTuple):
     entropy: float  # of the belief, in nats; 0 is certainty
     n_seen: int  # transactions of this customer so far, this one included
     regime: int  # the most likely one
-    reasons: tuple[Reason, ...] = ()
+    reasons: Reasons = ()
+    path_reasons: Reasons = ()  # if asked for: what the trees' reasons sum up as the path
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,7 @@ class Scores:
     customers: Array  # [N] keys
     times: Array  # [N]
     labels: Array | None = None
+    reasons: Sequence[Reasons] | None = None  # [N]; empty for rows without
 
     @property
     def value(self) -> Array:
@@ -77,6 +80,9 @@ class Scores:
         if self.labels is not None:
             columns["label"] = pl.Series(self.labels, dtype=pl.Int8).replace(-1, None)
         columns |= {f"belief_{k}": self.belief[:, k] for k in range(self.belief.shape[1])}
+        if self.reasons is not None:
+            texts = ["; ".join(map(str, own)) or None for own in self.reasons]
+            columns["reasons"] = pl.Series(texts, dtype=pl.String)
         return pl.DataFrame(columns)
 
 

@@ -27,7 +27,6 @@ KEY_VARIABLE = "TURNCOAT_PSEUDONYM_KEY"
 _MIN_PSEUDONYM_KEY_CHARS = 16
 _MAX_MESSAGE_CHARS = 1000  # of an error; matching a field in a longer one could take seconds
 _MAX_DISTANCE_S = 20 * 365.25 * 86400.0  # from the calibration rows; beyond it the unit is wrong
-_CALENDAR_FROM_S = 20 * 365.25 * 86400.0  # later numeric times count seconds since 1970
 _N_LATEST, _N_WITNESSES = 100, 3  # transactions that show the present where the zero is unknown
 
 _JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -193,8 +192,8 @@ class TransactionDecoder:
         self.type = self._rows.type  # the struct of the fields
         remedy = "unknown when a transaction is scored. Report it to /v1/labels later"
         self._label_rule = {schema.label: f"{schema.label} is the label, {remedy}"}
-        is_calendar = schema.time_format is not None or self.times[1] >= _CALENDAR_FROM_S
-        self._future = FutureCheck(is_calendar, max_future_s, self.times[1] - self.times[0])
+        is_calendar, length_s = detector.live.has_calendar_times, self.times[1] - self.times[0]
+        self._future = FutureCheck(is_calendar, max_future_s, length_s)
 
     def decode(self, body: bytes | memoryview) -> Transaction:
         """Return the transaction of a JSON object; a FieldError names the field that is wrong."""

@@ -21,7 +21,12 @@ RESTARTED = "restarted"  # another model's record without a log: starts like a n
 # What a label changed.
 CONDITIONED, REPORTED, UNCHANGED = "conditioned", "fraud reported", "unchanged"
 GENUINE_REPORTED = "genuine reported"  # where an unlabelled transaction does not count as genuine
-
+# Why a belief is unchanged.
+KNOWN_LABEL = "this label was reported before"
+CORRECTED_LABEL = "only a transaction's first label changes the belief"
+LABELS_UPDATE_NOTHING = "this service runs with --no-labels-update-belief"
+NO_BELIEF = "this model has no belief of the customer"
+NOT_LATEST = "this is not the customer's latest transaction"
 
 _COUNTERPARTY_EFFECT = "fraud reported, genuine reported or unchanged; null without one"
 
@@ -50,7 +55,9 @@ class ScoredTransaction(msgspec.Struct, frozen=True, gc=False):
     counterparty_source: Annotated[str | None, _doc("same for the counterparty; null without one")]
     model: Annotated[str, _doc("digest of the model")]
     calibration: Annotated[int, _doc("number of the calibration; 0 is the fit's")]
-    reasons: Annotated[tuple[Reason, ...], _doc("the strongest, then all others as one")]
+    reasons: Annotated[
+        tuple[Reason, ...], _doc("the strongest, then all others as one; empty if not asked for")
+    ]
 
 
 class ScoredResponse(NamedTuple):
@@ -82,6 +89,7 @@ class LabelResponse(msgspec.Struct, frozen=True):
     label: int
     changed: Annotated[bool, _doc("whether the label is new")]
     belief: Annotated[str, _doc("of the customer: conditioned or unchanged")]
+    why_unchanged: Annotated[str | None, _doc("why the belief is unchanged; null if it is not")]
     counterparty: Annotated[str | None, _doc(_COUNTERPARTY_EFFECT)]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from turncoat.errors import DataError, StoreError, TurncoatError
 from turncoat.scoring import DetectorState
 from turncoat.scoring.drift import VERDICTS
+from turncoat.scoring.reasons import parse_min_probability
 from turncoat.serving import responses
 from turncoat.serving.batcher import Item, MicroBatcher
 from turncoat.serving.decoding import Label
@@ -50,8 +51,13 @@ class Service:
         self.registry = ModelRegistry(settings)
         self.metrics = ServiceMetrics()
         self.store = open_store(settings.store_url, create=settings.create_store)
-        names = ("late_policy", "n_recent_ids", "n_reasons", "labels_update_belief")
-        policy = UpdatePolicy(*(getattr(settings, name) for name in names))
+        policy = UpdatePolicy(
+            late=settings.late_policy,
+            n_recent_ids=settings.n_recent_ids,
+            n_reasons=settings.n_reasons,
+            min_probability=parse_min_probability(settings.reasons),
+            labels_update_belief=settings.labels_update_belief,
+        )
         self.updater = BeliefUpdater(self.store, policy)
         self.batcher = MicroBatcher(self._process, max_queue_size=settings.max_queue_size)
         self._shown_model: tuple[str, str] | None = None  # labels of the model metric

@@ -9,13 +9,17 @@ from pathlib import Path
 import msgspec
 
 from turncoat.errors import ConfigError
+from turncoat.scoring.reasons import parse_min_probability
 from turncoat.serving.updater import LATE_POLICIES
 
 LOG_FORMATS = ("text", "json")
 _MIN_VALUES = {
     1024: ("max_body_bytes",),
-    1: ("workers", "n_recent_ids", "max_batch_lines", "max_queue_size", "max_connections"),
-    0: ("n_reasons", "retention_days", "max_future_s", "rate_limit_per_s", "reload_interval_s"),
+    1: (
+        *("workers", "n_recent_ids", "n_reasons"),
+        *("max_batch_lines", "max_queue_size", "max_connections"),
+    ),
+    0: ("retention_days", "max_future_s", "rate_limit_per_s", "reload_interval_s"),
 }
 _ABOVE_ZERO = ("request_timeout_s", "client_timeout_s", "idle_timeout_s")
 
@@ -34,7 +38,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     expect_labels: bool = True  # frauds are reported: unreported transactions count as genuine
     labels_update_belief: bool = True
     pseudonymise: bool = False
-    n_reasons: int = 4
+    reasons: str = "all"  # transactions that get them: all, none, or above:P for a probability P
+    n_reasons: int = 4  # the strongest; all others together are one more
     n_recent_ids: int = 16
     retention_days: float = 30.0  # of log entries; 0 keeps them for ever
     max_future_s: float = 86400.0  # how far ahead of the server's clock a transaction may be
@@ -60,6 +65,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
                 self._check(name, is_valid, f"a number of at least {least}")
         for name in _ABOVE_ZERO:
             self._check(name, 0 < getattr(self, name) < math.inf, "a number above 0")
+        parse_min_probability(self.reasons)
         self._check("port", 0 <= self.port <= 65535, "between 0 and 65535")
         if self.workers > 1 and self.store_url.startswith("memory:"):
             remedy = "Use one worker, or sqlite:///... or redis://..."

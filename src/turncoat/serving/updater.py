@@ -59,6 +59,7 @@ class UpdatePolicy:
     late: str = KEEP  # late transactions: change no belief, count as if they came now, or refuse
     n_recent_ids: int = 16  # kept in a customer's record, to recognise duplicates without the log
     n_reasons: int = 4  # the strongest; all others together are one more
+    min_probability: float = 0.0  # of transactions that get reasons
     labels_update_belief: bool = True  # the label of a customer's latest transaction does
     logs: bool = True
 
@@ -224,7 +225,11 @@ class BatchUpdate:
                 [records.encode_label(each.label, each.label_follows) for each in transactions],
                 np.array([each.previous for each in prepared], dtype=np.int64),
             )
-            scores = self._detector.live.score_steps(steps, n_reasons=self._policy.n_reasons)
+            scores = self._detector.live.score_steps(
+                steps,
+                n_reasons=self._policy.n_reasons,
+                min_probability=self._policy.min_probability,
+            )
         except Exception as problem:
             if len(prepared) == 1:
                 return [_explain(problem)]
@@ -294,7 +299,7 @@ class BatchUpdate:
             transaction.id,
             transaction.customer,
             transaction.time,
-            *score[:-1],  # probability to regime, in the order of both
+            *score[:-2],  # probability to regime, in the order of both
             prepared.is_late,
             False,
             belief_source,
@@ -308,10 +313,10 @@ class BatchUpdate:
     async def _apply_label(self, label: Label) -> LabelResponse:
         """Put a label into the records and the log; return its effect.
 
-        A label conditions the belief if its transaction is the customer's latest. The first label
-        and the first that reports a fraud are passed to the counterparty, unless the transaction
-        counts as genuine there anyway. A corrected label counts in recalibration; what the
-        customer's record learnt from the first one stays.
+        The first label conditions the belief if its transaction is the customer's latest. The first
+        label and the first that reports a fraud are passed to the counterparty, unless the
+        transaction counts as genuine there anyway. A corrected label counts in recalibration; what
+        the customer's record learnt from the first one stays.
         """
         (key,), value = label.keys, label.label
         customer = await self._load(key)
@@ -324,16 +329,16 @@ class BatchUpdate:
         others = [other for other, _ in scored.parties[1:]]
         contents = [records.unpack_log_content(entry.content) for entry in entries]
         labels = [content.label for content in contents if content.label is not None]
-        belief, counterparty = responses.UNCHANGED, responses.UNCHANGED if others else None
+        why_unchanged = await self._find_why_unchanged(label, labels, customer)
+        is_conditioned = why_unchanged is None
+        belief = responses.CONDITIONED if is_conditioned else responses.UNCHANGED
+        counterparty = responses.UNCHANGED if others else None
+        ids = label.id, label.customer, value
         if labels and labels[0] == value:  # the newest says the same
-            return LabelResponse(label.id, label.customer, value, False, belief, counterparty)
+            return LabelResponse(*ids, False, belief, why_unchanged, counterparty)
         live, states = self._detector.live, {key: customer.state or b""}
-        is_conditioned = False
-        if not labels and self._policy.labels_update_belief and customer.state:
-            is_conditioned = await self._history.is_latest(key, label.id)
         if is_conditioned:
-            state = live.condition(DetectorState(customer.state), value)
-            states[key], belief = state.customer or b"", responses.CONDITIONED
+            states[key] = live.condition(DetectorState(customer.state), value).customer or b""
         content = records.unpack_log_content(scored.content)
         earlier = max(labels, default=records.encode_label(None, content.label_follows))
         for place, other in enumerate(others if self._is_news(value, earlier) else (), start=1):
@@ -349,12 +354,26 @@ class BatchUpdate:
         after = tuple(change.state for change in changes)
         times = tuple(change.time for change in changes)
         entry = LogContent(self._detector.digest_, b"", b"", after, value, state_times=times)
-        ids = LABEL, label.id, scored.time
-        self._append_entry(ids, changes, entry, is_conditioned)
+        entry_ids = LABEL, label.id, scored.time
+        self._append_entry(entry_ids, changes, entry, is_conditioned)
         for _, update, new, _ in changes:
             if update.record is not None:
                 update.replace(msgspec.structs.replace(update.record, state=new))
-        return LabelResponse(label.id, label.customer, value, True, belief, counterparty)
+        return LabelResponse(*ids, True, belief, why_unchanged, counterparty)
+
+    async def _find_why_unchanged(
+        self, label: Label, earlier: Sequence[int], customer: RecordUpdate
+    ) -> str | None:
+        """Return why a label does not condition the customer's belief; None if it does."""
+        if earlier:
+            is_same = earlier[0] == label.label
+            return responses.KNOWN_LABEL if is_same else responses.CORRECTED_LABEL
+        if not self._policy.labels_update_belief:
+            return responses.LABELS_UPDATE_NOTHING
+        if not customer.state:
+            return responses.NO_BELIEF
+        is_latest = await self._history.is_latest(label.keys[0], label.id)
+        return None if is_latest else responses.NOT_LATEST
 
     def _is_news(self, label: int, earlier: int) -> bool:
         """Return whether a label changes how its transaction counts at the counterparty."""
